@@ -27,9 +27,9 @@ from process_memory import peak_memory
 
 from precision_tool.lib.compare.folders import compare_folders, find_inputs, match_leaf
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.engine.element_errors import compare_elements
+from precision_tool.lib.engine.pair_sums import KL_FLOOR
 from precision_tool.lib.engine.scheduler import Resources
-from precision_tool.lib.engine.second_task import KL_FLOOR
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import GraphChooser

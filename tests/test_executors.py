@@ -14,7 +14,7 @@ from executors import WORKERS, AtOnce
 
 from precision_tool.lib.api import compare, open_data
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.engine.element_errors import compare_elements
 from precision_tool.lib.engine.scheduler import PoisonedTaskError, Resources
 from precision_tool.lib.inspect.convert import convert_files, find_sources
 from precision_tool.lib.inspect.named_tensors import tensors_of_pair, views_of

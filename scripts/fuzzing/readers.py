@@ -27,7 +27,7 @@ from precision_tool.lib.collect.tfdbg.event import read_event
 from precision_tool.lib.collect.tfdbg.npy_files import is_same_npy, write_npy
 from precision_tool.lib.compare.cosines import _decoded as decoded_cosines
 from precision_tool.lib.compare.result_source import read_source
-from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.engine.element_errors import compare_elements
 from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.errors import PrecisionToolError

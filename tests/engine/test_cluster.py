@@ -36,7 +36,7 @@ from precision_tool.lib.engine.cluster import (
     open_cluster,
     parse_place,
 )
-from precision_tool.lib.engine.custom import load_metrics
+from precision_tool.lib.engine.custom_metrics import load_metrics
 from precision_tool.lib.engine.scheduler import PoisonedTaskError
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.graph import Op

@@ -23,11 +23,10 @@ import pytest
 from builders import Array, write_dump, write_golden
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.engine import budget as sizes_of
+from precision_tool.lib.engine import tensor_reader
 from precision_tool.lib.engine.bundles import Measures, Worker, compare_bundles, cost, reaches_limit
-from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.pairwise import compare_pairs
-from precision_tool.lib.engine.passes.pair_metrics import SecondPass
+from precision_tool.lib.engine.passes import SecondPass
 from precision_tool.lib.engine.scheduler import (
     THIS_THREAD,
     Resources,
@@ -37,8 +36,8 @@ from precision_tool.lib.engine.scheduler import (
     process_pool,
     thread_pool,
 )
-from precision_tool.lib.engine.statistics import figures_of
 from precision_tool.lib.engine.stream import Block, PairStream, tensors_of
+from precision_tool.lib.engine.tensor_figures import extremes_of, figures_of
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair, Status, Summary
@@ -67,7 +66,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use_sizes(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> None:
     """Works with these sizes in place of the real ones."""
-    monkeypatch.setattr(sizes_of, "DEFAULT", replace(sizes_of.DEFAULT, **sizes))
+    monkeypatch.setattr(tensor_reader, "DEFAULT_BUDGET", replace(tensor_reader.DEFAULT_BUDGET, **sizes))
 
 
 # --- tensors and what numpy says of them ----------------------------------------------------------------------------
@@ -417,8 +416,8 @@ def test_copies_that_do_not_stay_in_memory_are_read_beside_the_first(
     npu = golden.astype(np.float16)
     other = changed(npu, npu.size - 1)
     budget = replace(
-        sizes_of.DEFAULT, block=1 << 10, kept_items=0, stored_tensor=1 << 10, serial_bytes=0, part_bytes=1 << 13,
-        split_bytes=1 << 14 if how == "parts" else 1 << 40,
+        tensor_reader.DEFAULT_BUDGET, block=1 << 10, kept_items=0, stored_tensor=1 << 10, serial_bytes=0,
+        part_bytes=1 << 13, split_bytes=1 << 14 if how == "parts" else 1 << 40,
     )  # fmt: skip
     cases = [case(one, golden) for one in (npu, npu, other, npu.astype(np.float32), other)]
     path = write_golden(tmp_path, "op", 0, golden)
@@ -440,7 +439,7 @@ def test_a_copy_that_cannot_be_read_costs_its_own_row(tmp_path: Path) -> None:
     path = write_golden(tmp_path, "op", 0, golden)
     pairs = [make_pair(tmp_path, number, case(golden, golden), path) for number in range(3)]
     Path(tensors_of(pairs[1])[0].path).write_bytes(b"")
-    budget = replace(sizes_of.DEFAULT, stored_tensor=0, kept_items=0)
+    budget = replace(tensor_reader.DEFAULT_BUDGET, stored_tensor=0, kept_items=0)
     rows = compare_pairs(pairs, THIS_THREAD, budget=budget)
     assert [row.metrics is None for row in rows] == [False, True, False]
     assert "ends at byte" in rows[1].reason
@@ -491,7 +490,7 @@ def test_equal_values_beside_a_benchmark_in_another_order_are_compared_anew(tmp_
         replace(pairs[0], npu_plan=plain, golden_plan=plain),
         replace(pairs[1], npu_plan=plain, golden_plan=turned),
     ]
-    rows = compare_pairs(pairs, THIS_THREAD, budget=replace(sizes_of.DEFAULT, stored_tensor=stored))
+    rows = compare_pairs(pairs, THIS_THREAD, budget=replace(tensor_reader.DEFAULT_BUDGET, stored_tensor=stored))
     values = golden.astype(np.float64)
     assert [row.metrics.max_absolute_error for row in rows if row.metrics] == [0, np.abs(values - values.T).max()]
 
@@ -502,7 +501,7 @@ def test_the_same_bytes_in_another_order_of_bytes_are_compared_anew(tmp_path: Pa
     path = write_golden(tmp_path, "op", 0, golden)
     pairs = [make_pair(tmp_path, number, case(golden, golden), path) for number in range(2)]
     pairs[1] = replace(pairs[1], npu=replace(tensors_of(pairs[1])[0], big_endian=True))
-    rows = compare_pairs(pairs, THIS_THREAD, budget=replace(sizes_of.DEFAULT, stored_tensor=stored))
+    rows = compare_pairs(pairs, THIS_THREAD, budget=replace(tensor_reader.DEFAULT_BUDGET, stored_tensor=stored))
     turned = float(golden.astype(">f4").view("<f4")[0])
     assert [row.npu.maximum for row in rows if row.npu] == [1, turned]
 
@@ -652,7 +651,7 @@ def test_threads_that_are_left_stop_where_a_tensor_is_looked_at_alone(tmp_path: 
         "limit": lambda: reaches_limit(npu),
         "figures": lambda: figures_of(npu),
         "bytes": lambda: Worker().same_bytes(npu, golden),
-        "bundle": lambda: compare_bundles([[(0, alone)]], Measures(overflow=True), sizes_of.DEFAULT),
+        "bundle": lambda: compare_bundles([[(0, alone)]], Measures(overflow=True), tensor_reader.DEFAULT_BUDGET),
     }
     todo[work]()  # else all is well
     begun = threading.Event()
@@ -683,7 +682,9 @@ def test_threads_share_the_files_that_a_process_may_open(tmp_path: Path, tiny: N
     pairs = [make_pair(tmp_path, number, case(values + number, values)) for number in range(most // 2)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
     try:
-        rows = compare_pairs(pairs, Resources(workers=2), budget=replace(sizes_of.DEFAULT, open_files=2 * most))
+        rows = compare_pairs(
+            pairs, Resources(workers=2), budget=replace(tensor_reader.DEFAULT_BUDGET, open_files=2 * most)
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert [row.reason for row in rows] == [f"note {number}" for number in range(most // 2)]

@@ -13,12 +13,11 @@ import pytest
 from builders import Array, out_tensor, write_dump, write_golden
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.engine import budget as sizes_of
+from precision_tool.lib.engine import custom_metrics, tensor_reader
 from precision_tool.lib.engine.bundles import Measures, reaches_limit
-from precision_tool.lib.engine.custom import load_metrics
+from precision_tool.lib.engine.custom_metrics import load_metrics
 from precision_tool.lib.engine.kernel import Kernel
 from precision_tool.lib.engine.pairwise import compare_pairs
-from precision_tool.lib.engine.passes import own_metrics
 from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
@@ -38,7 +37,7 @@ SIZES = {
 
 @pytest.fixture(params=list(SIZES))
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(sizes_of, "DEFAULT", replace(sizes_of.DEFAULT, **SIZES[request.param]))
+    monkeypatch.setattr(tensor_reader, "DEFAULT_BUDGET", replace(tensor_reader.DEFAULT_BUDGET, **SIZES[request.param]))
     return str(request.param)
 
 
@@ -288,8 +287,8 @@ def test_a_metric_that_fails_leaves_the_row_its_metrics(tmp_path: Path, sizes: s
 
 def test_a_pair_that_is_too_large_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     npu, golden = noisy((1 << 18,))
-    monkeypatch.setattr(own_metrics, "MAX_BYTES", (2 << 20) - 1)
-    monkeypatch.setattr(own_metrics, "apply_metrics", None)
+    monkeypatch.setattr(custom_metrics, "MAX_BYTES", (2 << 20) - 1)
+    monkeypatch.setattr(custom_metrics, "apply_metrics", None)
     row = only_row(pair_of(tmp_path, npu, golden), own(tmp_path))
     assert tuple(row.custom.values()) == (None, None, None)
     assert "own metrics load whole tensors, and this pair takes 2 MiB of 1 allowed" in row.reason
@@ -297,7 +296,7 @@ def test_a_pair_that_is_too_large_is_not_loaded(tmp_path: Path, monkeypatch: pyt
 
 
 def test_own_metrics_in_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes_of, "DEFAULT", replace(sizes_of.DEFAULT, serial_bytes=0))
+    monkeypatch.setattr(tensor_reader, "DEFAULT_BUDGET", replace(tensor_reader.DEFAULT_BUDGET, serial_bytes=0))
     sides = [noisy((50, 60), seed) for seed in range(4)]
     pairs = [pair_of(tmp_path, *one, name=f"op{number}") for number, one in enumerate(sides)]
     rows = compare_pairs(pairs, Resources(workers=2), measures=own(tmp_path))

@@ -19,7 +19,7 @@ from builders import Array, write_dump
 from command_line import fingerprint
 
 from precision_tool.lib.demo.dump_writer import OutTensor, pack, write_statistics
-from precision_tool.lib.engine import blocks, scheduler
+from precision_tool.lib.engine import scheduler, tensor_reader
 from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources, WorkStoppedError
 from precision_tool.lib.formats import npy
 from precision_tool.lib.inspect import convert, decoded_npy
@@ -36,7 +36,7 @@ NAME = "Add.block_add.1.0.1772443800000000"
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(npy, "_PIECE", 512)
-    monkeypatch.setattr(blocks, "_BOX_ITEMS", 300)
+    monkeypatch.setattr(tensor_reader, "_BOX_ITEMS", 300)
     monkeypatch.setattr(decoded_npy, "_BOX", 600)
 
 

@@ -9,8 +9,8 @@ from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.preparing import Prepared, StudyOptions, prepare
+from precision_tool.lib.study.running import watch
 from precision_tool.lib.study.study import Runner, Study
-from precision_tool.lib.study.watching import watch
 
 
 def test_new_steps_are_taken_when_they_are_whole(tmp_path: Path) -> None:

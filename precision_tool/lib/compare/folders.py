@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from precision_tool.lib.engine.bundles import Measures
-from precision_tool.lib.engine.custom import CustomMetrics
-from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.engine.custom_metrics import CustomMetrics
+from precision_tool.lib.engine.element_errors import compare_elements
 from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.engine.scheduler import Progress, Resources, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError

@@ -14,19 +14,27 @@ from typing import Any
 import numpy as np
 
 from precision_tool.lib.engine.bits import equal_bytes
-from precision_tool.lib.engine.blocks import NO_MEMORY, Opens, Scratch
-from precision_tool.lib.engine.budget import DEFAULT, Budget
 from precision_tool.lib.engine.compared_statistics import has_statistics, row_of_statistics
-from precision_tool.lib.engine.custom import CustomMetrics, CustomValues
-from precision_tool.lib.engine.extremes import extremes_by, extremes_of, limit_of_codes
-from precision_tool.lib.engine.opened import OpenTensors, key_of
-from precision_tool.lib.engine.passes import Cut, Pass, run_passes, update_all
-from precision_tool.lib.engine.passes.extremes import AtLimitPass
-from precision_tool.lib.engine.passes.own_metrics import OwnMetricsPass
-from precision_tool.lib.engine.passes.pair_metrics import MetricsPass, MetricsResult
+from precision_tool.lib.engine.custom_metrics import CustomMetrics, CustomValues, OwnMetricsPass
+from precision_tool.lib.engine.passes import AtLimitPass, Cut, MetricsPass, MetricsResult, Pass, run_passes, update_all
 from precision_tool.lib.engine.scheduler import check_stopping
-from precision_tool.lib.engine.statistics import figures_of, summary_of_statistics
 from precision_tool.lib.engine.stream import PairStream, open_stream, tensors_of
+from precision_tool.lib.engine.tensor_figures import (
+    extremes_by,
+    extremes_of,
+    figures_of,
+    limit_of_codes,
+    summary_of_statistics,
+)
+from precision_tool.lib.engine.tensor_reader import (
+    DEFAULT_BUDGET,
+    NO_MEMORY,
+    Budget,
+    Opens,
+    OpenTensors,
+    Scratch,
+    key_of,
+)
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.changed import changed
@@ -83,7 +91,7 @@ PLAIN = Measures()
 class Worker:
     """What one thread compares with: its buffers and its open files."""
 
-    budget: Budget = DEFAULT
+    budget: Budget = DEFAULT_BUDGET
     scratch: Scratch = field(default_factory=Scratch)
     opened: OpenTensors = field(init=False)
     #: The decoded values of the NPU tensor compared last, while they lie in the buffers.
@@ -271,7 +279,9 @@ def _extremes(row: Row, measures: Measures, worker: Worker) -> Extremes | None:
         return None  # who asks for it is told why
 
 
-def reaches_limit(tensor: AnyTensor, opens: Opens = open_bytes, step: int = DEFAULT.compare_bytes) -> bool | None:
+def reaches_limit(
+    tensor: AnyTensor, opens: Opens = open_bytes, step: int = DEFAULT_BUDGET.compare_bytes
+) -> bool | None:
     """Whether a float16 tensor, padding included, has a value of at least 65504; None for other types."""
     if tensor.dtype != "float16":
         return None
@@ -434,8 +444,8 @@ class Part:
     """Boxes `start` to `stop` of a pair of which every worker makes the same list."""
 
     pair: Pair
-    start: int
-    stop: int
+    start: int = 0
+    stop: int = 0
     limit: int = 0
     #: Pairs whose NPU tensors are held against its own.
     beside: tuple[Pair, ...] = ()

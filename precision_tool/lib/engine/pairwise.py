@@ -8,8 +8,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from precision_tool.lib.engine import budget as sizes
-from precision_tool.lib.engine.budget import Budget
+from precision_tool.lib.engine import tensor_reader
 from precision_tool.lib.engine.bundles import (
     PLAIN,
     Measures,
@@ -33,7 +32,6 @@ from precision_tool.lib.engine.bundles import (
 )
 from precision_tool.lib.engine.cluster import TASK_BYTES, ClusterExecutor, near
 from precision_tool.lib.engine.compared_statistics import has_statistics, judged
-from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.passes import Pass, Rounds, merge_all
 from precision_tool.lib.engine.scheduler import (
     ALL_CORES,
@@ -46,6 +44,7 @@ from precision_tool.lib.engine.scheduler import (
     map_tasks,
     run_tasks,
 )
+from precision_tool.lib.engine.tensor_reader import Budget, key_of
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Access, Tensor
@@ -85,7 +84,9 @@ def compare_pairs(
         After Ctrl+C, and when workers are lost; it carries the rows that are done.
     """
     workers = resources.count
-    budget = (budget or sizes.DEFAULT).among_threads(workers + 1)  # an executor's may be threads too, beside this one
+    budget = (budget or tensor_reader.DEFAULT_BUDGET).among_threads(
+        workers + 1
+    )  # an executor's may be threads too, beside this one
     run = _Run(pairs, resources.progress, measures, budget)
     is_small = run.total < budget.serial_bytes
     with (
@@ -211,14 +212,15 @@ class _Run:
         """The row of a pair, and which of the pairs beside it have its NPU tensor's values."""
         limit, needed = self._measures.limit, self._measures.passes(pair)
         passes = [each for each in needed if each.splits]
-        whole = [each for each in needed if not each.splits]
+        unsplit = [each for each in needed if not each.splits]
         before = self._meter.done
-        results, twins = run_in_parts(pair, passes, pool, here, limit=limit, done=self._meter.add, beside=beside)
-        if whole:
-            (whole_results,) = map_tasks(whole_pass, [(pair, whole, self._budget, limit)], pool)
-            results += whole_results
+        whole = Part(pair, limit=limit, beside=tuple(beside))
+        results, twins = run_in_parts(whole, passes, pool, here, self._meter.add)
+        if unsplit:
+            (unsplit_results,) = map_tasks(whole_pass, [(pair, unsplit, self._budget, limit)], pool)
+            results += unsplit_results
         self._meter.add(cost(pair) - (self._meter.done - before))
-        row = row_of_results(pair, [*passes, *whole], results)
+        row = row_of_results(pair, [*passes, *unsplit], results)
         return self._looked_at(row, pool), twins
 
     def _looked_at(self, row: Row, pool: Executor) -> Row:
@@ -279,33 +281,42 @@ class _BundleWork:
 
 
 def run_in_parts(
-    pair: Pair,
+    whole: Part,
     passes: Sequence[Pass[Any, Any]],
     pool: Executor,
     here: Worker,
-    *,
-    limit: int = 0,
-    done: Callable[[float], None] = lambda _: None,
-    beside: Sequence[Pair] = (),
+    done: Callable[[float], None],
 ) -> tuple[list[Any], list[bool]]:
-    """The results of passes over a pair, each round shared out in parts; `done` is told the bytes that are done.
+    """Return the results of passes over a pair, each round shared out in parts, and which twins it has.
 
-    And which of the pairs `beside` have the very values of its NPU tensor.
+    Parameters
+    ----------
+    whole : Part
+        The pair, and the pairs whose NPU tensors may have the very values of its own; it is cut here.
+    passes : sequence of Pass
+        What is found out.
+    pool : Executor
+        Who does the parts.
+    here : Worker
+        The files and buffers of this thread.
+    done : callable
+        Told of the bytes that are done since the call before.
     """
-    with here.stream(pair, limit) as stream:
+    pair = whole.pair
+    with here.stream(pair, whole.limit) as stream:
         cuts = cuts_of(pair, stream, here.budget) or [(0, len(stream.boxes))]
-        parts = [Part(pair, *cut, limit) for cut in cuts]
+        parts = [replace(whole, start=start, stop=stop) for start, stop in cuts]
         share = cost(pair) // (2 * len(parts))
 
         def run_round(
-            passes: Sequence[Pass[Any, Any]], beside: Sequence[Pair] = ()
+            passes: Sequence[Pass[Any, Any]], beside: tuple[Pair, ...] = ()
         ) -> tuple[list[Any], list[list[bool]]]:
             """The states of a whole tensor, merged in the order of the parts, and what each says of its twins."""
-            calls = [(replace(part, beside=tuple(beside)), passes, here.budget) for part in parts]
+            calls = [(replace(part, beside=beside), passes, here.budget) for part in parts]
             results = map_tasks(round_of, calls, pool, lambda _: done(share))
             return merge_all(passes, [states for states, _ in results]), [twins for _, twins in results]
 
-        states, twins = run_round(passes, beside)
+        states, twins = run_round(passes, whole.beside)
         rounds = Rounds(passes, states)
         seconds = rounds.second()
         more, _ = run_round([follow for _, follow in seconds]) if seconds else ([], [])

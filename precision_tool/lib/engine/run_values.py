@@ -11,9 +11,9 @@ from functools import reduce
 from itertools import chain, count
 from math import inf
 
-from precision_tool.lib.engine.extremes import extremes_of, merged
-from precision_tool.lib.engine.opened import key_of
 from precision_tool.lib.engine.scheduler import map_tasks
+from precision_tool.lib.engine.tensor_figures import extremes_of, merged
+from precision_tool.lib.engine.tensor_reader import key_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph.neighbourhood import Link, Node, Wiring

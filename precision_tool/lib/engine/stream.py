@@ -12,10 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine.bits import equal_bytes
-from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
-from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.metrics import unravel
-from precision_tool.lib.engine.opened import OpenTensors
+from precision_tool.lib.engine.tensor_reader import Budget, OpenTensors, Scratch, TensorReader, box_size
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import TensorBytes
 from precision_tool.lib.model.comparison import Pair
@@ -130,14 +128,14 @@ class PairStream:
         #: Bytes that these were held against, and that were needed to be sure.
         self._held = self._needed = 0
         self._reals = decode.reals_per_element(data_types.BY_NAME[npu.dtype])
-        self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu", opened.open, opened.stored(npu))
+        self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu", opened.open)
         try:
-            self._golden = TensorReader(
-                golden, pair.golden_plan, self._golden_dtype, scratch, "golden", opened.open, opened.stored(golden)
-            )
+            self._golden = TensorReader(golden, pair.golden_plan, self._golden_dtype, scratch, "golden", opened.open)
         except PrecisionToolError:
             self._npu.close()
             raise
+        self._npu.use_memory()
+        self._golden.use_memory()
         #: Whether both sides are read as they lie: the boxes are then runs of elements.
         self.is_flat = self._npu.is_flat and self._golden.is_flat
         shape = self._npu.logical_shape
@@ -199,9 +197,8 @@ class PairStream:
             if data_type.bits >= 8 and stored_alike(self.pair, pair):
                 return _Twin(npu, file=self._opened.open(npu))
             if decode.compute_types(data_type, data_types.BY_NAME[golden.dtype]) == self.dtypes and pair.npu_plan:
-                reader = TensorReader(
-                    npu, pair.npu_plan, self._dtype, self._scratch, "twin", self._opened.open, reads_whole=False
-                )
+                reader = TensorReader(npu, pair.npu_plan, self._dtype, self._scratch, "twin", self._opened.open)
+                reader.reads_whole = False
                 shape = (reader.size,) if self.is_flat else reader.logical_shape
                 if shape == self.shape and (reader.is_flat or not self.is_flat):
                     return _Twin(npu, reader=reader)

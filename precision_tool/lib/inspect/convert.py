@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from precision_tool.lib.engine.blocks import Scratch
 from precision_tool.lib.engine.scheduler import ALL_CORES, Meter, Resources, keeping_rows, map_tasks
+from precision_tool.lib.engine.tensor_reader import Scratch
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine import integers
-from precision_tool.lib.engine.elements import elements_of
+from precision_tool.lib.engine.element_errors import elements_of
 from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.engine.stream import tensors_of
 from precision_tool.lib.inspect.decoded_npy import result_type, write_npy

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from precision_tool.lib.engine.blocks import NO_MEMORY
 from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources, map_tasks
-from precision_tool.lib.engine.statistics import TensorFigures, figures_of
+from precision_tool.lib.engine.tensor_figures import TensorFigures, figures_of
+from precision_tool.lib.engine.tensor_reader import NO_MEMORY
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.formats.tfdbg_event import looks_like_event

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.engine.scheduler import Progress, Resources
-from precision_tool.lib.engine.statistics import figures_of
+from precision_tool.lib.engine.tensor_figures import figures_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.neighbourhood import described_inputs
 from precision_tool.lib.model.comparison import Pair, Summary

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.engine.elements import compare_elements, elements_of
+from precision_tool.lib.engine.element_errors import compare_elements, elements_of
 from precision_tool.lib.engine.scheduler import THIS_THREAD
-from precision_tool.lib.engine.statistics import figures_of
+from precision_tool.lib.engine.tensor_figures import figures_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.elements import Detail

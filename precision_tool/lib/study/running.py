@@ -1,18 +1,25 @@
-"""Has a study's tasks done, tries again what failed, and gives up what cannot be done."""
+"""Has a study's tasks done, tries again what failed, gives up what cannot be done, and goes on as new steps arrive."""
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from precision_tool.lib.engine import scheduler
 from precision_tool.lib.engine.cluster import near
 from precision_tool.lib.engine.scheduler import WorkersLostError
+from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.study.plan import Task
 from precision_tool.lib.study.task import LeafDone, run_task
+
+if TYPE_CHECKING:
+    from precision_tool.lib.study.preparing import Prepared
+    from precision_tool.lib.study.study import Study
 
 #: A task that failed so often is given up.
 TRIES = 3
@@ -166,3 +173,42 @@ class _StudyWork:
         split = len(attempt.task.leaves) > 1
         for task in attempt.task.alone():
             self._again.append(_Try(task, 0 if split else failed, alone=error is None))
+
+
+def watch(
+    prepare: Callable[[], Prepared],
+    study: Callable[[Prepared], Study],
+    done: Callable[[Study], None],
+    *,
+    seconds: float,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Study:
+    """Study what is there, and again whenever there is more, until Ctrl+C; the last study.
+
+    `done` is called with each. A folder that is new, or has changed, is taken when it has stayed as it is from one look
+    to the next, `seconds` apart: it may still be written. That the data cannot be listed for a while is waited for.
+    """
+    prepared = prepare()
+    last = study(prepared)
+    done(last)
+    studied = before = _prints(prepared)
+    while True:
+        try:
+            sleep(seconds)
+            prepared = prepare()
+        except KeyboardInterrupt:
+            return last
+        except PrecisionToolError:
+            continue  # a server that does not answer now may do so later
+        now = _prints(prepared)
+        settled = {path: mark for path, mark in now.items() if before.get(path) == mark}
+        if any(studied.get(path) != mark for path, mark in settled.items()):
+            plans = tuple(plan for plan in prepared.plans if plan.leaf.path in settled)
+            last = study(replace(prepared, plans=plans))
+            done(last)
+            studied = settled
+        before = now
+
+
+def _prints(prepared: Prepared) -> dict[str, str]:
+    return {plan.leaf.path: plan.fingerprint for plan in prepared.plans}

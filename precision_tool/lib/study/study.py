@@ -31,7 +31,7 @@ from precision_tool.lib.study.packed import Columns, Texts, unpack
 from precision_tool.lib.study.plan import TASK_BYTES, Judging, LeafOptions, LeafPlan, Task, batches
 from precision_tool.lib.study.preparing import Prepared, StudyOptions, from_anywhere, prepare
 from precision_tool.lib.study.replicas import StepVotes, count_votes
-from precision_tool.lib.study.running import run_tasks
+from precision_tool.lib.study.running import run_tasks, watch
 from precision_tool.lib.study.states import LeafState, state_of
 from precision_tool.lib.study.table import TABLE, has_parquet, write_csvs, write_table
 from precision_tool.lib.study.task import LeafDone
@@ -394,6 +394,4 @@ def run_study(
 
         if not watch_seconds:
             return study(prepare(options))
-        from precision_tool.lib.study.watching import watch
-
         return watch(lambda: prepare(options), study, seen or (lambda _: None), seconds=watch_seconds)

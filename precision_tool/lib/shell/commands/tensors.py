@@ -11,9 +11,9 @@ from itertools import groupby
 
 from rich.console import RenderableType
 
-from precision_tool.lib.engine.blocks import NO_MEMORY
-from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.engine.element_errors import compare_elements
 from precision_tool.lib.engine.scheduler import Resources
+from precision_tool.lib.engine.tensor_reader import NO_MEMORY
 from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.inspect.exports import write_elements, write_text
 from precision_tool.lib.inspect.named_tensors import (
