@@ -87,18 +87,20 @@ def _functions(path: str) -> dict[str, Metric]:
             exec(compile(source, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         raise UsageError(f"{path}: the file cannot be run: {_described(error)}", "try it with python3") from error
-    found = vars(module)
-    names = found.get("METRICS")
+    defined = vars(module)
+    names = defined.get("METRICS")
     if names is None:
-        names = [name for name, value in found.items() if name.startswith(_PREFIX) and callable(value)]
+        names = [name for name, value in defined.items() if name.startswith(_PREFIX) and callable(value)]
     if not isinstance(names, (list, tuple)) or not names:
         raise UsageError(
             f"{path}: it has no metrics", f"define functions {_PREFIX}NAME(x, y), or list functions in METRICS"
         )
-    bad = [name for name in names if not (isinstance(name, str) and name.isidentifier() and callable(found.get(name)))]
+    bad = [
+        name for name in names if not (isinstance(name, str) and name.isidentifier() and callable(defined.get(name)))
+    ]
     if bad:
         raise UsageError(f"{path}: METRICS names {bad[0]!r}, which is no function of the file", "mend the list")
-    return {name: found[name] for name in names}
+    return {name: defined[name] for name in names}
 
 
 def apply_metrics(metrics: CustomMetrics, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> CustomValues:

@@ -67,8 +67,8 @@ def update_all(
     """One round: feeds blocks to passes."""
     for block in blocks:
         check_stopping()
-        for one, state in zip(passes, states, strict=True):
-            one.update(state, block)
+        for each, state in zip(passes, states, strict=True):
+            each.update(state, block)
         if tell is not None:
             tell(block.npu.size)
 
@@ -82,8 +82,10 @@ class Rounds:
 
     def second(self) -> list[tuple[int, Pass[Any, Any]]]:
         """The passes of the second round, each with the place of the pass that asked for it."""
-        found = [(at, one.second(state)) for at, (one, state) in enumerate(zip(self.passes, self.states, strict=True))]
-        return [(at, follow) for at, follow in found if follow is not None]
+        second = [
+            (at, each.second(state)) for at, (each, state) in enumerate(zip(self.passes, self.states, strict=True))
+        ]
+        return [(at, follow) for at, follow in second if follow is not None]
 
     def results(
         self, stream: PairStream, seconds: Sequence[tuple[int, Pass[Any, Any]]], states: list[Any]
@@ -91,8 +93,8 @@ class Rounds:
         """What every pass found."""
         more = {at: follow.finish(state, None, stream) for (at, follow), state in zip(seconds, states, strict=True)}
         return [
-            one.finish(state, more.get(at), stream)
-            for at, (one, state) in enumerate(zip(self.passes, self.states, strict=True))
+            each.finish(state, more.get(at), stream)
+            for at, (each, state) in enumerate(zip(self.passes, self.states, strict=True))
         ]
 
 
@@ -109,28 +111,28 @@ def run_passes(
     parts that are merged, to the last bit.
     """
     cuts = cuts or [(0, len(stream.boxes))]
-    kept: dict[Cut, list[Block]] = {}
+    stored: dict[Cut, list[Block]] = {}
 
     def blocks(cut: Cut) -> Iterable[Block]:
         if not stream.is_kept:
             return stream.blocks(*cut)
-        return kept[cut] if cut in kept else _noted(stream.blocks(*cut, keep=True), kept.setdefault(cut, []))
+        return stored[cut] if cut in stored else _noted(stream.blocks(*cut, keep=True), stored.setdefault(cut, []))
 
-    def one_round(asked: Sequence[Pass[Any, Any]]) -> list[Any]:
-        states = [[one.start(stream) for one in asked] for _ in cuts]
+    def run_round(needed: Sequence[Pass[Any, Any]]) -> list[Any]:
+        states = [[each_pass.start(stream) for each_pass in needed] for _ in cuts]
         for cut, each in zip(cuts, states, strict=True):
-            update_all(asked, each, blocks(cut), tell)
-        return merge_all(asked, states)
+            update_all(needed, each, blocks(cut), tell)
+        return merge_all(needed, states)
 
-    rounds = Rounds(passes, one_round(passes))
+    rounds = Rounds(passes, run_round(passes))
     seconds = rounds.second()
-    states = one_round([follow for _, follow in seconds]) if seconds else []
+    states = run_round([follow for _, follow in seconds]) if seconds else []
     return rounds.results(stream, seconds, states)
 
 
-def _noted(blocks: Iterable[Block], kept: list[Block]) -> Iterable[Block]:
+def _noted(blocks: Iterable[Block], stored: list[Block]) -> Iterable[Block]:
     for block in blocks:
-        kept.append(block)
+        stored.append(block)
         yield block
 
 
@@ -141,8 +143,8 @@ def merge_all(passes: Sequence[Pass[Any, Any]], parts: Iterable[list[Any]]) -> l
         if not whole:
             whole = states
             continue
-        for one, state, other in zip(passes, whole, states, strict=True):
-            one.merge(state, other)
+        for each, state, other in zip(passes, whole, states, strict=True):
+            each.merge(state, other)
     return whole
 
 

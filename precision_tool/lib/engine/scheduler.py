@@ -385,8 +385,8 @@ def reuse_memory(workers: int = 1) -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    kept = max(_REUSED, _FREE_AT_MOST // workers)
-    return bool(mallopt(_MMAP_THRESHOLD, _REUSED) and mallopt(_TRIM_THRESHOLD, kept))
+    free_at_most = max(_REUSED, _FREE_AT_MOST // workers)
+    return bool(mallopt(_MMAP_THRESHOLD, _REUSED) and mallopt(_TRIM_THRESHOLD, free_at_most))
 
 
 def _end_with_parent() -> None:

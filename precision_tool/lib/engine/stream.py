@@ -101,11 +101,11 @@ def _unread(twin: _Twin) -> Iterator[None]:
         twin.is_alike = False
 
 
-def stored_alike(one: Pair, other: Pair) -> bool:
+def stored_alike(pair: Pair, other: Pair) -> bool:
     """Whether equal bytes of the NPU's tensors are equal values in one order."""
-    mine, its = tensors_of(one)[0], tensors_of(other)[0]
-    return (mine.dtype, mine.nbytes, mine.big_endian, one.npu_plan) == (
-        its.dtype, its.nbytes, its.big_endian, other.npu_plan
+    own, others = tensors_of(pair)[0], tensors_of(other)[0]
+    return (own.dtype, own.nbytes, own.big_endian, pair.npu_plan) == (
+        others.dtype, others.nbytes, others.big_endian, other.npu_plan
     )  # fmt: skip
 
 
@@ -177,9 +177,9 @@ class PairStream:
 
     def close(self) -> None:
         """Closes all that is open."""
-        for one in (self._npu, self._golden, *(twin.reader or twin.file for twin in self._twins)):
-            if one is not None:
-                one.close()
+        for side in (self._npu, self._golden, *(twin.reader or twin.file for twin in self._twins)):
+            if side is not None:
+                side.close()
 
     def watch(self, pairs: Sequence[Pair]) -> None:
         """Holds the NPU tensors of other pairs of the same benchmark against this one's, when that is read."""
@@ -273,9 +273,9 @@ class PairStream:
 
     def _golden_values(self, box: Box, out: Numbers) -> Numbers:
         """The benchmark's values of a box: where they lie in memory, else read into `out`."""
-        known = self._golden.in_memory(*box[0]) if self.is_flat else None
-        if known is not None:
-            return known
+        values = self._golden.in_memory(*box[0]) if self.is_flat else None
+        if values is not None:
+            return values
         self._read(self._golden, box, out)
         return out
 

@@ -405,13 +405,13 @@ class OpenTensors:
 
     def file(self, path: str) -> StoredFile:
         """A file, opened if it is not. It stays open until many others were asked for."""
-        known = self._files.get(path)
-        if known is None:
+        file = self._files.get(path)
+        if file is None:
             while len(self._files) >= self._budget.open_files:
                 self._files.popitem(last=False)[1].close()
-            known = self._files[path] = open_file(path)
+            file = self._files[path] = open_file(path)
         self._files.move_to_end(path)
-        return known
+        return file
 
     def keep(self, tensor: Tensor) -> None:
         """Reads a small tensor whole, so that the next ones who want it find it in memory, for a while."""
@@ -446,10 +446,10 @@ class OpenTensors:
 
     def stored(self, tensor: Tensor) -> Bytes | None:
         """The bytes of a tensor that is in memory; the next one that is kept may overwrite them."""
-        known = self._places.get(key_of(tensor))
-        if known is None or self._memory is None or known[1].nbytes < tensor.nbytes:
+        place = self._places.get(key_of(tensor))
+        if place is None or self._memory is None or place[1].nbytes < tensor.nbytes:
             return None
-        return self._memory[known[0] : known[0] + tensor.nbytes]
+        return self._memory[place[0] : place[0] + tensor.nbytes]
 
     def close(self) -> None:
         """Closes all files and forgets what was kept."""

@@ -60,10 +60,10 @@ class _Recipe:
 
     def judge(self) -> Judge:
         """The judge of this thread."""
-        known: tuple[str, Judge] | None = getattr(_own, "judge", None)
-        if known is None or known[0] != self.key:
-            known = _own.judge = (self.key, self.make())
-        return known[1]
+        own: tuple[str, Judge] | None = getattr(_own, "judge", None)
+        if own is None or own[0] != self.key:
+            own = _own.judge = (self.key, self.make())
+        return own[1]
 
 
 @dataclass(slots=True)
@@ -118,9 +118,9 @@ def elements_of(judge: Judge, op: Op) -> int:
     """The elements of an op's inputs and outputs; without a dump twice those of the outputs that others show."""
     dump = judge.values.dumped(op)
     if dump is None:
-        return 1 + 2 * sum(one.size for one in judge.outputs(op).values())
+        return 1 + 2 * sum(tensor.size for tensor in judge.outputs(op).values())
     tensors = (*dump.inputs.values(), *dump.outputs.values())
-    return 1 + sum(one.size for one in tensors if isinstance(one, Tensor))
+    return 1 + sum(tensor.size for tensor in tensors if isinstance(tensor, Tensor))
 
 
 class _Spread:
@@ -278,8 +278,8 @@ def _judge_task(
     judge.values.checksums = {}
     judged = []
     for number in numbers:
-        found = judge.judge_lightly(ops[number]) if lightly else judge.judge(ops[number])
-        if found is None:
+        judgement = judge.judge_lightly(ops[number]) if lightly else judge.judge(ops[number])
+        if judgement is None:
             return None, fitting, judge.values.checksums
-        judged.append(replace(found, op=_NO_OP))
+        judged.append(replace(judgement, op=_NO_OP))
     return judged, judge.fitting.get(key), judge.values.checksums
