@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from precision_tool.lib.io import files as user_files
 
 import precision_tool
-from precision_tool.lib import user_files
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
 
 PACKAGE = Path(precision_tool.__file__).parent

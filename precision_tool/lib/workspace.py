@@ -20,9 +20,9 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Iterable, List, Optional
 
-from precision_tool.lib import urls
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
-from precision_tool.lib.user_files import PathLike, check_on_disk, is_folder, list_folder
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import PathLike, check_on_disk, is_folder, list_folder
 
 #: Where results go when the data folder cannot be written, below the working folder.
 FALLBACK_WORK_FOLDER = "precision_work"

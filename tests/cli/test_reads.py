@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from precision_tool.lib.io import files as user_files
 
 from precision_tool import cli
-from precision_tool.lib import user_files
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.storage import files, kept_open
 

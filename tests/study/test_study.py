@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 from executors import AtOnce
 from memory_store import MemoryStore
+from precision_tool.lib.io.cache_files import looked_at
+from precision_tool.lib.io.files import mounted
+from precision_tool.lib.io.store import Stat
 from rich.console import Console
 
 from precision_tool.lib.demo.generate import generate_demo
@@ -23,9 +26,6 @@ from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.engine.scheduler import THIS_THREAD, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.present.study import study_block
-from precision_tool.lib.storage.fingerprint import looked_at
-from precision_tool.lib.storage.store import Stat
-from precision_tool.lib.storage.stores import mounted
 from precision_tool.lib.study import plan as plan_module
 from precision_tool.lib.study import running
 from precision_tool.lib.study import study as study_module

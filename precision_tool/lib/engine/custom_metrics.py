@@ -27,9 +27,9 @@ from precision_tool.lib.arguments import escaped
 from precision_tool.lib.engine.passes import Pass
 from precision_tool.lib.engine.stream import Block, PairStream, tensors_of
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.decode import Numbers
-from precision_tool.lib.storage.stores import read_bytes
 
 #: The functions get whole tensors: of both sides together as many bytes, decoded, at most.
 MAX_BYTES = 4 << 30

@@ -21,13 +21,13 @@ import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
+from precision_tool.lib.io.files import open_file
+from precision_tool.lib.io.store import StoredFile
 from precision_tool.lib.model.tensor import Access, Plan, Tensor
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.numbers.data_types import DataType
 from precision_tool.lib.numbers.decode import Numbers
 from precision_tool.lib.numbers.layouts import Box, copy_box, head_box, split_boxes, storage_slices
-from precision_tool.lib.storage.store import StoredFile
-from precision_tool.lib.storage.stores import open_file
 
 #: A blocked tensor up to this many bytes is read once and cut in memory instead of in many small reads.
 _WHOLE_READ = 4 << 20

@@ -11,11 +11,11 @@ from pathlib import PurePath
 
 from precision_tool.lib.data.sides import benchmark_folder
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.io.cache_files import looked_at
+from precision_tool.lib.io.files import check_folder
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
 from precision_tool.lib.sources.places import placed, placed_below
-from precision_tool.lib.storage.fingerprint import looked_at
-from precision_tool.lib.storage.stores import check_folder
 from precision_tool.lib.study.leaves import StudyLeaf
 from precision_tool.lib.workspace import open_workspace
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.io.cache_files import looked_at
+from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.sources import names, walk
 from precision_tool.lib.sources.overflow_files import find_status_files
-from precision_tool.lib.storage.fingerprint import looked_at
-from precision_tool.lib.storage.stores import is_folder
 from precision_tool.lib.study.leaves import StudyLeaf
 from precision_tool.lib.workspace import Workspace, lies_in, open_workspace
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.choice import find_graph_files, graph_folders
-from precision_tool.lib.storage.stores import contents_of, exists
+from precision_tool.lib.io.files import contents_of, exists
 from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
 from precision_tool.lib.study.beside import NOTHING, find_beside
 from precision_tool.lib.study.leaves import Listing, StudyLeaf, list_leaves, sources_of

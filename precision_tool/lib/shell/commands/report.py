@@ -7,6 +7,7 @@ import posixpath
 
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
@@ -18,7 +19,6 @@ from precision_tool.lib.shell.commands.base import (
     add_graph,
     completes,
 )
-from precision_tool.lib.storage.stores import folder_exists
 from precision_tool.lib.verdict.stored import StoredVerdict, read_beside, read_verdict
 from precision_tool.lib.workspace import shown_path
 
