@@ -27,8 +27,9 @@ from process_memory import peak_memory
 
 from precision_tool.lib.compare.folders import compare_folders, find_inputs, match_leaf
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.engine.elements import compare_elements
-from precision_tool.lib.engine.second_task import KL_FLOOR
+from precision_tool.lib.engine.element_errors import compare_elements
+from precision_tool.lib.engine.pair_sums import KL_FLOOR
+from precision_tool.lib.engine.scheduler import Resources
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import GraphChooser
@@ -245,7 +246,7 @@ def bench_elements(folder: Path, size: int, workers: int, repeats: int) -> None:
 
     for _ in range(repeats):
         floor.append(seconds(load_and_dot))
-        ours.append(seconds(lambda: compare_elements(pair, atol=1e-3, rtol=1e-3, shown=20, workers=workers)))
+        ours.append(seconds(lambda: compare_elements(pair, Resources(workers=workers), atol=1e-3, rtol=1e-3, shown=20)))
         process.append(run_tool(["cp", *paths, "--workers", str(workers)])[0])
     _, peak = run_tool(["cp", *paths, "--workers", str(workers)], memory=True)
     best, plain = min(ours), min(floor)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from precision_tool.lib.engine.compiled import CompiledKernel
 from precision_tool.lib.engine.kernel import Kernel
-from precision_tool.lib.engine.sums import KlSums, SideSums, Sums
-from precision_tool.lib.engine.workers import reuse_memory
+from precision_tool.lib.engine.pair_sums import KlSums, SideSums, Sums
+from precision_tool.lib.engine.scheduler import reuse_memory
 from precision_tool.lib.native.library import library
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.numbers.decode import Bytes, Numbers

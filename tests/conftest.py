@@ -21,7 +21,7 @@ from report_browser import h5_report as h5_report
 from tensorflow_oracle import TensorFlow
 from vendor import Vendor, find_vendor
 
-from precision_tool.lib.engine import workers
+from precision_tool.lib.engine import scheduler
 
 # Importing `tf_config` seeds what is random. Not in this process: its other tests want their own luck.
 os.environ["PRECISION_TOOL_SEED"] = "off"
@@ -40,7 +40,7 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     such threads are what is tested, this fixture does nothing.
     """
     before = threading.active_count()
-    monkeypatch.setattr(workers, "can_fork", lambda: threading.active_count() <= before)
+    monkeypatch.setattr(scheduler, "can_fork", lambda: threading.active_count() <= before)
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from executors import WORKERS, AtOnce
 
 from precision_tool.lib.api import compare, open_data
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.engine.cluster import PoisonedTaskError
-from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.engine.element_errors import compare_elements
+from precision_tool.lib.engine.scheduler import PoisonedTaskError, Resources
 from precision_tool.lib.inspect.convert import convert_files, find_sources
 from precision_tool.lib.inspect.named_tensors import tensors_of_pair, views_of
 from precision_tool.lib.model.comparison import Pair
@@ -39,7 +39,7 @@ def by_session(data: Path, out: Path, who: dict[str, Any]) -> object:
 
 
 def by_elements(data: Path, out: Path, who: dict[str, Any]) -> object:
-    return repr(compare_elements(one_pair(open_data(data)), atol=0.0, rtol=1e-3, shown=4, **who))
+    return repr(compare_elements(one_pair(open_data(data)), Resources(**who), atol=0.0, rtol=1e-3, shown=4))
 
 
 def one_pair(session: Session) -> Pair:
@@ -55,7 +55,7 @@ def by_random(data: Path, out: Path, who: dict[str, Any]) -> object:
 
 def by_convert(data: Path, out: Path, who: dict[str, Any]) -> object:
     sources, _ = find_sources(str(data / "npu/debug_0/dump"), str(out))
-    rows = convert_files(sources, **who)
+    rows = convert_files(sources, resources=Resources(**who))
     return [(row.source, np.load(row.path).tobytes()) for row in rows if row.path]
 
 
@@ -66,7 +66,11 @@ def by_overflow(data: Path, out: Path, who: dict[str, Any]) -> object:
 
 def by_views(data: Path, out: Path, who: dict[str, Any]) -> object:
     pair = one_pair(open_data(data))
-    return repr(views_of([one for one in tensors_of_pair(pair, "") if one is not None], bins=4, first=3, **who))
+    return repr(
+        views_of(
+            [one for one in tensors_of_pair(pair, "") if one is not None], bins=4, first=3, resources=Resources(**who)
+        )
+    )
 
 
 def by_verdict(data: Path, out: Path, who: dict[str, Any]) -> object:

@@ -127,7 +127,7 @@ ON_THE_SYSTEM = {
     "lib/workspace.py": "the folders of the work",
     "lib/app.py": "the environment of this process",
     "lib/demo/": "writes folders of its own",
-    "lib/engine/workers.py": "processors and processes",
+    "lib/engine/scheduler.py": "processors and processes",
     "lib/formats/h5_child.py": "HDF5 works in a process of its own, on a disk",
     "lib/formats/h5_copy.py": "copies a .h5 for it",
     "lib/formats/h5_process.py": "starts and ends that process",

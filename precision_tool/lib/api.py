@@ -16,7 +16,7 @@ from precision_tool.lib.checks.agreement import ops_of
 from precision_tool.lib.checks.first_fault import find_first_fault
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult
 from precision_tool.lib.compare.sides import compare_sides
-from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
 from precision_tool.lib.io import urls

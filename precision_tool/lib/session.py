@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from precision_tool.lib.checks.analysis import Analysis
-    from precision_tool.lib.engine.workers import Progress
+    from precision_tool.lib.engine.scheduler import Progress
     from precision_tool.lib.inspect.arrays import TensorProxy
     from precision_tool.lib.pairing.fusion_pair import FusionPair
     from precision_tool.lib.study.study import Study

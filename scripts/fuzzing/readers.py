@@ -27,8 +27,9 @@ from precision_tool.lib.collect.tfdbg.event import read_event
 from precision_tool.lib.collect.tfdbg.npy_files import is_same_npy, write_npy
 from precision_tool.lib.compare.cosines import _decoded as decoded_cosines
 from precision_tool.lib.compare.result_source import read_source
-from precision_tool.lib.engine.elements import compare_elements
-from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.element_errors import compare_elements
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.fusion_result import read_fusion_result
 from precision_tool.lib.formats.fusion_switch import parse_switches, read_switches, render
@@ -114,11 +115,11 @@ def _compared(path: str) -> Reasons:
         except PrecisionToolError as error:
             yield error.message
             continue
-        (row,) = compare_pairs([pair], workers=1)
+        (row,) = compare_pairs([pair], THIS_THREAD)
         yield row.reason
         if row.metrics is None:
             continue
-        detail = compare_elements(pair, atol=0.0, rtol=0.0, shown=3, workers=1)
+        detail = compare_elements(pair, THIS_THREAD, atol=0.0, rtol=0.0, shown=3)
         if row.metrics.max_absolute_error > 0 or detail.outside:
             raise WrongAnswerError(f"it differs from itself: {row.metrics}, {detail}")
 

@@ -10,7 +10,7 @@ from builders import graph_op
 from precision_tool.lib.checks import analysis
 from precision_tool.lib.checks.analysis import RUN_CHECKS, RunCheck, check_runs, skip_checks
 from precision_tool.lib.checks.similarity import check_similarity, compare_graphs
-from precision_tool.lib.engine.workers import WorkStoppedError
+from precision_tool.lib.engine.scheduler import WorkStoppedError
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade, Unmade

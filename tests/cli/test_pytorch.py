@@ -27,7 +27,7 @@ from rich.console import Console
 
 import precision_tool
 from precision_tool.lib.demo.pytorch import generate_pytorch
-from precision_tool.lib.engine import budget as sizes_of
+from precision_tool.lib.engine import tensor_reader
 from precision_tool.lib.present.banner import banner
 from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.results.result_csv import read_result
@@ -771,8 +771,8 @@ def test_workers_share_a_chunked_tensor(tmp_path: Path, monkeypatch: pytest.Monk
         for name, array, device, chunks in (("npu", one, NPU, (64, 64)), ("gpu", other, GPU, (100, 33)))
     ]
     (alone,) = precision_tool.compare(*sides, workers=1)
-    small = replace(sizes_of.DEFAULT, serial_bytes=0, split_bytes=1, part_bytes=1 << 18, box=1 << 14)
-    monkeypatch.setattr(sizes_of, "DEFAULT", small)
+    small = replace(tensor_reader.DEFAULT_BUDGET, serial_bytes=0, split_bytes=1, part_bytes=1 << 18, box=1 << 14)
+    monkeypatch.setattr(tensor_reader, "DEFAULT_BUDGET", small)
     (one_row,) = alone.rows
     assert one_row.metrics is not None
     with ThreadPoolExecutor(4) as pool, impatient_threads():

@@ -27,16 +27,16 @@ from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.engine import cluster as engine_cluster
-from precision_tool.lib.engine import workers
+from precision_tool.lib.engine import scheduler
 from precision_tool.lib.engine.cluster import (
     ClusterExecutor,
     Place,
-    PoisonedTaskError,
     difference,
     open_cluster,
     parse_place,
 )
-from precision_tool.lib.engine.custom import load_metrics
+from precision_tool.lib.engine.custom_metrics import load_metrics
+from precision_tool.lib.engine.scheduler import PoisonedTaskError
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.model.graph import Op
@@ -336,4 +336,4 @@ def test_a_worker_keeps_freed_memory_as_our_own_processes_do(monkeypatch: pytest
     engine_cluster._make_ready.cache_clear()
     assert [engine_cluster._run_in((".", urls.secrets()), abs, (number,), {}) for number in (-1, 2)] == [1, 2]
     engine_cluster._make_ready.cache_clear()
-    assert told == [workers.cores()], "once in a process"
+    assert told == [scheduler.cores()], "once in a process"

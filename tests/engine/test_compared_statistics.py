@@ -12,7 +12,8 @@ from builders import Array, out_tensor, write_golden
 
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
 from precision_tool.lib.engine.bundles import Measures
-from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.formats.statistics_csv import read_statistics
 from precision_tool.lib.model.comparison import Pair, Status
@@ -43,7 +44,7 @@ def pair_of(npu: AnyTensor, golden: AnyTensor, *, index: int = 0, op_type: str =
 
 def row_of(folder: Path, npu: OutTensor | Array, golden: Array, *, index: int = 0, op_type: str = "Add") -> Row:
     benchmark = read_npy(str(write_golden(folder, "op", 0, golden)))
-    (row,) = compare_pairs([pair_of(statistics_of(folder, npu), benchmark, index=index, op_type=op_type)], workers=1)
+    (row,) = compare_pairs([pair_of(statistics_of(folder, npu), benchmark, index=index, op_type=op_type)], THIS_THREAD)
     assert row.status == Status.STATISTICS_ONLY
     assert row.metrics is None
     return row
@@ -81,7 +82,7 @@ def test_how_far_rounding_goes_is_a_matter_of_the_type(tmp_path: Path, dtype: st
     assert npu.maximum is not None
     npu = replace(npu, maximum=npu.maximum * (1 + off))
     benchmark = read_npy(str(write_golden(tmp_path, "op", 0, golden)))
-    (row,) = compare_pairs([pair_of(npu, benchmark)], workers=1)
+    (row,) = compare_pairs([pair_of(npu, benchmark)], THIS_THREAD)
     assert row.statistics_agree is agrees
 
 
@@ -91,10 +92,10 @@ def test_what_was_float16_before_is_no_more_exact_in_float32(tmp_path: Path) -> 
     rounded = golden.astype(np.float16)
     half = pair_of(statistics_of(tmp_path, rounded, "half"), benchmark)
     single = pair_of(statistics_of(tmp_path, rounded.astype(np.float32), "single"), benchmark, index=1)
-    assert [row.statistics_agree for row in compare_pairs([half, single], workers=1)] == [True, True]
-    (alone,) = compare_pairs([single], workers=1)
+    assert [row.statistics_agree for row in compare_pairs([half, single], THIS_THREAD)] == [True, True]
+    (alone,) = compare_pairs([single], THIS_THREAD)
     assert alone.statistics_agree is False
-    (product,) = compare_pairs([replace(single, op_type="MatMulV2")], workers=1)
+    (product,) = compare_pairs([replace(single, op_type="MatMulV2")], THIS_THREAD)
     assert product.statistics_agree is True  # its factors may be in HF32
 
 
@@ -114,7 +115,7 @@ def test_without_counts_the_limits_tell(tmp_path: Path) -> None:
     benchmark = read_npy(str(write_golden(tmp_path, "op", 0, golden)))
     known = statistics_of(tmp_path, golden)
     known = replace(known, nan_count=None, positive_inf_count=None, negative_inf_count=None)
-    rows = compare_pairs([pair_of(known, benchmark), pair_of(replace(known, maximum=np.inf), benchmark)], workers=1)
+    rows = compare_pairs([pair_of(known, benchmark), pair_of(replace(known, maximum=np.inf), benchmark)], THIS_THREAD)
     assert [row.statistics_agree for row in rows] == [True, False]
     assert "on the NPU only" in rows[1].reason
 
@@ -143,7 +144,7 @@ def test_whole_numbers_are_right_or_wrong(tmp_path: Path) -> None:
     index = pair_of(
         statistics_of(tmp_path, golden + 1, "i"), read_npy(str(write_golden(tmp_path, "i", 0, golden))), index=1
     )
-    assert [row.statistics_agree for row in compare_pairs([float_before, index], workers=1)] == [True, None]
+    assert [row.statistics_agree for row in compare_pairs([float_before, index], THIS_THREAD)] == [True, None]
 
 
 def test_digits_that_were_not_printed_are_no_difference(tmp_path: Path) -> None:
@@ -161,15 +162,15 @@ def test_digits_that_were_not_printed_are_no_difference(tmp_path: Path) -> None:
         return replace(full, maximum=maximum, minimum=minimum, mean=mean, l2_norm=norm)
 
     pairs = [pair_of(printed(form), benchmark) for form in ("%.6f", "%.6g", "%.17g")]
-    assert [row.statistics_agree for row in compare_pairs(pairs, workers=1)] == [True, True, True]
+    assert [row.statistics_agree for row in compare_pairs(pairs, THIS_THREAD)] == [True, True, True]
     off = replace(printed("%.6f"), maximum=round(full.maximum + 3e-6, 6))
-    (row,) = compare_pairs([pair_of(off, benchmark)], workers=1)
+    (row,) = compare_pairs([pair_of(off, benchmark)], THIS_THREAD)
     assert row.statistics_agree is False
 
 
 def test_two_sides_of_statistics(tmp_path: Path) -> None:
     one, two = statistics_of(tmp_path, values(60)), statistics_of(tmp_path, values(60, seed=1), "other")
-    rows = compare_pairs([pair_of(one, replace(one, path="b")), pair_of(one, two)], workers=1)
+    rows = compare_pairs([pair_of(one, replace(one, path="b")), pair_of(one, two)], THIS_THREAD)
     assert [row.statistics_agree for row in rows] == [True, False]
 
 
@@ -177,10 +178,10 @@ def test_a_dump_without_numbers_and_a_part_of_a_tensor_are_not_compared(tmp_path
     golden = values(60)
     benchmark = read_npy(str(write_golden(tmp_path, "op", 0, golden)))
     nothing = TensorStatistics(path="x.csv", dtype="float32", shape=(60,))
-    (row,) = compare_pairs([pair_of(nothing, benchmark)], workers=1)
+    (row,) = compare_pairs([pair_of(nothing, benchmark)], THIS_THREAD)
     assert row.statistics_agree is None
     pair = pair_of(statistics_of(tmp_path, golden * 2), benchmark)
-    (row,) = compare_pairs([pair], workers=1, measures=Measures(limit=5))
+    (row,) = compare_pairs([pair], THIS_THREAD, measures=Measures(limit=5))
     assert (row.golden, row.statistics_agree, row.reason) == (None, None, NOT_COMPARED)
 
 
@@ -191,7 +192,7 @@ def test_a_damaged_benchmark_is_a_row_with_the_reason(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
     good = read_npy(str(write_golden(tmp_path, "good", 0, golden)))
     known = statistics_of(tmp_path, golden)
-    rows = compare_pairs([pair_of(known, benchmark), pair_of(known, good)], workers=1)
+    rows = compare_pairs([pair_of(known, benchmark), pair_of(known, good)], THIS_THREAD)
     assert [row.status for row in rows] == [Status.UNREADABLE, Status.STATISTICS_ONLY]
     assert str(path) in rows[0].reason
 
@@ -203,7 +204,7 @@ def test_workers_give_the_same_rows(tmp_path: Path) -> None:
         benchmark = read_npy(str(write_golden(tmp_path, f"op{number}", 0, golden)))
         known = statistics_of(tmp_path, (golden * (1 + number % 2)).astype(np.float16), f"op{number}")
         pairs.append(pair_of(known, benchmark, index=number, name=f"op{number}"))
-    here = compare_pairs(pairs, workers=1)
+    here = compare_pairs(pairs, THIS_THREAD)
     with ThreadPoolExecutor(2) as pool:
-        assert compare_pairs(pairs, workers=2, executor=pool) == here
+        assert compare_pairs(pairs, Resources(workers=2, executor=pool)) == here
     assert [row.statistics_agree for row in here] == [True, False] * 3

@@ -14,16 +14,12 @@ from builders import write_dump, write_golden
 from executors import WORKERS
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.engine.blocks import Scratch
-from precision_tool.lib.engine.budget import DEFAULT, Budget
-from precision_tool.lib.engine.custom import load_metrics
-from precision_tool.lib.engine.opened import OpenTensors
-from precision_tool.lib.engine.passes import Pass, Rounds, merge_all, run_passes, update_all
-from precision_tool.lib.engine.passes.extremes import AtLimitPass
-from precision_tool.lib.engine.passes.own_metrics import OwnMetricsPass
-from precision_tool.lib.engine.passes.pair_metrics import MetricsPass
-from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.custom_metrics import OwnMetricsPass, load_metrics
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.passes import AtLimitPass, MetricsPass, Pass, Rounds, merge_all, run_passes, update_all
+from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.engine.stream import open_stream
+from precision_tool.lib.engine.tensor_reader import DEFAULT_BUDGET, Budget, OpenTensors, Scratch
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
@@ -31,7 +27,7 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.pairing.align import align
 
-SMALL = replace(DEFAULT, block=64, box=128, kept_items=256, part_bytes=1024, split_bytes=4096, serial_bytes=0)
+SMALL = replace(DEFAULT_BUDGET, block=64, box=128, kept_items=256, part_bytes=1024, split_bytes=4096, serial_bytes=0)
 
 
 def make_pair(folder: Path, name: str, npu: Any, golden: Any, layout: str = "ND") -> Pair:
@@ -74,12 +70,12 @@ class TestWorkers:
     """Whoever does the work, the rows are the same and in the same order."""
 
     @pytest.mark.parametrize("who", WORKERS, ids=lambda who: who.__name__)
-    @pytest.mark.parametrize("budget", [DEFAULT, SMALL], ids=["usual", "small"])
+    @pytest.mark.parametrize("budget", [DEFAULT_BUDGET, SMALL], ids=["usual", "small"])
     def test_the_rows_are_those_of_one_process(self, tmp_path: Path, who: Any, budget: Budget) -> None:
         pairs = pairs_in(tmp_path)
-        expected = compare_pairs(pairs, workers=1, budget=budget)
+        expected = compare_pairs(pairs, THIS_THREAD, budget=budget)
         with who() as executor:
-            rows = compare_pairs(pairs, executor=executor, workers=2, budget=budget)
+            rows = compare_pairs(pairs, Resources(workers=2, executor=executor), budget=budget)
         assert [row.pair for row in rows] == pairs
         assert list(map(repr, rows)) == list(map(repr, expected))  # to the last bit
 
@@ -89,7 +85,7 @@ class TestWorkers:
         assert pairs[1].npu is not None
         Path(pairs[1].npu.path).write_bytes(b"")
         with who() as executor:
-            rows = compare_pairs(pairs, executor=executor, workers=2, budget=SMALL)
+            rows = compare_pairs(pairs, Resources(workers=2, executor=executor), budget=SMALL)
         assert [row.metrics is None for row in rows] == [False, True, False]
         assert "ends at byte" in rows[1].reason
 
@@ -98,7 +94,9 @@ class TestWorkers:
         pairs = pairs_in(tmp_path)
         told: list[tuple[int, int]] = []
         with who() as executor:
-            compare_pairs(pairs, executor=executor, workers=2, budget=SMALL, progress=lambda *now: told.append(now))
+            compare_pairs(
+                pairs, Resources(workers=2, executor=executor, progress=lambda *now: told.append(now)), budget=SMALL
+            )
         assert told == sorted(told)
         assert told[-1] == (told[0][1], told[0][1])
 
@@ -139,7 +137,7 @@ class TestPasses:
 
     def test_blocks_of_any_size(self, made: MadePass, tmp_path: Path) -> None:
         for pair in pairs_in(tmp_path):
-            (whole,) = self.results(pair, [made.one], DEFAULT)
+            (whole,) = self.results(pair, [made.one], DEFAULT_BUDGET)
             (cut,) = self.results(pair, [made.one], SMALL)
             assert made.told(cut) == made.told(whole)
 

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.engine import compiled, elements
-from precision_tool.lib.engine.budget import Budget
-from precision_tool.lib.engine.elements import compare_elements, elements_of
-from precision_tool.lib.engine.passes.pair_metrics import MetricsPass
-from precision_tool.lib.engine.workers import WorkStoppedError
+from precision_tool.lib.engine import compiled, element_errors
+from precision_tool.lib.engine.element_errors import compare_elements, elements_of
+from precision_tool.lib.engine.passes import MetricsPass
+from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources, WorkStoppedError
+from precision_tool.lib.engine.tensor_reader import Budget
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
@@ -48,7 +48,7 @@ def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that tensors of some thousand elements are read in many boxes and parts, twice."""
-    monkeypatch.setattr(elements, "_BUDGET", TINY)
+    monkeypatch.setattr(element_errors, "_BUDGET", TINY)
 
 
 def pair_of(npu: Tensor, golden: Tensor, layout: str | None = None) -> Pair:
@@ -80,9 +80,9 @@ def saved_pair(folder: Path, x: Array, y: Array) -> Pair:
 
 def compared(pair: Pair, atol: float = 1e-3, rtol: float = 1e-3, shown: int = 5, **options: Any) -> Detail:
     """By one worker; what an executor finds, in parts, is the same but for the order of sums."""
-    detail = compare_elements(pair, atol=atol, rtol=rtol, shown=shown, workers=1, **options)
+    detail = compare_elements(pair, THIS_THREAD, atol=atol, rtol=rtol, shown=shown, **options)
     with ThreadPoolExecutor(2) as pool:
-        shared = compare_elements(pair, atol=atol, rtol=rtol, shown=shown, executor=pool)
+        shared = compare_elements(pair, Resources(executor=pool), atol=atol, rtol=rtol, shown=shown)
     assert repr(replace(shared, comparison=detail.comparison, axes=detail.axes)) == repr(detail)  # NaN is not NaN
     return detail
 
@@ -366,8 +366,8 @@ def test_equal_errors_are_told_in_order_in_a_blocked_layout_too(tmp_path: Path, 
     pair = pair_of(dumped, read_npy(str(tmp_path / "golden.npy")), "ND")
     with ThreadPoolExecutor(2) as executor:
         for found in (
-            compare_elements(pair, atol=1e-3, rtol=1e-3, shown=2, workers=1),
-            compare_elements(pair, atol=1e-3, rtol=1e-3, shown=2, executor=executor),
+            compare_elements(pair, THIS_THREAD, atol=1e-3, rtol=1e-3, shown=2),
+            compare_elements(pair, Resources(executor=executor), atol=1e-3, rtol=1e-3, shown=2),
         ):
             assert [one.index for one in found.worst_absolute] == [(1, 3999), (3, 3500)]
 
@@ -384,7 +384,7 @@ def test_extreme_values(tmp_path: Path, value: float) -> None:
 
 
 def test_shares_beside_an_error_that_float32_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "_BUDGET", Budget(block=64))
+    monkeypatch.setattr(element_errors, "_BUDGET", Budget(block=64))
     y = np.zeros((2, 64), np.float32)
     x = y.copy()
     x[0, 3], y[0, 3] = 3e38, -3e38
@@ -396,7 +396,7 @@ def test_shares_beside_an_error_that_float32_does_not_hold(tmp_path: Path, monke
 
 
 def test_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "_BUDGET", replace(TINY, part_bytes=1 << 20))
+    monkeypatch.setattr(element_errors, "_BUDGET", replace(TINY, part_bytes=1 << 20))
     random = np.random.default_rng(2)
     y = random.normal(size=(30, 40, 500)).astype(np.float32)
     x = y + (random.normal(size=y.shape) * 0.01).astype(np.float32)
@@ -404,7 +404,11 @@ def test_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     told: list[tuple[int, int]] = []
     alone = compared(pair)
     shared = compare_elements(
-        pair, atol=1e-3, rtol=1e-3, shown=5, workers=2, progress=lambda done, total: told.append((done, total))
+        pair,
+        Resources(workers=2, progress=lambda done, total: told.append((done, total))),
+        atol=1e-3,
+        rtol=1e-3,
+        shown=5,
     )
     check(shared, x, y)
     assert (alone.outside, alone.histogram, alone.worst_absolute) == (
@@ -415,11 +419,11 @@ def test_processes_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_dying_worker_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "_BUDGET", TINY)
+    monkeypatch.setattr(element_errors, "_BUDGET", TINY)
     monkeypatch.setattr(MetricsPass, "update", die)
     pair = saved_pair(tmp_path, np.zeros((400, 500)), np.zeros((400, 500)))
     with pytest.raises(WorkStoppedError, match="worker process died"):
-        compare_elements(pair, atol=0, rtol=0, shown=1, workers=2)
+        compare_elements(pair, Resources(workers=2), atol=0, rtol=0, shown=1)
 
 
 def die(*args: object, **options: object) -> None:
@@ -452,7 +456,7 @@ def test_metrics_are_those_of_the_engine(tmp_path: Path) -> None:
 
 
 def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "_BUDGET", Budget(block=1 << 15, kept_items=1 << 20))
+    monkeypatch.setattr(element_errors, "_BUDGET", Budget(block=1 << 15, kept_items=1 << 20))
     for name in ("x", "y"):
         with (tmp_path / f"{name}.npy").open("wb") as file:
             header = {"descr": "<f4", "fortran_order": False, "shape": (2 << 20, 2)}
@@ -480,7 +484,7 @@ def test_the_smallest_integer_is_within_its_tolerance(tmp_path: Path, dtype: str
 
 
 def test_the_worst_relative_error_is_not_lost_to_rounding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(elements, "_BUDGET", Budget(block=8))
+    monkeypatch.setattr(element_errors, "_BUDGET", Budget(block=8))
     random = np.random.default_rng(3)
     golden = random.uniform(1, 2, 4000).astype(np.float32)
     npu = (golden.astype(np.float64) * (1 + 0.1)).astype(np.float32)  # of all the errors are almost the same

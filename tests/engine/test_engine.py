@@ -23,14 +23,21 @@ import pytest
 from builders import Array, write_dump, write_golden
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.engine import budget as sizes_of
+from precision_tool.lib.engine import tensor_reader
 from precision_tool.lib.engine.bundles import Measures, Worker, compare_bundles, cost, reaches_limit
-from precision_tool.lib.engine.extremes import extremes_of
-from precision_tool.lib.engine.passes.pair_metrics import SecondPass
-from precision_tool.lib.engine.scheduler import compare_pairs
-from precision_tool.lib.engine.statistics import figures_of
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.passes import SecondPass
+from precision_tool.lib.engine.scheduler import (
+    THIS_THREAD,
+    Resources,
+    StopWork,
+    WorkStoppedError,
+    check_stopping,
+    process_pool,
+    thread_pool,
+)
 from precision_tool.lib.engine.stream import Block, PairStream, tensors_of
-from precision_tool.lib.engine.workers import StopWork, WorkStoppedError, check_stopping, process_pool, thread_pool
+from precision_tool.lib.engine.tensor_figures import extremes_of, figures_of
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.io.local_files import LocalFile
@@ -59,7 +66,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def use_sizes(monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int]) -> None:
     """Works with these sizes in place of the real ones."""
-    monkeypatch.setattr(sizes_of, "DEFAULT", replace(sizes_of.DEFAULT, **sizes))
+    monkeypatch.setattr(tensor_reader, "DEFAULT_BUDGET", replace(tensor_reader.DEFAULT_BUDGET, **sizes))
 
 
 # --- tensors and what numpy says of them ----------------------------------------------------------------------------
@@ -215,15 +222,15 @@ def threads() -> Iterator[Executor | None]:
 def test_every_way_to_share_the_work_gives_the_same_rows(tmp_path: Path, tiny: None, seed: int) -> None:
     cases = random_cases(seed)
     pairs = [make_pair(tmp_path, number, one) for number, one in enumerate(cases)]
-    serial = compare_pairs(pairs, workers=1)
+    serial = compare_pairs(pairs, THIS_THREAD)
     for row, one in zip(serial, cases, strict=True):
         check_row(row, one)
     told: list[tuple[int, int]] = []
     threads_before = threading.active_count()
-    in_threads = compare_pairs(pairs, workers=3, progress=lambda done, total: told.append((done, total)))
+    in_threads = compare_pairs(pairs, Resources(workers=3, progress=lambda done, total: told.append((done, total))))
     assert threading.active_count() == threads_before
     with process_pool(2) as pool:
-        in_processes = compare_pairs(pairs, executor=pool, workers=2)
+        in_processes = compare_pairs(pairs, Resources(workers=2, executor=pool))
     total = sum(pair.npu.nbytes + pair.golden.nbytes for pair in pairs if pair.npu and pair.golden)
     assert told[0] == (0, total)
     assert told == sorted(told)
@@ -242,9 +249,9 @@ def test_sizes_of_pieces_do_not_matter(tmp_path: Path, monkeypatch: pytest.Monke
     """The real sizes of blocks, where each of these tensors is one block."""
     cases = random_cases(seed + 10)
     pairs = [make_pair(tmp_path, number, one) for number, one in enumerate(cases)]
-    large = compare_pairs(pairs, workers=1)
+    large = compare_pairs(pairs, THIS_THREAD)
     use_sizes(monkeypatch, TINY)
-    small = compare_pairs(pairs, workers=1)
+    small = compare_pairs(pairs, THIS_THREAD)
     for number, one in enumerate(cases):
         check_row(large[number], one)
         check_row(small[number], one)
@@ -262,14 +269,16 @@ def test_rows_come_in_the_order_of_the_pairs(tmp_path: Path, tiny: None) -> None
                 status=Status.NO_NPU_DUMP, reason=f"reason {number}",
             )
         )  # fmt: skip
-    for rows in (compare_pairs(pairs, workers=1), compare_pairs(pairs, workers=2)):
+    for rows in (compare_pairs(pairs, THIS_THREAD), compare_pairs(pairs, Resources(workers=2))):
         assert [row.pair for row in rows] == pairs
         assert [row.reason for row in rows[1::2]] == [f"reason {number}" for number in range(12)]
         assert all(row.metrics is None for row in rows[1::2])
         for row, one in zip(rows[::2], cases, strict=True):
             check_row(row, one)
-    assert compare_pairs([], workers=2) == []
-    assert [row.reason for row in compare_pairs(pairs[1::2], workers=2)] == [f"reason {number}" for number in range(12)]
+    assert compare_pairs([], Resources(workers=2)) == []
+    assert [row.reason for row in compare_pairs(pairs[1::2], Resources(workers=2))] == [
+        f"reason {number}" for number in range(12)
+    ]
 
 
 @pytest.mark.parametrize("victim", [1, -1], ids=["small", "split"])
@@ -287,7 +296,7 @@ def test_a_file_that_is_lost_meanwhile_costs_its_own_row(
     else:
         Path(tensor.path).write_bytes(Path(tensor.path).read_bytes()[:-1])
     for workers in (1, 2):
-        rows = compare_pairs(pairs, workers=workers)
+        rows = compare_pairs(pairs, Resources(workers=workers))
         lost = rows.pop(victim)
         assert lost.metrics is None
         assert lost.pair.status is Status.UNREADABLE
@@ -355,7 +364,7 @@ def test_equal_tensors_are_compared_once(
     golden_path = write_golden(tmp_path, "op", 0, golden)
     names = [first, *(name for name in stored if name != first)]
     pairs = [make_pair(tmp_path, number, stored[name], golden_path) for number, name in enumerate(names)]
-    rows = compare_pairs(pairs, workers=1)
+    rows = compare_pairs(pairs, THIS_THREAD)
     for row, name, number in zip(rows, names, range(99), strict=False):
         check_row(row, stored[name])
         assert row.pair == pairs[number]
@@ -380,7 +389,7 @@ def test_one_element_makes_a_difference(tmp_path: Path, monkeypatch: pytest.Monk
     golden_path = write_golden(tmp_path, "op", 0, golden)
     pairs = [make_pair(tmp_path, number, one, golden_path) for number, one in enumerate(cases)]
     for workers in (1, 2) if sizes == "split" else (1,):
-        rows = compare_pairs(pairs, workers=workers)
+        rows = compare_pairs(pairs, Resources(workers=workers))
         for row, one in zip(rows, cases, strict=True):
             check_row(row, one)
         where = tuple(int(i) for i in np.unravel_index(at, SHAPE))
@@ -407,14 +416,14 @@ def test_copies_that_do_not_stay_in_memory_are_read_beside_the_first(
     npu = golden.astype(np.float16)
     other = changed(npu, npu.size - 1)
     budget = replace(
-        sizes_of.DEFAULT, block=1 << 10, kept_items=0, stored_tensor=1 << 10, serial_bytes=0, part_bytes=1 << 13,
-        split_bytes=1 << 14 if how == "parts" else 1 << 40,
+        tensor_reader.DEFAULT_BUDGET, block=1 << 10, kept_items=0, stored_tensor=1 << 10, serial_bytes=0,
+        part_bytes=1 << 13, split_bytes=1 << 14 if how == "parts" else 1 << 40,
     )  # fmt: skip
     cases = [case(one, golden) for one in (npu, npu, other, npu.astype(np.float32), other)]
     path = write_golden(tmp_path, "op", 0, golden)
     pairs = [make_pair(tmp_path, number, one, path) for number, one in enumerate(cases)]
     sizes.clear()
-    rows = compare_pairs(pairs, workers=2 if how == "parts" else 1, budget=budget)
+    rows = compare_pairs(pairs, Resources(workers=2 if how == "parts" else 1), budget=budget)
     for row, one, number in zip(rows, cases, range(99), strict=False):
         check_row(row, one)
         assert row.reason == f"note {number}"
@@ -430,8 +439,8 @@ def test_a_copy_that_cannot_be_read_costs_its_own_row(tmp_path: Path) -> None:
     path = write_golden(tmp_path, "op", 0, golden)
     pairs = [make_pair(tmp_path, number, case(golden, golden), path) for number in range(3)]
     Path(tensors_of(pairs[1])[0].path).write_bytes(b"")
-    budget = replace(sizes_of.DEFAULT, stored_tensor=0, kept_items=0)
-    rows = compare_pairs(pairs, workers=1, budget=budget)
+    budget = replace(tensor_reader.DEFAULT_BUDGET, stored_tensor=0, kept_items=0)
+    rows = compare_pairs(pairs, THIS_THREAD, budget=budget)
     assert [row.metrics is None for row in rows] == [False, True, False]
     assert "ends at byte" in rows[1].reason
 
@@ -450,7 +459,7 @@ def test_equal_numbers_in_other_bytes_are_not_taken_for_equal_bytes(tmp_path: Pa
     ]
     path = write_golden(tmp_path, "op", 0, golden)
     pairs = [make_pair(tmp_path, number, each, path) for number, each in enumerate(cases)]
-    rows = compare_pairs(pairs, workers=1)
+    rows = compare_pairs(pairs, THIS_THREAD)
     assert [row.metrics.max_absolute_error for row in rows if row.metrics] == [0, 0, 1, 0x3F800000]
     assert [row.npu.maximum for row in rows if row.npu] == [0, 0, 1, 0x3F800000]
     assert compared[-1] == "op3"
@@ -462,7 +471,7 @@ def test_equal_values_of_another_shape_are_compared_anew(tmp_path: Path) -> None
     path = write_golden(tmp_path, "op", 0, golden)
     pairs = [make_pair(tmp_path, number, stored[name], path) for number, name in enumerate(("as it is", "float32"))]
     flat = replace(pairs[1], error_shape=(COUNT,))
-    rows = compare_pairs([pairs[0], flat], workers=1)
+    rows = compare_pairs([pairs[0], flat], THIS_THREAD)
     check_row(rows[0], stored["as it is"])
     assert rows[0].metrics is not None
     assert rows[1].metrics is not None
@@ -481,7 +490,7 @@ def test_equal_values_beside_a_benchmark_in_another_order_are_compared_anew(tmp_
         replace(pairs[0], npu_plan=plain, golden_plan=plain),
         replace(pairs[1], npu_plan=plain, golden_plan=turned),
     ]
-    rows = compare_pairs(pairs, workers=1, budget=replace(sizes_of.DEFAULT, stored_tensor=stored))
+    rows = compare_pairs(pairs, THIS_THREAD, budget=replace(tensor_reader.DEFAULT_BUDGET, stored_tensor=stored))
     values = golden.astype(np.float64)
     assert [row.metrics.max_absolute_error for row in rows if row.metrics] == [0, np.abs(values - values.T).max()]
 
@@ -492,7 +501,7 @@ def test_the_same_bytes_in_another_order_of_bytes_are_compared_anew(tmp_path: Pa
     path = write_golden(tmp_path, "op", 0, golden)
     pairs = [make_pair(tmp_path, number, case(golden, golden), path) for number in range(2)]
     pairs[1] = replace(pairs[1], npu=replace(tensors_of(pairs[1])[0], big_endian=True))
-    rows = compare_pairs(pairs, workers=1, budget=replace(sizes_of.DEFAULT, stored_tensor=stored))
+    rows = compare_pairs(pairs, THIS_THREAD, budget=replace(tensor_reader.DEFAULT_BUDGET, stored_tensor=stored))
     turned = float(golden.astype(">f4").view("<f4")[0])
     assert [row.npu.maximum for row in rows if row.npu] == [1, turned]
 
@@ -504,7 +513,7 @@ def test_the_same_bytes_with_another_benchmark_are_compared_anew(tmp_path: Path,
     goldens = [npu, npu + 1, npu.reshape(40, 30)]
     cases = [case(npu, golden) for golden in goldens]
     pairs = [make_pair(tmp_path, number, one) for number, one in enumerate(cases)]
-    rows = compare_pairs(pairs, workers=1)
+    rows = compare_pairs(pairs, THIS_THREAD)
     assert compared == ["op0", "op1", "op2"]
     assert [row.metrics.max_absolute_error for row in rows if row.metrics] == pytest.approx([0, 1, 0], abs=1e-6)
 
@@ -526,7 +535,7 @@ def test_memory_does_not_grow_with_the_tensor(tmp_path: Path) -> None:
     )
     tracemalloc.start()  # numpy tells it of its arrays
     try:
-        (row,) = compare_pairs([pair], workers=1)
+        (row,) = compare_pairs([pair], THIS_THREAD)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -551,7 +560,7 @@ def test_errors_of_large_integers_are_exact(
     one = case(npu, golden, layout, "NHWC" if layout != "ND" else "ND")
     pairs = [make_pair(tmp_path, 0, one)]
     for workers in (1, 2):
-        (row,) = compare_pairs(pairs, workers=workers)
+        (row,) = compare_pairs(pairs, Resources(workers=workers))
         assert row.metrics is not None, row.reason
         assert row.metrics.max_absolute_error == 1
         assert row.metrics.max_error_index == (3, 2, 1, 0)
@@ -573,7 +582,7 @@ def test_an_error_of_our_own_in_a_split_tensor_costs_its_own_row(
     monkeypatch.setattr(SecondPass, "start", start)
     told: list[tuple[int, int]] = []
     with threads() as pool:
-        rows = compare_pairs(pairs, executor=pool, workers=3, progress=lambda *now: told.append(now))
+        rows = compare_pairs(pairs, Resources(workers=3, executor=pool, progress=lambda *now: told.append(now)))
     assert rows[0].metrics is None
     assert "ZeroDivisionError: our mistake" in rows[0].reason
     assert rows[1].metrics is not None
@@ -591,7 +600,7 @@ def test_a_worker_that_dies_over_a_split_tensor_ends_the_run(
 
     monkeypatch.setattr(SecondPass, "update", update)
     with threads() as pool, pytest.raises(WorkStoppedError, match="a worker process died"):
-        compare_pairs([make_pair(tmp_path, 0, case(a, a))], executor=pool, workers=3)
+        compare_pairs([make_pair(tmp_path, 0, case(a, a))], Resources(workers=3, executor=pool))
 
 
 def test_ctrl_c_leaves_no_thread_behind(tmp_path: Path, tiny: None) -> None:
@@ -603,7 +612,7 @@ def test_ctrl_c_leaves_no_thread_behind(tmp_path: Path, tiny: None) -> None:
 
     threads_before = threading.active_count()
     with pytest.raises(WorkStoppedError, match="stopped: ") as stop:
-        compare_pairs(pairs, workers=2, progress=interrupted)
+        compare_pairs(pairs, Resources(workers=2, progress=interrupted))
     assert [row.pair.op_name for row in stop.value.rows] == [pair.op_name for pair in pairs]
     assert any("the run was stopped before this tensor" in row.reason for row in stop.value.rows)
     assert threading.active_count() == threads_before
@@ -642,7 +651,7 @@ def test_threads_that_are_left_stop_where_a_tensor_is_looked_at_alone(tmp_path: 
         "limit": lambda: reaches_limit(npu),
         "figures": lambda: figures_of(npu),
         "bytes": lambda: Worker().same_bytes(npu, golden),
-        "bundle": lambda: compare_bundles([[(0, alone)]], Measures(overflow=True), sizes_of.DEFAULT),
+        "bundle": lambda: compare_bundles([[(0, alone)]], Measures(overflow=True), tensor_reader.DEFAULT_BUDGET),
     }
     todo[work]()  # else all is well
     begun = threading.Event()
@@ -673,7 +682,9 @@ def test_threads_share_the_files_that_a_process_may_open(tmp_path: Path, tiny: N
     pairs = [make_pair(tmp_path, number, case(values + number, values)) for number in range(most // 2)]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
     try:
-        rows = compare_pairs(pairs, workers=2, budget=replace(sizes_of.DEFAULT, open_files=2 * most))
+        rows = compare_pairs(
+            pairs, Resources(workers=2), budget=replace(tensor_reader.DEFAULT_BUDGET, open_files=2 * most)
+        )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert [row.reason for row in rows] == [f"note {number}" for number in range(most // 2)]
@@ -683,7 +694,7 @@ def test_progress_within_a_large_tensor_in_one_process(tmp_path: Path, tiny: Non
     a = np.arange(30_000, dtype=np.float32)
     pairs = [make_pair(tmp_path, number, case(a + number, a)) for number in range(2)]
     told: list[tuple[int, int]] = []
-    compare_pairs(pairs, workers=1, progress=lambda *now: told.append(now))
+    compare_pairs(pairs, Resources(workers=1, progress=lambda *now: told.append(now)))
     total = 4 * a.nbytes
     assert len(told) > 2 * 2 * a.size // TINY["block"]
     assert told[0] == (0, total)

@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pytest
 from builders import write_dump, write_golden
 
-from precision_tool.lib.engine import statistics
-from precision_tool.lib.engine.budget import Budget
-from precision_tool.lib.engine.elements import compare_elements
-from precision_tool.lib.engine.scheduler import compare_pairs
-from precision_tool.lib.engine.statistics import figures_of
+from precision_tool.lib.engine import tensor_figures
+from precision_tool.lib.engine.element_errors import compare_elements
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.scheduler import THIS_THREAD
+from precision_tool.lib.engine.tensor_figures import figures_of
+from precision_tool.lib.engine.tensor_reader import Budget
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
@@ -62,16 +63,16 @@ def pair_of(folder: Path, x: Array, y: Array) -> Pair:
 
 def rows_of(pair: Pair) -> Iterator[Row]:
     """The row as `vc` computes it, in one part and in many, and as `cp` does."""
-    yield from compare_pairs([pair], workers=1)
-    yield from compare_pairs([pair], workers=1, budget=Budget(block=1 << 8, box=1 << 9, kept_items=1 << 10))
-    yield compare_elements(pair, atol=0, rtol=0, shown=3, workers=1).comparison
+    yield from compare_pairs([pair], THIS_THREAD)
+    yield from compare_pairs([pair], THIS_THREAD, budget=Budget(block=1 << 8, box=1 << 9, kept_items=1 << 10))
+    yield compare_elements(pair, THIS_THREAD, atol=0, rtol=0, shown=3).comparison
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that some hundred elements are read in many blocks, twice."""
-    monkeypatch.setattr(statistics, "_BLOCK", 64)
-    monkeypatch.setattr(statistics, "_KEEP", 100)
+    monkeypatch.setattr(tensor_figures, "_BLOCK", 64)
+    monkeypatch.setattr(tensor_figures, "_KEEP", 100)
 
 
 RATIOS = (0.0, 0.5, 1.0, 2.0, 5.0, 31.0, 31.6, 31.7, 100.0)

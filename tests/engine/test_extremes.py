@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.engine import extremes as module
-from precision_tool.lib.engine.extremes import extremes_of, limit_of
+from precision_tool.lib.engine import tensor_figures
+from precision_tool.lib.engine.tensor_figures import extremes_of, limit_of
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.model.comparison import Extremes
@@ -35,7 +35,7 @@ LARGEST = {
 def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test, with numpy and with the compiled kernel."""
     known = compiled_library() if request.param == "compiled" else None
-    monkeypatch.setattr(module, "library", lambda: known)
+    monkeypatch.setattr(tensor_figures, "library", lambda: known)
 
 
 def extremes(folder: Path, tensor: OutTensor) -> Extremes:
@@ -114,7 +114,7 @@ def test_big_endian(tmp_path: Path) -> None:
 
 
 def test_blocks_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(tensor_figures, "_BLOCK_BYTES", 64)
     array = np.arange(500, dtype=np.float16)
     array[[3, 77, 499]] = 65504, np.inf, np.nan
     found = extremes(tmp_path, OutTensor(data=array))

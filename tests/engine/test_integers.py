@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from precision_tool.lib.engine import integers
 from precision_tool.lib.engine.compiled import CompiledKernel
 from precision_tool.lib.engine.kernel import Kernel
-from precision_tool.lib.engine.sums import KlSums, SideSums, Sums
+from precision_tool.lib.engine.pair_sums import KlSums, SideSums, Sums
 
 Array = npt.NDArray[Any]
 

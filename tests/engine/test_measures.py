@@ -13,12 +13,12 @@ import pytest
 from builders import Array, out_tensor, write_dump, write_golden
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.engine import budget as sizes_of
+from precision_tool.lib.engine import custom_metrics, tensor_reader
 from precision_tool.lib.engine.bundles import Measures, reaches_limit
-from precision_tool.lib.engine.custom import load_metrics
+from precision_tool.lib.engine.custom_metrics import load_metrics
 from precision_tool.lib.engine.kernel import Kernel
-from precision_tool.lib.engine.passes import own_metrics
-from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.comparison import Pair, Status
@@ -37,7 +37,7 @@ SIZES = {
 
 @pytest.fixture(params=list(SIZES))
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(sizes_of, "DEFAULT", replace(sizes_of.DEFAULT, **SIZES[request.param]))
+    monkeypatch.setattr(tensor_reader, "DEFAULT_BUDGET", replace(tensor_reader.DEFAULT_BUDGET, **SIZES[request.param]))
     return str(request.param)
 
 
@@ -63,10 +63,10 @@ def pair_of(folder: Path, npu: Array, golden: Array, layout: str = "ND", name: s
 
 def only_row(pair: Pair, measures: Measures, sizes: str = "real") -> Row:
     if sizes != "parts":
-        (row,) = compare_pairs([pair], workers=1, measures=measures)
+        (row,) = compare_pairs([pair], THIS_THREAD, measures=measures)
     else:
         with ThreadPoolExecutor(3) as pool:
-            (row,) = compare_pairs([pair], executor=pool, workers=3, measures=measures)
+            (row,) = compare_pairs([pair], Resources(workers=3, executor=pool), measures=measures)
     return row
 
 
@@ -120,7 +120,7 @@ def test_equal_tensors_under_a_limit_are_told_apart(tmp_path: Path) -> None:
     pairs = [pair_of(tmp_path, one, golden, layout, f"op{number}")
              for number, (one, layout) in enumerate([(npu, "ND"), (npu, "NC1HWC0"), (other, "ND")])]  # fmt: skip
     same_golden = [Pair(**{**_fields(pair), "golden": pairs[0].golden}) for pair in pairs]
-    rows = compare_pairs(same_golden, workers=1, measures=Measures(limit=100))
+    rows = compare_pairs(same_golden, THIS_THREAD, measures=Measures(limit=100))
     errors = [row.metrics.max_absolute_error for row in rows if row.metrics is not None]
     x, y = npu.reshape(-1)[:100].astype(float), golden.reshape(-1)[:100].astype(float)
     assert errors[:2] == pytest.approx([np.abs(x - y).max()] * 2)
@@ -220,14 +220,12 @@ def test_overflow_of_every_tensor_compared_or_not(tmp_path: Path, sizes: str) ->
     nothing = Pair(**{**_fields(alone), "npu": None, "status": Status.NO_NPU_DUMP, "reason": "no dump"})
     pairs = [half, single, alone, gone, nothing]
     with ThreadPoolExecutor(2) as pool:
-        rows = compare_pairs(
-            pairs, executor=pool if sizes == "parts" else None, workers=3 if sizes == "parts" else 1,
-            measures=Measures(overflow=True),
-        )  # fmt: skip
+        resources = Resources(workers=3, executor=pool) if sizes == "parts" else THIS_THREAD
+        rows = compare_pairs(pairs, resources, measures=Measures(overflow=True))
     assert [row.overflow for row in rows] == [True, None, True, None, None]
     assert [row.pair.status for row in rows][2:] == [Status.NO_BENCHMARK, Status.UNREADABLE, Status.NO_NPU_DUMP]
     assert "gone" in rows[3].reason
-    assert all(row.overflow is None for row in compare_pairs(pairs, workers=1))
+    assert all(row.overflow is None for row in compare_pairs(pairs, THIS_THREAD))
 
 
 # --- own metrics ----------------------------------------------------------------------------------------------------
@@ -289,8 +287,8 @@ def test_a_metric_that_fails_leaves_the_row_its_metrics(tmp_path: Path, sizes: s
 
 def test_a_pair_that_is_too_large_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     npu, golden = noisy((1 << 18,))
-    monkeypatch.setattr(own_metrics, "MAX_BYTES", (2 << 20) - 1)
-    monkeypatch.setattr(own_metrics, "apply_metrics", None)
+    monkeypatch.setattr(custom_metrics, "MAX_BYTES", (2 << 20) - 1)
+    monkeypatch.setattr(custom_metrics, "apply_metrics", None)
     row = only_row(pair_of(tmp_path, npu, golden), own(tmp_path))
     assert tuple(row.custom.values()) == (None, None, None)
     assert "own metrics load whole tensors, and this pair takes 2 MiB of 1 allowed" in row.reason
@@ -298,10 +296,10 @@ def test_a_pair_that_is_too_large_is_not_loaded(tmp_path: Path, monkeypatch: pyt
 
 
 def test_own_metrics_in_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizes_of, "DEFAULT", replace(sizes_of.DEFAULT, serial_bytes=0))
+    monkeypatch.setattr(tensor_reader, "DEFAULT_BUDGET", replace(tensor_reader.DEFAULT_BUDGET, serial_bytes=0))
     sides = [noisy((50, 60), seed) for seed in range(4)]
     pairs = [pair_of(tmp_path, *one, name=f"op{number}") for number, one in enumerate(sides)]
-    rows = compare_pairs(pairs, workers=2, measures=own(tmp_path))
+    rows = compare_pairs(pairs, Resources(workers=2), measures=own(tmp_path))
     assert [list(row.custom.values())[1] for row in rows] == [
         float(np.abs(npu - golden).max()) for npu, golden in sides
     ]

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from precision_tool.lib.engine.compiled import CompiledKernel
 from precision_tool.lib.engine.kernel import Kernel
 from precision_tool.lib.engine.metrics import finish, unravel
-from precision_tool.lib.engine.sums import KlSums, Sums
+from precision_tool.lib.engine.pair_sums import KlSums, Sums
 from precision_tool.lib.model.comparison import Metrics, Summary
 from precision_tool.lib.native.library import address
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
-from precision_tool.lib.engine import blocks, statistics
-from precision_tool.lib.engine.statistics import TensorFigures, figures_of
+from precision_tool.lib.engine import tensor_figures, tensor_reader
+from precision_tool.lib.engine.tensor_figures import TensorFigures, figures_of
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
@@ -32,16 +32,16 @@ DUMP_NAME = "Add.op.1.0.1772443800000000"
 def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every test, with both kernels."""
     kernel = kernel_of(request.param)
-    monkeypatch.setattr(statistics, "kernel_of_thread", lambda: kernel)
+    monkeypatch.setattr(tensor_figures, "kernel_of_thread", lambda: kernel)
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """So small that tensors of some hundred elements are read in many blocks, twice."""
-    monkeypatch.setattr(statistics, "_BLOCK", 64)
-    monkeypatch.setattr(statistics, "_KEEP", 100)
-    monkeypatch.setattr(blocks, "_FLAT_ITEMS", 128)
-    monkeypatch.setattr(blocks, "_BOX_ITEMS", 256)
+    monkeypatch.setattr(tensor_figures, "_BLOCK", 64)
+    monkeypatch.setattr(tensor_figures, "_KEEP", 100)
+    monkeypatch.setattr(tensor_reader, "_FLAT_ITEMS", 128)
+    monkeypatch.setattr(tensor_reader, "_BOX_ITEMS", 256)
 
 
 def saved(folder: Path, array: Array) -> Tensor:

@@ -18,7 +18,7 @@ import pytest
 from command_line import tool
 from h5_files import CPU, GPU, NPU, Array, add_tensor, write_h5
 
-from precision_tool.lib.engine.blocks import Scratch, TensorReader
+from precision_tool.lib.engine.tensor_reader import Scratch, TensorReader
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 from precision_tool.lib.formats import h5, h5_bytes, h5_process
 from precision_tool.lib.formats.h5 import in_logical_order, read_h5

@@ -25,7 +25,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.engine.blocks import Scratch, TensorReader
+from precision_tool.lib.engine.tensor_reader import Scratch, TensorReader
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy

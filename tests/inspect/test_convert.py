@@ -19,10 +19,11 @@ from builders import Array, write_dump
 from command_line import fingerprint
 
 from precision_tool.lib.demo.dump_writer import OutTensor, pack, write_statistics
-from precision_tool.lib.engine import blocks, workers
+from precision_tool.lib.engine import scheduler, tensor_reader
+from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources, WorkStoppedError
 from precision_tool.lib.formats import npy
 from precision_tool.lib.inspect import convert, decoded_npy
-from precision_tool.lib.inspect.convert import ConvertStoppedError, Decoded, Source, convert_files, find_sources
+from precision_tool.lib.inspect.convert import Decoded, Source, convert_files, find_sources
 from precision_tool.lib.io import local_files
 from precision_tool.lib.io.local_files import TEMPORARY
 from precision_tool.lib.model.tensor import Tensor
@@ -35,7 +36,7 @@ NAME = "Add.block_add.1.0.1772443800000000"
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(npy, "_PIECE", 512)
-    monkeypatch.setattr(blocks, "_BOX_ITEMS", 300)
+    monkeypatch.setattr(tensor_reader, "_BOX_ITEMS", 300)
     monkeypatch.setattr(decoded_npy, "_BOX", 600)
 
 
@@ -45,7 +46,7 @@ def source(folder: Path, *outputs: OutTensor | Array, inputs: tuple[OutTensor | 
 
 
 def decoded(one: Source, layout: str | None = None) -> list[Decoded]:
-    return convert_files([one], layout, workers=1)
+    return convert_files([one], layout, THIS_THREAD)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +186,7 @@ def test_what_has_not_the_layout_is_kept_as_stored(tmp_path: Path) -> None:
 def test_nothing_is_written_outside_of_the_folder(tmp_path: Path, name: str) -> None:
     one = source(tmp_path, np.zeros(3, np.float32))
     before = fingerprint(tmp_path)
-    (row,) = convert_files([Source(path=one.path, name=name, folder=str(tmp_path / "out"))], workers=1)
+    (row,) = convert_files([Source(path=one.path, name=name, folder=str(tmp_path / "out"))], resources=THIS_THREAD)
     assert "no file name" in row.reason
     assert fingerprint(tmp_path) == before
 
@@ -251,7 +252,7 @@ def test_bad_files_are_rows_and_the_others_go_on(tmp_path: Path) -> None:
     others = [tmp_path / "dump" / "missing", garbage, empty, cut, statistics]
     before = fingerprint(tmp_path / "dump")
     sources = [Source(path=str(path), name=path.name, folder=good.folder) for path in others]
-    rows = convert_files([*sources, good], workers=1)
+    rows = convert_files([*sources, good], resources=THIS_THREAD)
     assert [bool(row.reason) for row in rows] == [True] * 5 + [False]
     assert "statistics" in rows[4].reason
     assert os.listdir(good.folder) == [os.path.basename(rows[5].path)]
@@ -291,7 +292,7 @@ def test_folders_of_several_devices_stay_apart(tmp_path: Path) -> None:
         folder = tmp_path / "dump" / "20260302093000" / device / "graph" / "1" / "0"
         write_dump(folder / NAME, "block/add", [], [np.full(3, float(device))])
     sources, _ = find_sources(str(tmp_path / "dump"), str(tmp_path / "out"))
-    rows = convert_files(sources, workers=1)
+    rows = convert_files(sources, resources=THIS_THREAD)
     assert len({row.path for row in rows}) == 2
     assert [np.load(row.path)[0] for row in rows] == [0, 1]
 
@@ -308,14 +309,14 @@ def test_threads_or_for_text_processes_share_the_work(
     monkeypatch.setattr(convert, "_SERIAL_BYTES", 0)
     crews: list[str] = []
     for name in ("thread_pool", "process_pool"):
-        monkeypatch.setattr(convert, name, partial(_told, crews, getattr(workers, name)))
+        monkeypatch.setattr(scheduler, name, partial(_told, crews, getattr(scheduler, name)))
     sources = []
     for number in range(9):
         path = write_dump(tmp_path / "dump" / f"Add.op{number}.1.0.1772443800000000", "op", [], [np.full(3, number)])
         out = str(tmp_path / "out")
         sources.append(Source(path=str(path), name=path.name, folder=out, nbytes=1 << 19, text=text))
     told: list[int] = []
-    rows = convert_files(sources, workers=2, progress=lambda done, total: told.append(done))
+    rows = convert_files(sources, resources=Resources(workers=2, progress=lambda done, total: told.append(done)))
     assert [int(np.load(row.path)[0]) for row in rows] == list(range(9))
     assert told[-1] == sum(one.nbytes for one in sources)
     assert crews == ["process_pool" if text else "thread_pool"]
@@ -331,7 +332,7 @@ def test_threads_stop_in_the_middle_of_a_tensor(tmp_path: Path, monkeypatch: pyt
 
     def wait_and_write(*arguments: Any) -> None:
         writing.set()
-        assert workers._local.stopping.wait(60)
+        assert scheduler._local.stopping.wait(60)
         write(*arguments)
 
     def stop(done: int, total: int) -> None:  # after the small one, while the large one is written
@@ -341,8 +342,8 @@ def test_threads_stop_in_the_middle_of_a_tensor(tmp_path: Path, monkeypatch: pyt
     large = source(tmp_path, np.zeros(1 << 20, np.float32))
     bad = Source(path=str(tmp_path / "none"), name="none", folder=large.folder, nbytes=1)
     monkeypatch.setattr(npy.NpyWriter, "write", wait_and_write)
-    with pytest.raises(ConvertStoppedError, match="1 of 2 files are done"):
-        convert_files([replace(large, nbytes=4 << 20), bad], workers=2, progress=stop)
+    with pytest.raises(WorkStoppedError, match="1 of 2 files are done"):
+        convert_files([replace(large, nbytes=4 << 20), bad], resources=Resources(workers=2, progress=stop))
     assert os.listdir(large.folder) == []
 
 
@@ -359,8 +360,8 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     left = tmp_path / "out" / ".another-tool.part"
     left.parent.mkdir()
     left.write_text("")
-    with pytest.raises(ConvertStoppedError, match="2 of 4 files are done") as stopped:
-        convert_files(sources, workers=1, progress=stop)
+    with pytest.raises(WorkStoppedError, match="2 of 4 files are done") as stopped:
+        convert_files(sources, resources=Resources(workers=1, progress=stop))
     assert len(stopped.value.rows) == 2
     assert sorted(os.listdir(tmp_path / "out")) == sorted(
         [left.name, *(os.path.basename(row.path) for row in stopped.value.rows)]

@@ -13,7 +13,7 @@ from builders import Array, one_op_tree
 
 from precision_tool.lib.compare import folders
 from precision_tool.lib.compare.folders import CompareOptions, ComparisonStoppedError, LeafResult, compare_folders
-from precision_tool.lib.engine.workers import WorkStoppedError
+from precision_tool.lib.engine.scheduler import WorkStoppedError
 from precision_tool.lib.errors import OutputError
 from precision_tool.lib.inspect.detail import write_detail
 from precision_tool.lib.pairing.selection import OpNames

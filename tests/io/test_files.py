@@ -119,7 +119,7 @@ OTHERWISE = {
     "lib/io/writing.py": "what is written",
     "lib/messages/catalogue.py": "the catalogue of the package",
     "cli.py": "/dev/null, and the log of an internal error that it has just made",
-    "lib/engine/workers.py": "what the system tells of the container's processors",
+    "lib/engine/scheduler.py": "what the system tells of the container's processors",
     "lib/extensions.py": "the entry points of installed packages",
     "lib/collect/tfdbg/npy_set.py": "/proc/self/mountinfo",
     "lib/formats/h5_child.py": "/dev/null, and /proc/self/statm",

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.engine import extremes
-from precision_tool.lib.engine.blocks import Scratch, TensorReader
+from precision_tool.lib.engine import tensor_figures
+from precision_tool.lib.engine.tensor_reader import Scratch, TensorReader
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types, decode, layouts
@@ -446,4 +446,4 @@ def test_limits_are_those_of_the_types(name: str) -> None:
         return
     known = ml_dtypes.finfo(np.dtype(getattr(ml_dtypes, name, name)))  # type: ignore[no-untyped-call]
     assert (limits.largest, limits.digits) == (float(known.max), known.nmant)
-    assert extremes.limit_of(name) == limits.largest
+    assert tensor_figures.limit_of(name) == limits.largest

@@ -19,8 +19,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.engine import blocks
-from precision_tool.lib.engine.blocks import Scratch, TensorReader
+from precision_tool.lib.engine import tensor_reader
+from precision_tool.lib.engine.tensor_reader import Scratch, TensorReader
 from precision_tool.lib.model.tensor import Plan, Tensor
 from precision_tool.lib.numbers import layouts
 from precision_tool.lib.numbers.layouts import LayoutError
@@ -373,7 +373,7 @@ def test_boxes_of_a_file(
     seed: int,
 ) -> None:
     if not whole_read:
-        monkeypatch.setattr(blocks, "_WHOLE_READ", 0)
+        monkeypatch.setattr(tensor_reader, "_WHOLE_READ", 0)
     stored = numbers(stored_shape(layout, size, 16), name, seed)
     expected = np.zeros(stored_shape(target, size, 16), stored.dtype)
     for at in coordinates(size):
@@ -406,7 +406,7 @@ def test_boxes_of_fractal_nz(
     limit: int,
 ) -> None:
     if not whole_read:
-        monkeypatch.setattr(blocks, "_WHOLE_READ", 0)
+        monkeypatch.setattr(tensor_reader, "_WHOLE_READ", 0)
     shape = (*batch, rows, columns)
     stored = numbers((*batch, math.ceil(columns / 16), math.ceil(rows / 16), 16, 16), name, rows)
     expected = np.zeros(shape, stored.dtype)
@@ -438,7 +438,7 @@ def test_boxes_of_either_order(
     fortran: bool,
 ) -> None:
     if not whole_read:
-        monkeypatch.setattr(blocks, "_WHOLE_READ", 0)
+        monkeypatch.setattr(tensor_reader, "_WHOLE_READ", 0)
     array = numbers(shape, name, 3)
     path = tmp_path / "tensor"
     path.write_bytes(array.tobytes("F" if fortran else "C"))

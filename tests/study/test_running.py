@@ -118,3 +118,19 @@ def test_a_batch_lies_on_one_host_and_hosts_take_turns() -> None:
     plans = [plan("a/0"), plan("b/0"), plan("a/1"), plan("b/1"), plan("a/2"), plan("a/3", 1), plan("b/3", 1)]
     found = [[one.leaf.path for one in batch] for batch in batches(plans, 2, lambda path: path[0])]
     assert found == [["a/0", "a/1"], ["b/0", "b/1"], ["a/2"], ["a/3"], ["b/3"]]
+
+
+def test_an_executor_that_takes_no_task_any_more_ends_the_work() -> None:
+    """A pool of the user's own that has broken: it stays so."""
+
+    class Broken(Executor):
+        def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+            raise BrokenProcessPool("a worker died")
+
+    @contextmanager
+    def pool() -> Iterator[Executor | None]:
+        yield Broken()
+
+    crew = Crew()
+    with pytest.raises(BrokenProcessPool):
+        run_tasks(iter(tasks("a", "b")), pool, window=2, take=crew.take, give_up=crew.give_up)

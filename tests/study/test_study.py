@@ -6,7 +6,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
-from precision_tool.lib.engine.workers import WorkStoppedError
+from precision_tool.lib.engine.scheduler import THIS_THREAD, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.cache_files import looked_at
 from precision_tool.lib.io.files import mounted
@@ -239,7 +239,7 @@ def test_a_folder_that_goes_away_meanwhile_is_a_leaf_with_its_reason(tmp_path: P
     (tmp_path / "work").mkdir()
     with open_journal(str(tmp_path / "work")) as journal:
         runner = Runner(prepared, options, journal)
-        runner.run(nullcontext, 1)
+        runner.run(THIS_THREAD)
         found = runner.result()
     (failure,) = found.failures
     assert failure.leaf == lost
@@ -359,7 +359,11 @@ def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
 
     monkeypatch.setattr(running, "run_task", noted)
     crews = [Dying(), AtOnce()] if dies else [AtOnce()]
-    monkeypatch.setattr(study_module, "working", lambda *_: nullcontext(crews[0] if len(crews) == 1 else crews.pop(0)))
+
+    def run_by_crews(tasks: Iterator[Task], _: object, **options: Any) -> None:
+        running.run_tasks(tasks, lambda: nullcontext(crews[0] if len(crews) == 1 else crews.pop(0)), **options)
+
+    monkeypatch.setattr(study_module, "run_tasks", run_by_crews)
     (tmp_path / "shared").mkdir()
     found = run_study(options, str(tmp_path / "shared"), workers=3)
     assert isinstance(shared[0], Dying if dies else AtOnce)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 
 from precision_tool.lib.demo.ranks import generate_ranks
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.preparing import Prepared, StudyOptions, prepare
+from precision_tool.lib.study.running import watch
 from precision_tool.lib.study.study import Runner, Study
-from precision_tool.lib.study.watching import watch
 
 
 def test_new_steps_are_taken_when_they_are_whole(tmp_path: Path) -> None:
@@ -39,7 +39,7 @@ def test_new_steps_are_taken_when_they_are_whole(tmp_path: Path) -> None:
 
         def study(prepared: Prepared) -> Study:
             runner = Runner(prepared, options, journal)
-            runner.run(nullcontext, 1)
+            runner.run(THIS_THREAD)
             return runner.result()
 
         last = watch(lambda: prepare(options), study, seen.append, seconds=1, sleep=sleep)

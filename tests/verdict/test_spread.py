@@ -16,8 +16,8 @@ import pytest
 from faults import zero_tail
 from tiny_network import fused, layers
 
-from precision_tool.lib.engine import workers
-from precision_tool.lib.engine.cluster import ClusterLostError
+from precision_tool.lib.engine import scheduler
+from precision_tool.lib.engine.scheduler import Resources, WorkersLostError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.reason import Reason, Why
@@ -35,7 +35,7 @@ from precision_tool.lib.verdict.rounding import misfit
 def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Even small networks are judged by processes; how many each time."""
     counts: list[int] = []
-    pool = workers.process_pool
+    pool = scheduler.process_pool
 
     def counted(count: int) -> Any:
         counts.append(count)
@@ -43,7 +43,7 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(spread, "_SERIAL_ELEMENTS", 0)
     monkeypatch.setattr(spread, "process_pool", counted)
-    for module in (spread, workers):  # also beside the threads of whoever runs the tests
+    for module in (spread, scheduler):  # also beside the threads of whoever runs the tests
         monkeypatch.setattr(module, "can_fork", lambda: True)
     return counts
 
@@ -92,7 +92,7 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
         computing=lambda: ops, key=lambda op: keys[int(op.name)], fitting={}, values=values,
         for_others=lambda: lambda: None, seconds_left=1.0,
     )  # fmt: skip
-    found = spread.judge_ops(judge, workers=1, executor=AtOnce())
+    found = spread.judge_ops(judge, Resources(1, AtOnce()))
     assert [one.op for one in found] == ops
     assert order[:4] == [(1, True), (4, False), (1, False), (3, True)]
     assert sorted(order[4:6]) == [(5, True), (6, True)]
@@ -102,10 +102,9 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
 def handed_beside(running: list[spread._Task], ready: list[spread._Task], spare: int) -> list[int]:
     """The numbers of what is handed out of `ready` beside what runs, until all has to wait."""
     plan = spread._Plan(list(ready))
-    one: Any = SimpleNamespace(_plan=plan, _behind=lambda task: task.nbytes, _spare=spare)
+    one: Any = SimpleNamespace(_plan=plan, _elements_ahead=lambda task: task.nbytes, _spare=spare)
     handed: list[int] = []
-    while (task := spread._Spread._next_beside(one, running)) is not None:
-        plan.ready.remove(task)
+    while (task := spread._Spread.next_task(one, running)) is not None:
         running.append(task)
         handed += task.numbers
     return handed
@@ -174,7 +173,7 @@ class Failing(AtOnce):
 @pytest.mark.parametrize(
     ("error", "from_then_on"),
     [
-        (ClusterLostError("tcp://x: the cluster has no worker any more"), True),
+        (WorkersLostError("tcp://x: the cluster has no worker any more"), True),
         (DataNotFoundError.of("a.npy", "no such file"), False),
     ],
 )

@@ -12,7 +12,7 @@ from precision_tool.lib.checks.first_fault import find_first_fault, find_unreada
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.known import KnownValues
 from precision_tool.lib.compare.result_source import ResultSource, source_of
-from precision_tool.lib.engine.workers import WorkStoppedError
+from precision_tool.lib.engine.scheduler import WorkStoppedError
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Unmade

@@ -9,7 +9,8 @@ from enum import StrEnum
 
 from precision_tool.lib.checks.missing import NoGraphs
 from precision_tool.lib.compare.known import NOTHING, KnownValues
-from precision_tool.lib.engine.scheduler import compare_pairs
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.comparison import Pair, Summary
 from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Grade
@@ -249,7 +250,7 @@ def _losses(run: RunGraph, known: KnownValues) -> list[CastLoss]:
     planned = _planned(dumps, run.file)
     rows = {at: row for at, (_, pair) in enumerate(planned) if pair is not None and (row := known.row_of(pair))}
     unread = [(at, pair) for at, (_, pair) in enumerate(planned) if pair is not None and at not in rows]
-    found = compare_pairs([pair for _, pair in unread], workers=1)
+    found = compare_pairs([pair for _, pair in unread], THIS_THREAD)
     rows |= {at: row for (at, _), row in zip(unread, found, strict=True)}
     return [_judged(loss, rows[at]) if at in rows else loss for at, (loss, _) in enumerate(planned)]
 

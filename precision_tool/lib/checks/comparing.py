@@ -28,7 +28,7 @@ from precision_tool.lib.data.sides import (
     newer_run,
     pytorch_files,
 )
-from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.model.table import Table

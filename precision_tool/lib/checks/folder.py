@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.checks.random_errors import RandomReport
     from precision_tool.lib.compare.folders import CompareOptions
     from precision_tool.lib.compare.known import KnownValues
-    from precision_tool.lib.engine.workers import Progress
+    from precision_tool.lib.engine.scheduler import Progress
 
 
 class CheckedFolder(DataFolder):

@@ -12,7 +12,7 @@ from math import ceil, floor, isfinite, isnan, log2
 from statistics import median
 
 from precision_tool.lib.engine.run_values import Fed, RunOp, RunValues
-from precision_tool.lib.engine.statistics import figures_of
+from precision_tool.lib.engine.tensor_figures import figures_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.finding import Evidence

@@ -19,8 +19,8 @@ from precision_tool.lib.checks.headroom import (
     trail_to,
 )
 from precision_tool.lib.compare.known import NOTHING, KnownValues
-from precision_tool.lib.engine.extremes import limit_of
 from precision_tool.lib.engine.run_values import SOURCE_TYPES, Fed, RunOp, RunValues
+from precision_tool.lib.engine.tensor_figures import limit_of
 from precision_tool.lib.formats.opdebug import UnitStatus
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.neighbourhood import described_inputs

@@ -12,9 +12,9 @@ from precision_tool.lib.checks.overflow import LeafOverflow, OverflowReport, Sta
 from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, read_statuses
 from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.data.folder import DataFolder
-from precision_tool.lib.engine.extremes import extremes_of
 from precision_tool.lib.engine.run_values import RunOp
-from precision_tool.lib.engine.workers import working
+from precision_tool.lib.engine.scheduler import Resources
+from precision_tool.lib.engine.tensor_figures import extremes_of
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.lookup import FoundOp
@@ -97,7 +97,7 @@ def find_overflow(
         golden = None if run is None else _known_golden(values) if values.rows else _golden(data, run, leaf)
         return scan_leaf(leaf, run, limit=limit, golden=golden, tell=tell, max_bytes=max_bytes, known=values, pool=pool)
 
-    with working(workers, executor) as pool:
+    with Resources(workers, executor).open() as pool:
         found = tuple(scanned(leaf, pool) for leaf in leaves)
     return OverflowReport(statuses=statuses, leaves=found, unreadable=unreadable), root
 

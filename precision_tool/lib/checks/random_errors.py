@@ -32,9 +32,9 @@ from precision_tool.lib.checks.random_evidence import (
     ValuesInOneRun,
 )
 from precision_tool.lib.engine.bits import is_alike, same_range
+from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.engine.run_values import SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
-from precision_tool.lib.engine.scheduler import compare_pairs
-from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.engine.scheduler import Progress, Resources, counting
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status
 from precision_tool.lib.model.finding import Evidence
@@ -189,9 +189,10 @@ def compare_runs(
     matched = {counterpart(op.flat) for op in left.ops}
     right_only = [op.name for op in right.ops if op.flat not in matched]
     other_types: list[str] = []
+    count_op = counting(progress, "ops")
     for number, op in enumerate(left.ops):
-        if progress is not None:
-            progress(number, len(left.ops))
+        if count_op is not None:
+            count_op(number, len(left.ops))
         flat = counterpart(op.flat)
         other = None if flat is None else right.find(flat)
         if other is None:
@@ -292,7 +293,7 @@ def _measured(
             else:
                 places.append((at, number))
                 work.append(pair)
-    rows = compare_pairs(work, workers=workers, executor=executor, progress=progress)
+    rows = compare_pairs(work, Resources(workers, executor, progress))
     for (at, number), row in zip(places, rows, strict=True):
         result[at][number] = _with_metrics(result[at][number], row)
     return result

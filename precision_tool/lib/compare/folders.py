@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from precision_tool.lib.engine.bundles import Measures
-from precision_tool.lib.engine.custom import CustomMetrics
-from precision_tool.lib.engine.elements import compare_elements
-from precision_tool.lib.engine.scheduler import compare_pairs
-from precision_tool.lib.engine.workers import Progress, WorkStoppedError
+from precision_tool.lib.engine.custom_metrics import CustomMetrics
+from precision_tool.lib.engine.element_errors import compare_elements
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.scheduler import Progress, Resources, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.choice import NAMED, GraphChoice, GraphChooser, UnreadGraphError
 from precision_tool.lib.io.files import exists
@@ -290,7 +290,7 @@ def _details(rows: Sequence[Row], worst: int, workers: int) -> tuple[Detail, ...
     if not worst:
         return ()
     compared = [row.pair for row in rows if row.metrics is not None]
-    return tuple(compare_elements(pair, atol=0.0, rtol=0.0, shown=worst, workers=workers) for pair in compared)
+    return tuple(compare_elements(pair, Resources(workers), atol=0.0, rtol=0.0, shown=worst) for pair in compared)
 
 
 def compare_matched(
@@ -312,9 +312,7 @@ def compare_matched(
     if options.beside is not None and result.graph is not None and result.dumps is not None:
         beside = options.beside(result.dumps, result.graph.file)
     try:
-        rows = compare_pairs(
-            [*pairs, *beside], workers=workers, executor=executor, progress=progress, measures=options.measures
-        )
+        rows = compare_pairs([*pairs, *beside], Resources(workers, executor, progress), measures=options.measures)
     except WorkStoppedError as stop:
         done = [replace(result, rows=stop.rows[: len(pairs)])]
         raise ComparisonStoppedError(stop.message, stop.hint, done, stop.exit_code) from stop

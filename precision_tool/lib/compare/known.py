@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from precision_tool.lib.compare.folders import LeafResult
-from precision_tool.lib.engine.extremes import extremes_by, extremes_of
-from precision_tool.lib.engine.opened import key_of
+from precision_tool.lib.engine.tensor_figures import extremes_by, extremes_of
+from precision_tool.lib.engine.tensor_reader import key_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Extremes, Pair, Summary
 from precision_tool.lib.model.table import Row

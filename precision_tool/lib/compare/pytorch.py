@@ -13,7 +13,7 @@ from precision_tool.lib.compare.folders import (
     add_compared,
     chosen_pairs,
 )
-from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.model.pytorch import H5Dump

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions, LeafResult, compare_folders
-from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.sources.inputs import Inputs, find_inputs
 from precision_tool.lib.sources.kinds import kind_of_both

@@ -14,19 +14,27 @@ from typing import Any
 import numpy as np
 
 from precision_tool.lib.engine.bits import equal_bytes
-from precision_tool.lib.engine.blocks import NO_MEMORY, Opens, Scratch
-from precision_tool.lib.engine.budget import DEFAULT, Budget
 from precision_tool.lib.engine.compared_statistics import has_statistics, row_of_statistics
-from precision_tool.lib.engine.custom import CustomMetrics, CustomValues
-from precision_tool.lib.engine.extremes import extremes_by, extremes_of, limit_of_codes
-from precision_tool.lib.engine.opened import OpenTensors, key_of
-from precision_tool.lib.engine.passes import Cut, Pass, run_passes, update_all
-from precision_tool.lib.engine.passes.extremes import AtLimitPass
-from precision_tool.lib.engine.passes.own_metrics import OwnMetricsPass
-from precision_tool.lib.engine.passes.pair_metrics import MetricsPass, MetricsResult
-from precision_tool.lib.engine.statistics import figures_of, summary_of_statistics
+from precision_tool.lib.engine.custom_metrics import CustomMetrics, CustomValues, OwnMetricsPass
+from precision_tool.lib.engine.passes import AtLimitPass, Cut, MetricsPass, MetricsResult, Pass, run_passes, update_all
+from precision_tool.lib.engine.scheduler import check_stopping
 from precision_tool.lib.engine.stream import PairStream, open_stream, tensors_of
-from precision_tool.lib.engine.workers import check_stopping
+from precision_tool.lib.engine.tensor_figures import (
+    extremes_by,
+    extremes_of,
+    figures_of,
+    limit_of_codes,
+    summary_of_statistics,
+)
+from precision_tool.lib.engine.tensor_reader import (
+    DEFAULT_BUDGET,
+    NO_MEMORY,
+    Budget,
+    Opens,
+    OpenTensors,
+    Scratch,
+    key_of,
+)
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.model.changed import changed
@@ -67,13 +75,13 @@ class Measures:
 
     def passes(self, pair: Pair) -> list[Pass[Any, Any]]:
         """The passes over a pair, the metrics first."""
-        found: list[Pass[Any, Any]] = [MetricsPass(self.divergence)]
+        passes: list[Pass[Any, Any]] = [MetricsPass(self.divergence)]
         limit = limit_of_codes(tensors_of(pair)[0].dtype)
         if self.extremes and limit is not None and not self.limit:
-            found.append(AtLimitPass(limit))
+            passes.append(AtLimitPass(limit))
         if self.custom is not None:
-            found.append(OwnMetricsPass(self.custom))
-        return found
+            passes.append(OwnMetricsPass(self.custom))
+        return passes
 
 
 PLAIN = Measures()
@@ -83,7 +91,7 @@ PLAIN = Measures()
 class Worker:
     """What one thread compares with: its buffers and its open files."""
 
-    budget: Budget = DEFAULT
+    budget: Budget = DEFAULT_BUDGET
     scratch: Scratch = field(default_factory=Scratch)
     opened: OpenTensors = field(init=False)
     #: The decoded values of the NPU tensor compared last, while they lie in the buffers.
@@ -113,11 +121,11 @@ class Worker:
             passes = measures.passes(pair)
             # Each element of a tensor that is not kept is read, and told of, twice.
             share = cost(pair) / (2 * stream.size) if tell and not stream.is_kept else 0.0
-            heard = (lambda items: tell(int(items * share))) if tell and share else None
+            count_items = (lambda items: tell(int(items * share))) if tell and share else None
             cuts = cuts_of(pair, stream, self.budget)
-            parted = [one for one in passes if one.splits or not cuts]
-            whole = [one for one in passes if one not in parted]
-            results = run_passes(stream, parted, heard, cuts)
+            parted = [each for each in passes if each.splits or not cuts]
+            whole = [each for each in passes if each not in parted]
+            results = run_passes(stream, parted, count_items, cuts)
             results += run_passes(stream, whole) if whole else []
             self.known, self.twins = stream.kept_values(), stream.twins()
             return row_of_results(pair, [*parted, *whole], results)
@@ -146,9 +154,9 @@ class Worker:
         """True if two tensors of one size have the same bytes."""
         if left.nbytes != right.nbytes:
             return False
-        one, two = self.opened.stored(left), self.opened.stored(right)
-        if one is not None and two is not None:
-            return equal_bytes(one, two)
+        left_bytes, right_bytes = self.opened.stored(left), self.opened.stored(right)
+        if left_bytes is not None and right_bytes is not None:
+            return equal_bytes(left_bytes, right_bytes)
         size = self.budget.compare_bytes
         buffers = self.scratch.bytes("compared", 2 * size).reshape(2, size)
         with self.opened.open(left) as a, self.opened.open(right) as b:
@@ -169,12 +177,12 @@ _local = threading.local()
 @contextmanager
 def worker(budget: Budget) -> Iterator[Worker]:
     """The worker of this thread; its files are closed at the end of the block."""
-    known: Worker | None = getattr(_local, "worker", None)
-    if known is None or known.budget != budget:
-        known = _local.worker = Worker(budget)
-    known.summarized = None  # files may have changed since
-    with known.opened:
-        yield known
+    own: Worker | None = getattr(_local, "worker", None)
+    if own is None or own.budget != budget:
+        own = _local.worker = Worker(budget)
+    own.summarized = None  # files may have changed since
+    with own.opened:
+        yield own
 
 
 # --- rows -------------------------------------------------------------------------------------------------------------
@@ -183,17 +191,17 @@ def worker(budget: Budget) -> Iterator[Worker]:
 def row_of_results(pair: Pair, passes: Sequence[Pass[Any, Any]], results: Sequence[Any]) -> Row:
     """The row that passes over a pair give."""
     row = Row(pair=pair)
-    for one, result in zip(passes, results, strict=True):
+    for each, result in zip(passes, results, strict=True):
         if isinstance(result, MetricsResult):
             row = changed(
                 row, metrics=result.metrics, npu=result.npu, golden=result.golden, reason=_reason(pair, result)
             )
-        elif isinstance(one, AtLimitPass) and row.npu is not None:
+        elif isinstance(each, AtLimitPass) and row.npu is not None:
             row = changed(row, extremes=extremes_by(tensors_of(pair)[0], row.npu, result))
         elif isinstance(result, CustomValues) and row.metrics is not None:
-            assert isinstance(one, OwnMetricsPass)
+            assert isinstance(each, OwnMetricsPass)
             reasons = [*filter(None, [row.reason]), *(f"{name}: {why}" for name, why in result.errors)]
-            values = dict(zip(one.custom.names, result.values, strict=True))
+            values = dict(zip(each.custom.names, result.values, strict=True))
             row = changed(row, custom=values, custom_errors=result.errors, reason="; ".join(reasons))
     return row
 
@@ -262,16 +270,18 @@ def with_tensor(row: Row, measures: Measures, worker: Worker) -> Row:
 def _extremes(row: Row, measures: Measures, worker: Worker) -> Extremes | None:
     tensor = row.pair.npu
     if isinstance(tensor, Tensor) and row.metrics is not None and row.npu is not None and not measures.limit:
-        known = extremes_by(tensor, row.npu)
-        if known is not None:
-            return known
+        extremes = extremes_by(tensor, row.npu)
+        if extremes is not None:
+            return extremes
     try:
         return None if tensor is None else extremes_of(tensor, worker.opened)
     except PrecisionToolError:
         return None  # who asks for it is told why
 
 
-def reaches_limit(tensor: AnyTensor, opens: Opens = open_bytes, step: int = DEFAULT.compare_bytes) -> bool | None:
+def reaches_limit(
+    tensor: AnyTensor, opens: Opens = open_bytes, step: int = DEFAULT_BUDGET.compare_bytes
+) -> bool | None:
     """Whether a float16 tensor, padding included, has a value of at least 65504; None for other types."""
     if tensor.dtype != "float16":
         return None
@@ -324,15 +334,15 @@ def compare_bundle(
 
     `tell` hears of the bytes of large tensors as they are done.
     """
-    one = _Bundle([pair for _, pair in bundle], worker, measures, tell)
+    state = _Bundle([pair for _, pair in bundle], worker, measures, tell)
     rows = []
     for place, (number, pair) in enumerate(bundle):
         check_stopping()
         try:
-            row = one.row(place)
+            row = state.row(place)
         except Exception as error:
             row = failed_row(pair, error)
-            one.last = None
+            state.last = None
         rows.append((number, row))
     return rows
 
@@ -401,17 +411,17 @@ class _Bundle:
         )
 
 
-def is_alike(known: Pair, pair: Pair) -> bool:
+def is_alike(other: Pair, pair: Pair) -> bool:
     """Whether equal values of the NPU give equal results."""
-    if known.status != Status.COMPARED or pair.status != Status.COMPARED:
+    if other.status != Status.COMPARED or pair.status != Status.COMPARED:
         return False
-    return bundle_key(known) == bundle_key(pair) and known.error_shape == pair.error_shape and _same_order(known, pair)
+    return bundle_key(other) == bundle_key(pair) and other.error_shape == pair.error_shape and _same_order(other, pair)
 
 
-def _same_order(known: Pair, pair: Pair) -> bool:
+def _same_order(other: Pair, pair: Pair) -> bool:
     """Whether the benchmark's elements come in one order."""
-    one, two = known.golden_plan, pair.golden_plan
-    return one == two or (one is not None and two is not None and one.is_flat and two.is_flat)
+    left, right = other.golden_plan, pair.golden_plan
+    return left == right or (left is not None and right is not None and left.is_flat and right.is_flat)
 
 
 def same_values(row: Row, pair: Pair) -> Row:
@@ -422,8 +432,8 @@ def same_values(row: Row, pair: Pair) -> Row:
 
 def compare_bundles(bundles: Sequence[Sequence[Numbered]], measures: Measures, budget: Budget) -> list[tuple[int, Row]]:
     """Several bundles as one task."""
-    with worker(budget) as one:
-        return [row for bundle in bundles for row in compare_bundle(bundle, one, measures)]
+    with worker(budget) as own:
+        return [row for bundle in bundles for row in compare_bundle(bundle, own, measures)]
 
 
 # --- parts of a large pair, as tasks ----------------------------------------------------------------------------------
@@ -434,8 +444,8 @@ class Part:
     """Boxes `start` to `stop` of a pair of which every worker makes the same list."""
 
     pair: Pair
-    start: int
-    stop: int
+    start: int = 0
+    stop: int = 0
     limit: int = 0
     #: Pairs whose NPU tensors are held against its own.
     beside: tuple[Pair, ...] = ()
@@ -455,7 +465,7 @@ def cuts_of(pair: Pair, stream: PairStream, budget: Budget) -> list[Cut]:
 
 def round_of(part: Part, passes: Sequence[Pass[Any, Any]], budget: Budget) -> tuple[list[Any], list[bool]]:
     """One round of passes over a part: their states, and which of the tensors beside it have its values there."""
-    with worker(budget) as one, one.stream(part.pair, part.limit) as stream:
+    with worker(budget) as own, own.stream(part.pair, part.limit) as stream:
         stream.watch(part.beside)
         states = [each.start(stream) for each in passes]
         update_all(passes, states, stream.blocks(part.start, part.stop))
@@ -464,11 +474,11 @@ def round_of(part: Part, passes: Sequence[Pass[Any, Any]], budget: Budget) -> tu
 
 def looked_at(row: Row, measures: Measures, budget: Budget) -> Row:
     """`with_tensor` as a task."""
-    with worker(budget) as one:
-        return with_tensor(row, measures, one)
+    with worker(budget) as own:
+        return with_tensor(row, measures, own)
 
 
 def whole_pass(pair: Pair, passes: Sequence[Pass[Any, Any]], budget: Budget, limit: int) -> list[Any]:
     """The results of passes that take a tensor whole."""
-    with worker(budget) as one, one.stream(pair, limit) as stream:
+    with worker(budget) as own, own.stream(pair, limit) as stream:
         return run_passes(stream, passes)

@@ -21,7 +21,7 @@ from functools import cache
 from typing import Any
 
 import precision_tool
-from precision_tool.lib.engine.workers import cores, reuse_memory
+from precision_tool.lib.engine.scheduler import PoisonedTaskError, WorkersLostError, cores, reuse_memory
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import is_file
@@ -38,14 +38,6 @@ _CONNECTING, _FIRST_WORKER, _WITHOUT_WORKERS = 10.0, 20.0, 60.0
 _WATCHING, _POLL = 2.0, 0.2
 _ADDRESS = re.compile(r"(?:[a-z]+://)?[\w.\-\[\]:]+:[0-9]+/?\Z")
 _INSTALL = "pip install 'precision-tool[cluster]', here and where the workers run"
-
-
-class PoisonedTaskError(PrecisionToolError):
-    """A task that ended the worker, or failed there, in each of its tries."""
-
-
-class ClusterLostError(PrecisionToolError):
-    """The scheduler, or the last of the workers, has gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,22 +130,24 @@ def _check_workers(client: Any, address: str) -> None:
             f"{address}: the cluster has no worker", f"start one on each server: dask worker {address}"
         ) from None
     try:
-        found: Mapping[str, Any] = client.run(versions, on_error="return")
+        answers: Mapping[str, Any] = client.run(versions, on_error="return")
     except Exception as error:
         raise _differ(address, f"its workers cannot be asked ({type(error).__name__})") from None
-    mine = versions()
-    for worker, theirs in found.items():
-        if not isinstance(theirs, dict):
-            raise _differ(f"worker {worker}", f"precision_tool does not load there ({type(theirs).__name__}: {theirs})")
-        different = difference(mine, theirs)
+    expected = versions()
+    for worker, installed in answers.items():
+        if not isinstance(installed, dict):
+            raise _differ(
+                f"worker {worker}", f"precision_tool does not load there ({type(installed).__name__}: {installed})"
+            )
+        different = difference(expected, installed)
         if different:
             raise _differ(f"worker {worker}", different)
 
 
-def difference(mine: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+def difference(expected: Mapping[str, str], installed: Mapping[str, str]) -> str:
     """In which versions two differ, as a sentence's part; "" if in none."""
-    parts = [f"{name} {theirs.get(name, 'none')} instead of {mine[name]}" for name in mine]
-    return ", ".join(part for name, part in zip(mine, parts, strict=True) if theirs.get(name) != mine[name])
+    parts = [f"{name} {installed.get(name, 'none')} instead of {expected[name]}" for name in expected]
+    return ", ".join(part for name, part in zip(expected, parts, strict=True) if installed.get(name) != expected[name])
 
 
 def _differ(where: str, what: str) -> UsageError:
@@ -227,29 +221,29 @@ class ClusterExecutor(Executor):
                 outer.set_exception(self._lost("the cluster has given up a task"))
             elif (error := inner.exception()) is not None:
                 outer.set_exception(_poisoned(error))
-            elif isinstance(found := inner.result(), _Raised):
-                outer.set_exception(found.error)
+            elif isinstance(result := inner.result(), _Raised):
+                outer.set_exception(result.error)
             else:
-                outer.set_result(found)
+                outer.set_result(result)
 
     def _executor_of(self, host: str) -> Any:
-        known = self._executors.get(host)
-        if known is None:
+        executor = self._executors.get(host)
+        if executor is None:
             options = self._workers_of(host) if host else {}
-            known = self._client.get_executor(pure=False, retries=TRIES - 1, **options)
-            self._executors[host] = known
-        return known
+            executor = self._client.get_executor(pure=False, retries=TRIES - 1, **options)
+            self._executors[host] = executor
+        return executor
 
     def _workers_of(self, host: str) -> dict[str, Any]:
         """How Dask is told of the workers that a host name, a worker's name or a resource stands for."""
         until = time.monotonic() + _FIRST_WORKER  # one that was lost may be starting again
         while True:
             workers = self._workers()
-            names = {str(one.get("name")): one.get("name") for one in workers}  # which may be a number
-            hosts = {str(one.get("host")) for one in workers}
+            names = {str(worker.get("name")): worker.get("name") for worker in workers}  # which may be a number
+            hosts = {str(worker.get("host")) for worker in workers}
             if host in names or host in hosts:
                 return {"workers": [names.get(host, host)], "allow_other_workers": False}
-            resources = {name for one in workers for name in one.get("resources", {})}
+            resources = {name for worker in workers for name in worker.get("resources", {})}
             if host in resources:
                 return {"resources": {host: 1e-9}}
             if time.monotonic() > until:
@@ -277,12 +271,15 @@ class ClusterExecutor(Executor):
         except Exception:
             return "the scheduler does not answer any more"
         for host in filter(None, list(self._executors)):
-            if not any(host in (one.get("host"), str(one.get("name")), *one.get("resources", {})) for one in workers):
+            if not any(
+                host in (worker.get("host"), str(worker.get("name")), *worker.get("resources", {}))
+                for worker in workers
+            ):
                 return f"the cluster has no worker any more that {host} stands for"
         return "" if workers else "the cluster has no worker any more"
 
-    def _lost(self, what: str) -> ClusterLostError:
-        return ClusterLostError(f"{self.address}: {what}", "look at the logs of its scheduler and workers")
+    def _lost(self, what: str) -> WorkersLostError:
+        return WorkersLostError(f"{self.address}: {what}", "look at the logs of its scheduler and workers")
 
     def _fail(self, error: PrecisionToolError) -> None:
         with self._lock:

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine.kernel import LARGEST, SMALLEST, ErrorsCounted, Kernel
-from precision_tool.lib.engine.second_task import Extent, Ranges
-from precision_tool.lib.engine.sums import LARGEST_DOUBLE, SMALLEST_DOUBLE, KlSums, SideSums, Sums
+from precision_tool.lib.engine.pair_sums import LARGEST_DOUBLE, SMALLEST_DOUBLE, Extent, KlSums, Ranges, SideSums, Sums
 from precision_tool.lib.native import library as native
 from precision_tool.lib.native.library import Library, address, library
 from precision_tool.lib.numbers.decode import Floats, Numbers

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.engine.sums import SideSums
+from precision_tool.lib.engine.pair_sums import SideSums
 from precision_tool.lib.numbers.decode import Numbers
 
 _BITS = 32

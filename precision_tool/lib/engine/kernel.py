@@ -17,8 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine import integers
-from precision_tool.lib.engine.second_task import Extent, Ranges, SecondTask, second_task
-from precision_tool.lib.engine.sums import RELATIVE_SCALE, KlSums, SideSums, Sums
+from precision_tool.lib.engine.pair_sums import (
+    RELATIVE_SCALE,
+    Extent,
+    KlSums,
+    Ranges,
+    SecondTask,
+    SideSums,
+    Sums,
+    second_task,
+)
 from precision_tool.lib.model.comparison import ZERO_BELOW
 from precision_tool.lib.native.library import ErrorsAsked, ErrorsFound
 from precision_tool.lib.numbers.decode import Floats, Numbers, as_float64
@@ -61,6 +69,22 @@ class ErrorsCounted:
     found: ErrorsFound
     worst: npt.NDArray[np.int32] | None
     worst_relative: npt.NDArray[np.int32] | None
+
+
+@dataclass(slots=True)
+class _Finite:
+    """A block of elements that are finite on both sides."""
+
+    x: Floats
+    y: Floats
+    #: The place of its first element in the tensor.
+    offset: int
+    #: The least and the largest of x, and of y.
+    ranges: tuple[float, float, float, float]
+    #: The places of its elements, counted from `offset`, where they do not follow each other.
+    positions: npt.NDArray[np.integer[Any]] | None = None
+    #: x - y where these were rounded.
+    exact_error: Floats | None = None
 
 
 class Kernel:
@@ -126,7 +150,7 @@ class Kernel:
         integers.add_side(sums.npu, x)
         integers.add_side(sums.golden, y)
         ranges = (int(x.min()), int(x.max()), int(y.min()), int(y.max()))
-        self._add_finite(sums, a, b, offset, ranges, both=False, exact_error=integers.errors(x, y))
+        self._add_finite(sums, _Finite(a, b, offset, ranges, exact_error=integers.errors(x, y)), both=False)
 
     def _add_rows(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         ranges = _ranges(x, y)
@@ -135,32 +159,20 @@ class Kernel:
             for start in range(0, x.size, _PIECE):
                 self._add_non_finite(sums, x[start : start + _PIECE], y[start : start + _PIECE], offset + start)
         elif x.dtype == np.float32 and not _squares_fit(ranges):
-            self._add_finite(sums, x.astype(np.float64), y.astype(np.float64), offset, ranges, both=True)
+            self._add_finite(sums, _Finite(x.astype(np.float64), y.astype(np.float64), offset, ranges), both=True)
         else:
-            self._add_finite(sums, x, y, offset, ranges, both=True)
+            self._add_finite(sums, _Finite(x, y, offset, ranges), both=True)
 
-    def _add_finite(
-        self,
-        sums: Sums,
-        x: Floats,
-        y: Floats,
-        offset: int,
-        ranges: tuple[float, float, float, float],
-        both: bool,
-        positions: npt.NDArray[np.integer[Any]] | None = None,
-        exact_error: Floats | None = None,
-    ) -> None:
-        """Adds elements that are finite on both sides; `both` adds them to the two sides' own sums as well.
-
-        `exact_error` is x - y where these were rounded.
-        """
+    def _add_finite(self, sums: Sums, block: _Finite, *, both: bool) -> None:
+        """Adds elements that are finite on both sides; `both` adds them to the two sides' own sums as well."""
+        x, y = block.x, block.y
         buffers = self._temporaries(x)
         error, flags = buffers.one[: x.size], buffers.flags[: x.size]
-        x_low, x_high, y_low, y_high = ranges
-        if exact_error is None:
+        x_low, x_high, y_low, y_high = block.ranges
+        if block.exact_error is None:
             np.subtract(x, y, out=error)
         else:
-            np.copyto(error, exact_error)
+            np.copyto(error, block.exact_error)
         dot, xx, yy, squares, x_total, y_total = self._sums(
             buffers, (x, y), (x, x), (y, y), (error, error), (x, None), (y, None)
         )
@@ -183,7 +195,7 @@ class Kernel:
         biggest = float(error[at])
         if biggest > sums.max_error:
             sums.max_error = biggest
-            sums.max_error_at = offset + (at if positions is None else int(positions[at]))
+            sums.max_error_at = block.offset + (at if block.positions is None else int(block.positions[at]))
             sums.npu_at_max, sums.golden_at_max = float(x[at]), float(y[at])
         if 0 < biggest < SMALLEST:  # sides so much alike that the squares of the errors vanish in float32
             squares = float(np.square(error, dtype=np.float64).sum())
@@ -260,7 +272,7 @@ class Kernel:
     ) -> None:
         """Adds pairs of a block at `places` that are finite on both sides, however large, without the sides' own."""
         with np.errstate(all="ignore"):
-            self._add_finite(sums, x, y, offset, _ranges(x, y), both=False, positions=places)
+            self._add_finite(sums, _Finite(x, y, offset, _ranges(x, y), positions=places), both=False)
 
     # -- second pass ------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import inf, isfinite, log, log1p, nan, sqrt
 
-from precision_tool.lib.engine.sums import RELATIVE_SCALE, KlSums, SideSums, Sums
+from precision_tool.lib.engine.pair_sums import RELATIVE_SCALE, KlSums, SideSums, Sums
 from precision_tool.lib.model.comparison import Metrics, Summary
 
 #: Squares of errors, of the product of the sides' lengths, up to which these tell the cosine best.

@@ -11,9 +11,9 @@ from functools import reduce
 from itertools import chain, count
 from math import inf
 
-from precision_tool.lib.engine.extremes import extremes_of, merged
-from precision_tool.lib.engine.opened import key_of
-from precision_tool.lib.engine.workers import collect
+from precision_tool.lib.engine.scheduler import map_tasks
+from precision_tool.lib.engine.tensor_figures import extremes_of, merged
+from precision_tool.lib.engine.tensor_reader import key_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.graph.neighbourhood import Link, Node, Wiring
@@ -103,8 +103,8 @@ class RunValues:
         self.wiring = None if file is None else Wiring(file)
         self._summaries = summaries or {}
         self._extremes: dict[object, Extremes | None] = {}
-        for key, found in (extremes or {}).items():
-            self._extremes[key] = found
+        for key, cached in (extremes or {}).items():
+            self._extremes[key] = cached
         #: What could not be read, with the reason, by file.
         self.unreadable: dict[str, str] = {}
         self._known_links: dict[tuple[str, str], dict[int, Link]] = {}
@@ -119,8 +119,8 @@ class RunValues:
         """In the order of the graph; what no graph names by the time of its files."""
         named = set() if file is None else {flatten(op.name) for op in file.ops}
         named |= {base_name(flat) for flat in named}
-        types = {whole_name(one.name.op_name): one.name.op_type for one in self.leaf.files}
-        types |= {one.name.op_name: one.name.op_type for one in self.leaf.files}
+        types = {whole_name(dumped_file.name.op_name): dumped_file.name.op_type for dumped_file in self.leaf.files}
+        types |= {dumped_file.name.op_name: dumped_file.name.op_type for dumped_file in self.leaf.files}
         strange = (flat for flat in self.index.names_by_time() if not {flat, base_name(flat)} & named)
         others = deque(strange)
         number = count()
@@ -131,10 +131,10 @@ class RunValues:
         def others_before(time: float) -> Iterator[RunOp]:
             while others and self.index.timestamp(others[0]) < time:
                 flat = others.popleft()
-                known = self.index.timestamp(flat)
+                timestamp = self.index.timestamp(flat)
                 place = next(number)
                 index = place if file is None else next(strangers)
-                yield RunOp(number=place, index=index, name=flat, op_type=types[flat], timestamp=known, flat=flat)
+                yield RunOp(number=place, index=index, name=flat, op_type=types[flat], timestamp=timestamp, flat=flat)
 
         if file is not None and self._op_dumps is not None:
             graph_of = {id(op): graph.name for graph in file.graphs for op in graph.ops}
@@ -207,23 +207,23 @@ class RunValues:
                 fed.append(self._made(op, known))
         return fed
 
-    def _made(self, op: RunOp, known: Fed) -> Fed:
+    def _made(self, op: RunOp, source: Fed) -> Fed:
         """The input as the op before it put it out."""
-        made = self.made_by(op, known.slot)
+        made = self.made_by(op, source.slot)
         if made is None:
-            return replace(known, reason=f"not dumped, nor is {known.producer}" if known.producer else "not dumped")
+            return replace(source, reason=f"not dumped, nor is {source.producer}" if source.producer else "not dumped")
         maker, index = made
         tensor = dict(self.outputs(maker)).get(index)
         reason = "" if tensor is not None else f"{maker.name} has no output {index} in its dump"
-        return replace(known, tensor=tensor, reason=reason, producer=maker.name, producer_type=maker.op_type)
+        return replace(source, tensor=tensor, reason=reason, producer=maker.name, producer_type=maker.op_type)
 
-    def _before(self, op: RunOp, known: Fed) -> Fed:
+    def _before(self, op: RunOp, source: Fed) -> Fed:
         """An input that the op wrote over as it was before, if an op that ran before it put it out."""
-        made = self.made_by(op, known.slot, same_memory=True)
+        made = self.made_by(op, source.slot, same_memory=True)
         if made is None or made[0].timestamp > op.timestamp or max(self._threads(op), self._threads(made[0])) > 1:
-            return known
+            return source
         tensor = dict(self.outputs(made[0])).get(made[1])
-        return known if tensor is None else replace(known, tensor=tensor, in_place=False)
+        return source if tensor is None else replace(source, tensor=tensor, in_place=False)
 
     def _threads(self, op: RunOp) -> int:
         dump = self.dump(op)
@@ -233,10 +233,10 @@ class RunValues:
         """The link that ends at each input, across borders of subgraphs; slots as the dump counts them."""
         if op.node is None or op.op is None or self.wiring is None:
             return {}
-        known = self._known_links.get(op.node.key)
-        if known is None:
-            known = self._known_links[op.node.key] = self._find_links(op, op.op, op.node, self.wiring)
-        return known
+        links = self._known_links.get(op.node.key)
+        if links is None:
+            links = self._known_links[op.node.key] = self._find_links(op, op.op, op.node, self.wiring)
+        return links
 
     def _find_links(self, op: RunOp, in_graph: Op, node: Node, wiring: Wiring) -> dict[int, Link]:
         dump = self.dump(op)
@@ -244,12 +244,12 @@ class RunValues:
         slots = [slot for slot, edge in enumerate(in_graph.inputs) if edge is not None]
         # Some releases dump connected inputs only.
         packed = dumped == len(slots) < len(in_graph.inputs)
-        found = {}
+        links = {}
         for number, slot in enumerate(slots):
             steps = wiring.sources(node, slot)
             if steps:
-                found[number if packed else slot] = steps[0].link
-        return found
+                links[number if packed else slot] = steps[0].link
+        return links
 
     def made_by(self, op: RunOp, slot: int, *, same_memory: bool = False) -> tuple[RunOp, int] | None:
         """The dumped op, and its output, that is what `op` is fed at a slot: also behind ops without a dump.
@@ -278,37 +278,41 @@ class RunValues:
         dump = self.dump(op)
         if dump is None or dump.threads < 2:
             return {}
-        found: dict[int, OpDump] = {}
+        dumps: dict[int, OpDump] = {}
         for file in sorted(self.leaf.files, key=lambda file: file.name.timestamp):
             if file.name.thread_id is not None and file.path in dump.paths:
                 with suppress(PrecisionToolError):  # `dump` has noted it
-                    found[file.name.thread_id] = open_op_dump(file.path)
-        return found
+                    dumps[file.name.thread_id] = open_op_dump(file.path)
+        return dumps
 
     def slot_extremes(self, op: RunOp, slot: str, tensor: AnyTensor) -> Extremes | None:
         """The extremes of a tensor of an op; of one that FFTS+ threads dumped in slices those of all slices."""
         slices = self.slices(op)
         if all(part.path != tensor.path for part in slices.values()):
             return self.extremes(tensor)
-        found = []
+        extremes = []
         for dump in slices.values():
             part = slot_of(dump, slot)
-            known = None if part is None else self.extremes(part)
-            if known is not None:
-                found.append(known)
-        return reduce(merged, found) if found else None
+            of_slice = None if part is None else self.extremes(part)
+            if of_slice is not None:
+                extremes.append(of_slice)
+        return reduce(merged, extremes) if extremes else None
 
-    def learn(self, tensors: Iterable[AnyTensor], pool: Executor, tell: Callable[[int], object]) -> None:
+    def learn(self, tensors: Iterable[AnyTensor], pool: Executor, count_bytes: Callable[[int], object]) -> None:
         """Has the extremes of tensors worked out by an executor; `tell` hears of the bytes that are done."""
         bundles: list[list[Tensor]] = [[]]
         for tensor in tensors:
             if isinstance(tensor, Tensor) and not self.knows(tensor):
-                if sum(one.nbytes for one in bundles[-1]) > _BUNDLE_BYTES:
+                if sum(each.nbytes for each in bundles[-1]) > _BUNDLE_BYTES:
                     bundles.append([])
                 bundles[-1].append(tensor)
-        futures = [pool.submit(_extremes_of_all, bundle) for bundle in bundles if bundle]
-        collect(futures, lambda found: tell(sum(nbytes for *_, nbytes in found)))
-        for path, key, extremes, reason, _ in chain.from_iterable(future.result() for future in futures):
+        results = map_tasks(
+            _extremes_of_all,
+            [(bundle,) for bundle in bundles if bundle],
+            pool,
+            lambda result: count_bytes(sum(nbytes for *_, nbytes in result)),
+        )
+        for path, key, extremes, reason, _ in chain.from_iterable(results):
             self._extremes[key] = extremes
             if reason:
                 self.unreadable.setdefault(path, reason)
@@ -337,11 +341,11 @@ def _extremes_of_all(
     tensors: Sequence[Tensor],
 ) -> list[tuple[str, tuple[str, str, int], Extremes | None, str, int]]:
     """Path, key, extremes, why there are none, and bytes, of each tensor."""
-    found: list[tuple[str, tuple[str, str, int], Extremes | None, str, int]] = []
+    results: list[tuple[str, tuple[str, str, int], Extremes | None, str, int]] = []
     for tensor in tensors:
         try:
             extremes, reason = extremes_of(tensor), ""
         except PrecisionToolError as error:
             extremes, reason = None, error.advice
-        found.append((tensor.path, key_of(tensor), extremes, reason, tensor.nbytes))
-    return found
+        results.append((tensor.path, key_of(tensor), extremes, reason, tensor.nbytes))
+    return results

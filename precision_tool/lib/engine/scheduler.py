@@ -1,319 +1,397 @@
-"""Compares pairs: spreads the work over threads by bytes, keeps memory bounded, and knows how far it is."""
+"""One scheduler for all parallel work: this thread, threads, processes, any `concurrent.futures` executor, Dask.
+
+`run_tasks` is the one loop that waits for results; Ctrl+C is answered within `TICK` seconds. What is to be done, in
+which order and what becomes of a failure is up to the `Work` that it runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
-
-from precision_tool.lib.engine import budget as sizes
-from precision_tool.lib.engine.budget import Budget
-from precision_tool.lib.engine.bundles import (
-    PLAIN,
-    Measures,
-    Numbered,
-    Part,
-    Worker,
-    bundle_key,
-    compare_bundle,
-    compare_bundles,
-    cost,
-    cuts_of,
-    failed_row,
-    is_alike,
-    looked_at,
-    round_of,
-    row_of_results,
-    same_values,
-    uncompared,
-    whole_pass,
-    worker,
+import ctypes
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import (
+    FIRST_COMPLETED,
+    BrokenExecutor,
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+    wait,
 )
-from precision_tool.lib.engine.cluster import TASK_BYTES, ClusterExecutor, ClusterLostError, PoisonedTaskError
-from precision_tool.lib.engine.compared_statistics import has_statistics, judged
-from precision_tool.lib.engine.opened import key_of
-from precision_tool.lib.engine.passes import Pass, Rounds, merge_all
-from precision_tool.lib.engine.workers import Progress, WorkStoppedError, collect, cores, process_pool, thread_pool
-from precision_tool.lib.model.comparison import Pair, Status
-from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.tensor import Access, Tensor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import ceil, inf
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["Measures", "compare_pairs"]
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.io import urls
 
+#: How long workers that were killed are waited for.
+_CLOSING_SECONDS = 0.5
+#: glibc's mallopt: sizes from which on memory is asked of the system each time, and above which what is free at the
+#: end goes back to it, of all processes together. 32 MiB is the most that it takes for the first.
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+_REUSED, _FREE_AT_MOST = 32 << 20, 192 << 20
+#: Seconds between two looks at the running tasks: how long Ctrl+C waits at most.
+TICK = 0.1
+#: Where Linux tells the limits of the group of processes that this one is in.
+_CONTROL_GROUP = Path("/sys/fs/cgroup")
+_MEMORY = Path("/proc/meminfo")
+
+K = TypeVar("K")
 T = TypeVar("T")
-#: Pairs that are compared together, and the bytes they have.
-Weighed = tuple[int, list[Numbered]]
+#: Called with (done, total): bytes, unless `counting` says otherwise.
+Progress = Callable[[int, int], None]
 
 
-def compare_pairs(
-    pairs: Sequence[Pair],
-    *,
-    workers: int = 0,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
-    measures: Measures = PLAIN,
-    budget: Budget | None = None,
-) -> list[Row]:
-    """One row per pair, in order.
+# --- who does the work ------------------------------------------------------------------------------------------------
 
-    `workers` threads (0: one per core this process may use; 1: none), or any `executor`, share the work; processes
-    where it is Python's. Ctrl+C and a dying worker raise WorkStoppedError, which carries the rows that are done.
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Who shares a piece of work, and who is told how far it is.
+
+    Attributes
+    ----------
+    workers : int
+        Threads or processes of our own; 0: one per core this process may use; 1: this thread alone.
+    executor : concurrent.futures.Executor, optional
+        Does the work instead, whatever `workers` says: threads, processes, or a Dask cluster.
+    progress : callable, optional
+        Called with (done, total), in bytes unless the function that takes the resources says otherwise.
     """
-    workers = workers or cores()
-    budget = (budget or sizes.DEFAULT).among_threads(workers + 1)  # an executor's may be threads too, beside this one
-    run = _Run(pairs, progress, measures, budget)
-    try:
-        if executor is not None:
-            run.spread(executor, workers)
-        elif workers == 1 or run.total < budget.serial_bytes:
-            run.compare_here()
+
+    workers: int = 0
+    executor: Executor | None = None
+    progress: Progress | None = None
+
+    @property
+    def count(self) -> int:
+        """Workers of our own."""
+        return self.workers or cores()
+
+    @contextmanager
+    def open(self, *, is_small: bool = False, in_threads: bool = False) -> Iterator[Executor | None]:
+        """The executor that does the work; None: this thread, for one worker or work that `is_small`.
+
+        Workers of our own are processes, or threads for work that leaves the interpreter free (`in_threads`).
+        """
+        if self.executor is not None or self.count == 1 or is_small:
+            yield self.executor
         else:
-            with (process_pool if _needs_python(pairs, measures) else thread_pool)(workers) as pool:
-                run.spread(pool, workers)
+            with (thread_pool if in_threads else process_pool)(self.count) as pool:
+                yield pool
+
+
+#: The resources where none are named: all cores, or this thread alone, without progress.
+ALL_CORES, THIS_THREAD = Resources(), Resources(workers=1)
+
+
+class WorkStoppedError(PrecisionToolError):
+    """The work ended early; `rows` are the rows that are done, or all of them, where the others say so."""
+
+    def __init__(self, message: str, hint: str, rows: Sequence[Any] = (), exit_code: int = 130) -> None:
+        super().__init__(message, hint)
+        self.rows = list(rows)
+        self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.message, self.hint, self.rows, self.exit_code), self.place
+
+
+class PoisonedTaskError(PrecisionToolError):
+    """A task that ended the worker, or failed there, in each of its tries."""
+
+
+class WorkersLostError(PrecisionToolError):
+    """The scheduler of a cluster, or the last of its workers, has gone."""
+
+
+@contextmanager
+def keeping_rows(state: Callable[[], str], rows: Callable[[], Sequence[Any]]) -> Iterator[None]:
+    """Raise WorkStoppedError, with the rows so far, when Ctrl+C or the loss of workers ends the block."""
+    try:
+        yield
     except KeyboardInterrupt:
-        raise WorkStoppedError(f"stopped: {run.state()}", "", run.rows_so_far()) from None
-    except ClusterLostError as error:
-        raise WorkStoppedError(f"{error.message}: {run.state()}", error.hint, run.rows_so_far(), exit_code=2) from error
-    except BrokenProcessPool as error:
-        raise WorkStoppedError(
-            f"a worker process died: {run.state()}",
-            "was it killed for its memory? try fewer workers (--workers 1)",
-            run.rows_so_far(),
-            exit_code=2,
-        ) from error
-    return judged([row for row in run.rows if row is not None])
+        raise WorkStoppedError(f"stopped: {state()}", "", rows()) from None
+    except WorkersLostError as error:
+        raise WorkStoppedError(f"{error.message}: {state()}", error.hint, rows(), exit_code=2) from error
+    except BrokenExecutor as error:
+        hint = "was it killed for its memory? try fewer workers (--workers 1)"
+        raise WorkStoppedError(f"a worker process died: {state()}", hint, rows(), exit_code=2) from error
 
 
-def _needs_python(pairs: Sequence[Pair], measures: Measures) -> bool:
-    """Whether threads would wait for each other: the user's own metrics and chunks of HDF5 are Python's work."""
-    sides = (side for pair in pairs for side in (pair.npu, pair.golden) if isinstance(side, Tensor))
-    return measures.custom is not None or any(side.access is not Access.BYTES for side in sides)
+# --- progress ---------------------------------------------------------------------------------------------------------
 
 
-class _Run:
-    """The state of one call of `compare_pairs`."""
+def counting(progress: Progress | None, unit: str) -> Progress | None:
+    """`progress` for work that is counted in `unit` ("ops") instead of bytes; a plain function stays as it is."""
+    switch: Callable[[str], Progress] | None = getattr(progress, "counting", None)
+    return progress if switch is None else switch(unit)
 
-    def __init__(self, pairs: Sequence[Pair], progress: Progress | None, measures: Measures, budget: Budget) -> None:
-        self._pairs = pairs
+
+class Meter:
+    """Counts what is done, and tells `progress` of it, never more than the total."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
         self._progress = progress
-        self._measures = measures
-        self._budget = budget
-        self.rows: list[Row | None] = [None] * len(pairs)
-        self._bundles = self._bundled()
-        #: Bytes to be read.
-        self.total = sum(cost(pair) for bundle in self._bundles for _, pair in bundle)
-        self._done = 0
-        self._tell(0)
+        self.total = total
+        self.done = 0.0
 
-    def _bundled(self) -> list[list[Numbered]]:
-        """The pairs to be read: by benchmark tensor, and a tensor's second pair beside its first."""
-        bundles: dict[object, list[Numbered]] = {}
-        places: dict[object, list[Numbered]] = {}
-        for number, pair in enumerate(self._pairs):
-            is_compared = pair.status == Status.COMPARED or has_statistics(pair)
-            if not is_compared and (not self._measures.looks_alone or pair.npu is None):
-                self.rows[number] = uncompared(pair)
-                continue
-            place = key_of(pair.npu) if isinstance(pair.npu, Tensor) else number
-            bundle = places.get(place)
-            if bundle is None:
-                bundle = places[place] = bundles.setdefault(bundle_key(pair) if is_compared else number, [])
-            bundle.append((number, pair))
-        return list(bundles.values())
-
-    def _tell(self, nbytes: int) -> None:
-        self._done += nbytes
+    def add(self, amount: float) -> None:
+        """Count some more."""
+        self.done += amount
         if self._progress is not None:
-            self._progress(min(self._done, self.total), self.total)
-
-    def _take(self, results: Sequence[tuple[int, Row]], told: int = 0) -> None:
-        """Keeps finished rows, of whose bytes `told` are counted already."""
-        for number, row in results:
-            self.rows[number] = row
-        self._tell(sum(cost(row.pair) for _, row in results) - told)
-
-    def compare_here(self) -> None:
-        """Compares all in this process."""
-        with worker(self._budget) as here:
-            for bundle in self._bundles:
-                before = self._done
-                self._take(compare_bundle(bundle, here, self._measures, self._tell), self._done - before)
-
-    def state(self) -> str:
-        """How far the run came, in words."""
-        done = sum(row is not None for row in self.rows)
-        return f"{done} of {len(self.rows)} rows are done"
-
-    def rows_so_far(self) -> list[Row]:
-        """All rows; those that were not reached say so."""
-        reason = "not compared: the run was stopped before this tensor"
-        return [
-            row or Row(pair=replace(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
-            for row, pair in zip(self.rows, self._pairs, strict=True)
-        ]
-
-    def spread(self, pool: Executor, workers: int) -> None:
-        """Runs bundles on `pool`: large tensors in parts one after the other, then the rest, largest first."""
-        weights = [(sum(cost(pair) for _, pair in bundle), bundle) for bundle in self._bundles]
-        weights.sort(key=lambda item: -item[0])
-        small: list[Weighed] = []
-        for weight, bundle in weights:
-            first = bundle[0][1]
-            if workers > 1 and first.status == Status.COMPARED and cost(first) >= self._budget.split_bytes:
-                crew = pool.at(_host_of(pool, bundle)) if isinstance(pool, ClusterExecutor) else pool
-                with worker(self._budget) as here:
-                    self._compare_split(bundle, crew, here)
-            else:
-                small.append((weight, bundle))
-        if isinstance(pool, ClusterExecutor):
-            self._spread_over(pool, small)
-            return
-        # Tasks of at least this size, so that sending them costs little, and enough of them to balance.
-        chunk = max(1 << 20, sum(weight for weight, _ in small) // (workers * 16))
-        tasks = _tasks(small, chunk)
-        collect([pool.submit(compare_bundles, task, self._measures, self._budget) for task in tasks], self._take)
-
-    def _spread_over(self, cluster: ClusterExecutor, small: Sequence[Weighed]) -> None:
-        """Runs bundles where their data lies; of a poisoned task each bundle is tried alone."""
-        by_host: dict[str, list[Weighed]] = {}
-        for weight, bundle in small:
-            by_host.setdefault(_host_of(cluster, bundle), []).append((weight, bundle))
-        total = sum(weight for weight, _ in small)
-        chunk = min(TASK_BYTES, max(1 << 20, total // (cluster.workers * 2)))
-        tasks = [(host, task) for host, mine in by_host.items() for task in _tasks(mine, chunk)]
-        given = {self._hand_to(cluster, host, task): (host, task) for host, task in tasks}
-        poisoned: list[tuple[str, list[list[Numbered]]]] = []
-
-        def failed(future: Future[Any], error: BaseException) -> bool:
-            if isinstance(error, PoisonedTaskError):
-                poisoned.append(given[future])
-            return isinstance(error, PoisonedTaskError)
-
-        collect([*given], self._take, failed)
-        for host, task in poisoned:  # or only one that shared a worker with it: one at a time tells
-            self._try_alone(cluster, host, task)
-
-    def _hand_to(self, cluster: ClusterExecutor, host: str, task: list[list[Numbered]]) -> Future[Any]:
-        return cluster.at(host).submit(compare_bundles, task, self._measures, self._budget)
-
-    def _try_alone(self, cluster: ClusterExecutor, host: str, task: list[list[Numbered]]) -> None:
-        """Does a task while no other is done, then, if it is poisoned, each of its bundles."""
-        try:
-            collect([self._hand_to(cluster, host, task)], self._take)
-        except PoisonedTaskError as error:
-            if len(task) == 1:
-                self._take([(number, failed_row(pair, error)) for number, pair in task[0]])
-            else:
-                for bundle in task:
-                    self._try_alone(cluster, host, [bundle])
-
-    def _compare_split(self, bundle: Sequence[Numbered], pool: Executor, here: Worker) -> None:
-        twins: dict[int, Row] = {}  # pairs by their places that have the values of one that was compared
-        for place, (number, pair) in enumerate(bundle):
-            before = self._done
-            try:
-                if pair.status != Status.COMPARED:
-                    self.rows[number] = self._looked_at(here.uncompared(pair, self._measures), pool)
-                    self._tell(cost(pair))
-                    continue
-                if place in twins:
-                    self.rows[number] = self._looked_at(same_values(twins[place], pair), pool)
-                    self._tell(cost(pair))
-                    continue
-                later = [
-                    at for at in range(place + 1, len(bundle)) if at not in twins and is_alike(pair, bundle[at][1])
-                ]
-                row, verdicts = self._row_of_parts(pair, [bundle[at][1] for at in later], pool, here)
-                twins.update((at, row) for at, is_twin in zip(later, verdicts, strict=True) if is_twin)
-            except (BrokenProcessPool, ClusterLostError):
-                raise
-            except Exception as error:
-                self.rows[number] = failed_row(pair, error)
-                self._tell(before + cost(pair) - self._done)
-                continue
-            self.rows[number] = row
-
-    def _row_of_parts(self, pair: Pair, beside: Sequence[Pair], pool: Executor, here: Worker) -> tuple[Row, list[bool]]:
-        """The row of a pair, and which of the pairs beside it have its NPU tensor's values."""
-        limit, asked = self._measures.limit, self._measures.passes(pair)
-        passes = [one for one in asked if one.splits]
-        whole = [one for one in asked if not one.splits]
-        told = self._done
-        results, twins = run_in_parts(pair, passes, pool, here, limit=limit, tell=self._tell, beside=beside)
-        if whole:
-            (found,) = _all([pool.submit(whole_pass, pair, whole, self._budget, limit)])
-            results += found
-        self._tell(cost(pair) - (self._done - told))
-        row = row_of_results(pair, [*passes, *whole], results)
-        return self._looked_at(row, pool), twins
-
-    def _looked_at(self, row: Row, pool: Executor) -> Row:
-        """The row with what was asked for of the NPU's tensor alone."""
-        if not self._measures.looks_alone:
-            return row
-        (found,) = _all([pool.submit(looked_at, row, self._measures, self._budget)])
-        return found
+            self._progress(min(round(self.done), self.total), self.total)
 
 
-def run_in_parts(
-    pair: Pair,
-    passes: Sequence[Pass[Any, Any]],
-    pool: Executor,
-    here: Worker,
-    *,
-    limit: int = 0,
-    tell: Callable[[int], None] | None = None,
-    beside: Sequence[Pair] = (),
-) -> tuple[list[Any], list[bool]]:
-    """What passes over a pair find, each round shared out in parts; `tell` hears of the bytes that are done.
+# --- the loop ---------------------------------------------------------------------------------------------------------
 
-    And which of the pairs `beside` have the very values of its NPU tensor.
+
+class Work(Protocol[K, T]):
+    """Tasks (K), and what becomes of their results (T)."""
+
+    def next_task(self, running: Collection[K]) -> K | None:
+        """Return the task to begin beside those that run; None: none for now, or none at all where nothing runs."""
+
+    def submit(self, task: K, executor: Executor) -> Future[T]:
+        """Hand a task to an executor."""
+
+    def take(self, task: K, future: Future[T]) -> None:
+        """Take in what a task gave. An exception from here ends the work."""
+
+
+def run_tasks(work: Work[K, T], executor: Executor | None, *, limit: int = 0) -> None:
+    """Do all tasks of `work`, at most `limit` at a time (0: all), by an executor, or in this thread.
+
+    Of tasks that end together those with a result are taken first, as an error may end the work. Then, as after
+    Ctrl+C, the tasks that have not begun are cancelled.
     """
-    with here.stream(pair, limit) as stream:
-        cuts = cuts_of(pair, stream, here.budget) or [(0, len(stream.boxes))]
-        parts = [Part(pair, *cut, limit) for cut in cuts]
-        share = cost(pair) // (2 * len(parts))
-
-        def one_round(
-            asked: Sequence[Pass[Any, Any]], beside: Sequence[Pair] = ()
-        ) -> tuple[list[Any], list[list[bool]]]:
-            """The states of a whole tensor, merged in the order of the parts, and what each says of its twins."""
-            given = [replace(part, beside=tuple(beside)) for part in parts]
-            futures = [pool.submit(partial(round_of, passes=asked, budget=here.budget), part) for part in given]
-            collect(futures, lambda _: tell(share) if tell is not None else None)
-            found = [future.result() for future in futures]
-            return merge_all(asked, [states for states, _ in found]), [twins for _, twins in found]
-
-        states, twins = one_round(passes, beside)
-        rounds = Rounds(passes, states)
-        seconds = rounds.second()
-        more, _ = one_round([follow for _, follow in seconds]) if seconds else ([], [])
-        return rounds.results(stream, seconds, more), [all(said) for said in zip(*twins, strict=True)]
-
-
-def _tasks(bundles: Sequence[Weighed], chunk: int) -> list[list[list[Numbered]]]:
-    """Bundles as tasks of at least `chunk` bytes, so that sending them costs little."""
-    tasks: list[list[list[Numbered]]] = []
-    filled = chunk
-    for weight, bundle in bundles:
-        if filled >= chunk:
-            tasks.append([])
-            filled = 0
-        tasks[-1].append(bundle)
-        filled += weight
-    return tasks
+    if executor is None:
+        executor, limit = _ThisThread(), 1
+    running: dict[Future[T], K] = {}
+    try:
+        while True:
+            while not limit or len(running) < limit:
+                task = work.next_task(running.values())
+                if task is None:
+                    break
+                running[work.submit(task, executor)] = task
+            if not running:
+                return
+            finished, _ = wait(running, timeout=TICK, return_when=FIRST_COMPLETED)
+            for future in sorted(finished, key=_has_failed):
+                work.take(running.pop(future), future)
+    except BaseException:
+        for future in running:
+            future.cancel()
+        raise
 
 
-def _host_of(cluster: ClusterExecutor, bundle: Sequence[Numbered]) -> str:
-    """Whose workers read the NPU's data of a bundle."""
-    tensors = (pair.npu for _, pair in bundle)
-    return next((cluster.host_of(tensor.path) for tensor in tensors if isinstance(tensor, Tensor)), "")
+def _has_failed(future: Future[Any]) -> bool:
+    return future.cancelled() or future.exception() is not None
 
 
-def _all(futures: Sequence[Future[T]]) -> list[T]:
-    found: list[T] = []
-    collect(futures, found.append)
-    return found
+class _ThisThread(Executor):
+    """Does each task as it is handed out."""
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(task(*arguments, **options))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class _Calls(Work[int, T]):
+    """Calls of one function, by their numbers."""
+
+    def __init__(
+        self, function: Callable[..., T], calls: Sequence[tuple[Any, ...]], done: Callable[[T], object]
+    ) -> None:
+        self._function, self._calls, self._done = function, calls, done
+        self._numbers = iter(range(len(calls)))
+        self.results: dict[int, T] = {}
+
+    def next_task(self, running: Collection[int]) -> int | None:
+        return next(self._numbers, None)
+
+    def submit(self, task: int, executor: Executor) -> Future[T]:
+        return executor.submit(self._function, *self._calls[task])
+
+    def take(self, task: int, future: Future[T]) -> None:
+        self.results[task] = future.result()
+        self._done(self.results[task])
+
+
+def map_tasks(
+    function: Callable[..., T],
+    calls: Sequence[tuple[Any, ...]],
+    executor: Executor | None,
+    done: Callable[[T], object] = lambda _: None,
+) -> list[T]:
+    """Call a function with each of some tuples of arguments, as tasks; its results in the order of the calls.
+
+    `done` is called with each result as it comes. The first error is raised.
+    """
+    work = _Calls(function, calls, done)
+    run_tasks(work, executor)
+    return [work.results[number] for number in range(len(calls))]
+
+
+# --- cores and memory -------------------------------------------------------------------------------------------------
+
+
+def cores() -> int:
+    """Processor cores this process may use; one where the data lies in the memory of this process."""
+    if urls.uses_memory():
+        return 1
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, ceil(min(count, _quota())))
+
+
+def _quota() -> float:
+    """How many cores' time a container gives its processes, which see all of the machine's; inf without a limit.
+
+    As Linux tells it of control groups: version 2 in one file, version 1 in two.
+    """
+    for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError, ZeroDivisionError):
+            quota, period = " ".join((_CONTROL_GROUP / name).read_text() for name in names).split()
+            if quota not in ("max", "-1"):
+                return int(quota) / int(period)
+    return inf
+
+
+def free_memory() -> int:
+    """Bytes that this machine has free, or the container that this process is in; 0 where neither is told.
+
+    As Linux tells it: of the machine without what it can give back of its caches, of control groups as `_quota` does.
+    """
+    free = []
+    with suppress(OSError, ValueError, StopIteration):
+        lines = _MEMORY.read_text().splitlines()
+        free.append(next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")))
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with suppress(OSError, ValueError):  # "max" is no number
+            free.append(int((_CONTROL_GROUP / limit).read_text()) - int((_CONTROL_GROUP / used).read_text()))
+    return max(0, min(free, default=0))
+
+
+# --- pools ------------------------------------------------------------------------------------------------------------
+
+
+class StopWork(BaseException):
+    """Ends what a thread is doing: nobody waits for it any more."""
+
+
+#: In a thread of `thread_pool` its `stopping`: an event that tells it to end.
+_local = threading.local()
+
+
+def check_stopping() -> None:
+    """Raises StopWork in a thread whose pool is being left."""
+    stopping: threading.Event | None = getattr(_local, "stopping", None)
+    if stopping is not None and stopping.is_set():
+        raise StopWork
+
+
+@contextmanager
+def thread_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads of this process, for work that leaves the interpreter free: reading, and arithmetic in C.
+
+    They are gone at the end of the block. When it ends with an exception they stop at their next `check_stopping`.
+    """
+    stopping = threading.Event()
+    pool = ThreadPoolExecutor(workers, initializer=_local.__setattr__, initargs=("stopping", stopping))
+    try:
+        yield pool
+    except BaseException:
+        stopping.set()
+        pool.shutdown(cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+class _Pool(ProcessPoolExecutor):
+    """A pool whose processes do not hear Ctrl+C from their first moment on: their parent does, and ends them."""
+
+    def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
+        """Hands out a task; this may start a process, which inherits what is blocked."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return super().submit(*arguments, **options)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def can_fork() -> bool:
+    """Whether processes can be forked: at once, with what this one has in memory; not safe beside other threads."""
+    return "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
+
+
+@contextmanager
+def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Worker processes that are killed, not waited for, when the block ends with an exception."""
+    before = {process.pid for process in multiprocessing.active_children()}
+    pool = _Pool(
+        workers,
+        mp_context=multiprocessing.get_context("fork" if can_fork() else "spawn"),
+        initializer=_start_worker,
+        initargs=(urls.secrets(), workers),
+    )
+    try:
+        yield pool
+    except BaseException:
+        for process in multiprocessing.active_children():
+            if process.pid not in before:
+                process.kill()
+        # The pool's own thread must be done before Python exits, which would wake it through a closed pipe; but a
+        # pool that lost its workers in the middle of a message may never be done, so not for long.
+        closing = threading.Thread(target=pool.shutdown, kwargs={"cancel_futures": True}, daemon=True)
+        closing.start()
+        closing.join(_CLOSING_SECONDS)
+        raise
+    pool.shutdown()
+
+
+def _start_worker(secrets: urls.Secrets, workers: int) -> None:
+    urls.take_secrets(secrets)
+    # Ctrl+C reaches the whole process group; the parent decides what happens. It has blocked it until here.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for ending in (signal.SIGTERM, signal.SIGHUP):  # what the parent does then is not for us
+        signal.signal(ending, signal.SIG_DFL)
+    reuse_memory(workers)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def reuse_memory(workers: int = 1) -> bool:
+    """Has this process keep freed memory for its next arrays: new pages take longer than much of the arithmetic.
+
+    It is one of so many `workers`, which share what may be kept; each keeps an array at least.
+
+    Only glibc can be told so; elsewhere nothing changes, and it says False.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return False
+    free_at_most = max(_REUSED, _FREE_AT_MOST // workers)
+    return bool(mallopt(_MMAP_THRESHOLD, _REUSED) and mallopt(_TRIM_THRESHOLD, free_at_most))
+
+
+def _end_with_parent() -> None:
+    # A parent that is killed cannot tell its workers, which would wait for work for ever.
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -12,10 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine.bits import equal_bytes
-from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
-from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.metrics import unravel
-from precision_tool.lib.engine.opened import OpenTensors
+from precision_tool.lib.engine.tensor_reader import Budget, OpenTensors, Scratch, TensorReader, box_size
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import TensorBytes
 from precision_tool.lib.model.comparison import Pair
@@ -103,11 +101,11 @@ def _unread(twin: _Twin) -> Iterator[None]:
         twin.is_alike = False
 
 
-def stored_alike(one: Pair, other: Pair) -> bool:
+def stored_alike(pair: Pair, other: Pair) -> bool:
     """Whether equal bytes of the NPU's tensors are equal values in one order."""
-    mine, its = tensors_of(one)[0], tensors_of(other)[0]
-    return (mine.dtype, mine.nbytes, mine.big_endian, one.npu_plan) == (
-        its.dtype, its.nbytes, its.big_endian, other.npu_plan
+    own, others = tensors_of(pair)[0], tensors_of(other)[0]
+    return (own.dtype, own.nbytes, own.big_endian, pair.npu_plan) == (
+        others.dtype, others.nbytes, others.big_endian, other.npu_plan
     )  # fmt: skip
 
 
@@ -130,14 +128,14 @@ class PairStream:
         #: Bytes that these were held against, and that were needed to be sure.
         self._held = self._needed = 0
         self._reals = decode.reals_per_element(data_types.BY_NAME[npu.dtype])
-        self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu", opened.open, opened.stored(npu))
+        self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu", opened.open)
         try:
-            self._golden = TensorReader(
-                golden, pair.golden_plan, self._golden_dtype, scratch, "golden", opened.open, opened.stored(golden)
-            )
+            self._golden = TensorReader(golden, pair.golden_plan, self._golden_dtype, scratch, "golden", opened.open)
         except PrecisionToolError:
             self._npu.close()
             raise
+        self._npu.use_memory()
+        self._golden.use_memory()
         #: Whether both sides are read as they lie: the boxes are then runs of elements.
         self.is_flat = self._npu.is_flat and self._golden.is_flat
         shape = self._npu.logical_shape
@@ -179,9 +177,9 @@ class PairStream:
 
     def close(self) -> None:
         """Closes all that is open."""
-        for one in (self._npu, self._golden, *(twin.reader or twin.file for twin in self._twins)):
-            if one is not None:
-                one.close()
+        for side in (self._npu, self._golden, *(twin.reader or twin.file for twin in self._twins)):
+            if side is not None:
+                side.close()
 
     def watch(self, pairs: Sequence[Pair]) -> None:
         """Holds the NPU tensors of other pairs of the same benchmark against this one's, when that is read."""
@@ -199,9 +197,8 @@ class PairStream:
             if data_type.bits >= 8 and stored_alike(self.pair, pair):
                 return _Twin(npu, file=self._opened.open(npu))
             if decode.compute_types(data_type, data_types.BY_NAME[golden.dtype]) == self.dtypes and pair.npu_plan:
-                reader = TensorReader(
-                    npu, pair.npu_plan, self._dtype, self._scratch, "twin", self._opened.open, reads_whole=False
-                )
+                reader = TensorReader(npu, pair.npu_plan, self._dtype, self._scratch, "twin", self._opened.open)
+                reader.reads_whole = False
                 shape = (reader.size,) if self.is_flat else reader.logical_shape
                 if shape == self.shape and (reader.is_flat or not self.is_flat):
                     return _Twin(npu, reader=reader)
@@ -276,9 +273,9 @@ class PairStream:
 
     def _golden_values(self, box: Box, out: Numbers) -> Numbers:
         """The benchmark's values of a box: where they lie in memory, else read into `out`."""
-        known = self._golden.in_memory(*box[0]) if self.is_flat else None
-        if known is not None:
-            return known
+        values = self._golden.in_memory(*box[0]) if self.is_flat else None
+        if values is not None:
+            return values
         self._read(self._golden, box, out)
         return out
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.engine.blocks import NO_MEMORY, Scratch, TensorReader, box_size
+from precision_tool.lib.engine.tensor_reader import NO_MEMORY, Scratch, TensorReader, box_size
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.inspect.decoded_npy import result_type

@@ -11,14 +11,11 @@ from __future__ import annotations
 import posixpath
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from precision_tool.lib.engine.blocks import Scratch
-from precision_tool.lib.engine.workers import Progress, cores, process_pool, thread_pool
+from precision_tool.lib.engine.scheduler import ALL_CORES, Meter, Resources, keeping_rows, map_tasks
+from precision_tool.lib.engine.tensor_reader import Scratch
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug
@@ -41,8 +38,6 @@ from precision_tool.lib.sources.overflow_files import find_status_files, parse_s
 _SERIAL_BYTES = 32 << 20
 #: Bytes of a file name.
 _LONGEST_NAME = 255
-#: How long Ctrl+C waits at most.
-_TICK = 0.2
 
 #: (layout, shape) that the graph gives for a slot.
 Origins = Mapping[str, tuple[str | None, tuple[int, ...] | None]]
@@ -91,15 +86,6 @@ class Decoded:
     kept: str = ""
     reason: str = ""
     text_path: str = ""
-
-
-class ConvertStoppedError(PrecisionToolError):
-    """The work ended early; `rows` are done."""
-
-    def __init__(self, message: str, hint: str, rows: Sequence[Decoded], exit_code: int = 130) -> None:
-        super().__init__(message, hint)
-        self.rows = list(rows)
-        self.exit_code = exit_code
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -176,79 +162,63 @@ def _real_name(path: str) -> str:
 
 
 def convert_files(
-    sources: Sequence[Source],
-    layout: str | None = None,
-    *,
-    workers: int = 0,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
+    sources: Sequence[Source], layout: str | None = None, resources: Resources = ALL_CORES
 ) -> list[Decoded]:
-    """Decodes files, brought to `layout` if that is given. `workers` (0: one per core), or any `executor`, share the
-    work: threads, or processes where it is Python's.
+    """Decode files.
 
-    Ctrl+C and a dying worker raise ConvertStoppedError; files that are done stay.
+    Parameters
+    ----------
+    sources : sequence of Source
+        What is decoded, and where to.
+    layout : str, optional
+        The layout that tensors are brought to.
+    resources : Resources
+        Who shares the work; workers of our own are threads, or processes where the work is Python's.
+
+    Raises
+    ------
+    WorkStoppedError
+        After Ctrl+C, and when workers are lost; it carries the rows that are done, whose files stay.
     """
-    total = sum(source.nbytes for source in sources)
+    meter = Meter(resources.progress, sum(source.nbytes for source in sources))
     prefix = f"{own_prefix()}dc-{time.time_ns()}-"
     folders = {source.folder for source in sources}
     for folder in folders:
         remove_leftovers(folder)
     rows: list[list[Decoded]] = [[] for _ in sources]
-    done = 0
 
-    def take(numbers: Sequence[int], results: Sequence[list[Decoded]]) -> None:
-        nonlocal done
-        for number, result in zip(numbers, results, strict=True):
+    def take(results: Sequence[tuple[int, list[Decoded]]]) -> None:
+        for number, result in results:
             rows[number] = result
-            done += sources[number].nbytes
-        if progress is not None:
-            progress(done, total)
+        meter.add(sum(sources[number].nbytes for number, _ in results))
 
-    workers = workers or cores()
+    def rows_so_far() -> list[Decoded]:
+        return [row for result in rows for row in result]
+
+    # Writing text and undoing the filters of HDF5 is Python's: threads would wait.
+    needs_python = any(source.text or PYTORCH.owns(source.path) for source in sources)
     try:
-        if executor is None and (workers == 1 or total < _SERIAL_BYTES):
-            scratch = Scratch()
-            for number, source in enumerate(sources):
-                take([number], [_convert(source, layout, prefix, scratch)])
-        else:
-            with _pool(sources, workers, executor) as pool:
-                futures = {
-                    pool.submit(_convert_all, [sources[number] for number in task], layout, prefix): task
-                    for task in _tasks(sources, max(1 << 20, total // (workers * 16)))
-                }
-                waiting = set(futures)
-                while waiting:
-                    finished, waiting = wait(waiting, timeout=_TICK, return_when=FIRST_COMPLETED)
-                    for future in finished:
-                        take(futures[future], future.result())
-    except (KeyboardInterrupt, BrokenProcessPool) as stop:
-        finished_rows = [row for result in rows for row in result]
-        state = f"{sum(map(bool, rows))} of {len(sources)} files are done"
-        if isinstance(stop, KeyboardInterrupt):
-            raise ConvertStoppedError(f"stopped: {state}", "", finished_rows) from None
-        hint = "was it killed for its memory? try fewer workers (--workers 1)"
-        raise ConvertStoppedError(f"a worker process died: {state}", hint, finished_rows, exit_code=2) from stop
+        with (
+            keeping_rows(lambda: f"{sum(map(bool, rows))} of {len(sources)} files are done", rows_so_far),
+            resources.open(is_small=meter.total < _SERIAL_BYTES, in_threads=not needs_python) as pool,
+        ):
+            numbered = [*enumerate(sources)]
+            step = max(1 << 20, meter.total // (resources.count * 16))
+            tasks = [[each] for each in numbered] if pool is None else _tasks(numbered, step)
+            scratch = Scratch() if pool is None else None
+            map_tasks(_convert_all, [(task, layout, prefix, scratch) for task in tasks], pool, take)
     finally:
         remove_places(folders, prefix)
-    return [row for result in rows for row in result]
+    return rows_so_far()
 
 
-def _pool(sources: Sequence[Source], workers: int, executor: Executor | None) -> AbstractContextManager[Executor]:
-    """Who does the work. Writing text and undoing the filters of HDF5 is Python's: threads would wait."""
-    if executor is not None:
-        return nullcontext(executor)
-    if any(source.text or PYTORCH.owns(source.path) for source in sources):
-        return process_pool(workers)
-    return thread_pool(workers)
-
-
-def _tasks(sources: Sequence[Source], nbytes: int) -> Iterator[list[int]]:
-    """Numbers of sources in lists of about so many bytes, those with the largest files first."""
-    task: list[int] = []
+def _tasks(sources: Sequence[tuple[int, Source]], nbytes: int) -> Iterator[list[tuple[int, Source]]]:
+    """Numbered sources in lists of about so many bytes, those with the largest files first."""
+    task: list[tuple[int, Source]] = []
     filled = 0
-    for number in sorted(range(len(sources)), key=lambda number: -sources[number].nbytes):
-        task.append(number)
-        filled += sources[number].nbytes
+    for number, source in sorted(sources, key=lambda item: -item[1].nbytes):
+        task.append((number, source))
+        filled += source.nbytes
         if filled >= nbytes:
             yield task
             task, filled = [], 0
@@ -256,9 +226,11 @@ def _tasks(sources: Sequence[Source], nbytes: int) -> Iterator[list[int]]:
         yield task
 
 
-def _convert_all(sources: Sequence[Source], layout: str | None, prefix: str) -> list[list[Decoded]]:
-    scratch = Scratch()
-    return [_convert(source, layout, prefix, scratch) for source in sources]
+def _convert_all(
+    sources: Sequence[tuple[int, Source]], layout: str | None, prefix: str, scratch: Scratch | None
+) -> list[tuple[int, list[Decoded]]]:
+    scratch = scratch or Scratch()
+    return [(number, _convert(source, layout, prefix, scratch)) for number, source in sources]
 
 
 def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) -> list[Decoded]:

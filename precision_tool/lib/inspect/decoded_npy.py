@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
-from precision_tool.lib.engine.workers import check_stopping
+from precision_tool.lib.engine.scheduler import check_stopping
+from precision_tool.lib.engine.tensor_reader import Scratch, TensorReader, box_size
 from precision_tool.lib.errors import OutputError
 from precision_tool.lib.formats.npy import NpyWriter
 from precision_tool.lib.io.files import open_binary

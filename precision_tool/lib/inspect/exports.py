@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.engine import integers
-from precision_tool.lib.engine.elements import elements_of
+from precision_tool.lib.engine.element_errors import elements_of
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.engine.stream import tensors_of
-from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.inspect.decoded_npy import result_type, write_npy
 from precision_tool.lib.io.files import open_binary
 from precision_tool.lib.io.local_files import temporary_path

@@ -5,14 +5,13 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
-from precision_tool.lib.engine.blocks import NO_MEMORY
-from precision_tool.lib.engine.statistics import TensorFigures, figures_of
-from precision_tool.lib.engine.workers import in_order, working
+from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources, map_tasks
+from precision_tool.lib.engine.tensor_figures import TensorFigures, figures_of
+from precision_tool.lib.engine.tensor_reader import NO_MEMORY
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.formats.tfdbg_event import looks_like_event
@@ -159,15 +158,10 @@ def view_of(named: NamedTensor, *, bins: int, first: int) -> View:
         return View(named=named, reason=NO_MEMORY)
 
 
-def views_of(
-    named: Sequence[NamedTensor], *, bins: int, first: int, workers: int = 1, executor: Executor | None = None
-) -> list[View]:
-    """As `view_of` of each; `workers` processes (0: one per core), or any `executor`, share them out."""
-    look = partial(view_of, bins=bins, first=first)
-    with working(workers, executor) as pool:
-        if pool is None:
-            return [*map(look, named)]
-        return [*in_order([pool.submit(look, one) for one in named])]
+def views_of(named: Sequence[NamedTensor], *, bins: int, first: int, resources: Resources = THIS_THREAD) -> list[View]:
+    """As `view_of` of each, shared out among processes or by any executor."""
+    with resources.open() as pool:
+        return map_tasks(partial(view_of, bins=bins, first=first), [(each,) for each in named], pool)
 
 
 def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:

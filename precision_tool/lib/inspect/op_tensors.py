@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from precision_tool.lib.engine.scheduler import compare_pairs
-from precision_tool.lib.engine.statistics import figures_of
-from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.scheduler import Progress, Resources
+from precision_tool.lib.engine.tensor_figures import figures_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.neighbourhood import described_inputs
 from precision_tool.lib.model.comparison import Pair, Summary
@@ -23,7 +23,7 @@ def compare_op(op: Op, pairs: Sequence[Pair], workers: int = 0, progress: Progre
 
     What cannot be read, or only with its padding, is said in the row's reason.
     """
-    return [_completed(op, row) for row in compare_pairs(pairs, workers=workers, progress=progress)]
+    return [_completed(op, row) for row in compare_pairs(pairs, Resources(workers, progress=progress))]
 
 
 def _completed(op: Op, row: Row) -> Row:

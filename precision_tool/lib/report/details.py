@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.engine.elements import compare_elements, elements_of
-from precision_tool.lib.engine.statistics import figures_of
+from precision_tool.lib.engine.element_errors import compare_elements, elements_of
+from precision_tool.lib.engine.scheduler import THIS_THREAD
+from precision_tool.lib.engine.tensor_figures import figures_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.elements import Detail
@@ -78,7 +79,7 @@ def _looked_at(pair: Pair, budget: Budget) -> dict[str, Any]:
     both = pair.status == Status.COMPARED and len(sides) == 2 and pair.npu_plan is not None
     if not both or any(data_types.BY_NAME[side.dtype].is_complex for side in sides):
         return {"note": pair.reason, **_alone(pair)}
-    detail = compare_elements(pair, atol=0.0, rtol=0.0, shown=_WORST, workers=1)
+    detail = compare_elements(pair, THIS_THREAD, atol=0.0, rtol=0.0, shown=_WORST)
     return {"note": pair.reason, **_compared(pair, detail)}
 
 

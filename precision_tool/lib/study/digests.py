@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from precision_tool.lib.engine.blocks import TensorReader
-from precision_tool.lib.engine.statistics import open_reader
+from precision_tool.lib.engine.tensor_figures import open_reader
+from precision_tool.lib.engine.tensor_reader import TensorReader
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types, layouts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from concurrent.futures import BrokenExecutor, Executor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from precision_tool.lib.engine.cluster import ClusterExecutor
-from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores, working
+from precision_tool.lib.engine.scheduler import Progress, Resources, WorkStoppedError, cores
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.io.cache_files import CacheFiles
@@ -31,7 +31,7 @@ from precision_tool.lib.study.packed import Columns, Texts, unpack
 from precision_tool.lib.study.plan import TASK_BYTES, Judging, LeafOptions, LeafPlan, Task, batches
 from precision_tool.lib.study.preparing import Prepared, StudyOptions, from_anywhere, prepare
 from precision_tool.lib.study.replicas import StepVotes, count_votes
-from precision_tool.lib.study.running import run_tasks
+from precision_tool.lib.study.running import run_tasks, watch
 from precision_tool.lib.study.states import LeafState, state_of
 from precision_tool.lib.study.table import TABLE, has_parquet, write_csvs, write_table
 from precision_tool.lib.study.task import LeafDone
@@ -178,12 +178,10 @@ class Runner:
 
     def run(
         self,
-        opened: Callable[[], AbstractContextManager[Executor | None]],
-        workers: int,
-        progress: Progress | None = None,
+        resources: Resources,
     ) -> None:
         """Does what the journal does not know. WorkStoppedError after Ctrl+C; what is done is kept."""
-        progress = progress or (lambda done, total: None)
+        progress = resources.progress or (lambda done, total: None)
         known = dict.fromkeys(plan.leaf.path for plan in self._prepared.plans)
         for plan, outcome in self._journal.known(self._prepared.plans, self._key):
             self._remember(plan, outcome)
@@ -204,10 +202,18 @@ class Runner:
             take(task, [LeafDone(path=plan.leaf.path, outcome=lost) for plan in task.leaves], True)
 
         try:
-            run_tasks(self._tasks(left, workers), opened, window=_WINDOW * workers, take=take, give_up=give_up)
+            run_tasks(
+                self._tasks(left, resources.count), resources.open, window=_WINDOW * resources.count,
+                take=take, give_up=give_up,
+            )  # fmt: skip
         except KeyboardInterrupt:
             done = f"{len(self.states)} of {counted(len(known), 'dump folder')}"
             raise WorkStoppedError(f"stopped: {done} done", "the same command goes on from there") from None
+        except BrokenExecutor as error:
+            done = f"{len(self.states)} of {counted(len(known), 'dump folder')}"
+            raise WorkStoppedError(
+                f"the executor takes no more tasks: {done} done", "the same command goes on from there", exit_code=2
+            ) from error
 
     def _remember(self, plan: LeafPlan, outcome: LeafOutcome) -> None:
         path = plan.leaf.path
@@ -380,19 +386,12 @@ def run_study(
         workers, options = executor.workers, from_anywhere(options)
     with open_journal(folder, fresh=fresh) as journal:
 
-        @contextmanager
-        def opened() -> Iterator[Executor | None]:
-            with working(workers, executor) as crew:
-                yield crew
-
         def study(prepared: Prepared) -> Study:
             on_hosts = {"host_of": executor.host_of} if isinstance(executor, ClusterExecutor) else {}
             runner = Runner(prepared, options, journal, cache, **on_hosts)
-            runner.run(opened, workers, progress)
+            runner.run(Resources(workers, executor, progress))
             return runner.result()
 
         if not watch_seconds:
             return study(prepare(options))
-        from precision_tool.lib.study.watching import watch
-
         return watch(lambda: prepare(options), study, seen or (lambda _: None), seconds=watch_seconds)

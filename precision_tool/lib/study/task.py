@@ -15,7 +15,7 @@ from precision_tool.lib.checks.agreement import agrees, ops_of
 from precision_tool.lib.checks.first_fault import find_first_fault
 from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, read_statuses
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_matched, match_leaf
-from precision_tool.lib.engine.workers import WorkStoppedError
+from precision_tool.lib.engine.scheduler import WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.catalog import RunGraph

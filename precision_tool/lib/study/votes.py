@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 
+from precision_tool.lib.engine.scheduler import map_tasks
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.sources.dumps import DumpIndex, Found
+from precision_tool.lib.sources.dumps import DumpedOp, DumpIndex, Found
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.study.digests import Digest, digest_of
 from precision_tool.lib.study.outcome import BlockMeans, Role, Vote
@@ -71,8 +72,8 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
     """
     types = {dump.name.op_name: dump.name.op_type for dump in dumps.leaf.files}
     by_name: Mapping[str, Op] = {flatten(op.name): op for op in file.ops} if file is not None else {}
-    submit = _at_once if executor is None else executor.submit
-    voting: list[tuple[str, Role, _Digests, _Digests]] = []
+    voting: list[tuple[str, Role, DumpedOp]] = []
+    calls: list[tuple[Found, bool]] = []
     for name in dumps.names_by_time():
         role = role_of(types.get(name, ""))
         if role is not None:
@@ -81,19 +82,20 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
                 op = by_name.get(name)
                 adds = is_all_reduce(types[name], None if op is None else op.attrs.get("reduction"))
                 added_up = set(_alike(dumped.inputs, dumped.outputs)) if adds else set()
-                sides = [
-                    {slot: submit(digest_of, tensor, slot in added_up) for slot, tensor in slots.items()}
-                    for slots in (dumped.inputs, dumped.outputs)
-                ]
-                voting.append((name, role, sides[0], sides[1]))
-    found = []
-    for name, role, fed, put_out in voting:
+                for slots in (dumped.inputs, dumped.outputs):
+                    calls += [(tensor, slot in added_up) for slot, tensor in slots.items()]
+                voting.append((name, role, dumped))
+    digests = iter(map_tasks(_digest_or_error, calls, executor))
+    votes = []
+    for name, role, dumped in voting:
+        results = [{slot: next(digests) for slot in slots} for slots in (dumped.inputs, dumped.outputs)]
         with suppress(PrecisionToolError):
-            inputs, outputs = _hashes(fed), _hashes(put_out)
+            into, out_of = map(_digests, results)
+            inputs, outputs = _hashes(into), _hashes(out_of)
             if any(outputs):
                 op = by_name.get(name)
-                added, came = _known(fed, put_out)
-                found.append(
+                added, came = _means(into, out_of)
+                votes.append(
                     Vote(
                         op=op.name if op is not None else name, type=types[name], role=role,
                         number=epochs.number(name), epoch=epochs.of(name), inputs=inputs, outputs=outputs,
@@ -101,11 +103,11 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
                         group="" if op is None else str(op.attrs.get("group", "")),
                     )
                 )  # fmt: skip
-    return sorted(found, key=lambda vote: (vote.number, vote.op))
+    return sorted(votes, key=lambda vote: (vote.number, vote.op))
 
 
-#: Digests of an op's tensors by slot, on their way.
-_Digests = Mapping[int, "Future[Digest]"]
+#: Digests of an op's tensors by slot.
+_Digests = Mapping[int, Digest]
 
 
 def _alike(inputs: Mapping[int, Found], outputs: Mapping[int, Found]) -> Iterator[int]:
@@ -118,18 +120,27 @@ def _alike(inputs: Mapping[int, Found], outputs: Mapping[int, Found]) -> Iterato
                 yield slot
 
 
-def _known(fed: _Digests, put_out: _Digests) -> tuple[tuple[BlockMeans, ...], tuple[BlockMeans, ...]]:
-    """What is known of both what goes into an op and what comes out, slot by slot."""
-    told = [(fed[slot].result().means, put_out[slot].result().means) for slot in fed if slot in put_out]
-    known = [(one, other) for one, other in told if one is not None and other is not None]
-    return tuple(one for one, _ in known), tuple(other for _, other in known)
+def _means(into: _Digests, out_of: _Digests) -> tuple[tuple[BlockMeans, ...], tuple[BlockMeans, ...]]:
+    """The means of what goes into an op and of what comes out, slot by slot where both are there."""
+    means = [(into[slot].means, out_of[slot].means) for slot in into if slot in out_of]
+    pairs = [(before, after) for before, after in means if before is not None and after is not None]
+    return tuple(before for before, _ in pairs), tuple(after for _, after in pairs)
 
 
-def _at_once(task: Callable[[Found, bool], Digest], tensor: Found, with_means: bool) -> Future[Digest]:
-    future: Future[Digest] = Future()
-    future.set_result(task(tensor, with_means))
-    return future
+def _digest_or_error(tensor: Found, with_means: bool) -> Digest | PrecisionToolError:
+    """`digest_of` as a task: a tensor that cannot be read costs its op alone the vote."""
+    try:
+        return digest_of(tensor, with_means)
+    except PrecisionToolError as error:
+        return error
+
+
+def _digests(results: Mapping[int, Digest | PrecisionToolError]) -> _Digests:
+    for result in results.values():
+        if isinstance(result, PrecisionToolError):
+            raise result
+    return {slot: result for slot, result in results.items() if isinstance(result, Digest)}
 
 
 def _hashes(slots: _Digests) -> tuple[str, ...]:
-    return tuple(slots[slot].result().value if slot in slots else "" for slot in range(max(slots, default=-1) + 1))
+    return tuple(slots[slot].value if slot in slots else "" for slot in range(max(slots, default=-1) + 1))

@@ -15,7 +15,7 @@ from statistics import median
 
 from precision_tool.lib.checks.agreement import OpAgreement, all_agree, distance
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.engine.scheduler import Progress, counting
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.comparison import Status
@@ -97,6 +97,7 @@ def blame(
         first_off=min((op.index for op in analysis.ops if op.outputs_agree is False), default=-1),
     )
     judged: list[OpBlame] = []
+    progress = counting(progress, "ops")
     for op in fused:
         if progress is not None:
             progress(len(judged), len(fused))

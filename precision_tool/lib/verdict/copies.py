@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from precision_tool.lib.engine.bits import same_range
-from precision_tool.lib.engine.opened import key_of
-from precision_tool.lib.engine.statistics import open_reader
+from precision_tool.lib.engine.tensor_figures import open_reader
+from precision_tool.lib.engine.tensor_reader import key_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
+from precision_tool.lib.engine.scheduler import Progress, Resources
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, NoBenchmark
@@ -20,7 +21,7 @@ from precision_tool.lib.verdict.memory import Overwritten, ToldBy, overwritten
 from precision_tool.lib.verdict.model import Cause, Fact, Flag, Lack, Proof, Suspect, Unseen, Verdict, WorstCosine
 from precision_tool.lib.verdict.plan import plan
 from precision_tool.lib.verdict.scales import known_scales
-from precision_tool.lib.verdict.spread import Progress, judge_ops
+from precision_tool.lib.verdict.spread import judge_ops
 from precision_tool.lib.verdict.trace import Flow
 from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, Root, RunValues, Slot
 
@@ -92,7 +93,7 @@ def judge_run(
     """The verdict on one run, by `workers` processes (0: one a core) or any `executor`."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.seen)
     judge = Judge(values, subject.unfused, seconds=seconds)
-    judged = judge.judge_again(judge_ops(judge, workers=workers, executor=executor, progress=progress))
+    judged = judge.judge_again(judge_ops(judge, Resources(workers, executor, progress)))
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)

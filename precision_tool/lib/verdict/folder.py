@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from precision_tool.lib.checks.analysis import Analysis
     from precision_tool.lib.checks.overflow import OverflowReport
     from precision_tool.lib.checks.random_errors import RandomReport
-    from precision_tool.lib.engine.workers import Progress
+    from precision_tool.lib.engine.scheduler import Progress
     from precision_tool.lib.model.graph import GraphFile
     from precision_tool.lib.sources.dumps import BenchmarkSide
     from precision_tool.lib.verdict.decide import Judged

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from precision_tool.lib.engine.opened import key_of
+from precision_tool.lib.engine.tensor_reader import key_of
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types

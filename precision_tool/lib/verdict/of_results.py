@@ -15,7 +15,7 @@ from precision_tool.lib.checks.overflow_search import told_statuses
 from precision_tool.lib.checks.passports import PassportPair
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.data.folder import DataFolder
-from precision_tool.lib.engine.workers import Progress
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.named import named_by

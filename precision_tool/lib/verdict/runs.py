@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import nan
 
+from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.named import names_in
@@ -25,7 +26,6 @@ from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import State
 from precision_tool.lib.verdict.model import Cause, Do, Fact, Flag, Step, Verdict
 from precision_tool.lib.verdict.plan import plan
-from precision_tool.lib.verdict.spread import Progress
 from precision_tool.lib.verdict.values import Root, RunValues
 
 #: Of the runs beside the one that is asked about, how many are judged.

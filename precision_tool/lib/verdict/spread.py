@@ -9,13 +9,23 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
+from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from secrets import token_hex
 
-from precision_tool.lib.engine.cluster import ClusterLostError, near
-from precision_tool.lib.engine.workers import can_fork, cores, free_memory, process_pool
+from precision_tool.lib.engine.cluster import near
+from precision_tool.lib.engine.scheduler import (
+    ALL_CORES,
+    Meter,
+    Resources,
+    WorkersLostError,
+    can_fork,
+    counting,
+    free_memory,
+    process_pool,
+    run_tasks,
+)
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.reason import Reason, Why
@@ -23,8 +33,6 @@ from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement, State
 
-#: Called with (ops judged, ops in all).
-Progress = Callable[[int, int], None]
 #: Of smaller dumps, starting processes takes longer than judging.
 _SERIAL_ELEMENTS = 1 << 20
 #: Processes at most: each holds decoded tensors.
@@ -35,7 +43,6 @@ _AT_ONCE = 320 << 20
 _LIGHT, _HEAVY = 10, 80
 #: A task is about so many elements, and at most so many ops, so that handing it over costs little.
 _TASK_ELEMENTS, _TASK_OPS = 1 << 18, 16
-_TICK = 0.1
 _DIED = Reason(Why.WORKER_DIED)
 
 #: What a forked process judges with: the one that its parent had last.
@@ -53,10 +60,10 @@ class _Recipe:
 
     def judge(self) -> Judge:
         """The judge of this thread."""
-        known: tuple[str, Judge] | None = getattr(_own, "judge", None)
-        if known is None or known[0] != self.key:
-            known = _own.judge = (self.key, self.make())
-        return known[1]
+        own: tuple[str, Judge] | None = getattr(_own, "judge", None)
+        if own is None or own[0] != self.key:
+            own = _own.judge = (self.key, self.make())
+        return own[1]
 
 
 @dataclass(slots=True)
@@ -84,46 +91,47 @@ class _Plan:
     waiting: dict[object, deque[int]] = field(default_factory=dict)
 
 
-def judge_ops(
-    judge: Judge, *, workers: int = 0, executor: Executor | None = None, progress: Progress | None = None
-) -> list[OpJudgement]:
-    """Every op that computes something, in the order in which they ran; `workers` 0: one process a core.
+def judge_ops(judge: Judge, resources: Resources = ALL_CORES) -> list[OpJudgement]:
+    """Judge every op that computes something, in the order in which they ran; progress is counted in ops.
 
-    Without `fork`, or beside other threads, this process does it all. An `executor` does it in any case: of a cluster
-    the workers where the dump lies. Ops of a task that no worker can do say so, and so do those that are left when
-    the cluster goes away.
+    Workers of our own are processes. Without `fork`, or beside other threads, this thread does it all. An executor
+    does it in any case: of a cluster the workers where the dump lies. Ops of a task that no worker can do say so, and
+    so do those that are left when the cluster goes away.
     """
     ops = judge.computing()
     sizes = [elements_of(judge, op) for op in ops]
-    if executor is not None:
-        return _Spread(judge, ops, sizes, progress).run_by(near(executor, judge.values.leaf.path), workers or cores())
-    count = min(workers or cores(), _MOST_WORKERS, len(ops))
+    meter = Meter(counting(resources.progress, "ops"), len(ops))
+    if resources.executor is not None:
+        executor = near(resources.executor, judge.values.leaf.path)
+        return _Spread(judge, ops, sizes, meter).run_by(executor, resources.count)
+    count = min(resources.count, _MOST_WORKERS, len(ops))
     if count <= 1 or sum(sizes) < _SERIAL_ELEMENTS or not can_fork():
         judged = []
         for op in ops:
             judged.append(judge.judge(op))
-            if progress is not None:
-                progress(len(judged), len(ops))
+            meter.add(1)
         return judged
-    return _Spread(judge, ops, sizes, progress).run(count)
+    return _Spread(judge, ops, sizes, meter).run(count)
 
 
 def elements_of(judge: Judge, op: Op) -> int:
     """The elements of an op's inputs and outputs; without a dump twice those of the outputs that others show."""
     dump = judge.values.dumped(op)
     if dump is None:
-        return 1 + 2 * sum(one.size for one in judge.outputs(op).values())
+        return 1 + 2 * sum(tensor.size for tensor in judge.outputs(op).values())
     tensors = (*dump.inputs.values(), *dump.outputs.values())
-    return 1 + sum(one.size for one in tensors if isinstance(one, Tensor))
+    return 1 + sum(tensor.size for tensor in tensors if isinstance(tensor, Tensor))
 
 
 class _Spread:
     """One run's ops on their way through the processes."""
 
-    def __init__(self, judge: Judge, ops: Sequence[Op], sizes: Sequence[int], progress: Progress | None) -> None:
-        self._judge, self._ops, self._sizes, self._progress = judge, ops, sizes, progress
+    def __init__(self, judge: Judge, ops: Sequence[Op], sizes: Sequence[int], meter: Meter) -> None:
+        self._judge, self._ops, self._sizes, self._meter = judge, ops, sizes, meter
         self._done: dict[int, OpJudgement] = {}
         self._plan = _Plan()
+        #: How an executor's workers make their judge; None: they are forked, and inherit it.
+        self._recipe: _Recipe | None = None
         #: Bytes that ops may take at one time beyond `_AT_ONCE`; 0 where the workers' memory is not known.
         self._spare = 0
         for number, op in enumerate(ops):
@@ -141,20 +149,20 @@ class _Spread:
                 self._judge.values.sharing(workers),
                 process_pool(workers) as pool,
             ):
-                self._hand_out(pool, 2 * workers)
+                run_tasks(self, pool, limit=2 * workers)
         finally:
             _inherited.pop()
         return self._judgements()
 
     def run_by(self, executor: Executor, workers: int) -> list[OpJudgement]:
         """As `run`, by an executor whose workers read the run for themselves."""
-        recipe = _Recipe(token_hex(8), self._judge.for_others())
+        self._recipe = _Recipe(token_hex(8), self._judge.for_others())
         reason = _DIED
         try:
-            self._hand_out(executor, 2 * workers, recipe)
+            run_tasks(self, executor, limit=2 * workers)
         except BrokenExecutor:
             pass
-        except ClusterLostError as error:
+        except WorkersLostError as error:
             reason = Reason(Why.NOT_DONE, detail=error.message)
         return self._judgements(reason)
 
@@ -169,35 +177,8 @@ class _Spread:
             is_dumped=values.dumped(op) is not None,
         )  # fmt: skip
 
-    def _hand_out(self, pool: Executor, most: int, recipe: _Recipe | None = None) -> None:
-        running: dict[Future[_Found], _Task] = {}
-        ready = self._plan.ready
-        while ready or running:
-            while ready and len(running) < most:
-                task = self._next_beside(running.values())
-                if task is None:
-                    break
-                ready.remove(task)
-                fitting = self._judge.fitting.get(task.key)
-                arguments = task.numbers, task.key, fitting, task.looks_lightly, recipe, self._judge.seconds_left
-                running[pool.submit(_judge_task, *arguments)] = task
-            finished, _ = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED)
-            lost: ClusterLostError | None = None
-            for future in finished:
-                task = running.pop(future)
-                try:
-                    found = future.result()
-                except ClusterLostError as error:
-                    lost = error
-                except PrecisionToolError as error:
-                    self._give_up(task, Reason(Why.NOT_DONE, detail=error.message))
-                else:
-                    self._take(task, found)
-            if lost is not None:  # what others had done by then is taken
-                raise lost
-
-    def _next_beside(self, running: Collection[_Task]) -> _Task | None:
-        """The task that is handed out next; None where it has to wait for the memory of those that run.
+    def next_task(self, running: Collection[_Task]) -> _Task | None:
+        """Return the task that brings most to its end; None where it has to wait for the memory of those that run.
 
         All that run take `_AT_ONCE` at most, one that takes more runs alone. Where half of the machine's free memory
         has room for it, others go on beside one large task: of those that take more than half of `_AT_ONCE` there is
@@ -206,35 +187,51 @@ class _Spread:
         half = _AT_ONCE // 2
         has_large = any(task.nbytes > half for task in running)
         tasks = [task for task in self._plan.ready if not has_large or task.nbytes <= half]
-        task = max(tasks, key=self._behind, default=None)
-        if task is None or not running:
-            return task
-        together = (*running, task)
-        if sum(min(one.nbytes, half) for one in together) > _AT_ONCE:
+        task = max(tasks, key=self._elements_ahead, default=None)
+        if task is None:
             return None
-        return task if sum(one.nbytes for one in together) <= max(_AT_ONCE, self._spare) else None
+        if running:
+            sizes = [other.nbytes for other in (*running, task)]
+            if sum(min(size, half) for size in sizes) > _AT_ONCE or sum(sizes) > max(_AT_ONCE, self._spare):
+                return None
+        self._plan.ready.remove(task)
+        return task
 
-    def _behind(self, task: _Task) -> int:
-        """The elements that a task brings nearer to their end: the most first, so that all workers end together."""
-        return task.nbytes // _LIGHT + sum(self._sizes[number] for number in self._plan.waiting[task.key])
+    def submit(self, task: _Task, executor: Executor) -> Future[_Answer]:
+        """Hand out a task with what is known by now of the ops of its kind."""
+        fitting = self._judge.fitting.get(task.key)
+        return executor.submit(
+            _judge_task, task.numbers, task.key, fitting, task.looks_lightly, self._recipe, self._judge.seconds_left
+        )
 
-    def _take(self, task: _Task, found: _Found) -> None:
-        judged, fitting, checksums = found
+    def take(self, task: _Task, future: Future[_Answer]) -> None:
+        """Keep what a task found; the user's error is that of its ops alone."""
+        try:
+            judged, fitting, checksums = future.result()
+        except WorkersLostError:
+            raise
+        except PrecisionToolError as error:
+            reason = Reason(Why.NOT_DONE, detail=error.message)
+            self._done |= {number: self._not_judged(number, reason) for number in task.numbers}
+            self._end(task)
+            return
         self._judge.values.checksums.update(checksums)
         if judged is None:
             self._plan.ready.append(replace(task, is_light=False))
             return
-        for number, one in zip(task.numbers, judged, strict=True):
-            self._done[number] = replace(one, op=self._ops[number])
+        for number, judgement in zip(task.numbers, judged, strict=True):
+            self._done[number] = replace(judgement, op=self._ops[number])
         if fitting is not None:
             self._judge.fitting.setdefault(task.key, fitting)
-        self._next(task.key)
-        if self._progress is not None:
-            self._progress(len(self._done), len(self._ops))
+        self._end(task)
 
-    def _give_up(self, task: _Task, reason: Reason) -> None:
-        self._done |= {number: self._not_judged(number, reason) for number in task.numbers}
+    def _end(self, task: _Task) -> None:
         self._next(task.key)
+        self._meter.add(len(task.numbers))
+
+    def _elements_ahead(self, task: _Task) -> int:
+        """The elements that a task brings nearer to their end: the most first, so that all workers end together."""
+        return task.nbytes // _LIGHT + sum(self._sizes[number] for number in self._plan.waiting[task.key])
 
     def _next(self, key: object) -> None:
         """Hands out one op of a key, or all that wait once it is known how they hang together."""
@@ -260,7 +257,7 @@ class _Spread:
 
 #: The judgements of a task, without their ops, how ops of its key hang together (None: not known), and the checksums
 #: of what was read. No judgements: a light look does not do.
-_Found = tuple[list[OpJudgement] | None, tuple[object, ...] | None, dict[tuple[str, str, int], int]]
+_Answer = tuple[list[OpJudgement] | None, tuple[object, ...] | None, dict[tuple[str, str, int], int]]
 _NO_OP = Op(name="", type="")
 
 
@@ -271,7 +268,7 @@ def _judge_task(
     lightly: bool,
     recipe: _Recipe | None,
     seconds_left: float,
-) -> _Found:
+) -> _Answer:
     """Judges some ops in a forked process, or by `recipe` anywhere; `seconds_left` when they were handed out."""
     judge = _inherited[-1] if recipe is None else recipe.judge()
     judge.seconds_left = seconds_left
@@ -281,8 +278,8 @@ def _judge_task(
     judge.values.checksums = {}
     judged = []
     for number in numbers:
-        found = judge.judge_lightly(ops[number]) if lightly else judge.judge(ops[number])
-        if found is None:
+        judgement = judge.judge_lightly(ops[number]) if lightly else judge.judge(ops[number])
+        if judgement is None:
             return None, fitting, judge.values.checksums
-        judged.append(replace(found, op=_NO_OP))
+        judged.append(replace(judgement, op=_NO_OP))
     return judged, judge.fitting.get(key), judge.values.checksums

@@ -18,10 +18,8 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.engine.blocks import Opens
-from precision_tool.lib.engine.budget import Budget
-from precision_tool.lib.engine.opened import OpenTensors, key_of
-from precision_tool.lib.engine.statistics import open_reader
+from precision_tool.lib.engine.tensor_figures import open_reader
+from precision_tool.lib.engine.tensor_reader import Budget, Opens, OpenTensors, key_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc

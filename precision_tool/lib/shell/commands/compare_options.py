@@ -6,7 +6,7 @@ import argparse
 from dataclasses import replace
 
 from precision_tool.lib.compare.folders import CompareOptions
-from precision_tool.lib.engine.custom import load_metrics
+from precision_tool.lib.engine.custom_metrics import load_metrics
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.model.table import ColumnChoice
 from precision_tool.lib.pairing.selection import OpNames, Selection, parse_ids, parse_range

@@ -7,9 +7,9 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
 
+from precision_tool.lib.engine.scheduler import Resources, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.inspect.convert import (
-    ConvertStoppedError,
     Decoded,
     Source,
     convert_files,
@@ -116,11 +116,11 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         return DONE
     sources = [replace(source, text=args.text) for source in sources]
     folder = posixpath.commonpath([source.folder for source in sources])
-    stopped: ConvertStoppedError | None = None
+    stopped: WorkStoppedError | None = None
     try:
         with ProgressReport(output.err, "decoding") as progress:
-            rows = convert_files(sources, args.layout, workers=args.workers, progress=progress)
-    except ConvertStoppedError as stop:
+            rows = convert_files(sources, args.layout, Resources(args.workers, progress=progress))
+    except WorkStoppedError as stop:
         rows, stopped = stop.rows, stop
     failed = [row for row in rows if row.reason]
     failed_list = posixpath.join(folder, FAILED_LIST)

@@ -11,8 +11,9 @@ from itertools import groupby
 
 from rich.console import RenderableType
 
-from precision_tool.lib.engine.blocks import NO_MEMORY
-from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.engine.element_errors import compare_elements
+from precision_tool.lib.engine.scheduler import Resources
+from precision_tool.lib.engine.tensor_reader import NO_MEMORY
 from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.inspect.exports import write_elements, write_text
 from precision_tool.lib.inspect.named_tensors import (
@@ -260,7 +261,7 @@ def _run_cp(session: Session, args: argparse.Namespace, output: Output) -> int:
     try:
         with _progress(output, "comparing", pair.npu, pair.golden) as progress:
             detail = compare_elements(
-                pair, atol=args.atol, rtol=args.rtol, shown=args.shown, workers=args.workers, progress=progress
+                pair, Resources(args.workers, progress=progress), atol=args.atol, rtol=args.rtol, shown=args.shown
             )
     except MemoryError:
         raise FormatError.of(npu.path, f"{NO_MEMORY}", "free some, or try fewer workers (--workers 1)") from None

@@ -5,7 +5,7 @@
 
 `x` is the NPU tensor and `y` the benchmark's, of one shape, in the order of the benchmark, as float32 or float64
 (complex where they are), read-only. The file is run as any Python program is: nothing loads it but its name given
-with --custom.
+with --custom. `OwnMetricsPass` gathers both tensors whole, as these functions want them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from types import ModuleType
 from typing import Any
 
@@ -23,8 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.arguments import escaped
+from precision_tool.lib.engine.passes import Pass
+from precision_tool.lib.engine.stream import Block, PairStream, tensors_of
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.files import read_bytes
+from precision_tool.lib.numbers import data_types
+from precision_tool.lib.numbers.decode import Numbers
 
 #: The functions get whole tensors: of both sides together as many bytes, decoded, at most.
 MAX_BYTES = 4 << 30
@@ -82,18 +87,20 @@ def _functions(path: str) -> dict[str, Metric]:
             exec(compile(source, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
         raise UsageError(f"{path}: the file cannot be run: {_described(error)}", "try it with python3") from error
-    found = vars(module)
-    names = found.get("METRICS")
+    defined = vars(module)
+    names = defined.get("METRICS")
     if names is None:
-        names = [name for name, value in found.items() if name.startswith(_PREFIX) and callable(value)]
+        names = [name for name, value in defined.items() if name.startswith(_PREFIX) and callable(value)]
     if not isinstance(names, (list, tuple)) or not names:
         raise UsageError(
             f"{path}: it has no metrics", f"define functions {_PREFIX}NAME(x, y), or list functions in METRICS"
         )
-    bad = [name for name in names if not (isinstance(name, str) and name.isidentifier() and callable(found.get(name)))]
+    bad = [
+        name for name in names if not (isinstance(name, str) and name.isidentifier() and callable(defined.get(name)))
+    ]
     if bad:
         raise UsageError(f"{path}: METRICS names {bad[0]!r}, which is no function of the file", "mend the list")
-    return {name: found[name] for name in names}
+    return {name: defined[name] for name in names}
 
 
 def apply_metrics(metrics: CustomMetrics, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> CustomValues:
@@ -148,3 +155,60 @@ def _cut(text: str, most: int) -> str:
 def _described(error: BaseException) -> str:
     text = escaped(" ".join(str(error).split()))
     return f"{type(error).__name__}: {text}"[:_MAX_TEXT] if text else type(error).__name__
+
+
+# --- as a pass --------------------------------------------------------------------------------------------------------
+
+
+#: Both sides as far as they are filled, in the shape of the boxes; None where they take too much memory.
+Arrays = tuple[Numbers, Numbers] | None
+
+
+class OwnMetricsPass(Pass[Arrays, CustomValues]):
+    """The values of the user's functions of two arrays."""
+
+    splits = False
+
+    def __init__(self, custom: CustomMetrics) -> None:
+        self.custom = custom
+
+    def start(self, stream: PairStream) -> Arrays:
+        if _bytes(stream) > MAX_BYTES:
+            return None
+        one, two = (np.empty(stream.shape, dtype) for dtype in stream.dtypes)
+        return one, two
+
+    def update(self, state: Arrays, block: Block) -> None:
+        if state is None:
+            return
+        stop = block.start + block.npu.size
+        for array, items in zip(state, (block.npu, block.golden), strict=True):
+            part = array[tuple(slice(*limits) for limits in block.box)]
+            if part.size == items.size:
+                part[...] = items.reshape(part.shape)
+            else:  # a box in several blocks
+                part.flat[block.start : stop] = items
+
+    def merge(self, state: Arrays, other: Arrays) -> None:
+        raise NotImplementedError("a pass that takes tensors whole has no parts")
+
+    def finish(self, state: Arrays, second: None, stream: PairStream) -> CustomValues:
+        if state is None:
+            size, allowed = _bytes(stream) >> 20, MAX_BYTES >> 20
+            why = f"own metrics load whole tensors, and this pair takes {size} MiB of {allowed} allowed"
+            return failed_metrics(self.custom, why)
+        x, y = (_as_given(side, stream) for side in state)
+        return apply_metrics(self.custom, x, y)
+
+
+def _bytes(stream: PairStream) -> int:
+    return sum(dtype.itemsize for dtype in stream.dtypes) * stream.end
+
+
+def _as_given(side: Numbers, stream: PairStream) -> npt.NDArray[Any]:
+    """One side as functions get it: in the benchmark's shape, complex if it is; flat if only a part is compared."""
+    array: npt.NDArray[Any] = side.reshape(-1)[: stream.end]
+    if data_types.BY_NAME[tensors_of(stream.pair)[0].dtype].is_complex:
+        array = array.view(np.complex64 if array.dtype.itemsize == 4 else np.complex128)
+    shape = stream.pair.error_shape
+    return array.reshape(shape) if array.size == prod(shape) else array

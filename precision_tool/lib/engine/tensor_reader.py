@@ -1,11 +1,19 @@
-"""Tensors read in boxes, decoded and in logical order, with a few reused buffers whatever their size."""
+"""Tensors read in boxes, decoded and in logical order, with a few reused buffers whatever their size.
+
+`Budget` says how much is worked on at once. `OpenTensors` keeps files open, and small tensors in memory, while many
+pairs are compared.
+"""
 
 from __future__ import annotations
 
+import resource
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -13,7 +21,9 @@ import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
-from precision_tool.lib.model.tensor import Plan, Tensor
+from precision_tool.lib.io.files import open_file
+from precision_tool.lib.io.store import StoredFile
+from precision_tool.lib.model.tensor import Access, Plan, Tensor
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.numbers.data_types import DataType
 from precision_tool.lib.numbers.decode import Numbers
@@ -99,11 +109,7 @@ class TensorReader:
         scratch: Scratch,
         name: str,
         opens: Opens = open_bytes,
-        stored: npt.NDArray[np.uint8] | None = None,
-        *,
-        reads_whole: bool = True,
     ) -> None:
-        """`stored` are its bytes where they are in memory already; without `reads_whole` they never are all at once."""
         self._tensor = tensor
         self._type = data_types.BY_NAME[tensor.dtype]
         self._reals = decode.reals_per_element(self._type)
@@ -130,11 +136,18 @@ class TensorReader:
         )
         #: What stored items are moved as before they are decoded: what is decoded is then in order, and half as long.
         self._item = np.dtype(f"u{self._bits // 8}") if self._is_direct or self._bits == 16 else None
-        self._raw = stored
-        self._reads_whole = reads_whole
+        #: All bytes of the tensor, where they are in memory.
+        self._raw: npt.NDArray[np.uint8] | None = None
+        #: Whether a small tensor may be read into memory whole.
+        self.reads_whole = True
         #: Told of bytes as they are read from the file: where they lie in the tensor, and the bytes.
         self.watch: Callable[[int, npt.NDArray[np.uint8]], None] | None = None
         self.is_flat = self._plan.is_flat
+
+    def use_memory(self) -> None:
+        """Take the bytes from memory where they lie there, as long as no other tensor is kept."""
+        if self._raw is None and isinstance(self._file, HeldBytes):
+            self._raw = self._file.held()
 
     def close(self) -> None:
         """Closes the file."""
@@ -185,8 +198,7 @@ class TensorReader:
     def whole(self, dtype: np.dtype[Any] | type[np.generic] | None = None) -> npt.NDArray[Any]:
         """All items in logical order and shape, in an array of their own, of the reader's type or `dtype`."""
         array = np.empty(self.logical_shape, self.dtype if dtype is None else dtype)
-        if self._raw is None and isinstance(self._file, HeldBytes):
-            self._raw = self._file.held()  # nothing else is read meanwhile
+        self.use_memory()  # nothing else is read meanwhile
         for box in self.boxes():
             part = array.reshape(-1)[slice(*box[0])] if self.is_flat else array[tuple(slice(*limits) for limits in box)]
             if part.dtype == self.dtype and part.flags.c_contiguous:
@@ -259,7 +271,7 @@ class TensorReader:
         slices = storage_slices(plan, box)
         shape = tuple(part.stop - part.start for part in slices)
         extents = [stop - start for start, stop in box]
-        if self._raw is None and self._reads_whole and self._tensor.nbytes <= _WHOLE_READ:
+        if self._raw is None and self.reads_whole and self._tensor.nbytes <= _WHOLE_READ:
             whole = self._scratch.bytes(f"{self._name}.whole", self._tensor.nbytes)
             self._read_bytes(0, whole)
             self._raw = whole
@@ -323,3 +335,172 @@ class TensorReader:
         whole = items.reshape([stop - start for start, stop in around])
         cut = tuple(slice(start - first, None) for (start, _), (first, _) in zip(box, around, strict=True))
         out.reshape([stop - start for start, stop in box])[...] = whole[cut]
+
+
+# --- how much at once -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Sizes; none of them changes a result by more than the order of a sum."""
+
+    #: Items the arithmetic works on at once: few enough to stay in the cache, enough to outweigh the calls.
+    block: int = 1 << 17
+    #: Items of a box of a tensor in blocked layout, which is read with fewer and longer runs.
+    box: int = 1 << 19
+    #: Tensors up to this many items are kept decoded between the two rounds of passes.
+    kept_items: int = 1 << 22
+    #: Bytes of one part of a split tensor, and from how many bytes on a tensor is split.
+    part_bytes: int = 128 << 20
+    split_bytes: int = 256 << 20
+    #: Below this many bytes starting processes takes longer than the comparison.
+    serial_bytes: int = 64 << 20
+    #: Bytes compared at once when two tensors may be equal.
+    compare_bytes: int = 1 << 20
+    #: Bytes of tensors, as they are stored, that a worker keeps for the next pairs, and of the largest of them.
+    stored_bytes: int = 24 << 20
+    stored_tensor: int = 8 << 20
+    #: Files that a worker keeps open.
+    open_files: int = 192
+
+    def among_threads(self, threads: int) -> Budget:
+        """That of one of several threads, which together may open as many files as this process: half of them."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if limit == resource.RLIM_INFINITY:
+            return self
+        return replace(self, open_files=max(2, min(self.open_files, limit // (2 * threads))))
+
+
+#: What is used where no other is asked for.
+DEFAULT_BUDGET = Budget()
+
+
+# --- open files -------------------------------------------------------------------------------------------------------
+
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def key_of(tensor: Tensor) -> tuple[str, str, int]:
+    """What tells a tensor from all others."""
+    return tensor.path, tensor.dataset, tensor.offset
+
+
+class OpenTensors:
+    """Opens tensors for one worker. Close it, or leave its block, when the pairs are done."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._files: OrderedDict[str, StoredFile] = OrderedDict()
+        self._memory: Bytes | None = None
+        self._next = 0
+        #: Where in the memory tensors lie, in the order of their places: (start, tensor).
+        self._places: OrderedDict[tuple[str, str, int], tuple[int, Tensor]] = OrderedDict()
+
+    def open(self, tensor: Tensor) -> TensorBytes:
+        """The bytes of a tensor. Closing it leaves its file open for the next one."""
+        if tensor.access is not Access.BYTES:
+            return open_bytes(tensor)
+        return _Opened(self, tensor)
+
+    def file(self, path: str) -> StoredFile:
+        """A file, opened if it is not. It stays open until many others were asked for."""
+        file = self._files.get(path)
+        if file is None:
+            while len(self._files) >= self._budget.open_files:
+                self._files.popitem(last=False)[1].close()
+            file = self._files[path] = open_file(path)
+        self._files.move_to_end(path)
+        return file
+
+    def keep(self, tensor: Tensor) -> None:
+        """Reads a small tensor whole, so that the next ones who want it find it in memory, for a while."""
+        if tensor.access is not Access.BYTES or not 0 < tensor.nbytes <= self._budget.stored_tensor:
+            return
+        if self.stored(tensor) is not None:
+            return
+        if self._memory is None:
+            self._memory = np.empty(self._budget.stored_bytes, np.uint8)
+        size = -(-tensor.nbytes // 8) * 8  # tensors are compared eight bytes at a time
+        if size > self._memory.size:
+            return
+        self._places.pop(key_of(tensor), None)  # a part of it
+        if self._next + size > self._memory.size:  # what lies behind is the oldest, and is given up
+            self._forget(self._next, self._memory.size)
+            self._next = 0
+        start, stop = self._next, self._next + size
+        self._forget(start, stop)
+        file = self.file(tensor.path)
+        file.expect(tensor.offset, tensor.nbytes)
+        file.read_into(tensor.offset, self._memory[start : start + tensor.nbytes].data)
+        self._places[key_of(tensor)] = (start, tensor)
+        self._next = stop
+
+    def _forget(self, start: int, stop: int) -> None:
+        """Forgets the tensors in a part of the memory, which is filled in turn: they are the oldest ones."""
+        while self._places:
+            place, other = next(iter(self._places.values()))
+            if not (place < stop and start < place + other.nbytes):
+                return
+            self._places.popitem(last=False)
+
+    def stored(self, tensor: Tensor) -> Bytes | None:
+        """The bytes of a tensor that is in memory; the next one that is kept may overwrite them."""
+        place = self._places.get(key_of(tensor))
+        if place is None or self._memory is None or place[1].nbytes < tensor.nbytes:
+            return None
+        return self._memory[place[0] : place[0] + tensor.nbytes]
+
+    def close(self) -> None:
+        """Closes all files and forgets what was kept."""
+        while self._files:
+            self._files.popitem()[1].close()
+        self._places.clear()
+        self._next = 0
+
+    def __enter__(self) -> OpenTensors:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Opened(HeldBytes):
+    """The bytes of one tensor: from memory where they are there, else from the file."""
+
+    def __init__(self, tensors: OpenTensors, tensor: Tensor) -> None:
+        self._tensors = tensors
+        self._tensor = tensor
+        if tensors.stored(tensor) is None:
+            # What is wrong with the file is said now.
+            tensors.file(tensor.path).expect(tensor.offset, tensor.nbytes)
+
+    def held(self) -> Bytes | None:
+        """All bytes of the tensor if they are in memory; the next tensor that is kept may overwrite them."""
+        return self._tensors.stored(self._tensor)
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        buffer = bytearray(count)
+        self.read_into(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        stored = self._tensors.stored(self._tensor)
+        start = offset - self._tensor.offset
+        if stored is None or start < 0 or start + len(buffer) > stored.size:
+            self._tensors.file(self._tensor.path).read_into(offset, buffer)
+        else:
+            np.frombuffer(buffer, np.uint8)[...] = stored[start : start + len(buffer)]
+
+    def close(self) -> None:
+        """The file stays open."""
+
+    def __enter__(self) -> _Opened:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precision_tool.lib.engine.custom import CustomValues, apply_metrics, load_metrics
+from precision_tool.lib.engine.custom_metrics import CustomValues, apply_metrics, load_metrics
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_tool.lib.engine import workers
+from precision_tool.lib.engine import scheduler
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def test_a_container_gives_fewer_cores_than_the_machine_has(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(workers, "_CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr(scheduler, "_CONTROL_GROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
-    assert workers.cores() == count
+    assert scheduler.cores() == count
 
 
 def test_glibc_takes_what_it_is_told_of_freed_memory() -> None:
     """In a process of its own, which keeps to it."""
-    code = "from precision_tool.lib.engine.workers import reuse_memory; print(reuse_memory())"
+    code = "from precision_tool.lib.engine.scheduler import reuse_memory; print(reuse_memory())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     assert told == str(platform.libc_ver()[0] == "glibc")
 
@@ -54,7 +54,7 @@ def test_a_system_that_cannot_be_told_stays_as_it_is(monkeypatch: pytest.MonkeyP
             pass
 
     monkeypatch.setattr(ctypes, "CDLL", Nothing)
-    assert not workers.reuse_memory()
+    assert not scheduler.reuse_memory()
 
 
 def test_workers_share_what_may_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_workers_share_what_may_be_kept(monkeypatch: pytest.MonkeyPatch) -> None
             return 1
 
     monkeypatch.setattr(ctypes, "CDLL", Library)
-    assert all(workers.reuse_memory(count) for count in (1, 3, 1000))
+    assert all(scheduler.reuse_memory(count) for count in (1, 3, 1000))
     assert told[1::2] == [192 << 20, 64 << 20, 32 << 20]
 
 
@@ -90,6 +90,6 @@ def test_free_memory_is_that_of_the_machine_or_of_the_container(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(workers, "_CONTROL_GROUP", tmp_path)
-    monkeypatch.setattr(workers, "_MEMORY", tmp_path / "meminfo")
-    assert workers.free_memory() == free
+    monkeypatch.setattr(scheduler, "_CONTROL_GROUP", tmp_path)
+    monkeypatch.setattr(scheduler, "_MEMORY", tmp_path / "meminfo")
+    assert scheduler.free_memory() == free

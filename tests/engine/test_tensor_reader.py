@@ -11,9 +11,8 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
-from precision_tool.lib.engine.budget import Budget
-from precision_tool.lib.engine.opened import OpenTensors
-from precision_tool.lib.engine.statistics import open_reader
+from precision_tool.lib.engine.tensor_figures import open_reader
+from precision_tool.lib.engine.tensor_reader import Budget, OpenTensors
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers.reading import reading_of
 
