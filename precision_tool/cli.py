@@ -159,9 +159,9 @@ def _run(arguments: List[str]) -> int:
     try:
         if word.plain:
             from precision_tool.lib.arguments import load_plain
-            from precision_tool.lib.io.files import check_on_disk
+            from precision_tool.lib.io.files import check_local
 
-            check_on_disk(settings.data)
+            check_local(settings.data)
             return load_plain(word).main(arguments, settings)
         from precision_tool.lib import app
 

@@ -34,7 +34,7 @@ from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.inspect.named_tensors import pair_up, tensors_of_file
-from precision_tool.lib.io.cache_files import CacheFiles
+from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
 from precision_tool.lib.numbers import data_types, layouts

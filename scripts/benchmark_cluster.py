@@ -31,7 +31,7 @@ from process_memory import children, resident
 
 from precision_tool.cli import main as main_of_tool
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.io.local_files import LocalFile
+from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.io.remote import RemoteStore
 from precision_tool.lib.study.study import TASKS
 

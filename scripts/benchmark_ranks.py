@@ -24,8 +24,8 @@ from unittest.mock import patch
 import numpy as np
 
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.io import cache_files as fingerprint
-from precision_tool.lib.io.local_files import LocalStore
+from precision_tool.lib.io import cache as fingerprint
+from precision_tool.lib.io.local import LocalStore
 from precision_tool.lib.report.study import write_study
 from precision_tool.lib.sources import walk
 from precision_tool.lib.study.conclusion import conclude

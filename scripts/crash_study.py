@@ -25,7 +25,7 @@ from benchmark_cluster import Processes, cluster
 
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.engine.cluster import open_cluster
-from precision_tool.lib.io.local_files import TEMPORARY
+from precision_tool.lib.io.writing import TEMPORARY
 from precision_tool.lib.study.preparing import StudyOptions
 from precision_tool.lib.study.study import run_study
 

@@ -50,9 +50,8 @@ from precision_tool.lib.graph.catalog import RunFolder, find_run_graphs
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.graph.overview import overview
 from precision_tool.lib.inspect.named_tensors import named_value, pair_up, split_slot, tensors_of_file, view_of
-from precision_tool.lib.io.cache_files import OddCacheError
-from precision_tool.lib.io.files import signature_of
-from precision_tool.lib.io.writing import read_small_json
+from precision_tool.lib.io.cache import OddCacheError
+from precision_tool.lib.io.files import read_small_json, signature_of
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.pairing.selection import parse_ids, parse_range
 from precision_tool.lib.present.evidence.passports import pair_json

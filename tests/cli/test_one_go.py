@@ -15,7 +15,7 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph import choice
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.io.local_files import LocalFile
+from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings

@@ -17,8 +17,7 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, Usa
 from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.formats.ge_graph_tree import is_json, read_graph_bytes
 from precision_tool.lib.graph.choice import GraphChooser
-from precision_tool.lib.io.files import exists, folder_exists, is_file, open_binary
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.selection import OpIds, OpNames, OpRange
 from precision_tool.lib.results.columns import METRIC_COLUMNS

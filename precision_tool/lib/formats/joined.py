@@ -10,7 +10,7 @@ from types import TracebackType
 import numpy as np
 
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.store import StoredFile
+from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import Access, Tensor
 from precision_tool.lib.numbers import data_types
 

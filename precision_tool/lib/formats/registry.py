@@ -9,7 +9,7 @@ from precision_tool.lib.formats.npy import read_npy_file
 from precision_tool.lib.formats.statistics_csv import looks_like_statistics, read_statistics
 from precision_tool.lib.formats.tfdbg_event import looks_like_event, read_tensor_event
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.store import StoredFile
+from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import OpDump
 
 

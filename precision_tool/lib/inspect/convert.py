@@ -21,9 +21,8 @@ from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.inspect.decoded_npy import write_lines, write_npy
-from precision_tool.lib.io.files import folder_exists, real_path, size_of
-from precision_tool.lib.io.local_files import own_prefix, remove_leftovers
-from precision_tool.lib.io.writing import atomic_text, place_of_worker, remove_places
+from precision_tool.lib.io.files import atomic_text, folder_exists, real_path, size_of
+from precision_tool.lib.io.writing import own_prefix, place_of_worker, remove_leftovers, remove_places
 from precision_tool.lib.model.run import DumpFile, Run
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 from precision_tool.lib.numbers import data_types

@@ -22,9 +22,8 @@ from precision_tool.lib.checks.fusion_bisect import FlakyCheckError
 from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_switch import Switches, parse_switches, text_to_write
-from precision_tool.lib.io.files import read_text
-from precision_tool.lib.io.local_files import could_be_path, lock_folder, open_to_write
-from precision_tool.lib.io.writing import only_writer, rewrite_text
+from precision_tool.lib.io.files import could_be_path, open_to_write, read_text
+from precision_tool.lib.io.writing import lock_folder, only_writer, rewrite_text
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.shell.switch_files import SwitchFile
 from precision_tool.lib.toolkit.runner import end_group

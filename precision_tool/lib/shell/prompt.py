@@ -33,8 +33,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from precision_tool.lib.errors import PrecisionToolError, UsageError
-from precision_tool.lib.io.files import folder_exists, is_folder
-from precision_tool.lib.io.local_files import history_file
+from precision_tool.lib.io.files import folder_exists, history_file, is_folder
 from precision_tool.lib.numbers.layouts import known_layouts
 from precision_tool.lib.present.banner import banner, command_list
 from precision_tool.lib.present.console import THEMES, ReportConsole

@@ -16,7 +16,7 @@ from precision_tool.lib.engine.cluster import ClusterExecutor
 from precision_tool.lib.engine.scheduler import Progress, Resources, WorkStoppedError, cores
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.io.cache_files import CacheFiles
+from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.names import flatten

@@ -20,7 +20,7 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.choice import GraphChooser
-from precision_tool.lib.io.cache_files import CacheFiles
+from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.finding import Finding, FindingKind
 from precision_tool.lib.model.graph import GraphFile

@@ -8,7 +8,7 @@ from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.io.local_files import hold_files_open
+from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.results.noise import NoiseFloor
 from precision_tool.lib.session import Session
@@ -59,7 +59,7 @@ def compare_sides(
     return analyses
 
 
-@hold_files_open()
+@shared_open_files()
 def _run_vc(session: Session, args: argparse.Namespace, output: Output) -> int:
     options = compare_options(args)
     analyses = compare_sides(session, args, output, options)

@@ -15,8 +15,7 @@ from precision_tool.lib.inspect.convert import (
     convert_files,
 )
 from precision_tool.lib.inspect.named_tensors import split_slot
-from precision_tool.lib.io.files import exists, folder_exists, real_path
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text, exists, folder_exists, real_path
 from precision_tool.lib.numbers.layouts import known_layouts
 from precision_tool.lib.present import tensors as report
 from precision_tool.lib.present.progress import ProgressReport

@@ -173,7 +173,7 @@ def _tell(session: Session, args: argparse.Namespace, output: Output, study: Stu
 
 def _redump(session: Session, study: Study, budget: int) -> tuple[Redump | None, str]:
     """What to dump whole next, and the file with the settings for it; None if no statistics ask for it."""
-    from precision_tool.lib.io.writing import atomic_text
+    from precision_tool.lib.io.files import atomic_text
     from precision_tool.lib.study.redump import plan_redump
 
     redump = None if study.statistics is None else plan_redump(study.statistics, budget, study.names)

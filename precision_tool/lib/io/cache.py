@@ -1,4 +1,8 @@
-"""What tells the files of a folder from what lay there before."""
+"""Cache files: what was worked out from a large file, kept until that file changes.
+
+A cache file is told by the path and the signature of its source and guarded by a checksum. It is never trusted: what
+is odd about it makes it worthless and no more. Whoever reads its contents checks them as if somebody had made them up.
+"""
 
 from __future__ import annotations
 
@@ -17,31 +21,9 @@ from pathlib import Path
 
 from precision_tool import __version__
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.io.files import signature_of, store_of
-from precision_tool.lib.io.local_files import LocalFile, may_change_unseen
-from precision_tool.lib.io.store import Signature
-
-#: Of files that a server has to be asked of one by one so many are, of a folder, spread evenly.
-_LOOKED_AT = 256
-
-
-def looked_at(folder: str, file_names: Sequence[str]) -> tuple[int, str]:
-    """How many bytes the files have, and what changes when they do: names of all, and their contents as far
-    as the store tells (sizes, times, tags).
-
-    Where each would be a request of its own (HTTP), only some are asked for: what is put in the place of a file under
-    the same name may then go unnoticed, and the bytes are an estimate.
-    """
-    digest = hashlib.sha256("\0".join(file_names).encode("utf-8", "surrogateescape"))
-    store = store_of(folder)
-    chosen = file_names if store.lists_sizes else file_names[:: -(-len(file_names) // _LOOKED_AT) or 1]
-    known = list(store.contents_of(folder, chosen))
-    digest.update(repr(known).encode())
-    return sum(contents[0] for contents in known) * len(file_names) // max(len(chosen), 1), digest.hexdigest()
-
-
-# --- Cache files: what was worked out from a large file, kept until that file changes ---
-
+from precision_tool.lib.io.files import may_change_unseen, signature_of, store_of
+from precision_tool.lib.io.local import LocalFile
+from precision_tool.lib.io.stores import Signature
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +33,8 @@ _MAGIC = b"PTcache\n"
 #: Magic, version, signature of the source, length of what follows, checksum of all but itself.
 HEADER = struct.Struct("<8sI5qQ32s")
 SUFFIX = ".ptcache"
+#: Of files that a server has to be asked of one by one so many are, of a folder, spread evenly.
+_MAX_REQUESTS = 256
 #: All cache files together; the oldest go first.
 MAX_FILES, MAX_BYTES = 64, 512 << 20
 #: Files that were being written this long ago (s) never will be finished.
@@ -168,3 +152,18 @@ def _tidy(folder: Path) -> None:
         if number >= MAX_FILES or (number and total > MAX_BYTES):
             with suppress(OSError):
                 os.unlink(path)
+
+
+def folder_fingerprint(folder: str, file_names: Sequence[str]) -> tuple[int, str]:
+    """Return how many bytes the files have, and what changes when they do: names of all, and their contents as far
+    as the store tells (sizes, times, tags).
+
+    Where each would be a request of its own (HTTP), only some are asked for: what is put in the place of a file under
+    the same name may then go unnoticed, and the bytes are an estimate.
+    """
+    digest = hashlib.sha256("\0".join(file_names).encode("utf-8", "surrogateescape"))
+    store = store_of(folder)
+    chosen = file_names if store.lists_sizes else file_names[:: -(-len(file_names) // _MAX_REQUESTS) or 1]
+    signatures = list(store.content_signatures(folder, chosen))
+    digest.update(repr(signatures).encode())
+    return sum(signature[0] for signature in signatures) * len(file_names) // max(len(chosen), 1), digest.hexdigest()

@@ -1,8 +1,12 @@
-"""The interface of a place of files: with it dumps, graphs and results are read from it as from a disk.
+"""The interface of a store: a place of files from which dumps, graphs and results are read as from a disk.
+
+Third parties add one by a Python entry point of the group `precision_tool.stores`: its name is the scheme of the URLs
+(`vault` for `vault://host/run`), its value a `Store` class, which is called with the path of the first URL of a host.
+`files.store_of` finds it; fsspec has the schemes that nobody else has. This module runs on Python 3.7.
 
 Paths are absolute and have `/` between their parts, whatever the place is made of. Errors are those of `errors`:
 DataNotFoundError for what is not there, FormatError for what is there and cannot be read, OutputError for what cannot
-be written. This module runs on Python 3.7.
+be written.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from typing import NamedTuple, Tuple
 #: What changes when a file does: size, modification and change time (ns since 1970), number and place of the file.
 Signature = Tuple[int, int, int, int, int]
 #: What changes when the bytes of a file do: size, modification time (ns since 1970), and what else its store tells.
-Contents = Tuple[int, ...]
+ContentSignature = Tuple[int, ...]
 
 
 class Kind(str, Enum):
@@ -122,15 +126,15 @@ class Store(ABC):
     def entries(self, folder: str) -> Sequence[Entry]:
         """What a folder holds, in the order of the names. DataNotFoundError for what is no folder."""
 
-    def of_contents(self, stat: Stat) -> Contents:
-        """Return what changes when the bytes of a file do, the same from every machine: size, time and the like."""
+    def content_signature(self, stat: Stat) -> ContentSignature:
+        """Return what changes when the bytes of a file do and is the same from every machine: size, time and tags."""
         return stat.signature[:2]
 
-    def contents_of(self, folder: str, file_names: Sequence[str]) -> Iterator[Contents]:
-        """The same of files in a folder, the size first; (0, 0) for one that is gone."""
+    def content_signatures(self, folder: str, file_names: Sequence[str]) -> Iterator[ContentSignature]:
+        """Return those of files in a folder, the size first; (0, 0) for one that is gone."""
         for name in file_names:
             stat = self.stat(posixpath.join(folder, name))
-            yield (0, 0) if stat is None else self.of_contents(stat)
+            yield (0, 0) if stat is None else self.content_signature(stat)
 
     @abstractmethod
     def create(self, path: str, *, place: str = "") -> NewFile:
