@@ -19,6 +19,7 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats.npy import NpyWriter, read_npy
 from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib import extensions
 from precision_tool.lib.io import files
 from precision_tool.lib.io.files import (
     check_folder,
@@ -208,6 +209,7 @@ class TestEntryPointStore(StoreContract):
         (info / "entry_points.txt").write_text("[precision_tool.stores]\nvault = vault_store:VaultStore\n")
         monkeypatch.syspath_prepend(site)
         monkeypatch.setattr(files, "_remote", {})
+        monkeypatch.setattr(extensions, "_installed", extensions._installed.__wrapped__)  # without its cache
 
     def make(self, folder: Path) -> Store:
         self.root = path_of("vault://safe/run")
