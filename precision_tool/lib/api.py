@@ -6,12 +6,13 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TextIO
 
-from precision_tool.lib import urls
 from precision_tool.lib.checks.analysis import analyse
 from precision_tool.lib.compare.folders import CompareOptions, compare_sides
 from precision_tool.lib.engine.scheduler import Progress, Resources
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import PathLike
 from precision_tool.lib.present.comparison import CompareResult
 from precision_tool.lib.present.console import ReportConsole
 from precision_tool.lib.results.noise import with_noise
@@ -19,7 +20,6 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.shell.commands.base import Output
 from precision_tool.lib.shell.commands.registry import load_command
-from precision_tool.lib.user_files import PathLike
 from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.words import find_word
 

@@ -12,8 +12,8 @@ import subprocess
 import sys
 from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO
 
-from precision_tool.lib import urls
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.io import urls
 from precision_tool.lib.settings import Settings
 from precision_tool.lib.words import Word
 

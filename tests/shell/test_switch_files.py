@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from precision_tool.lib.io.writing import only_writer, rewrite_text
 
 from precision_tool import tf_config
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
@@ -15,8 +16,6 @@ from precision_tool.lib.formats.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH
 from precision_tool.lib.shell.bisect_runner import edit_alone
 from precision_tool.lib.shell.switch_files import LAST, find_switch_file, script_lines
 from precision_tool.lib.storage import files
-from precision_tool.lib.storage.files import only_writer
-from precision_tool.lib.storage.writing import rewrite_text
 from precision_tool.lib.workspace import Workspace
 
 

@@ -17,8 +17,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from precision_tool.lib.arguments import Parser, PlainCommand, print_line
 from precision_tool.lib.collect.mixlist import write_whole
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError, shown
+from precision_tool.lib.io.files import read_text
 from precision_tool.lib.settings import Settings
-from precision_tool.lib.user_files import read_text
 from precision_tool.lib.workspace import Workspace
 
 FILE_NAME = "acl.json"

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.arguments import escaped
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.storage.stores import read_bytes
+from precision_tool.lib.io.files import read_bytes
 
 #: The functions get whole tensors: of both sides together as many bytes, decoded, at most.
 MAX_BYTES = 4 << 30

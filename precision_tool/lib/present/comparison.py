@@ -13,13 +13,14 @@ import numpy as np
 import numpy.typing as npt
 from rich.console import Console
 
-from precision_tool.lib import urls
 from precision_tool.lib.checks.agreement import ops_of
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.checks.first_fault import find_first_fault
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, Leaf, diagnose_leaf, leaves_of
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import PathLike
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.present.compare import finding_panel, leaf_title, overview_lines
@@ -28,7 +29,6 @@ from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.present.verdict_json import told
 from precision_tool.lib.results.columns import METRIC_FIELDS
 from precision_tool.lib.results.result_csv import write_result
-from precision_tool.lib.user_files import PathLike
 from precision_tool.lib.verdict.model import Verdict
 
 if TYPE_CHECKING:

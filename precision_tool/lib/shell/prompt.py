@@ -33,6 +33,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.io.files import folder_exists, history_file, is_folder
 from precision_tool.lib.numbers.layouts import known_layouts
 from precision_tool.lib.present.banner import banner, command_list
 from precision_tool.lib.present.console import THEMES, ReportConsole
@@ -45,8 +46,6 @@ from precision_tool.lib.shell.completion import Names
 from precision_tool.lib.shell.own_commands import OF_THE_PROMPT, OWN, data_parser, exit_parser, families, refresh_parser
 from precision_tool.lib.shell.prompt_settings import KEPT_SETTABLES, KNOBS, Knobs, on_or_off
 from precision_tool.lib.shell.word_sets import quoted, word_set
-from precision_tool.lib.storage.stores import folder_exists
-from precision_tool.lib.user_files import history_file, is_folder
 from precision_tool.lib.words import WORDS, Word, find_word
 
 DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130

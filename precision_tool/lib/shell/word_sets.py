@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import cmd2
 from cmd2.argparse_completer import ArgparseCompleter
 
+from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.shell.commands.base import Completion, Parser, completion_of
 from precision_tool.lib.shell.commands.registry import load_command
-from precision_tool.lib.storage.stores import folder_exists
 from precision_tool.lib.words import Word
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from precision_tool.lib.checks.analysis import Analysis, tell_overflow
 from precision_tool.lib.checks.casts import cast_pairs
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
+from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.model.finding import CheckResult, FindingKind
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.results.result_csv import write_own_errors
@@ -24,7 +25,6 @@ from precision_tool.lib.shell.commands.compare_parsers import ac_parser
 from precision_tool.lib.shell.commands.compare_screen import finish, finish_without_benchmark
 from precision_tool.lib.shell.commands.study import check_no_study, run_study_command
 from precision_tool.lib.shell.commands.toolkit import engine_of
-from precision_tool.lib.storage.kept_open import files_kept_open
 from precision_tool.lib.verdict.stored import newest_verdicts
 from precision_tool.lib.workspace import typed_path
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # the verdict is loaded when it is asked for
     from precision_tool.lib.verdict.stored import StoredVerdict
 
 
-@files_kept_open()
+@shared_open_files()
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.all:
         return run_study_command(session, args, output)

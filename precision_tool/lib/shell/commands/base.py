@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from precision_tool.lib import urls
 from precision_tool.lib.arguments import Parser as Parser
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.io import urls
 from precision_tool.lib.present.text import plain, shown_reason
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS

@@ -9,6 +9,7 @@ from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.result_source import newer_than
 from precision_tool.lib.errors import FormatError
+from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.results.noise import NoiseFloor
 from precision_tool.lib.session import Session
@@ -18,7 +19,6 @@ from precision_tool.lib.shell.commands.compare_parsers import vc_parser, vcs_par
 from precision_tool.lib.shell.commands.compare_screen import finish, finish_mapping
 from precision_tool.lib.shell.commands.toolkit import ask_toolkit, engine_of
 from precision_tool.lib.sources.kinds import kind_at
-from precision_tool.lib.storage.kept_open import files_kept_open
 
 
 def compare_sides(
@@ -55,7 +55,7 @@ def compare_sides(
     return analyses
 
 
-@files_kept_open()
+@shared_open_files()
 def _run_vc(session: Session, args: argparse.Namespace, output: Output) -> int:
     options = compare_options(args)
     analyses = compare_sides(session, args, output, options)

@@ -10,6 +10,7 @@ from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_p
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
 from precision_tool.lib.formats.fusion_switch import text_to_write
+from precision_tool.lib.io.files import real_path
 from precision_tool.lib.present import fusion as report
 from precision_tool.lib.present.text import counted, plain
 from precision_tool.lib.session import Session
@@ -30,7 +31,6 @@ from precision_tool.lib.shell.commands.fusion_switches import (
     sections_of,
     seen_passes,
 )
-from precision_tool.lib.storage.stores import real_path
 
 
 def bisect(session: Session, args: argparse.Namespace, output: Output) -> int:

@@ -10,6 +10,7 @@ from precision_tool.lib.checks.comparing import compare, fusion_pair
 from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_switch import Switches
+from precision_tool.lib.io.files import is_folder, list_folder
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.pairing.fusion_pair import Fusion
 from precision_tool.lib.present import fusion as report
@@ -34,7 +35,6 @@ from precision_tool.lib.shell.commands.fusion_switches import (
 )
 from precision_tool.lib.shell.switch_files import script_lines
 from precision_tool.lib.sources.walk import nothing_below
-from precision_tool.lib.storage.stores import is_folder, list_folder
 from precision_tool.lib.verdict.blame import blame_compared
 from precision_tool.lib.verdict.blamed import Blame, Verdict
 from precision_tool.lib.workspace import shown_path

@@ -10,6 +10,7 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.inspect.convert import Source, find_sources
 from precision_tool.lib.inspect.named_tensors import NamedTensor, tensors_of_file, tensors_of_pair
+from precision_tool.lib.io.files import exists, folder_exists
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.present.op import run_name
 from precision_tool.lib.present.text import plain
@@ -20,7 +21,6 @@ from precision_tool.lib.shell.commands.pytorch import PytorchName
 from precision_tool.lib.sources.kinds import kind_at
 from precision_tool.lib.sources.names import parse_dump_name
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, parse_status_name
-from precision_tool.lib.storage.stores import exists, folder_exists
 from precision_tool.lib.workspace import lies_in, shown_path
 
 

@@ -12,13 +12,13 @@ from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.inspect.convert import Origins, Source
 from precision_tool.lib.inspect.named_tensors import NamedTensor
+from precision_tool.lib.io.files import exists, is_folder
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.wording import first_of
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import Completion, Output, Parser, completes
 from precision_tool.lib.sources.names import is_number, parse_dump_name
 from precision_tool.lib.sources.walk import find_named
-from precision_tool.lib.storage.stores import exists, is_folder
 
 #: Of many outputs as many are named.
 _LISTED = 8

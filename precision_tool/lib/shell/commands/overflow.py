@@ -12,6 +12,8 @@ from precision_tool.lib.checks.overflow_search import statuses_asked_for
 from precision_tool.lib.collect.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
 from precision_tool.lib.engine.scheduler import Resources
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
+from precision_tool.lib.io.files import folder_exists
+from precision_tool.lib.io.writing import why_no_file
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.present import overflow as report
 from precision_tool.lib.present.fusion import script_block
@@ -35,8 +37,6 @@ from precision_tool.lib.shell.commands.base import (
 )
 from precision_tool.lib.shell.commands.toolkit import add_engine, engine_of, overflow_by_toolkit, show_overflow
 from precision_tool.lib.shell.switch_files import helper_lines, option_lines
-from precision_tool.lib.storage.stores import folder_exists
-from precision_tool.lib.storage.writing import why_no_file
 from precision_tool.lib.verdict.checked_ops import recompute_overflow
 from precision_tool.lib.workspace import shown_path
 

@@ -18,6 +18,7 @@ from precision_tool.lib.inspect.named_tensors import (
     tensors_of_pair,
     view_of,
 )
+from precision_tool.lib.io.files import size_of
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.pytorch import OUTPUT, H5Value
@@ -40,7 +41,6 @@ from precision_tool.lib.shell.commands.base import (
 )
 from precision_tool.lib.shell.commands.named import Named, note_others
 from precision_tool.lib.sources.h5_files import PYTORCH
-from precision_tool.lib.storage.stores import size_of
 from precision_tool.lib.workspace import lies_in, shown_path
 
 

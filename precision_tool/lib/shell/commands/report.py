@@ -8,6 +8,7 @@ import posixpath
 from precision_tool.lib.checks.comparing import read_results
 from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.shell.commands.base import (
@@ -19,7 +20,6 @@ from precision_tool.lib.shell.commands.base import (
     add_graph,
     completes,
 )
-from precision_tool.lib.storage.stores import folder_exists
 from precision_tool.lib.verdict.stored import newest_verdicts, read_beside, read_verdict
 from precision_tool.lib.workspace import shown_path
 

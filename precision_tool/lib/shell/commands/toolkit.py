@@ -13,6 +13,16 @@ from typing import TYPE_CHECKING
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.formats.ge_graph_tree import is_json
+from precision_tool.lib.io.files import (
+    atomic_text,
+    exists,
+    folder_exists,
+    is_file,
+    open_binary,
+    open_text,
+    real_path,
+    size_of,
+)
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.present.text import byte_size, plain
@@ -29,8 +39,6 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile
-from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.storage.stores import exists, folder_exists, is_file, open_binary, open_text, real_path, size_of
 from precision_tool.lib.workspace import lies_in, shown_path
 
 if TYPE_CHECKING:  # what compares, or decodes, takes long to load
