@@ -126,7 +126,7 @@ def pairs_of(data: Path) -> list[Pair]:
     inputs = find_inputs(str(data / "npu" / "debug_0"), str(data / "tf" / "dump"))
     pairs: list[Pair] = []
     for position, leaf in enumerate(inputs.run.leaves):
-        pairs += match_leaf(leaf, inputs, position, None, GraphChooser())[0]
+        pairs += match_leaf(leaf, inputs, position, GraphChooser())[0]
     return [pair for pair in pairs if pair.status is Status.COMPARED]
 
 
@@ -175,7 +175,7 @@ def bench_compare(folder: Path, nbytes: int, workers: int, repeats: int) -> None
 
     def compare() -> object:
         npu, golden = data / "npu" / "debug_0", data / "tf" / "dump"
-        return compare_folders(str(npu), str(golden), executor=pool, workers=workers)
+        return compare_folders(str(npu), str(golden), resources=Resources(workers, pool))
 
     with ProcessPoolExecutor(workers) as pool:
         list(pool.map(plain_compare, [[pairs[-1]]] * workers))

@@ -24,6 +24,7 @@ from unittest.mock import patch
 import numpy as np
 
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.io import cache as fingerprint
 from precision_tool.lib.io.local import LocalStore
 from precision_tool.lib.report.study import write_study
@@ -172,7 +173,7 @@ def client(size: Size, folder: str, table: str) -> None:
     print(f"  {len(prepared.plans):,} dump folders, {prepared.nbytes / 1e12:.2f} TB claimed, {len(tasks):,} tasks")
     with open_journal(folder) as journal:
         runner = Runner(prepared, options(), journal)
-        timed("what the journal knows", lambda: runner.run(no_executor, 1))
+        timed("what the journal knows", lambda: runner.run(THIS_THREAD))
         states = runner.final_states()
         votes = timed("verdict: votes", lambda: runner.votes(states))
         conclusion = timed("verdict: conclusion", lambda: conclude(states, votes))

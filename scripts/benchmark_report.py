@@ -16,6 +16,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from precision_tool import open_data
+from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.report.making import make_report
 from precision_tool.lib.verdict.stored import read_beside
 
@@ -58,12 +59,11 @@ def bench_report(folder: Path) -> None:
 def write(data: Path, path: Path) -> str:
     """Time and memory of writing a report on a result that is in memory."""
     session = open_data(str(data / "precision_data"))
-    analyses = session.results()
-    verdicts = [read_beside(one.path) for one in analyses]
+    diagnoses = [Diagnosis(analysis=one.analysis, kept=read_beside(one.path)) for one in session.results()]
     session.run_graphs()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start, cpu = time.perf_counter(), time.process_time()
-    make_report(session, analyses, verdicts, str(path))
+    make_report(session, diagnoses, str(path))
     wall, cpu = time.perf_counter() - start, time.process_time() - cpu
     memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return f"written in {wall:.2f} s ({cpu:.2f} s of one core), {memory:.0f} MB more memory"

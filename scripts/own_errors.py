@@ -15,6 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
+from precision_tool.lib.checks.comparing import compare
+from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, diagnose_leaf, leaves_alone, leaves_of
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict.judgement import OpJudgement, State
@@ -52,11 +54,12 @@ def figures_of(name: str, ops: Sequence[OpJudgement]) -> Figures:
 def judged(data: Path, work: str) -> list[OpJudgement]:
     """Every op of the run under test, judged beside the benchmark where there is one."""
     session = Session(load_settings({"data": str(data), "work": work}))
-    if session.has_dump_alone():
-        verdicts = [*session.verdicts_alone()]
+    if session.data.has_dump_alone():
+        leaves = leaves_alone(session.data)
     else:
-        verdicts = [one for one in session.verdicts(session.compare(None, None, None, 0.98, 0)) if one is not None]
-    return [op for verdict in verdicts for op in verdict.ops]
+        leaves = leaves_of(session.data, compare(session.data))
+    diagnoses = [diagnose_leaf(leaf, DiagnoseOptions(compares=False)) for leaf in leaves]
+    return [op for diagnosis in diagnoses if diagnosis.judged is not None for op in diagnosis.judged.ops]
 
 
 def lines(found: Sequence[Figures]) -> Iterable[str]:

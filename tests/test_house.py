@@ -14,7 +14,9 @@ import pytest
 import precision_tool
 from precision_tool import tf_config
 from precision_tool.cli import DEPENDENCIES, main
+from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.formats.fusion_passes import ON_BY_NAME
+from precision_tool.lib.session import Session
 from precision_tool.lib.settings import CONFIG_FILE, SETTING_NAMES, read_settings_file
 from precision_tool.lib.words import WORDS, find_word
 
@@ -153,9 +155,10 @@ def test_files_are_read_by_the_stores_alone() -> None:
     assert {place for places in named.values() for place in places} == set(ON_THE_SYSTEM)
 
 
-def test_session_hands_on_what_other_rooms_do() -> None:
-    """It is a cache with named invalidation: what grows belongs into the room that does the work."""
-    assert len((REPO / "precision_tool/lib/session.py").read_text("utf-8").splitlines()) < 300
+def test_a_session_is_a_plain_object_with_few_names() -> None:
+    """It holds settings, the data folder and caches: what grows belongs into the room that does the work."""
+    assert (Session.__bases__, DataFolder.__subclasses__()) == ((object,), [])
+    assert sum(not name.startswith("_") for name in vars(Session)) <= 24
 
 
 def test_this_python_is_one_that_the_analysis_runs_on() -> None:

@@ -25,7 +25,7 @@ LOADED = (
     "precision_tool.lib.session",
     "precision_tool.lib.present.console",
     "precision_tool.lib.shell.commands.analyse",
-    "precision_tool.lib.verdict.of_results",
+    "precision_tool.lib.diagnose.pipeline",
     "precision_tool.lib.present.verdict",
 )
 

@@ -101,7 +101,7 @@ def test_a_graph_is_chosen_anew_when_its_folder_changed(tmp_path: Path) -> None:
     session = Session(load_settings({"data": data, "work": None}))
     (run_graph, *_) = session.run_graphs()
     assert run_graph.leaf is not None
-    chooser = session.graph_chooser()
+    chooser = session.data.graph_chooser()
     assert chooser.of(run_graph.leaf).file.path == run_graph.file.path
     Path(run_graph.file.path).unlink()
     with pytest.raises(DataNotFoundError):

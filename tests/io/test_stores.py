@@ -14,12 +14,12 @@ import pytest
 from memory_store import MemoryStore
 from range_server import serving
 
+from precision_tool.lib import extensions
 from precision_tool.lib.api import compare
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats.npy import NpyWriter, read_npy
 from precision_tool.lib.formats.registry import open_op_dump
-from precision_tool.lib import extensions
 from precision_tool.lib.io import files
 from precision_tool.lib.io.files import (
     check_folder,

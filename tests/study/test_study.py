@@ -31,7 +31,6 @@ from precision_tool.lib.study import running
 from precision_tool.lib.study import study as study_module
 from precision_tool.lib.study.conclusion import Ground, Reach
 from precision_tool.lib.study.journal import open_journal
-from precision_tool.lib.study.leaves import parse_numbers
 from precision_tool.lib.study.plan import Judging, LeafOptions, Task, made_by
 from precision_tool.lib.study.preparing import StudyOptions, prepare
 from precision_tool.lib.study.study import Runner, Study, run_study
@@ -158,11 +157,11 @@ def test_ctrl_c_keeps_what_is_done_and_the_next_study_goes_on(kernel: tuple[Path
 
 def test_only_the_steps_and_ranks_that_are_wanted(kernel: tuple[Path, RanksTruth], tmp_path: Path) -> None:
     root, truth = kernel
-    found = studied(root, truth, tmp_path / "work", steps=parse_numbers("0"), ranks=parse_numbers("1-"))
+    found = studied(root, truth, tmp_path / "work", steps="0", ranks="1-")
     assert (found.steps, found.ranks) == ((0,), (1, 2))
     assert found.conclusion.culprit is None
     with pytest.raises(UsageError, match="there are steps 0 to 2 of ranks 0 to 2"):
-        studied(root, truth, tmp_path / "work", steps=parse_numbers("7"))
+        studied(root, truth, tmp_path / "work", steps="7")
 
 
 def test_damaged_files_and_graphs_are_told_and_the_rest_is_done(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from precision_tool.lib.errors import FormatError
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict.model import Cause, Verdict
-from precision_tool.lib.verdict.stored import read_beside, read_verdict
+from precision_tool.lib.verdict.stored import newest_verdicts, op_verdicts, read_beside, read_verdict
 
 
 @pytest.fixture
@@ -129,16 +129,16 @@ def test_a_data_folder_may_be_moved(judged: Path) -> None:
     (judged / "precision_data").rename(moved)
     session = Session(load_settings({"data": str(moved)}))
     (run,) = session.run_graphs()
-    assert session.judged_ops(run)["one/MatMul"].is_wrong
+    assert op_verdicts(session.workspace, run)["one/MatMul"].is_wrong
 
 
 def test_without_a_benchmark_it_is_kept_too(tmp_path: Path) -> None:
     layers().with_part("one/MatMul", wrong=negated).write(tmp_path / "precision_data", benchmark=False)
     tool("ac", cwd=tmp_path)
     session = Session(load_settings({"data": str(tmp_path / "precision_data")}))
-    (kept,) = session.stored_verdicts()
+    (kept,) = newest_verdicts(session.workspace)
     assert kept.as_verdict().culprit == "one/MatMul"
-    assert session.has_dump_alone()
+    assert session.data.has_dump_alone()
     assert "one/MatMul (MatMulV2)" in tool("ac", cwd=tmp_path).text
 
 

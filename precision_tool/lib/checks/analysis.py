@@ -47,10 +47,10 @@ class Analysis:
 
     path: str
     threshold: float
-    rows: Sequence[Row]
-    ops: Sequence[OpAgreement]
+    rows: Sequence[Row] = field(repr=False)
+    ops: Sequence[OpAgreement] = field(repr=False)
     overview: Overview
-    findings: Sequence[Finding]
+    findings: Sequence[Finding] = field(repr=False)
     choice: ColumnChoice = field(default_factory=ColumnChoice)
     leaf: LeafResult | None = None
     source: ResultSource | None = None

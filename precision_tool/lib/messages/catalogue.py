@@ -239,9 +239,9 @@ def _is_set(value: Field) -> bool:
 def _shown(value: Field, form: str, language: str) -> str:
     word, _, argument = form.partition(" ")
     if word == "count":
-        return f"{value:,} {_noun(value, argument)}"
+        return f"{value:,} " + _noun(value, argument)
     if word == "plural":
-        return argument.split("|")[value != 1]
+        return argument.split("|")[int(value != 1)]
     if word == "percent":
         return percent(value)
     if word == "bytes":

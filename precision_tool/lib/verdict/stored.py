@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,11 @@ from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.reason import read_reason
 from precision_tool.lib.model.wording import without_nan
-from precision_tool.lib.results.result_files import find_results, results_in
+from precision_tool.lib.results.result_files import find_results, newest_results, results_in
 from precision_tool.lib.workspace import Workspace
 
 if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
+    from precision_tool.lib.graph.catalog import RunGraph
     from precision_tool.lib.verdict.decide import Judged
     from precision_tool.lib.verdict.model import Verdict
 
@@ -232,13 +233,23 @@ def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
             yield _read(path)[1]
 
 
-def newest_verdicts(results: Iterable[str], space: Workspace) -> list[StoredVerdict]:
-    """The verdicts on the newest results; without results those of the newest dump that was judged alone."""
-    paths = list(results)
+def newest_verdicts(space: Workspace) -> list[StoredVerdict]:
+    """Return the verdicts on the newest results; without results those of the newest dump that was judged alone."""
+    paths: list[str] = []
+    with suppress(PrecisionToolError):  # no comparison yet
+        paths = newest_results(space)
     if paths:
         return [one for path in paths if (one := read_beside(path)) is not None]
     alone = [(posixpath.basename(one.path).rpartition("_")[0], one) for one in stored_verdicts(space)]
     return [one for time, one in alone if time == alone[0][0]]
+
+
+def op_verdicts(space: Workspace, run: RunGraph) -> Mapping[str, JudgedOp]:
+    """Return what the newest verdicts say of each op of a run, by name; {} where none is of it."""
+    if run.leaf is None:
+        return {}
+    of_run = (verdict.ops_of(run.leaf.path, run.file.path) for verdict in newest_verdicts(space))
+    return next(filter(None, of_run), {})
 
 
 def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:

@@ -18,18 +18,19 @@ from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.results.result_csv import write_own_errors
 from precision_tool.lib.results.result_files import named_result
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.commands.base import Command, Output, cluster_of
+from precision_tool.lib.shell.commands.base import Command, Output, cluster_of, resources_of
 from precision_tool.lib.shell.commands.compare import compare_sides, read_results
 from precision_tool.lib.shell.commands.compare_options import measure_options, noise_floor_of
 from precision_tool.lib.shell.commands.compare_parsers import ac_parser
 from precision_tool.lib.shell.commands.compare_screen import finish, finish_without_benchmark
 from precision_tool.lib.shell.commands.study import check_no_study, run_study_command
 from precision_tool.lib.shell.commands.toolkit import engine_of
+from precision_tool.lib.verdict.stored import newest_verdicts
 from precision_tool.lib.workspace import typed_path
 
 if TYPE_CHECKING:  # the verdict is loaded when it is asked for
     from precision_tool.lib.checks.comparing import OtherRun
-    from precision_tool.lib.verdict.decide import Judged
+    from precision_tool.lib.diagnose.pipeline import Diagnosis
     from precision_tool.lib.verdict.since import Since
     from precision_tool.lib.verdict.stored import StoredVerdict
 
@@ -53,43 +54,45 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     analyses: Sequence[Analysis] = []
     lack: NoBenchmarkError | None = None
     other: OtherRun | None = None
-    if compares or (args.file is None and session.has_dump_alone()):
+    if compares or (args.file is None and session.data.has_dump_alone()):
         try:
             options = replace(measure_options(args), extremes=True, beside=cast_pairs)
             analyses = compare_sides(session, args, output, options)
             other = _compare_other(session, args, output)
         except NoBenchmarkError as error:
-            if not session.kind().has_graph:
+            if not session.data.kind().has_graph:
                 raise
             lack = error  # the NPU's dump alone tells something too
     else:
         analyses = read_results(session, args.file, args.threshold, "ac -c", noise_floor_of(session, args))
     from precision_tool.lib.checks.run_checks import all_checks
 
-    checks = all_checks(session, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
-    from precision_tool.lib.verdict.told import with_verdicts
+    checks = all_checks(session.data, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
+    from precision_tool.lib.verdict.checked_ops import with_verdicts
 
-    analyses, kept = _verdicts(session, args, output, analyses, is_alone=lack is not None)
-    verdicts = [None if one is None else one.as_verdict() for one in kept]
-    judged = {op.name: op for one in kept if one is not None for op in one.runs[0].ops}
-    checks = [with_verdicts(check, judged) for check in checks]
+    diagnoses = _diagnoses(session, args, output, analyses, is_alone=lack is not None)
+    analyses = [one.analysis for one in diagnoses if one.analysis is not None]
+    verdicts = [None if one.kept is None else one.kept.as_verdict() for one in diagnoses]
+    op_verdicts = {op.name: op for one in diagnoses if one.kept is not None for op in one.kept.runs[0].ops}
+    checks = [with_verdicts(check, op_verdicts) for check in checks]
     if any(one is not None and one.run for one in verdicts):  # its next step says how that run is compared
         from precision_tool.lib.checks.comparing import forget_second_run
 
         forget_second_run(session.workspace)
-    held = _held_against(earlier, session, args, output, kept)
+    held = _held_against(earlier, session, args, output, diagnoses)
     if lack is not None:
         alone = [one for one in verdicts if one is not None]
         code = finish_without_benchmark(session, args, output, lack, checks, alone, held)
-        _report(session, args, output, analyses, kept, checks)
+        _report(session, args, output, diagnoses, checks)
         return code
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
             analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
+    diagnoses = [replace(one, analysis=analysis) for one, analysis in zip(diagnoses, analyses, strict=True)]
     code = finish(
         session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares, held=held, other=other
     )
-    _report(session, args, output, analyses, kept, checks)
+    _report(session, args, output, diagnoses, checks)
     return code
 
 
@@ -99,19 +102,16 @@ def _compare_other(session: Session, args: argparse.Namespace, output: Output) -
         return None
     from precision_tool.lib.checks.comparing import compare_other_run
 
-    workers = session.settings.workers if args.workers is None else args.workers
+    options = replace(measure_options(args), threshold=args.threshold, noise=noise_floor_of(session, args))
     with ProgressReport(output.err, "comparing the other run") as progress:
-        return compare_other_run(
-            session, args.threshold, workers, progress, measure_options(args), noise_floor_of(session, args)
-        )
+        return compare_other_run(session.data, options, resources_of(session, args, progress=progress))
 
 
 def _report(
     session: Session,
     args: argparse.Namespace,
     output: Output,
-    analyses: Sequence[Analysis],
-    kept: Sequence[StoredVerdict | None],
+    diagnoses: Sequence[Diagnosis],
     checks: Sequence[CheckResult],
 ) -> None:
     """Writes the report, where one was asked for."""
@@ -120,7 +120,7 @@ def _report(
     from precision_tool.lib.report.making import make_report
     from precision_tool.lib.shell.commands.report import tell_report
 
-    path = make_report(session, analyses, kept, args.report, graph=args.graph, checks=checks)
+    path = make_report(session, diagnoses, args.report, graph=args.graph, checks=checks)
     if not args.json:
         tell_report(path, output)
 
@@ -130,12 +130,12 @@ def _held_against(
     session: Session,
     args: argparse.Namespace,
     output: Output,
-    kept: Sequence[StoredVerdict | None],
+    diagnoses: Sequence[Diagnosis],
 ) -> Since | None:
     """What became of an earlier verdict; on the screen only where --since asked for it, else a note names it."""
     from precision_tool.lib.verdict.since import since
 
-    held = None if earlier is None else next((since(earlier, one) for one in kept if one is not None), None)
+    held = None if earlier is None else next((since(earlier, one.kept) for one in diagnoses if one.kept), None)
     if args.since is not None or held is None or args.json:
         return held
     if not held.is_same_dump:  # else nothing can have changed
@@ -151,8 +151,8 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
     """
     from precision_tool.lib.verdict.stored import read_verdict, stored_verdicts
 
-    if args.since is not None and not session.kind().has_graph:
-        session.kind().check_judged("ac: --since")
+    if args.since is not None and not session.data.kind().has_graph:
+        session.data.kind().check_judged("ac: --since")
     if args.since:
         found = read_verdict(named_result(session.workspace, args.since))
         if found.verdict["culprit"] is None:
@@ -160,7 +160,7 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
         return found
     if args.since is None and not compares:
         return None
-    todays = () if compares else tuple(session.stored_verdicts())
+    todays = () if compares else tuple(newest_verdicts(session.workspace))
     paths = {one.path for one in todays}
     known = (one for one in stored_verdicts(session.workspace) if one.path not in paths)
     earlier = next((one for one in known if one.verdict["culprit"] is not None), None)
@@ -178,53 +178,49 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
     return earlier
 
 
-def _verdicts(
+def _diagnoses(
     session: Session, args: argparse.Namespace, output: Output, analyses: Sequence[Analysis], *, is_alone: bool
-) -> tuple[Sequence[Analysis], list[StoredVerdict | None]]:
-    """The verdict on each result, or without a benchmark on the NPU's dump alone; kept from now on.
+) -> list[Diagnosis]:
+    """Diagnose each result, or without a benchmark the NPU's dump alone; what is found is kept from now on.
 
-    That of an earlier result is read where it is kept; a new one comes with the own errors in its rows and its file.
+    The verdict on an earlier result is read where it is kept; a new one comes with the own errors in its rows and file.
     """
-    from precision_tool.lib.verdict.of_results import with_own_errors
-    from precision_tool.lib.verdict.stored import read_beside, stored
+    from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, diagnose_leaf, leaves_alone, leaves_of
+    from precision_tool.lib.verdict.stored import read_beside
 
     if not is_alone:
-        known = [None if one.leaf is not None else read_beside(one.path, one.threshold) for one in analyses]
-        if known and all(known):
-            return analyses, [*known]
-    workers = session.settings.workers if args.workers is None else args.workers
+        earlier = [None if one.leaf is not None else read_beside(one.path, one.threshold) for one in analyses]
+        if earlier and all(earlier):
+            return [Diagnosis(analysis=one, kept=kept) for one, kept in zip(analyses, earlier, strict=True)]
     with cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
-        judged: Sequence[Judged | None]
-        workers = workers if executor is None else executor.workers
+        resources = resources_of(session, args, executor, progress)
         if is_alone:
-            judged = session.verdicts_alone(args.left, args.graph, progress, workers, executor)
+            leaves = leaves_alone(session.data, args.left, args.graph)
         else:
-            judged = session.verdicts(analyses, args.left, args.graph, progress, workers, executor)
-            pairs = zip(analyses, judged, strict=True)
-            analyses = [analysis if one is None else with_own_errors(analysis, one) for analysis, one in pairs]
-    found = [None if one is None else stored(one, args.threshold) for one in judged]
+            leaves = leaves_of(session.data, analyses, args.left, args.graph)
+        diagnoses = [diagnose_leaf(leaf, DiagnoseOptions(compares=False), resources) for leaf in leaves]
+    diagnoses = [replace(one, kept=one.to_keep(args.threshold)) for one in diagnoses]
     with suppress(OutputError):  # whoever asks for it later has it judged again
-        _keep(session, analyses, found, is_alone=is_alone)
-    return analyses, found
+        _keep(session, diagnoses)
+    return diagnoses
 
 
-def _keep(
-    session: Session, analyses: Sequence[Analysis], found: Sequence[StoredVerdict | None], *, is_alone: bool
-) -> None:
-    """Writes verdicts beside the results that are of our making."""
+def _keep(session: Session, diagnoses: Sequence[Diagnosis]) -> None:
+    """Write verdicts beside the results that are of our making; of a dump without a benchmark to a folder of theirs."""
     from precision_tool.lib.verdict.stored import write_alone, write_verdict
 
-    if is_alone:
-        time = datetime.now().strftime("%Y%m%d%H%M%S")
-        for number, one in enumerate(found):
-            if one is not None and not one.as_verdict().is_empty:
-                write_alone(one, session.workspace, time, number)
-        return
-    for analysis, one in zip(analyses, found, strict=True):
-        if one is not None and analysis.path and analysis.source is not None:
+    time = datetime.now().strftime("%Y%m%d%H%M%S")
+    for number, diagnosis in enumerate(diagnoses):
+        analysis, verdict = diagnosis.analysis, diagnosis.kept
+        if verdict is None:
+            continue
+        if analysis is None:
+            if not verdict.as_verdict().is_empty:
+                write_alone(verdict, session.workspace, time, number)
+        elif analysis.path and analysis.source is not None:
             if analysis.leaf is not None and analysis.choice.own_error:
                 write_own_errors(analysis.path, analysis.rows, analysis.choice)
-            write_verdict(one, analysis.path, str(session.workspace.root))
+            write_verdict(verdict, analysis.path, str(session.workspace.root))
 
 
 AC = Command(ac_parser, _run_ac)

@@ -23,6 +23,7 @@ from precision_tool.lib.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS
 
 if TYPE_CHECKING:
     from precision_tool.lib.engine.cluster import ClusterExecutor
+    from precision_tool.lib.engine.scheduler import Progress, Resources
 
 DONE, FOUND = 0, 1
 #: What begins a command line of this tool in a shell.
@@ -198,6 +199,19 @@ def cluster_of(args: argparse.Namespace) -> Iterator[ClusterExecutor | None]:
     places = [parse_place(text) for text in args.worker_for or ()]
     with open_cluster(args.cluster, places) as executor:
         yield executor
+
+
+def resources_of(
+    session: Session,
+    args: argparse.Namespace,
+    executor: ClusterExecutor | None = None,
+    progress: Progress | None = None,
+) -> Resources:
+    """Return who shares the work of a command: the cluster, or the workers that its options or the settings say."""
+    from precision_tool.lib.engine.scheduler import Resources
+
+    workers = session.settings.workers if args.workers is None else args.workers
+    return Resources(workers if executor is None else executor.workers, executor, progress)
 
 
 def count(least: int, most: int = MOST_COUNTED) -> Callable[[str], int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
@@ -12,7 +13,7 @@ from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.results.noise import NoiseFloor
 from precision_tool.lib.session import Session
-from precision_tool.lib.shell.commands.base import Command, Output, cluster_of
+from precision_tool.lib.shell.commands.base import Command, Output, cluster_of, resources_of
 from precision_tool.lib.shell.commands.compare_options import compare_options, noise_floor_of
 from precision_tool.lib.shell.commands.compare_parsers import vc_parser, vcs_parser
 from precision_tool.lib.shell.commands.compare_screen import finish, finish_mapping
@@ -23,33 +24,28 @@ from precision_tool.lib.sources.kinds import kind_at
 def compare_sides(
     session: Session, args: argparse.Namespace, output: Output, options: CompareOptions = DEFAULT_OPTIONS
 ) -> list[Analysis]:
-    """Compares the two sides that were asked for, by the engine that was asked for."""
-    workers = session.settings.workers if args.workers is None else args.workers
+    """Compare the two sides that were asked for, by the engine that was asked for."""
+    from precision_tool.lib.checks.comparing import compare, compare_by_toolkit, fusion_pair
+
     left, right = args.left, args.right
     if options.other_graph is not None and left is None and right is None:
-        pair = session.fusion_pair()
+        pair = fusion_pair(session.data)
         session.workspace.notes += pair.notes
         left, right = (str(session.workspace.dump_dir(run.number or 0)) for run in (pair.fused, pair.unfused))
 
-    noise = noise_floor_of(session, args)
+    options = replace(options, graph=args.graph, threshold=args.threshold, noise=noise_floor_of(session, args))
 
     def by_toolkit(prefix: str = "") -> list[Analysis]:
-        from precision_tool.lib.checks.comparing import compare_by_toolkit
-
-        return compare_by_toolkit(
-            session, session.tools(), left, right, args.graph, args.threshold, options, prefix, noise
-        )
+        return compare_by_toolkit(session.data, session.tools(), left, right, replace(options, prefix=prefix))
 
     engine = engine_of(session, args)
     if engine == "cann":
         return by_toolkit()
     try:
         with cluster_of(args) as executor, ProgressReport(output.err, "comparing") as progress:
-            analyses = session.compare(
-                left, right, args.graph, args.threshold, workers, progress, options, noise, executor=executor
-            )
+            analyses = compare(session.data, left, right, options, resources_of(session, args, executor, progress))
     except FormatError as error:
-        has_graph = kind_at(left or session.default_npu()).has_graph  # else msaccucmp is not asked
+        has_graph = kind_at(left or session.data.default_npu()).has_graph  # else msaccucmp is not asked
         if engine != "auto" or not has_graph or session.toolkit().msaccucmp is None:
             raise
         session.workspace.notes.append(f"native cannot read it, so the toolkit compares: {error.message}")
@@ -72,7 +68,9 @@ def read_results(
     session: Session, path: str | None, threshold: float, again: str, noise: NoiseFloor | None
 ) -> list[Analysis]:
     """Earlier results, with a note where what was compared has changed since; `again` compares it."""
-    analyses = session.results(path, threshold, noise)
+    from precision_tool.lib.checks.comparing import read_results as read
+
+    analyses = read(session.data, path, threshold, noise)
     sources = [(analysis.path, analysis.source) for analysis in analyses if analysis.source is not None]
     changed = dict.fromkeys(one for result, source in sources for one in newer_than(result, source))
     session.workspace.notes += [f"{one} is newer than this result: `{again}` compares anew" for one in changed]
@@ -81,7 +79,9 @@ def read_results(
 
 def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.file is None and session.at(args.step, args.rank) is not session:
-        return finish(session, args, output, session.study_rows(args.threshold))
+        from precision_tool.lib.study.places import study_rows
+
+        return finish(session, args, output, study_rows(session.workspace, session.place()[0], args.threshold))
     noise = noise_floor_of(session, args)
     return finish(session, args, output, read_results(session, args.file, args.threshold, "vc", noise))
 

@@ -185,8 +185,8 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
         switches = file.read()
     except PrecisionToolError as error:
         session.workspace.notes.append(error.message)
-    session.check_data()
-    graphs = fusion_graphs(session, args.graph, switches)
+    session.data.check_data()
+    graphs = fusion_graphs(session.data, args.graph, switches)
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.passes_json(graphs) + "\n")

@@ -111,7 +111,7 @@ def _candidates(
         return named, (), ()
     passes = tuple(sorted(filter(is_switchable, seen)))
     if not passes:
-        session.check_data()
+        session.data.check_data()
         raise DataNotFoundError(
             "no graph and no fusion_result.json names a pass to search", "name the passes with --passes"
         )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
+from precision_tool.lib.checks.comparing import compare, fusion_pair
 from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_switch import Switches
@@ -21,6 +23,7 @@ from precision_tool.lib.shell.commands.base import (
     DONE,
     FOUND,
     Output,
+    resources_of,
     spaced,
     tell_notes,
 )
@@ -32,17 +35,16 @@ from precision_tool.lib.shell.commands.fusion_switches import (
 )
 from precision_tool.lib.shell.switch_files import script_lines
 from precision_tool.lib.sources.walk import nothing_below
+from precision_tool.lib.verdict.blame import blame_compared
 from precision_tool.lib.verdict.blamed import Blame, Verdict
 from precision_tool.lib.workspace import shown_path
 
 
 def blame(session: Session, args: argparse.Namespace, output: Output) -> int:
     left, right, options = _sides(session, args)
-    workers = session.settings.workers if args.workers is None else args.workers
+    options = replace(options, graph=args.graph, threshold=args.threshold, prefix=BLAME_PREFIX)
     with ProgressReport(output.err, "comparing") as progress:
-        analyses = session.compare(
-            left, right, args.graph, args.threshold, workers, progress, options, prefix=BLAME_PREFIX
-        )
+        analyses = compare(session.data, left, right, options, resources_of(session, args, progress=progress))
     found: list[tuple[Blame, str, dict[str, object]]] = []
     problems: list[PrecisionToolError] = []
     for analysis in analyses:
@@ -51,7 +53,7 @@ def blame(session: Session, args: argparse.Namespace, output: Output) -> int:
         session.workspace.notes += analysis.leaf.notes
         try:
             with ProgressReport(output.err, "recomputing") as progress:
-                result = session.blame(analysis, progress)
+                result = blame_compared(analysis, progress)
         except UsageError as error:
             problems.append(error)
             continue
@@ -95,13 +97,13 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
     if args.left is not None or args.right is not None:
         if args.left is None or args.right is None:
             raise UsageError("fusion blame: one folder is named", "name both, with -lt and -rt, or none")
-        is_dump = isinstance(session.inputs(args.left, args.right).golden, Run)
+        is_dump = isinstance(session.data.inputs(args.left, args.right).golden, Run)
         return args.left, args.right, pair_options if is_dump else CompareOptions()
     has_benchmark = is_folder(workspace.tf_dump_dir) and bool(list_folder(str(workspace.tf_dump_dir)))
     why_benchmark: list[str] = []
     if not args.benchmark:
         try:
-            pair = session.fusion_pair()
+            pair = fusion_pair(session.data)
         except PrecisionToolError as error:
             if not has_benchmark or args.other_graph is not None:
                 raise
@@ -119,7 +121,7 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
         nothing = DataNotFoundError("no run has both a dump and a graph", "`graphs` and `ls dump` show what there is")
         raise nothing_below(nothing, *(str(workspace.dump_dir(number)) for number in workspace.debug_numbers()))
     best = max(runs, key=lambda run: sum(bool(op.pass_names) for op in run.file.ops))
-    missing = session.graph_reasons()
+    missing = session.data.graph_reasons()
     if missing and not Fusion(best.file).switchable:
         # The run without fusion would pass for the one with it, and come out clean.
         raise DataNotFoundError(

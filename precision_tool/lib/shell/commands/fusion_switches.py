@@ -36,7 +36,7 @@ BISECT_FOLDER = "fusion_bisect"
 def seen_passes(session: Session) -> dict[str, str | None]:
     """The passes that the data names, and their sections where it tells them; {} where there is no data."""
     try:
-        graphs = fusion_graphs(session)
+        graphs = fusion_graphs(session.data)
     except PrecisionToolError:
         return {}
     return {row.name: row.section for graph in graphs for row in graph.rows}
@@ -54,7 +54,7 @@ def files_asked_for(session: Session, args: argparse.Namespace, *, both: bool = 
         raise UsageError("--file and --installed name two files", "give one of them")
     offs = [False, True] if both and args.file is None and not args.off_file else [args.off_file]
     if args.file is None and not args.installed:
-        session.check_data()
+        session.data.check_data()
     files = [
         find_switch_file(session.workspace, args.file, off=off, installed=args.installed, to_write=to_write)
         for off in offs

@@ -70,11 +70,11 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 def _of_runs(session: Session) -> tuple[RunGraph, RunGraph]:
     """The graph of the first run and, of those of the second, the one that is most like it."""
-    session.check_data()
+    session.data.check_data()
     runs = session.run_graphs()
     numbers = sorted({run.number for run in runs if run.number is not None})
     if len(numbers) < 2:
-        missing = "; ".join(session.graph_reasons())
+        missing = "; ".join(session.data.graph_reasons())
         only = f"only debug_{numbers[0]} has a graph" if numbers else "no run has a graph"
         raise DataNotFoundError(
             f"{only}{f' ({missing})' * bool(missing)}",

@@ -61,10 +61,10 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         return _find(session, args, output)
     if args.use is not None:
         path = None if args.use == _AUTO else args.use
-        session.use_graph(path)
+        session.data.use_graph(path)
         if not args.json:
             output.out.print(report.use_line(path), soft_wrap=True)
-    survey = survey_graphs(session)
+    survey = survey_graphs(session.data)
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.survey_json(survey) + "\n")
@@ -76,7 +76,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _find(session: Session, args: argparse.Namespace, output: Output) -> int:
-    found = search_graphs(session, args.find)
+    found = search_graphs(session.data, args.find)
     tell_notes(session, output)
     if args.json:
         output.out.file.write(report.found_json(found, args.find) + "\n")

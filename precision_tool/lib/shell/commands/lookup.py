@@ -26,7 +26,7 @@ from precision_tool.lib.workspace import lies_in, shown_path
 
 def look_up(session: Session, name: str, graph: str | None) -> Named:
     """The way a name is looked up, in `graph` if one was asked for."""
-    is_pytorch = graph is None and session.is_pytorch_name(name)
+    is_pytorch = graph is None and session.data.is_pytorch_name(name)
     return (PytorchName if is_pytorch else GraphName)(session, name, graph)
 
 

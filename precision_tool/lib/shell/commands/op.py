@@ -29,6 +29,7 @@ from precision_tool.lib.shell.commands.base import (
     count,
 )
 from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.verdict.stored import op_verdicts
 
 #: Steps around an op that are drawn at most.
 _MOST_STEPS = 100
@@ -91,7 +92,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         _parser(session).error("-o says where a drawing goes: give its depth too, as -s 2")
     if args.folder is not None:
         session.workspace.check_outside_dumps(args.folder)
-    if args.graph is None and session.is_pytorch_name(names[0]):
+    if args.graph is None and session.data.is_pytorch_name(names[0]):
         return pytorch.show_op(session, args, names[0], output)
     hits = session.find_ops(names[0], args.graph)
     wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}
@@ -115,7 +116,9 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
     with ProgressReport(output.err, "reading") as progress:
         rows = compare_op(hit.op, pairs, session.settings.workers, progress)
     run = hit.run
-    examined = session.examine(run, hit.op)
+    from precision_tool.lib.verdict.examine import examine_in
+
+    examined = examine_in(session.data, run, hit.op)
     not_dumped = ""
     if not rows:
         not_dumped = "no dump belongs to this graph"
@@ -129,7 +132,7 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
         rows=tuple(rows),
         not_dumped=not_dumped,
         asked=_original(hit, name),
-        judged=_judged(session.judged_ops(run).get(hit.op.name), examined),
+        judged=_judged(op_verdicts(session.workspace, run).get(hit.op.name), examined),
         source=None if examined is None else examined.source,
         elements=() if examined is None else examined.elements,
     )
@@ -168,7 +171,9 @@ def _draw(
         hood = neighbourhood(wirings[id(hit.run.file)], hit.graph.name, hit.op, args.depth)
         where = ", ".join(dict.fromkeys((run, hit.graph.name, posixpath.basename(hit.run.file.path))))
         figures = drawing.Figures(
-            cosines=session.cosines(hit.run), threshold=session.settings.threshold, judged=session.judged_ops(hit.run)
+            cosines=session.cosines(hit.run),
+            threshold=session.settings.threshold,
+            judged=op_verdicts(session.workspace, hit.run),
         )
         source = drawing.dot_source(hood, figures, where)
         name = drawing.picture_name(hit.op.name, run, hit.graph.name, f"depth{args.depth}")

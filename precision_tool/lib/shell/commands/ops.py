@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.errors import DataNotFoundError, UsageError
@@ -29,6 +30,7 @@ from precision_tool.lib.shell.commands.base import (
     tell_notes,
 )
 from precision_tool.lib.sources.names import flatten, op_number
+from precision_tool.lib.verdict.stored import newest_verdicts, op_verdicts
 from precision_tool.lib.workspace import shown_path
 
 # What shows PyTorch dumps takes long to load, and most data has none.
@@ -87,8 +89,8 @@ def _parser(session: Session) -> Parser:
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     whole, session = session, session.at(args.step, args.rank)
     is_dump = args.what == _DUMP
-    has_graph = session.kind().has_graph or args.graph is not None
-    if args.wrong and not is_dump and has_graph and not session.stored_verdicts():
+    has_graph = session.data.kind().has_graph or args.graph is not None
+    if args.wrong and not is_dump and has_graph and not newest_verdicts(session.workspace):
         raise DataNotFoundError(
             f"{session.workspace.root}: no verdict on the newest result yet, so no op was recomputed",
             _where_judged(whole, session),
@@ -101,9 +103,9 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _list_ops(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
-    if not session.kind().has_graph and args.graph is None:
+    if not session.data.kind().has_graph and args.graph is None:
         if args.wrong:
-            session.kind().check_judged("ls: --wrong")
+            session.data.kind().check_judged("ls: --wrong")
         from precision_tool.lib.shell.commands import pytorch
 
         return pytorch.list_ops(session, args, name, _limit(args, output), output)
@@ -114,7 +116,13 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
     wanted = OpFilter(
         name=name, op_type=args.type, pass_name=args.fusion, kernel=args.kernel, below=args.below, wrong=args.wrong
     )
-    listings = list_ops(session.run_graphs(args.graph), wanted, session.cosines, session.judged_ops, session.scalars)
+    listings = list_ops(
+        session.run_graphs(args.graph),
+        wanted,
+        session.cosines,
+        partial(op_verdicts, session.workspace),
+        session.data.scalars,
+    )
     lacks = [_lack(session, args, listing.run) for listing in listings]
     session.workspace.notes += [
         f"{where_of([one.run])}: {why}" for one, why in zip(listings, lacks, strict=True) if why
@@ -135,8 +143,10 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
 def _where_judged(whole: Session, placed: Session) -> str:
     """What to do where no verdict is kept: a study may have judged the step and rank already."""
     if placed is not whole:
+        from precision_tool.lib.study.places import study_rows
+
         with suppress(DataNotFoundError):
-            whole.study_rows(whole.settings.threshold)
+            study_rows(whole.workspace, whole.place()[0], whole.settings.threshold)
             given = (("--step", whole.step), ("--rank", whole.rank))
             place = " ".join(f"{option} {number}" for option, number in given if number is not None)
             return f"`vcs {place}` shows what the study has of it; for a verdict on every op run `ac -c` first"
@@ -146,7 +156,7 @@ def _where_judged(whole: Session, placed: Session) -> str:
 def _uncomputed(session: Session, runs: Sequence[RunGraph]) -> list[str]:
     """What the newest verdicts on these runs blame that no op computes wrong: variables, data, random numbers."""
     notes = []
-    for verdict in session.stored_verdicts():
+    for verdict in newest_verdicts(session.workspace):
         if not any(run.leaf is not None and verdict.ops_of(run.leaf.path, run.file.path) for run in runs):
             continue
         wrong = {op.name for run in verdict.runs for op in run.ops if op.is_wrong}
@@ -158,7 +168,7 @@ def _uncomputed(session: Session, runs: Sequence[RunGraph]) -> list[str]:
 
 def _lack(session: Session, args: argparse.Namespace, run: RunGraph) -> str:
     """Why nothing can be told of a run that was asked for; empty where it can."""
-    if args.wrong and not session.judged_ops(run):
+    if args.wrong and not op_verdicts(session.workspace, run):
         return "not judged: the newest verdict is not of it"
     if args.below is not None and not session.cosines(run):
         return "not compared: the newest result is not of it"
@@ -202,17 +212,19 @@ def _dumps(
     session: Session, name: str | None, op_type: str | None
 ) -> tuple[tuple[DumpListing, ...], tuple[H5Listing, ...]]:
     """The dump files, and the data sets of PyTorch dumps, that fit. DataNotFoundError if neither."""
-    session.check_data()
+    session.data.check_data()
     found: tuple[DumpListing, ...] = ()
     reason: DataNotFoundError | None = None
     try:
         ops: set[str] | None = None
-        if name is not None and op_number(name) is not None and session.kind().has_graph:
+        if name is not None and op_number(name) is not None and session.data.kind().has_graph:
             ops, name = {flatten(hit.op.name) for hit in session.find_ops(name)}, None
-        found = list_dumps(session.run_folders(), name, op_type, root=shown_path(str(session.workspace.root)), ops=ops)
+        found = list_dumps(
+            session.data.run_folders(), name, op_type, root=shown_path(str(session.workspace.root)), ops=ops
+        )
     except DataNotFoundError as error:
         reason = error
-    if not any(session.pytorch_files()):
+    if not any(session.data.pytorch_files()):
         if reason is not None:
             raise reason
         return found, ()
@@ -223,7 +235,7 @@ def _dumps(
     except DataNotFoundError:
         if reason is None:
             return found, ()
-        if session.run_folders():
+        if session.data.run_folders():
             raise reason from None
         raise
 

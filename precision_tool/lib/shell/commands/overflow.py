@@ -10,6 +10,7 @@ from pathlib import Path
 from precision_tool.lib.checks.overflow_advice import Advice, advise, black_list
 from precision_tool.lib.checks.overflow_search import statuses_asked_for
 from precision_tool.lib.collect.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
+from precision_tool.lib.engine.scheduler import Resources
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.io.writing import why_no_file
@@ -36,6 +37,7 @@ from precision_tool.lib.shell.commands.base import (
 )
 from precision_tool.lib.shell.commands.toolkit import add_engine, engine_of, overflow_by_toolkit, show_overflow
 from precision_tool.lib.shell.switch_files import helper_lines, option_lines
+from precision_tool.lib.verdict.checked_ops import recompute_overflow
 from precision_tool.lib.workspace import shown_path
 
 #: Stands for the usual place of the list.
@@ -83,8 +85,8 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.mixlist:
         _check_target(session, args.mixlist)
     with ProgressReport(output.err, "scanning") as progress:
-        found, looked_in = session.overflow(args.folder, args.graph, args.limit, progress)
-    found = session.judged_overflow(found)
+        found, looked_in = session.overflow(args.folder, args.graph, args.limit, Resources(1, progress=progress))
+    found = recompute_overflow(session.data, found)
     advice = advise(found)
     mixlist = "" if args.mixlist is None else _write_mixlist(session, args.mixlist, advice)
     if found.unreadable and engine == "auto":
@@ -110,7 +112,7 @@ def _run_toolkit(session: Session, args: argparse.Namespace, output: Output) -> 
     wrong = next((name for name, value in given.items() if value is not None), None)
     if wrong is not None:
         raise UsageError(f"overflow: {wrong}: msaccucmp does not know it", "use --engine native")
-    files, _ = statuses_asked_for(session, args.folder)
+    files, _ = statuses_asked_for(session.data, args.folder)
     made = overflow_by_toolkit(session, files, args.limit)
     tell_notes(session, output)
     show_overflow(made, output, args.json)
@@ -123,7 +125,7 @@ def _ask_toolkit(session: Session, args: argparse.Namespace, unread: Sequence[st
     if session.toolkit().msaccucmp is None:
         session.workspace.notes.append(f"{count}, and there is no toolkit to ask; `toolkit` shows where it was sought")
         return
-    files, _ = statuses_asked_for(session, args.folder)
+    files, _ = statuses_asked_for(session.data, args.folder)
     try:
         made = overflow_by_toolkit(session, [file for file in files if file.path in unread], args.limit)
     except PrecisionToolError as error:

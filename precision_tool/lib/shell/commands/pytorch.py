@@ -59,7 +59,7 @@ def _values(hit: H5Hit, slot: str) -> tuple[H5Value, ...]:
 
 
 def _hits(session: Session, name: str, slot: str) -> list[tuple[H5Hit, tuple[H5Value, ...]]]:
-    hits = session.find_h5(name, many=bool((asked := parse_h5_name(name)) and asked.file and not asked.inside))
+    hits = session.data.find_h5(name, many=bool((asked := parse_h5_name(name)) and asked.file and not asked.inside))
     found = [(hit, values) for hit in hits if (values := _values(hit, slot))]
     if not found:
         have = ", ".join(value.slot for value in hits[0].values if value.is_tensor)
@@ -143,7 +143,7 @@ def placed(session: Session, sources: Sequence[Source], folder: str | None) -> l
 
 def listings(session: Session, name: str | None, op_type: str | None, *, of_ops: bool = False) -> tuple[H5Listing, ...]:
     """The ops and data sets of the data folder's dumps that fit (see `list_h5`); () where it has none."""
-    data = session.pytorch()
+    data = session.data.pytorch()
     return () if data is None else list_h5(data.sides, name, op_type, of_ops=of_ops)
 
 
@@ -192,7 +192,7 @@ def show_op(session: Session, args: argparse.Namespace, name: str, output: Outpu
     for option, value in (("-g", args.graph), ("-a ATTR", args.attribute or None), ("-s", args.depth)):
         if value is not None:
             raise UsageError(f"ni: {option} is for graphs, and {name} is an op of a PyTorch dump", "leave it out")
-    hits = session.find_h5(name)
+    hits = session.data.find_h5(name)
     threshold = session.settings.threshold
     reports = [_report(session, hit, output) for hit in hits]
     tell_notes(session, output)
@@ -291,7 +291,7 @@ def _bare(name: str) -> str:
 def _copy_source(session: Session, path: str | None) -> str:
     if path is not None:
         return path
-    npu, _ = session.pytorch_files()
+    npu, _ = session.data.pytorch_files()
     if len(npu) != 1:
         what = "no .h5 file" if not npu else f"{len(npu)} .h5 files"
         raise UsageError(f"h5copy: {session.workspace.pt_npu_dir} holds {what}", "name the dump with -i FILE")
@@ -303,7 +303,7 @@ def _ops_to_copy(session: Session, source: str, text: str) -> tuple[H5Hit, ...]:
     name = _bare(text)
     if not re.fullmatch(r"[^/]+(/\d+)?", name, re.ASCII):
         raise UsageError(f"h5copy: {text!r} is no op", "name one as /Addmm/4, or all of a type as Addmm")
-    hits = session.find_h5(f"{source}:/{name}", many=True)
+    hits = session.data.find_h5(f"{source}:/{name}", many=True)
     exact = tuple(hit for hit in hits if name in (hit.op.type, _bare(hit.op.name)))
     if not exact:
         raise DataNotFoundError(

@@ -27,8 +27,10 @@ from precision_tool.lib.shell.commands.base import (
     add_side,
     add_workers,
     count,
+    resources_of,
     tell_notes,
 )
+from precision_tool.lib.verdict.checked_ops import recompute_random
 from precision_tool.lib.workspace import shown_path
 
 
@@ -60,8 +62,10 @@ def _parser(session: Session) -> Parser:
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     with ProgressReport(output.err, "comparing") as progress:
-        reports = session.random_errors(args.left, args.right, args.graph, args.workers, progress)
-    reports = session.judged_random(reports, args.graph)
+        reports = session.random_errors(
+            args.left, args.right, args.graph, resources_of(session, args, progress=progress)
+        )
+    reports = recompute_random(session.data, reports, args.graph)
     limit = args.limit or max((len(one.ops) + len(one.stomps) for one in reports), default=0)
     noise = _write_noise(session, reports)
     space = session.workspace

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import posixpath
 
-from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.checks.comparing import read_results
+from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.present.text import plain
@@ -19,7 +20,7 @@ from precision_tool.lib.shell.commands.base import (
     add_graph,
     completes,
 )
-from precision_tool.lib.verdict.stored import StoredVerdict, read_beside, read_verdict
+from precision_tool.lib.verdict.stored import newest_verdicts, read_beside, read_verdict
 from precision_tool.lib.workspace import shown_path
 
 
@@ -52,42 +53,43 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
     if args.exchange is not None and args.output:
         raise UsageError("report: --model-explorer writes no report", "leave -o out, or make both one after the other")
-    analyses, verdicts = _found(session, args.result)
+    diagnoses = _diagnoses(session, args.result)
     if args.exchange is not None:
-        for path in export_graphs(session, analyses, verdicts, args.exchange, graph=args.graph):
+        for path in export_graphs(session, diagnoses, args.exchange, graph=args.graph):
             output.out.print(plain(f"model-explorer: {shown_path(path)}"), soft_wrap=True)
         return DONE
     folder = posixpath.dirname(posixpath.expanduser(args.output))
     is_new = bool(folder) and not folder_exists(folder)
-    path = make_report(session, analyses, verdicts, args.output, graph=args.graph)
+    path = make_report(session, diagnoses, args.output, graph=args.graph)
     if is_new:
         output.out.print(plain(f"made the folder {shown_path(folder)}"), soft_wrap=True)
     tell_report(path, output)
     return DONE
 
 
-def _found(session: Session, path: str | None) -> tuple[list[Analysis], list[StoredVerdict | None]]:
-    """The results that are meant and the verdicts kept beside them; without a result the newest verdict alone."""
+def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
+    """Return the results that are meant with the verdicts kept beside them; without a result the newest verdict."""
+    threshold = session.settings.threshold
     if path is not None and path.endswith(".json"):
-        return [], [read_verdict(path)]
+        return [Diagnosis(kept=read_verdict(path))]
     try:
-        analyses = session.results(path)
+        analyses = read_results(session.data, path, threshold)
     except DataNotFoundError:
-        alone = session.stored_verdicts() if path is None else []
+        alone = newest_verdicts(session.workspace) if path is None else []
         if not alone:
             raise
-        return [], [*alone]
+        return [Diagnosis(kept=verdict) for verdict in alone]
     verdicts = [read_beside(one.path) for one in analyses]
     if not any(verdicts):
         session.workspace.notes.append("no verdict is kept beside this result: `ac` judges it first")
     # What the verdict called wrong is called so here.
-    judged = [
-        session.results(one.path, verdict.threshold)[0]
-        if verdict is not None and verdict.threshold != one.threshold
-        else one
-        for one, verdict in zip(analyses, verdicts, strict=True)
+    analyses = [
+        read_results(session.data, analysis.path, verdict.threshold)[0]
+        if verdict is not None and verdict.threshold != analysis.threshold
+        else analysis
+        for analysis, verdict in zip(analyses, verdicts, strict=True)
     ]
-    return judged, verdicts
+    return [Diagnosis(analysis=one, kept=verdict) for one, verdict in zip(analyses, verdicts, strict=True)]
 
 
 def tell_report(path: str, output: Output) -> None:

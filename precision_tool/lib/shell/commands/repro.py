@@ -20,6 +20,7 @@ from precision_tool.lib.shell.commands.base import (
     completes,
 )
 from precision_tool.lib.sources.names import file_part, flatten, shortened
+from precision_tool.lib.verdict.examine import references_of
 from precision_tool.lib.workspace import shown_path, typed_path
 
 #: Bytes of a folder's name.
@@ -54,7 +55,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     asked = posixpath.expanduser(args.folder) if args.folder is not None else None
     if asked is not None:
         session.workspace.check_outside_dumps(asked)
-    repro = reproduction(hits[0].run, hits[0].op, *session.beside(hits[0].run))
+    repro = reproduction(hits[0].run, hits[0].op, *references_of(session.data, hits[0].run))
     folder = write_repro(asked or _default(session, hits[0].op.name), repro)
     output.out.print(plain(f"reproduction: {shown_path(folder)}"), soft_wrap=True)
     if repro.reason:

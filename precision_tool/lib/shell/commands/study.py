@@ -20,6 +20,7 @@ from precision_tool.lib.shell.commands.base import (
     cluster_of,
     completes,
     count,
+    resources_of,
     tell_notes,
 )
 
@@ -100,6 +101,8 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
         raise UsageError(
             "ac: --since does not go with --all", "`ac -c --since -lt FOLDER` holds one dump against before"
         )
+    from precision_tool.lib.study.plan import Judging
+    from precision_tool.lib.study.preparing import StudyOptions
     from precision_tool.lib.study.redump import parse_bytes
 
     budget = parse_bytes(args.budget or _BUDGET)
@@ -114,12 +117,12 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
         kept = session.workspace.on_disk().output_dir("study")
         session.workspace.notes.append(f"what is done is kept in {kept}, from where it goes on: that needs a disk")
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
-        study = session.study(
+        options = StudyOptions(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
-            judge=args.judge or "first", threshold=args.threshold, workers=args.workers, fresh=args.fresh,
-            progress=progress, executor=executor, table=args.table or "", csv=args.csv,
-            watch_seconds=args.watch, seen=seen,
+            judging=Judging(args.judge or "first"), threshold=args.threshold, table=args.table or "", csv=args.csv,
         )  # fmt: skip
+        resources = resources_of(session, args, executor, progress)
+        study = session.study(options, resources, fresh=args.fresh, watch_seconds=args.watch, on_study=seen)
     if not args.watch:
         _tell(session, args, output, study, budget, page)
     if study.failures and len(study.failures) == len(study.leaves):

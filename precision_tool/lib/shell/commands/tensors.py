@@ -170,7 +170,7 @@ def _saved_stem(session: Session, named: NamedTensor) -> str:
 
 def _usual_folders(session: Session) -> list[str]:
     """The benchmark's folder, and that of the run under test if it has only one: no two files have one name there."""
-    leaves = [run.run.leaves for run in session.run_folders() if run.number == 0 and run.run is not None]
+    leaves = [run.run.leaves for run in session.data.run_folders() if run.number == 0 and run.run is not None]
     only = [leaf.path for found in leaves for leaf in found if len(found) == 1]
     return [real_path(path) for path in (str(session.workspace.tf_dump_dir), *only)]
 

@@ -1,18 +1,22 @@
-"""What the verdict's judgement says of the ops that `overflow` and `random` name."""
+"""The ops that `overflow` and `random` name, recomputed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from precision_tool.lib.checks.overflow import LeafOverflow, OverflowOp, OverflowReport, StatusReport
 from precision_tool.lib.checks.overflow_advice import advise
 from precision_tool.lib.checks.overflow_check import OverflowFound
 from precision_tool.lib.checks.random_errors import RandomReport
+from precision_tool.lib.data.folder import DataFolder
+from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.judged import JudgedOp
+from precision_tool.lib.verdict.examine import examine_in
 
 #: Judges one op of a run; None for one that computes nothing, or was not dumped.
 Examine = Callable[[RunGraph, Op], JudgedOp | None]
@@ -20,6 +24,27 @@ Examine = Callable[[RunGraph, Op], JudgedOp | None]
 
 #: Of so many status files at most the ops are judged; there may be one for every op of a network.
 _MOST = 8
+
+
+def recompute_overflow(data: DataFolder, report: OverflowReport) -> OverflowReport:
+    """Return the report with the ops that overflow first recomputed."""
+    return with_judged_overflow(report, _examiner(data))
+
+
+def recompute_random(data: DataFolder, reports: Sequence[RandomReport], graph: str | None = None) -> list[RandomReport]:
+    """Return the reports with the ops that compute differently first recomputed, in both runs."""
+    runs: dict[str, RunGraph] = {}
+    with suppress(PrecisionToolError):  # without a graph nothing is recomputed
+        runs = {leaf.path: replace(run, leaf=leaf) for run in data.run_graphs(graph) for leaf in run.leaves}
+    return [_random(report, runs, _examiner(data)) for report in reports]
+
+
+def _examiner(data: DataFolder) -> Examine:
+    def examined(run: RunGraph, op: Op) -> JudgedOp | None:
+        examination = examine_in(data, run, op)
+        return None if examination is None else examination.judged
+
+    return examined
 
 
 def with_judged_overflow(report: OverflowReport, examine: Examine) -> OverflowReport:
@@ -56,13 +81,6 @@ def with_verdicts(check: CheckResult, ops: Mapping[str, JudgedOp]) -> CheckResul
     report = with_judged_overflow(finding.evidence.report, lambda _, op: ops.get(op.name))
     evidence = replace(finding.evidence, report=report, advice=advise(report))
     return replace(check, finding=replace(finding, evidence=evidence))
-
-
-def with_judged_random(
-    reports: Sequence[RandomReport], runs: Mapping[str, RunGraph], examine: Examine
-) -> list[RandomReport]:
-    """The reports with judgements, in both runs, of the op that computes differently first; `runs` by dump folder."""
-    return [_random(one, runs, examine) for one in reports]
 
 
 def _random(report: RandomReport, runs: Mapping[str, RunGraph], examine: Examine) -> RandomReport:
