@@ -15,6 +15,8 @@ import numpy.typing as npt
 from precision_tool.lib import urls
 from precision_tool.lib.checks.agreement import ops_of
 from precision_tool.lib.checks.first_fault import find_first_fault
+from precision_tool.lib.cli.command import Output, load_command
+from precision_tool.lib.cli.words import find_word
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult
 from precision_tool.lib.compare.sides import compare_sides
 from precision_tool.lib.engine.workers import Progress
@@ -29,12 +31,9 @@ from precision_tool.lib.results.columns import METRIC_FIELDS
 from precision_tool.lib.results.result_csv import write_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.shell.commands.base import Output
-from precision_tool.lib.shell.commands.registry import load_command
 from precision_tool.lib.user_files import PathLike
 from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.verdict.of_results import verdict_on
-from precision_tool.lib.words import find_word
 
 __all__ = ["CompareOptions", "CompareResult", "Session", "Verdict", "compare", "load_graph", "open_data", "run"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from precision_tool import tf_config
+from precision_tool.lib.cli.bisect_runner import edit_alone
+from precision_tool.lib.cli.switch_files import LAST, find_switch_file, script_lines
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
 from precision_tool.lib.formats.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
-from precision_tool.lib.shell.bisect_runner import edit_alone
-from precision_tool.lib.shell.switch_files import LAST, find_switch_file, script_lines
 from precision_tool.lib.storage import files
 from precision_tool.lib.storage.files import only_writer
 from precision_tool.lib.storage.writing import rewrite_text

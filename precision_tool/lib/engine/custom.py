@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.arguments import escaped
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.errors import UsageError, escaped
 from precision_tool.lib.storage.stores import read_bytes
 
 #: The functions get whole tensors: of both sides together as many bytes, decoded, at most.
