@@ -20,6 +20,7 @@ from precision_tool.lib.cli.arguments import Parser as Parser
 from precision_tool.lib.cli.arguments import PlainCommand, program
 from precision_tool.lib.cli.words import find_word
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.extensions import take_notes
 from precision_tool.lib.present.text import plain, shown_reason
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS
@@ -234,7 +235,7 @@ def count(least: int, most: int = MOST_COUNTED) -> Callable[[str], int]:
 
 def tell_notes(session: Session, output: Output) -> None:
     """Prints what the workspace wants the user to know, once."""
-    for note in session.workspace.notes:
+    for note in (*session.workspace.notes, *take_notes()):
         output.err.print(plain(f"note: {shown_reason(note)}", "yellow"), soft_wrap=True)
     session.workspace.notes.clear()
 
