@@ -469,3 +469,15 @@ def test_ctrl_c_is_heard_while_what_the_line_editor_left_is_collected() -> None:
             collect_garbage()
     finally:
         gc.enable()
+
+
+def test_options_are_offered_as_the_help_has_them_the_everyday_ones_first(open_prompt: Open) -> None:
+    options = offered(open_prompt(), "ac -")
+    everyday, others = ("-c", "-l", "--json", "-v"), ("-lt", "--engine", "--all", "--csv")
+    assert options[0] == "-c"
+    assert max(map(options.index, everyday)) < min(map(options.index, others))
+    assert options[-1] == "-h"
+
+
+def test_the_help_of_a_command_is_that_of_its_parser(open_prompt: Open) -> None:
+    assert output(open_prompt(), "help ac").startswith("usage: ac ")

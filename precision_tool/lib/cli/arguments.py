@@ -81,7 +81,9 @@ def program() -> str:
     start = typed[: len(typed) - count]
     if not start or typed[len(start) :] != sys.argv[1:]:  # the user's own program calls the package
         return NAME
-    if start[-2:] == ["-m", PACKAGE] or os.path.abspath(start[-1]) == os.path.join(_FOLDER, "cli.py"):
+    if start[-2:] == ["-m", PACKAGE] or os.path.realpath(start[-1]) == os.path.join(
+        os.path.realpath(_FOLDER), "cli.py"
+    ):
         return " ".join(map(shlex.quote, start))
     if os.path.basename(start[-1]) != NAME or shutil.which(NAME) == start[-1]:
         return NAME

@@ -61,8 +61,6 @@ def ac_parser(session: Session) -> Parser:
         action="store_true",
         help="compare first; implied by the options of the comparison",
     )
-    add_sides(parser, session)
-    add_measures(parser)
     file = parser.add_argument(
         "-f", "--file", dest="file", metavar="FILE|DIR",
         help="an earlier result in place of the newest; also one of a part, as a comparison that was stopped leaves it",
@@ -81,6 +79,9 @@ def ac_parser(session: Session) -> Parser:
         help="write all of it as one HTML file too (default: beside the result); `report` does so later",
     )  # fmt: skip
     completes(page, Completion.FILE)
+    comparison = parser.add_argument_group("what is compared, and how")
+    add_sides(comparison, session)
+    add_measures(comparison)
     add_study(parser)
     return parser
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from precision_tool.lib.cli.command import (
     DONE,
     Command,
+    Options,
     Output,
     Parser,
     add_json,
@@ -44,7 +45,7 @@ def engine_of(session: Session, args: argparse.Namespace) -> str:
     return asked or session.settings.engine
 
 
-def add_engine(parser: Parser, session: Session) -> None:
+def add_engine(parser: Options, session: Session) -> None:
     """The option --engine."""
     parser.add_argument(
         "--engine",

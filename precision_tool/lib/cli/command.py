@@ -31,6 +31,8 @@ if TYPE_CHECKING:  # the words of verdicts are loaded when one is shown
     from precision_tool.lib.verdict.model import ToldStep
 
 DONE, FOUND = 0, 1
+#: What options are added to: a parser, or a group of one, which the help shows under a heading.
+Options = argparse._ActionsContainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,7 @@ def cosine(text: str) -> float:
     return value
 
 
-def add_side(parser: Parser, session: Session, short: str, long: str, what: str) -> None:
+def add_side(parser: Options, session: Session, short: str, long: str, what: str) -> None:
     """The option that names one of two sides; a folder of the data folder, as debug_1, is found there too."""
     side = parser.add_argument(
         short, long, dest=long.lstrip("-"), metavar="DIR", type=session.workspace.named, help=what
@@ -153,7 +155,7 @@ def add_side(parser: Parser, session: Session, short: str, long: str, what: str)
     completes(side, Completion.FOLDER)
 
 
-def add_graph(parser: Parser, what: str = "graph file (text or JSON), or a folder of them") -> None:
+def add_graph(parser: Options, what: str = "graph file (text or JSON), or a folder of them") -> None:
     """The option -g, --graph; `what` is its help."""
     completes(parser.add_argument("-g", "--graph", dest="graph", metavar="GRAPH", help=what), Completion.GRAPH)
 
@@ -177,13 +179,13 @@ def add_json(parser: Parser) -> None:
 
 
 def add_workers(
-    parser: Parser, default: int | None, what: str = "threads or processes that share the work (default: one per core)"
+    parser: Options, default: int | None, what: str = "threads or processes that share the work (default: one per core)"
 ) -> None:
     """The option --workers; `what` is its help."""
     parser.add_argument("--workers", metavar="N", type=count(0, MOST_WORKERS), default=default, help=what)
 
 
-def add_cluster(parser: Parser) -> None:
+def add_cluster(parser: Options) -> None:
     """The options that give the work to a cluster; `cluster_of` opens it."""
     parser.add_argument(
         "--cluster",

@@ -8,6 +8,7 @@ from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.cli.cmd_toolkit import add_engine
 from precision_tool.lib.cli.command import (
     Completion,
+    Options,
     Parser,
     add_cluster,
     add_graph,
@@ -57,7 +58,7 @@ def add_common(parser: Parser, session: Session) -> None:
     completes(noise, Completion.FILE)
 
 
-def add_sides(parser: Parser, session: Session) -> None:
+def add_sides(parser: Options, session: Session) -> None:
     add_side(parser, session, "-lt", "--left", "NPU dump: a folder of any level of the dump tree, or debug_1")
     add_side(parser, session, "-rt", "--right", "benchmark .npy files, or the dump of another NPU run")
     add_graph(parser)
@@ -66,7 +67,7 @@ def add_sides(parser: Parser, session: Session) -> None:
     add_engine(parser, session)
 
 
-def add_measures(parser: Parser) -> None:
+def add_measures(parser: Options) -> None:
     parser.add_argument(
         "-overflow_detection",
         "--overflow_detection",

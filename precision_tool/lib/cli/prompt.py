@@ -128,8 +128,9 @@ class WordSet(cmd2.CommandSet["Prompt"]):
     def complete_word(self, word: str, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
         """What Tab offers within the arguments of a word."""
         tokens, _ = self._prompt.tokens_for_completion(line, begidx, endidx)
-        completer = ArgparseCompleter(_completing(self.parser_of(word)), self._prompt)
-        return completer.complete(text, line, begidx, endidx, tokens[1:], cmd_set=self)
+        parser = self.parser_of(word)
+        completer = ArgparseCompleter(_completing(parser), self._prompt)
+        return _as_in_the_help(parser, completer.complete(text, line, begidx, endidx, tokens[1:], cmd_set=self))
 
     # cmd2 looks for a completer's object by the class that defines the function.
     def offer_op(self, text: str, *where: Any) -> cmd2.Completions:
@@ -193,6 +194,15 @@ def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:
     if given:
         return replace(completions, items=items)
     return replace(completions, items=items, _add_opening_quote=bool(items), _quote_char=quote)
+
+
+def _as_in_the_help(parser: Parser, completions: cmd2.Completions) -> cmd2.Completions:
+    """Options in the order of the help, which has the everyday ones first, and `-h` at its end; else as they are."""
+    actions = sorted(parser._actions, key=lambda action: "-h" in action.option_strings)
+    order = {option: place for place, action in enumerate(actions) for option in action.option_strings}
+    if not all(item.text in order for item in completions):
+        return completions
+    return replace(completions, items=sorted(completions, key=lambda item: order[item.text]), is_sorted=True)
 
 
 def _completing(parser: Parser) -> cmd2.Cmd2ArgumentParser:
