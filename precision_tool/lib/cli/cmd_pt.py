@@ -42,6 +42,7 @@ from precision_tool.lib.present import tensors as report
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import MOST_PRINTED
+from precision_tool.lib.sources.kinds import NPY
 from precision_tool.lib.sources.names import file_part, shortened
 from precision_tool.lib.storage.stores import real_path
 from precision_tool.lib.workspace import path_below
@@ -152,7 +153,7 @@ def saved_stem(session: Session, named: NamedTensor) -> str:
     stem = posixpath.basename(named.path)
     if isinstance(named.tensor, Tensor) and named.tensor.dataset:
         stem += file_part(named.tensor.dataset.replace("/", "."))
-    elif named.slot and not stem.endswith(".npy"):
+    elif named.slot and not NPY.has_suffix(stem):
         stem += f".{file_part(named.slot.replace(':', '.'))}"
     folder = real_path(posixpath.dirname(named.path))
     if folder in _usual_folders(session):

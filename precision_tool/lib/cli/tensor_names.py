@@ -32,7 +32,7 @@ from precision_tool.lib.present.op import run_name
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.sources.h5_files import PYTORCH
-from precision_tool.lib.sources.kinds import kind_at
+from precision_tool.lib.sources.kinds import NPY, kind_at
 from precision_tool.lib.sources.names import is_number, parse_dump_name
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, parse_status_name
 from precision_tool.lib.sources.walk import find_named
@@ -97,7 +97,7 @@ def named_files(session: Session, name: str) -> list[str]:
         return [name]
     base = posixpath.basename(name)
     is_dump_name = parse_dump_name(base) is not None or tfdbg.is_tensor_name(base)
-    is_file_name = base.endswith((".npy", ".csv")) or is_number(base) or is_dump_name
+    is_file_name = NPY.has_suffix(base) or base.endswith(".csv") or is_number(base) or is_dump_name
     if not is_file_name or "\0" in name:
         return []
     if base != name:
@@ -179,7 +179,7 @@ class GraphName(Named):
         parsed = parse_dump_name(posixpath.basename(name))
         if parsed is not None:
             name = parsed[0].op_name
-        elif exists(name) and name.endswith(".npy"):
+        elif exists(name) and NPY.has_suffix(name):
             raise UsageError(f"cp: {name} with what?", "name a second tensor")
         ops = dumped_ops(self.session, name, self.graph)
         fitting = [(found, pair, pairs) for found, pairs in ops for pair in pairs if pair.slot == slot]

@@ -23,7 +23,7 @@ from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.h5_files import pair_h5_files
 from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf
-from precision_tool.lib.sources.kinds import kind_of_both
+from precision_tool.lib.sources.kinds import NPY, kind_of_both
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.storage.stores import exists, folder_exists, is_file, open_binary
 from precision_tool.lib.toolkit.tools import Produced, Tools
@@ -154,7 +154,7 @@ def _golden_folder(inputs: Inputs, leaf: DumpLeaf, position: int) -> tuple[str, 
         other = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
         return other.path, other
     assert isinstance(inputs.golden, GoldenFiles)
-    if not all(file.path.endswith(".npy") for file in inputs.golden.files):
+    if not all(NPY.has_suffix(file.path) for file in inputs.golden.files):
         raise DataNotFoundError(
             f"{inputs.golden.root}: tensor files of tfdbg, which msaccucmp does not read",
             "`tf_dump` turns them into .npy; or use --engine native",
