@@ -16,7 +16,10 @@ import signal
 import sys
 import textwrap
 import traceback
-from typing import Any, Dict, List, NoReturn, Optional, Sequence, TextIO, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence, TextIO, Tuple
+
+if TYPE_CHECKING:
+    from precision_tool.lib.cli.words import Word
 
 DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
 #: What shells report for a program that its reader stopped listening to.
@@ -89,7 +92,6 @@ def _stopped(is_process: bool) -> int:
 
 
 def _run(arguments: List[str]) -> int:
-    from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, find_word
     from precision_tool.lib.errors import UsageError
 
     options: Dict[str, Any] = {}
@@ -102,23 +104,36 @@ def _run(arguments: List[str]) -> int:
         name, arguments = rest[0], rest[1:]
         if name == "help" and arguments and not arguments[0].startswith("-"):
             name, arguments = arguments[0], ["-h"]
-        word = find_word(name)
         if name == "help" or (name == "data" and arguments[:1] in (["-h"], ["--help"])):
             print(_help())
             return DONE
-        if find_word(name, PROMPT_WORDS):
-            raise UsageError(f"{name} is a command of the prompt only", "precision-tool without a command starts it")
-        if word is None:
-            known = [text for each in WORDS for text in (each.name, *each.aliases)]
-            close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.4)
-            hint = "did you mean " + " or ".join(close) + "?" if close else "precision-tool -h lists the commands"
-            raise UsageError(f"unknown command {name!r}", hint)
+        word = _word_of(name)
         if word.name != "data":
-            break
+            return _run_word(word, arguments, options)
         if not arguments or arguments[0].startswith("-"):
             raise UsageError("data: which folder?", f"precision-tool data {word.arguments}")
         options["data"], arguments = arguments[0], arguments[1:]
         options.pop("more_data", None)
+
+
+def _word_of(name: str) -> "Word":
+    """Return the word of this name; UsageError for one of the prompt, or one that is not there."""
+    from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, find_word
+    from precision_tool.lib.errors import UsageError
+
+    word = find_word(name)
+    if word is not None:
+        return word
+    if find_word(name, PROMPT_WORDS):
+        raise UsageError(f"{name} is a command of the prompt only", "precision-tool without a command starts it")
+    names = [text for word in WORDS for text in (word.name, *word.aliases)]
+    close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.4)
+    hint = "did you mean " + " or ".join(close) + "?" if close else "precision-tool -h lists the commands"
+    raise UsageError(f"unknown command {name!r}", hint)
+
+
+def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> int:
+    from precision_tool.lib.errors import UsageError
 
     if sys.version_info[:2] < word.min_python:
         return _too_old(word.name, word.min_python)
