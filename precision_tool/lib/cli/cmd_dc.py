@@ -98,13 +98,7 @@ def _layout(text: str) -> str:
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     session = session.at(args.step, args.rank)
     name = one_name(args, "dc")
-    try:
-        sources, notes = _sources(session, name, args.graph, args.folder)
-    except DataNotFoundError as error:
-        reason = error.message.removeprefix(f"{name}: ").removeprefix("no such file, and ")
-        if exists(name) or reason.startswith("no such file"):
-            raise
-        raise DataNotFoundError(f"{name}: no such file or folder here, and {reason}", error.hint) from error
+    sources, notes = _sources_of(session, name, args)
     if args.folder is not None:
         _check_output(session, args.folder, name, sources)
     session.workspace.notes += notes
@@ -141,6 +135,17 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         hint = "name an NPU dump, a folder of dumps or an op"
         raise FormatError.of(name, f"nothing was decoded: {reason}", hint)
     return DONE
+
+
+def _sources_of(session: Session, name: str, args: argparse.Namespace) -> tuple[list[Source], tuple[str, ...]]:
+    """Return the files to decode and notes; DataNotFoundError says that it is no file either."""
+    try:
+        return _sources(session, name, args.graph, args.folder)
+    except DataNotFoundError as error:
+        reason = error.message.removeprefix(f"{name}: ").removeprefix("no such file, and ")
+        if exists(name) or reason.startswith("no such file"):
+            raise
+        raise DataNotFoundError(f"{name}: no such file or folder here, and {reason}", error.hint) from error
 
 
 def _check_for_toolkit(sources: Sequence[Source], args: argparse.Namespace) -> None:
