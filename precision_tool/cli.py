@@ -144,9 +144,9 @@ def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> in
         _check_data(settings, is_analysis=not word.plain)
     try:
         if word.plain:
-            from precision_tool.lib.user_files import check_on_disk
+            from precision_tool.lib.io.files import check_local
 
-            check_on_disk(settings.data)
+            check_local(settings.data)
             code: int = importlib.import_module(word.module).COMMAND.main(arguments, settings)
             return code
         from precision_tool.lib.cli import app
@@ -171,7 +171,7 @@ def _start_prompt(options: Dict[str, Any]) -> int:
 
 def _check_data(settings: Any, *, is_analysis: bool) -> None:
     """Raises the error for a data folder that is none; URLs are for the analysis only."""
-    from precision_tool.lib.urls import is_remote
+    from precision_tool.lib.io.urls import is_remote
     from precision_tool.lib.workspace import check_data
 
     if is_remote(settings.data):
@@ -325,7 +325,7 @@ def _internal_error(arguments: List[str]) -> int:
     import tempfile
 
     from precision_tool import __version__
-    from precision_tool.lib.urls import scrubbed
+    from precision_tool.lib.io.urls import scrubbed
 
     error = sys.exc_info()[1]
     summary = scrubbed(f"internal error ({type(error).__name__}: {error})")

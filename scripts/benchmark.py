@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from benchmark_graphs import bench_shapes
 from benchmark_kernel import bench_kernels
+from precision_tool.lib.io.cache import CacheFiles
 from process_memory import peak_memory
 
 from precision_tool.lib.compare.folders import compare_folders, find_inputs, match_leaf
@@ -36,7 +37,6 @@ from precision_tool.lib.inspect.named_tensors import pair_up, tensors_of_file
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
 from precision_tool.lib.numbers import data_types, layouts
-from precision_tool.lib.storage.cache_files import CacheFiles
 
 _READ_BLOCK = 1 << 20
 Floats = npt.NDArray[np.float64]

@@ -27,12 +27,12 @@ from pathlib import Path
 from unittest.mock import patch
 
 import fsspec
+from precision_tool.lib.io.local import LocalFile
+from precision_tool.lib.io.remote import RemoteStore
 from process_memory import children, resident
 
 from precision_tool.cli import main as main_of_tool
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.storage.files import LocalFile
-from precision_tool.lib.storage.remote import RemoteStore
 from precision_tool.lib.study.study import TASKS
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -22,12 +22,12 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from precision_tool.lib.io.local import LocalStore
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.report.study import write_study
 from precision_tool.lib.sources import walk
 from precision_tool.lib.storage import fingerprint
-from precision_tool.lib.storage.local import LocalStore
 from precision_tool.lib.study.conclusion import conclude
 from precision_tool.lib.study.journal import open_journal
 from precision_tool.lib.study.leaf_statistics import LeafStatistics, TensorNames

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmark_cluster import Processes, cluster
+from precision_tool.lib.io.writing import TEMPORARY
 
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.engine.cluster import open_cluster
-from precision_tool.lib.storage.files import TEMPORARY
 from precision_tool.lib.study.preparing import StudyOptions
 from precision_tool.lib.study.study import run_study
 

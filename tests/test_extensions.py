@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from command_line import Finished, tool
+from precision_tool.lib.io.files import open_file
 from small_tree import Node, chain, faulty_chain, small_tree, values
 
 from precision_tool.lib import extensions
@@ -20,7 +21,6 @@ from precision_tool.lib.formats.registry import READERS, Reader
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.ops import table  # noqa: F401  # fills the registry
 from precision_tool.lib.ops.base import OPS, Call, Kind, NotComputedError, OpSpec
-from precision_tool.lib.storage.stores import open_file
 
 Installed = Callable[..., None]
 

@@ -12,7 +12,6 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib import urls
 from precision_tool.lib.checks.agreement import ops_of
 from precision_tool.lib.checks.first_fault import find_first_fault
 from precision_tool.lib.cli.command import Output, load_command
@@ -22,6 +21,8 @@ from precision_tool.lib.compare.sides import compare_sides
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import PathLike
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.present.console import ReportConsole
@@ -31,7 +32,6 @@ from precision_tool.lib.results.columns import METRIC_FIELDS
 from precision_tool.lib.results.result_csv import write_result
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.user_files import PathLike
 from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.verdict.of_results import verdict_on
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from precision_tool.lib import urls
 from precision_tool.lib.errors import UsageError, shown_name
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.logs import LEVELS
 from precision_tool.lib.old_settings import LOG_LEVELS, OLD_NAMES, OldSetting, as_setting, notes_on
-from precision_tool.lib.user_files import read_bytes
 
 #: The data folder where none is named.
 DEFAULT_DATA = Path("precision_data")

@@ -14,9 +14,9 @@ import h5py
 import numpy as np
 import tfdbg_files as tfdbg
 from h5_files import add_tensor
+from precision_tool.lib.io.writing import PART, TEMPORARY
 
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.storage.files import PART, TEMPORARY
 
 #: Names of files that are not complete yet. Nothing else may be unlike what an undisturbed run writes.
 _TEMPORARY = re.compile(rf"{re.escape(TEMPORARY)}.*|.*{re.escape(PART)}|.*\.tmp|\..*\.ptcache.*|tmp.*")

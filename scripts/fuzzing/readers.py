@@ -14,6 +14,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from precision_tool.lib.io.cache import OddCacheError
+from precision_tool.lib.io.files import read_small_json, signature_of
 
 from fuzzing import seeds
 from fuzzing.mutations import BINARY, CLAIMS, CSV, TEXT, Mutation
@@ -62,9 +64,6 @@ from precision_tool.lib.sources import names as file_names
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.sources.walk import find_benchmark, find_named, find_run
-from precision_tool.lib.storage.cache_files import OddCacheError
-from precision_tool.lib.storage.files import read_small_json
-from precision_tool.lib.storage.stores import signature_of
 from precision_tool.lib.toolkit.finder import _MEMORY, _remembered
 from precision_tool.lib.toolkit.kept import read_kept
 from precision_tool.lib.toolkit.tools import _json_problem, _table_problem

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pytest
+from precision_tool.lib.io.local import LocalFile
 
 from precision_tool.lib.api import run
 from precision_tool.lib.demo.generate import generate_demo
@@ -19,7 +20,6 @@ from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.sources import walk
-from precision_tool.lib.storage.files import LocalFile
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ from math import isnan
 from pathlib import Path
 
 import pytest
+from precision_tool.lib.io.cache import CacheFiles
+from precision_tool.lib.io.files import signature_of
 
 from precision_tool.lib.compare import cosines
 from precision_tool.lib.compare.cosines import Cosines, result_cosines
 from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.results.result_csv import OutputFigures, read_output_figures
 from precision_tool.lib.storage import cache_files
-from precision_tool.lib.storage.cache_files import CacheFiles
-from precision_tool.lib.storage.stores import signature_of
 
 
 def write_result(path: Path, *rows: tuple[str, str]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from command_line import by_tensor, only_result, tool
 from memory_store import MemoryStore
+from precision_tool.lib.io.files import mounted
 from rich.console import Console
 from small_tree import SmallTree, chain, faulty_chain, small_tree
 from tfdbg_files import content, event, number, sized, tensor_proto, varint, write_tensor
@@ -36,7 +37,6 @@ from precision_tool.lib.sources.dumps import GoldenFiles, Missing
 from precision_tool.lib.sources.inputs import find_golden
 from precision_tool.lib.sources.kinds import TFDBG, benchmark_kind
 from precision_tool.lib.sources.walk import Stamps, find_benchmark
-from precision_tool.lib.storage.stores import mounted
 from precision_tool.lib.workspace import Workspace
 
 TIME = 1795190660042954

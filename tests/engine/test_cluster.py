@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from precision_tool.lib.io import urls
 
 import precision_tool
 from precision_tool.cli import main
-from precision_tool.lib import urls
 from precision_tool.lib.api import compare
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.demo.generate import generate_demo

@@ -21,6 +21,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from builders import Array, write_dump, write_golden
+from precision_tool.lib.io.local import LocalFile
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.engine import budget as sizes_of
@@ -38,7 +39,6 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import WHOLE, Plan, Tensor
 from precision_tool.lib.numbers.layouts import plain_plan
 from precision_tool.lib.pairing.align import align
-from precision_tool.lib.storage.files import LocalFile
 
 #: So small that tensors of some thousand elements run through every path: blocks, boxes, kept or read twice, parts.
 TINY = {

@@ -15,6 +15,9 @@ import pytest
 from builders import graph_op, text_graph
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from precision_tool.lib.io.cache import CacheFiles
+from precision_tool.lib.io.files import open_file, signature_of
+from precision_tool.lib.io.stores import Signature, StoredFile
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError, FormatError
@@ -27,9 +30,6 @@ from precision_tool.lib.graph import cache as graph_cache
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.storage import cache_files
-from precision_tool.lib.storage.cache_files import CacheFiles
-from precision_tool.lib.storage.store import Signature, StoredFile
-from precision_tool.lib.storage.stores import open_file, signature_of
 
 #: All that a graph may hold, as GE writes it: unconnected and control inputs, no originals and none said, subgraphs,
 #: escapes, bytes that are not UTF-8, repeated attributes, fields that are not known.

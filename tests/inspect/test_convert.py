@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from builders import Array, write_dump
 from command_line import fingerprint
+from precision_tool.lib.io.writing import TEMPORARY
 
 from precision_tool.lib.demo.dump_writer import OutTensor, pack, write_statistics
 from precision_tool.lib.engine import blocks, workers
@@ -27,7 +28,6 @@ from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.numbers.reading import reading_as, reading_of
 from precision_tool.lib.storage import local
-from precision_tool.lib.storage.files import TEMPORARY
 
 NAME = "Add.block_add.1.0.1772443800000000"
 

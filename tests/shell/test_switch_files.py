@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from precision_tool.lib.io.writing import only_writer, rewrite_text
 
 from precision_tool import tf_config
 from precision_tool.lib.cli.bisect_runner import edit_alone
@@ -15,8 +16,6 @@ from precision_tool.lib.cli.switch_files import LAST, find_switch_file, script_l
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
 from precision_tool.lib.formats.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
 from precision_tool.lib.storage import files
-from precision_tool.lib.storage.files import only_writer
-from precision_tool.lib.storage.writing import rewrite_text
 from precision_tool.lib.workspace import Workspace
 
 

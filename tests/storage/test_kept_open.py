@@ -10,12 +10,12 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
+from precision_tool.lib.io.files import open_file
+from precision_tool.lib.io.local import shared_open_files
 
 from precision_tool.lib import user_files
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.storage import kept_open
-from precision_tool.lib.storage.kept_open import files_kept_open
-from precision_tool.lib.storage.stores import open_file
 
 #: Newer Pythons warn of what is tried here on purpose.
 _FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -61,7 +61,7 @@ def _is_open(number: int, path: str) -> bool:
 
 def test_each_file_is_opened_once_by_all_threads(tmp_path: Path, opened: list[str]) -> None:
     paths = _write(tmp_path, 30)
-    with files_kept_open(), ThreadPoolExecutor(8) as pool:
+    with shared_open_files(), ThreadPoolExecutor(8) as pool:
         assert all(pool.map(_says_its_name, paths * 20))
     assert sorted(opened) == sorted(paths)
 
@@ -69,7 +69,7 @@ def test_each_file_is_opened_once_by_all_threads(tmp_path: Path, opened: list[st
 @_FORKS
 def test_a_forked_process_finds_them_open(tmp_path: Path) -> None:
     paths = _write(tmp_path, 3)
-    with files_kept_open():
+    with shared_open_files():
         assert all(map(_says_its_name, paths))
         for path in paths:
             os.unlink(path)
@@ -82,7 +82,7 @@ def test_a_forked_process_finds_them_open(tmp_path: Path) -> None:
 def test_no_more_are_open_than_may_be(tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_open, "_MOST", 4)
     paths = _write(tmp_path, 10)
-    with files_kept_open():
+    with shared_open_files():
         kept = kept_open._kept[-1]
         assert all(map(_says_its_name, paths))
         assert len(kept._open) == 4
@@ -99,7 +99,7 @@ def test_no_more_are_open_than_may_be(tmp_path: Path, opened: list[str], monkeyp
 
 def test_what_is_still_read_when_the_block_ends_stays_open_until_it_is_closed(tmp_path: Path) -> None:
     paths = _write(tmp_path, 2)
-    with files_kept_open():
+    with shared_open_files():
         numbers = [_shared_number(path) for path in paths]
         held = open_file(paths[0])
     assert [_is_open(*one) for one in zip(numbers, paths, strict=True)] == [True, False]
@@ -115,8 +115,8 @@ def _shared_number(path: str) -> int:
 
 def test_blocks_in_one_another_end_with_the_outermost(tmp_path: Path, opened: list[str]) -> None:
     (path,) = _write(tmp_path, 1)
-    with files_kept_open():
-        with files_kept_open():
+    with shared_open_files():
+        with shared_open_files():
             assert _says_its_name(path)
         assert _says_its_name(path)
     assert opened == [path]
@@ -128,7 +128,7 @@ def test_blocks_in_one_another_end_with_the_outermost(tmp_path: Path, opened: li
 def test_a_file_that_grew_has_its_new_size_and_the_next_command_sees_another(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with files_kept_open():
+    with shared_open_files():
         with open_file(str(path)) as file:
             assert file.size == 3
         with path.open("ab") as more:
@@ -144,7 +144,7 @@ def test_a_file_that_grew_has_its_new_size_and_the_next_command_sees_another(tmp
 
 
 def test_what_is_no_file_is_an_error_each_time(tmp_path: Path) -> None:
-    with files_kept_open():
+    with shared_open_files():
         for _ in range(2):
             with pytest.raises(DataNotFoundError):
                 open_file(str(tmp_path / "none"))
@@ -154,7 +154,7 @@ def test_what_is_no_file_is_an_error_each_time(tmp_path: Path) -> None:
 
 def test_the_limit_of_the_process_is_as_before_when_it_ends(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with files_kept_open():
+    with shared_open_files():
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == before[1]
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
@@ -162,7 +162,7 @@ def test_the_limit_of_the_process_is_as_before_when_it_ends(tmp_path: Path) -> N
 @_FORKS
 def test_a_fork_while_a_thread_opens_files_does_not_hang(tmp_path: Path) -> None:
     (path,) = _write(tmp_path, 1)
-    with files_kept_open():
+    with shared_open_files():
         taken, done = threading.Event(), threading.Event()
 
         def hold() -> None:

@@ -15,10 +15,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import read_bytes, store_of
+from precision_tool.lib.io.remote import RemoteStore, error_of, filesystem_of
+from precision_tool.lib.io.stores import Entry, Kind
+from precision_tool.lib.io.urls import path_of
 from range_server import Served, serving
 
 from precision_tool.cli import main
-from precision_tool.lib import urls
 from precision_tool.lib.api import compare
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
@@ -26,11 +30,6 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputErro
 from precision_tool.lib.sources import tfdbg_runs
 from precision_tool.lib.sources.walk import list_folders
 from precision_tool.lib.storage import files, filesystems, remote, stores
-from precision_tool.lib.storage.filesystems import error_of, filesystem_of
-from precision_tool.lib.storage.remote import RemoteStore
-from precision_tool.lib.storage.store import Entry, Kind
-from precision_tool.lib.storage.stores import read_bytes, store_of
-from precision_tool.lib.urls import path_of
 from precision_tool.lib.workspace import without_folder
 
 fsspec = pytest.importorskip("fsspec")  # in the extra `remote`, which the extra `test` has

@@ -12,16 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from memory_store import MemoryStore
-from range_server import serving
-
-from precision_tool.lib.api import compare
-from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
-from precision_tool.lib.formats.npy import NpyWriter, read_npy
-from precision_tool.lib.formats.registry import open_op_dump
-from precision_tool.lib.storage.local import LocalStore
-from precision_tool.lib.storage.store import Entry, Kind, Store
-from precision_tool.lib.storage.stores import (
+from precision_tool.lib.io.files import (
     check_folder,
     list_folder,
     local_file,
@@ -32,7 +23,16 @@ from precision_tool.lib.storage.stores import (
     signature_of,
     store_of,
 )
-from precision_tool.lib.urls import path_of
+from precision_tool.lib.io.local import LocalStore
+from precision_tool.lib.io.stores import Entry, Kind, Store
+from precision_tool.lib.io.urls import path_of
+from range_server import serving
+
+from precision_tool.lib.api import compare
+from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.formats.npy import NpyWriter, read_npy
+from precision_tool.lib.formats.registry import open_op_dump
 
 #: What every store holds, below its root.
 _FILES = (("b.bin", bytes(range(200))), ("a/c.txt", b"text\r\n"), ("a/empty", b""))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from precision_tool.lib.storage.files import own_prefix, remove_leftovers, temporary_file
+from precision_tool.lib.io.writing import own_prefix, remove_leftovers, temporary_file
 
 LEAVE = """
 import os, sys

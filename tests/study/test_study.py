@@ -16,6 +16,9 @@ from typing import Any
 import pytest
 from executors import AtOnce
 from memory_store import MemoryStore
+from precision_tool.lib.io.cache import folder_fingerprint
+from precision_tool.lib.io.files import mounted
+from precision_tool.lib.io.stores import Stat
 from rich.console import Console
 
 from precision_tool.lib.demo.generate import generate_demo
@@ -23,9 +26,6 @@ from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.engine.workers import WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.present.study import study_block
-from precision_tool.lib.storage.fingerprint import looked_at
-from precision_tool.lib.storage.store import Stat
-from precision_tool.lib.storage.stores import mounted
 from precision_tool.lib.study import plan as plan_module
 from precision_tool.lib.study import running
 from precision_tool.lib.study import study as study_module
@@ -296,16 +296,21 @@ def test_a_change_of_any_file_is_noticed(tmp_path: Path) -> None:
     names = [f"MatMul.op_{number}.{number}.0.{number}" for number in range(700)]
     for name in names:
         (tmp_path / name).write_bytes(b"1234")
-    before = looked_at(str(tmp_path), names)
-    assert before == looked_at(str(tmp_path), names)
+    before = folder_fingerprint(str(tmp_path), names)
+    assert before == folder_fingerprint(str(tmp_path), names)
     assert before[0] == 4 * len(names)
     (tmp_path / names[331]).write_bytes(b"12345")
-    longer = looked_at(str(tmp_path), names)
+    longer = folder_fingerprint(str(tmp_path), names)
     assert longer[0] == before[0] + 1
     (tmp_path / names[332]).write_bytes(b"4321")
     os.utime(tmp_path / names[332], (7, 7))
     (tmp_path / names[333]).unlink()
-    told = {before[1], longer[1], looked_at(str(tmp_path), names)[1], looked_at(str(tmp_path), names[:-1])[1]}
+    told = {
+        before[1],
+        longer[1],
+        folder_fingerprint(str(tmp_path), names)[1],
+        folder_fingerprint(str(tmp_path), names[:-1])[1],
+    }
     assert len(told) == 4
 
 
@@ -323,7 +328,7 @@ def test_files_of_a_server_that_lists_no_sizes_are_asked_for_in_part() -> None:
     for name in names:
         store.put(f"/server/x/{name}", b"123")
     with mounted("/server", store):
-        assert looked_at("/server/x", names)[0] == 3000
+        assert folder_fingerprint("/server/x", names)[0] == 3000
     assert 200 < store.asked <= 256
 
 

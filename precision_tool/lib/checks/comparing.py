@@ -30,6 +30,7 @@ from precision_tool.lib.data.sides import (
 )
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.pairing.fusion_pair import find_pair
 from precision_tool.lib.results.noise import NoiseFloor, with_noise
@@ -42,7 +43,6 @@ from precision_tool.lib.results.result_files import (
     newest_results,
     part_of,
 )
-from precision_tool.lib.storage.stores import is_folder
 from precision_tool.lib.workspace import Workspace, check_data
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from precision_tool.lib.engine.workers import working
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.lookup import FoundOp
+from precision_tool.lib.io.files import check_folder, is_folder, size_of
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.sources.kinds import NPY, check_command
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files
 from precision_tool.lib.sources.walk import nothing_below
-from precision_tool.lib.storage.stores import check_folder, is_folder, size_of
 from precision_tool.lib.workspace import check_data
 
 #: Called with (bytes done, bytes in all).

@@ -10,11 +10,11 @@ from precision_tool.lib.engine.run_values import RunValues
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.opdebug import UnitStatus, read_opdebug
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.io.files import real_path
 from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.sources.overflow_files import StatusFile, files_of_task, leaves_below
-from precision_tool.lib.storage.stores import real_path
 
 #: The graph of a leaf; None if there is none.
 GraphOf = Callable[[DumpLeaf], RunGraph | None]

@@ -8,8 +8,8 @@ from enum import StrEnum
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.passport import Optimizer, Passport, Plain, TensorHash, passport_above, read_passport
+from precision_tool.lib.io.files import is_file, real_path
 from precision_tool.lib.model.finding import Evidence
-from precision_tool.lib.storage.stores import is_file, real_path
 from precision_tool.lib.workspace import Workspace
 
 #: Options of the NPU that change how precise it computes, and what of them changes nothing.

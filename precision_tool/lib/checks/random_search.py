@@ -14,13 +14,13 @@ from precision_tool.lib.data.sides import default_npu
 from precision_tool.lib.engine.run_values import RunValues
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.inserted import counterparts
 from precision_tool.lib.pairing.match_names import same_name
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.sources.kinds import check_command
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.storage.stores import is_folder
 from precision_tool.lib.workspace import lies_in
 
 

@@ -16,8 +16,8 @@ from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.io.files import real_path
 from precision_tool.lib.model.finding import CheckResult, Unmade
-from precision_tool.lib.storage.stores import real_path
 
 
 def all_checks(

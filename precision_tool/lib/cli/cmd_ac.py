@@ -32,12 +32,12 @@ from precision_tool.lib.cli.comparison_options import (
 )
 from precision_tool.lib.cli.comparison_screen import finish, finish_without_benchmark
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
+from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.model.finding import CheckResult, FindingKind
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.results.result_csv import write_own_errors
 from precision_tool.lib.results.result_files import named_result
 from precision_tool.lib.session import Session
-from precision_tool.lib.storage.kept_open import files_kept_open
 from precision_tool.lib.workspace import typed_path
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def ac_parser(session: Session) -> Parser:
     return parser
 
 
-@files_kept_open()
+@shared_open_files()
 def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.all:
         return run_study_command(session, args, output)

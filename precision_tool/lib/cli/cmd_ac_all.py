@@ -19,9 +19,9 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.session import Session
-from precision_tool.lib.urls import is_remote
 
 if TYPE_CHECKING:
     from precision_tool.lib.study.redump import Redump
@@ -173,7 +173,7 @@ def _tell(session: Session, args: argparse.Namespace, output: Output, study: Stu
 
 def _redump(session: Session, study: Study, budget: int) -> tuple[Redump | None, str]:
     """What to dump whole next, and the file with the settings for it; None if no statistics ask for it."""
-    from precision_tool.lib.storage.files import atomic_text
+    from precision_tool.lib.io.files import atomic_text
     from precision_tool.lib.study.redump import plan_redump
 
     redump = None if study.statistics is None else plan_redump(study.statistics, budget, study.names)

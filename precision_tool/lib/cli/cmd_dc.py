@@ -43,12 +43,11 @@ from precision_tool.lib.inspect.convert import (
     convert_files,
 )
 from precision_tool.lib.inspect.named_tensors import split_slot
+from precision_tool.lib.io.files import atomic_text, exists, folder_exists, real_path
 from precision_tool.lib.numbers.layouts import known_layouts
 from precision_tool.lib.present import tensors as report
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.session import Session
-from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.storage.stores import exists, folder_exists, real_path
 from precision_tool.lib.workspace import lies_in
 
 #: The file that names what could not be decoded; the vendor's tool writes one of this name.

@@ -27,10 +27,10 @@ from precision_tool.lib.cli.command import (
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
 from precision_tool.lib.formats.fusion_switch import text_to_write
+from precision_tool.lib.io.files import real_path
 from precision_tool.lib.present import fusion as report
 from precision_tool.lib.present.text import counted, plain
 from precision_tool.lib.session import Session
-from precision_tool.lib.storage.stores import real_path
 
 
 def bisect(session: Session, args: argparse.Namespace, output: Output) -> int:

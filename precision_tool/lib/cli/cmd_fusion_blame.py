@@ -23,6 +23,7 @@ from precision_tool.lib.cli.switch_files import script_lines
 from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_switch import Switches
+from precision_tool.lib.io.files import is_folder, list_folder
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.pairing.fusion_pair import Fusion
 from precision_tool.lib.present import fusion as report
@@ -31,7 +32,6 @@ from precision_tool.lib.present.text import plain
 from precision_tool.lib.results.result_files import BLAME_PREFIX
 from precision_tool.lib.session import Session
 from precision_tool.lib.sources.walk import nothing_below
-from precision_tool.lib.storage.stores import is_folder, list_folder
 from precision_tool.lib.verdict.blamed import Blame, Verdict
 from precision_tool.lib.workspace import shown_path
 

@@ -23,10 +23,10 @@ from precision_tool.lib.cli.switch_files import LAST, SwitchFile, find_switch_fi
 from precision_tool.lib.errors import PrecisionToolError, UsageError
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
 from precision_tool.lib.formats.fusion_switch import ALL, Switches, read_switches
+from precision_tool.lib.io.files import exists, real_path
 from precision_tool.lib.present import fusion as report
 from precision_tool.lib.present.text import json_text, plain
 from precision_tool.lib.session import Session
-from precision_tool.lib.storage.stores import exists, real_path
 from precision_tool.lib.workspace import shown_path
 
 #: Where bisections keep their state, below the results.

@@ -17,10 +17,9 @@ from precision_tool.lib.cli.command import (
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.formats.ge_graph_tree import is_json
+from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary, real_path, size_of
 from precision_tool.lib.present.text import byte_size, plain
 from precision_tool.lib.session import Session
-from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.storage.stores import exists, folder_exists, is_file, open_binary, real_path, size_of
 from precision_tool.lib.workspace import lies_in, shown_path
 
 #: Bytes that tell whether a file is JSON.

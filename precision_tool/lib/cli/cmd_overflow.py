@@ -27,6 +27,8 @@ from precision_tool.lib.cli.command import (
 from precision_tool.lib.cli.switch_files import helper_lines, option_lines
 from precision_tool.lib.collect.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
+from precision_tool.lib.io.files import folder_exists
+from precision_tool.lib.io.writing import why_no_file
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.present import overflow as report
 from precision_tool.lib.present.fusion import script_block
@@ -34,8 +36,6 @@ from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.storage.stores import folder_exists
-from precision_tool.lib.storage.writing import why_no_file
 from precision_tool.lib.workspace import shown_path
 
 #: Stands for the usual place of the list.

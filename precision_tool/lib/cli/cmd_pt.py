@@ -37,6 +37,7 @@ from precision_tool.lib.inspect.named_tensors import (
     split_slot,
     views_of,
 )
+from precision_tool.lib.io.files import real_path
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.present import tensors as report
 from precision_tool.lib.present.progress import ProgressReport
@@ -44,7 +45,6 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.settings import MOST_PRINTED
 from precision_tool.lib.sources.kinds import NPY
 from precision_tool.lib.sources.names import file_part, shortened
-from precision_tool.lib.storage.stores import real_path
 from precision_tool.lib.workspace import path_below
 
 #: Lines of a histogram.

@@ -16,9 +16,9 @@ from precision_tool.lib.cli.command import (
     completes,
 )
 from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
-from precision_tool.lib.storage.stores import folder_exists
 from precision_tool.lib.verdict.stored import StoredVerdict, read_beside, read_verdict
 from precision_tool.lib.workspace import shown_path
 

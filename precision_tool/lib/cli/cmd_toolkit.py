@@ -20,13 +20,13 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.io.files import open_text
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.present.text import plain
 from precision_tool.lib.results.result_files import TOOLKIT_PREFIX
 from precision_tool.lib.session import Session
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile
-from precision_tool.lib.storage.stores import open_text
 from precision_tool.lib.workspace import shown_path
 
 if TYPE_CHECKING:

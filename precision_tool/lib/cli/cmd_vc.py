@@ -26,12 +26,12 @@ from precision_tool.lib.cli.comparison_options import (
 from precision_tool.lib.cli.comparison_screen import finish, finish_mapping
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.errors import FormatError, UsageError
+from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.pairing.selection import OpNames, Selection, parse_ids, parse_range
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.results.columns import METRIC_COLUMNS, parse_metrics
 from precision_tool.lib.session import Session
 from precision_tool.lib.sources.kinds import kind_at
-from precision_tool.lib.storage.kept_open import files_kept_open
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
 TOP, MOST_TOP = 20, 10000
@@ -208,7 +208,7 @@ def compare_sides(
     return analyses
 
 
-@files_kept_open()
+@shared_open_files()
 def _run_vc(session: Session, args: argparse.Namespace, output: Output) -> int:
     options = compare_options(args)
     analyses = compare_sides(session, args, output, options)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from precision_tool.lib import urls
 from precision_tool.lib.cli.arguments import Parser as Parser
 from precision_tool.lib.cli.arguments import PlainCommand, program
 from precision_tool.lib.cli.words import find_word
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.extensions import take_notes
+from precision_tool.lib.io import urls
 from precision_tool.lib.present.text import plain, shown_reason
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS

@@ -38,6 +38,7 @@ from precision_tool.lib.cli.arguments import NAME
 from precision_tool.lib.cli.command import Completion, Output, Parser, completion_of, load_command
 from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, Word, find_word, words_by_family
 from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.io.files import folder_exists, history_file, is_folder
 from precision_tool.lib.numbers.layouts import known_layouts
 from precision_tool.lib.present.banner import banner, command_list
 from precision_tool.lib.present.console import THEMES, ReportConsole
@@ -45,8 +46,6 @@ from precision_tool.lib.present.text import plain, safe, shown_reason
 from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.session import Session
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.storage.stores import folder_exists
-from precision_tool.lib.user_files import history_file, is_folder
 
 DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
 #: Commands of cmd2 that have no place here: they start editors and Python code.

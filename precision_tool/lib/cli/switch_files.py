@@ -19,9 +19,9 @@ from precision_tool.lib.formats.fusion_switch import (
     read_switches,
     text_to_write,
 )
+from precision_tool.lib.io.files import is_file, real_path
+from precision_tool.lib.io.writing import is_read_only, rewrite_text, why_no_file
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.storage.stores import is_file, real_path
-from precision_tool.lib.storage.writing import is_read_only, rewrite_text, why_no_file
 from precision_tool.lib.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 
 #: What the last version of a file is kept as, beside it.

@@ -24,6 +24,7 @@ from precision_tool.lib.inspect.named_tensors import (
     tensors_of_file,
     tensors_of_pair,
 )
+from precision_tool.lib.io.files import exists, folder_exists, is_folder
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.pytorch import OUTPUT, H5Value
 from precision_tool.lib.model.wording import first_of
@@ -36,7 +37,6 @@ from precision_tool.lib.sources.kinds import NPY, kind_at
 from precision_tool.lib.sources.names import is_number, parse_dump_name
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, parse_status_name
 from precision_tool.lib.sources.walk import find_named
-from precision_tool.lib.storage.stores import exists, folder_exists, is_folder
 from precision_tool.lib.workspace import lies_in, shown_path
 
 #: Of many outputs as many are named.

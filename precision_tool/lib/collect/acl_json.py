@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from precision_tool.lib.collect.mixlist import write_whole
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError, shown
-from precision_tool.lib.user_files import read_text
+from precision_tool.lib.io.files import read_text
 
 FILE_NAME = "acl.json"
 DEFAULT_DUMP_PATH = "./output_IR2TBE"

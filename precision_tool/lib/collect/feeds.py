@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Dict, List, Mapping, NamedTuple, Optional, Seq
 
 from precision_tool.lib.collect.packages import numpy, reason_of
 from precision_tool.lib.errors import FormatError, PrecisionToolError
-from precision_tool.lib.user_files import open_binary, read_text
+from precision_tool.lib.io.files import open_binary, read_text
 
 MANIFEST_NAME = "feeds.json"
 

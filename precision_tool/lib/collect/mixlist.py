@@ -17,8 +17,8 @@ from typing import Dict, Iterable, List, Mapping, Optional, Union
 
 from precision_tool.lib.collect.packages import ScriptError, is_installed, say, tensorflow_v1
 from precision_tool.lib.errors import OutputError, PrecisionToolError
+from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.settings import Settings, load_settings
-from precision_tool.lib.user_files import read_bytes
 from precision_tool.lib.workspace import Workspace
 
 MIXLIST_NAME = "modify_mixlist.json"

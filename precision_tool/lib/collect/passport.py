@@ -19,8 +19,8 @@ from precision_tool.lib.collect.mixlist import write_whole
 from precision_tool.lib.collect.packages import numpy, reason_of, say
 from precision_tool.lib.collect.seeds import last_seed
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.settings import Settings, load_settings
-from precision_tool.lib.user_files import read_bytes
 from precision_tool.lib.workspace import Workspace
 
 #: To be raised when a key changes its meaning or goes; not for a new one.

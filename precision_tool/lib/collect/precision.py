@@ -12,8 +12,8 @@ from typing import Any, Dict, List, Mapping, Optional, Union
 from precision_tool.lib.collect.mixlist import result_file, write_whole
 from precision_tool.lib.collect.packages import ScriptError, say
 from precision_tool.lib.errors import PrecisionToolError, shown
+from precision_tool.lib.io.files import read_text
 from precision_tool.lib.settings import Settings
-from precision_tool.lib.user_files import read_text
 
 #: What a call may say of precision, instead of the settings of the same names.
 PRECISION_OPTIONS = (

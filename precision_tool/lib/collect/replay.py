@@ -15,8 +15,8 @@ from precision_tool.lib.collect.randomness import Fixed, fix_randomness
 from precision_tool.lib.collect.recording import record_replay
 from precision_tool.lib.collect.session_runs import ancestors
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.settings import Settings
-from precision_tool.lib.user_files import read_bytes
 from precision_tool.lib.workspace import Workspace
 
 _MAX_BYTES = 1 << 31  # of a MetaGraphDef: protobuf reads no more

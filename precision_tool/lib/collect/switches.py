@@ -33,8 +33,8 @@ from precision_tool.lib.collect.precision import (
     written,
 )
 from precision_tool.lib.errors import OutputError, PrecisionToolError
+from precision_tool.lib.io.files import read_text
 from precision_tool.lib.settings import Settings, load_settings, with_settings
-from precision_tool.lib.user_files import read_text
 from precision_tool.lib.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 
 Value = Union[bool, int, str]

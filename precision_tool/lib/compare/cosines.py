@@ -10,11 +10,11 @@ from math import isnan
 from precision_tool.lib.compare.result_source import ResultSource, read_source
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.lookup import where_of
+from precision_tool.lib.io.cache import CacheFiles
+from precision_tool.lib.io.files import real_path, signature_of
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.results.result_csv import OutputFigures, read_output_figures
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.storage.cache_files import CacheFiles
-from precision_tool.lib.storage.stores import real_path, signature_of
 
 #: To be raised with every change of what is kept.
 _VERSION = 2

@@ -17,6 +17,7 @@ from precision_tool.lib.engine.scheduler import compare_pairs
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.choice import NAMED, GraphChoice, GraphChooser, UnreadGraphError
+from precision_tool.lib.io.files import exists
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.graph import GraphFile
@@ -32,7 +33,6 @@ from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.results.compat import vendor_rows
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
 from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf, own_benchmark
-from precision_tool.lib.storage.stores import exists
 
 #: Pairs that are wanted beside those of a leaf, given its dumps and its graph.
 Beside = Callable[[DumpIndex, GraphFile], Sequence[Pair]]

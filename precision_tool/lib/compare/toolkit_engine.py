@@ -17,6 +17,7 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, Usa
 from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.formats.ge_graph_tree import is_json, read_graph_bytes
 from precision_tool.lib.graph.choice import GraphChooser
+from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.selection import OpIds, OpNames, OpRange
 from precision_tool.lib.results.columns import METRIC_COLUMNS
@@ -24,8 +25,6 @@ from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.h5_files import pair_h5_files
 from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf
 from precision_tool.lib.sources.kinds import NPY, kind_of_both
-from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.storage.stores import exists, folder_exists, is_file, open_binary
 from precision_tool.lib.toolkit.tools import Produced, Tools
 
 

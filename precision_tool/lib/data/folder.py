@@ -29,6 +29,8 @@ from precision_tool.lib.graph.catalog import MissingGraph, RunFolder, RunGraph, 
 from precision_tool.lib.graph.choice import GraphChoice, GraphChooser, find_graph_files
 from precision_tool.lib.graph.chosen import Choice
 from precision_tool.lib.graph.lookup import FoundOp
+from precision_tool.lib.io.cache import CacheFiles
+from precision_tool.lib.io.files import exists, signature_of
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.listing import find_ops
@@ -39,8 +41,6 @@ from precision_tool.lib.sources.h5_files import pair_h5_files
 from precision_tool.lib.sources.inputs import Inputs, find_golden, find_inputs
 from precision_tool.lib.sources.kind import DataKind
 from precision_tool.lib.sources.walk import Stamps
-from precision_tool.lib.storage.cache_files import CacheFiles
-from precision_tool.lib.storage.stores import exists, signature_of
 from precision_tool.lib.workspace import Workspace, check_data, shown_path
 
 if TYPE_CHECKING:  # `ls`, `graphs` and the prompt begin without them

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError
+from precision_tool.lib.io.files import is_folder, list_folder, stat_of
+from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.sources import tfdbg_runs as tfdbg
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.kind import DataKind
 from precision_tool.lib.sources.kinds import device_kind, kind_at
 from precision_tool.lib.sources.walk import Stamps
-from precision_tool.lib.storage.store import Kind
-from precision_tool.lib.storage.stores import is_folder, list_folder, stat_of
 from precision_tool.lib.workspace import Workspace, check_data, shown_path
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
-from precision_tool.lib.user_files import read_text
+from precision_tool.lib.io.files import read_text
 
 MARKER = ".precision_tool_demo.json"
 TRUTH = "truth.json"

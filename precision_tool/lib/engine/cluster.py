@@ -21,12 +21,12 @@ from functools import cache
 from typing import Any
 
 import precision_tool
-from precision_tool.lib import urls
 from precision_tool.lib.engine.workers import cores, reuse_memory
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import is_file
+from precision_tool.lib.io.local import reading_from
 from precision_tool.lib.native.library import library
-from precision_tool.lib.storage.files import reading_from
-from precision_tool.lib.storage.stores import is_file
 
 #: Each task is tried so often before it counts as poisoned.
 TRIES = 3

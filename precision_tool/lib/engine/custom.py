@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.errors import UsageError, escaped
-from precision_tool.lib.storage.stores import read_bytes
+from precision_tool.lib.io.files import read_bytes
 
 #: The functions get whole tensors: of both sides together as many bytes, decoded, at most.
 MAX_BYTES = 4 << 30

@@ -14,8 +14,8 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any, TypeVar
 
-from precision_tool.lib import urls
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.io import urls
 
 #: How long workers that were killed are waited for.
 _CLOSING_SECONDS = 0.5

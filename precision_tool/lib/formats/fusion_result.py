@@ -14,7 +14,7 @@ from typing import Any
 
 from precision_tool.lib.errors import FormatError, shown, shown_name
 from precision_tool.lib.formats.fusion_passes import GRAPH, UB
-from precision_tool.lib.storage.stores import open_file
+from precision_tool.lib.io.files import open_file
 
 _KINDS = {"graph_fusion": GRAPH, "ub_fusion": UB}
 _MEMBER = re.compile(r"session_and_graph_id_(\w+)")

@@ -16,7 +16,7 @@ from typing import Any
 from precision_tool.lib.errors import FormatError, shown, shown_name
 from precision_tool.lib.formats.fusion_passes import GRAPH, ON_BY_NAME, SECTIONS, UB
 from precision_tool.lib.formats.lenient_json import JsonText, Lenience, Node
-from precision_tool.lib.storage.stores import open_file
+from precision_tool.lib.io.files import open_file
 
 #: Stands for every pass of its section that is not named.
 ALL = "ALL"

@@ -14,10 +14,10 @@ from typing import Any
 from precision_tool.lib.collect.wire import LENGTH, VARINT, WireReader
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ffts import parse_slicing
+from precision_tool.lib.io.files import open_file
+from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import OpDump, Slicing, Tensor
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.storage.store import StoredFile
-from precision_tool.lib.storage.stores import open_file
 
 #: Field numbers of OpInput and OpOutput where they differ: (data, size, original_shape, address).
 _INPUT_FIELDS = {4: "data", 5: "size", 6: "original_shape", 8: "address"}

@@ -8,7 +8,7 @@ from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats import proto_text
 from precision_tool.lib.formats.ge_graph_json import JsonScalars, parse_graph_json
 from precision_tool.lib.formats.om_file import MAGIC, WireScalars, model_bytes, parse_om
-from precision_tool.lib.storage.stores import open_file
+from precision_tool.lib.io.files import open_file
 
 #: Larger files are refused before they are read: the tree takes several times the size of the file.
 MAX_FILE_SIZE = 1 << 30

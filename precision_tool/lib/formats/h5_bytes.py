@@ -23,8 +23,8 @@ from precision_tool.lib.errors import FormatError, shown_name
 from precision_tool.lib.formats.h5_child import CHUNKED, COMPACT, StoredData, chunk_place, h5_reason
 from precision_tool.lib.formats.h5_process import Hdf5Error, ask_hdf5, check_file
 from precision_tool.lib.formats.joined import JoinedBytes
+from precision_tool.lib.io.files import open_file
 from precision_tool.lib.model.tensor import Access, Tensor
-from precision_tool.lib.storage.stores import open_file
 
 #: numpy's names of types that are read.
 _NUMBERS = re.compile(r"[<>|=][biufc]\d{1,2}")

@@ -10,9 +10,9 @@ from pathlib import Path
 from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.h5_process import CPU_SECONDS, Hdf5Error, ask_hdf5
+from precision_tool.lib.io.files import exists, is_same_file, size_of
+from precision_tool.lib.io.writing import replacing
 from precision_tool.lib.model.pytorch import H5Op
-from precision_tool.lib.storage.stores import exists, is_same_file, size_of
-from precision_tool.lib.storage.writing import replacing
 
 #: What is copied in a second of CPU time on the slowest machine.
 _BYTES_PER_SECOND = 10 << 20

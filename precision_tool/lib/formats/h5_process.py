@@ -25,9 +25,9 @@ from typing import Any
 
 from precision_tool.lib.errors import FormatError, OutputError, UsageError, shown_name
 from precision_tool.lib.formats.h5_child import LENGTH, LONGEST
-from precision_tool.lib.storage.files import opened_path
-from precision_tool.lib.storage.store import StoredFile
-from precision_tool.lib.storage.stores import local_file, open_file
+from precision_tool.lib.io.files import local_file, open_file
+from precision_tool.lib.io.local import opened_path
+from precision_tool.lib.io.stores import StoredFile
 
 #: What HDF5 files of any kind begin with.
 SIGNATURE = b"\x89HDF\r\n\x1a\n"

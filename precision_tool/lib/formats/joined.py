@@ -9,10 +9,10 @@ from types import TracebackType
 
 import numpy as np
 
+from precision_tool.lib.io.files import open_file
+from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import Access, Tensor
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.storage.store import StoredFile
-from precision_tool.lib.storage.stores import open_file
 
 #: Bytes that are put together at a time, at most: rows of small pieces are joined by the thousand.
 _BLOCK = 1 << 20

@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, shown
+from precision_tool.lib.io.files import open_file, store_of
+from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import Box
-from precision_tool.lib.storage.store import StoredFile
-from precision_tool.lib.storage.stores import open_file, store_of
 
 #: Bytes of the width of the header's length, and of the longest header, by version. numpy.save writes 118 for 32 axes.
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}

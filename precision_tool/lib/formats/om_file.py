@@ -17,8 +17,8 @@ from precision_tool.lib.collect.wire import FIXED32, LENGTH, VARINT, WireReader
 from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
 from precision_tool.lib.formats.om_attributes import restore_attributes
-from precision_tool.lib.storage.store import StoredFile
-from precision_tool.lib.storage.stores import open_file
+from precision_tool.lib.io.files import open_file
+from precision_tool.lib.io.stores import StoredFile
 
 #: How an `.om` begins.
 MAGIC = b"IMOD"

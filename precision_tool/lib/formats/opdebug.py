@@ -16,8 +16,8 @@ from typing import Any
 
 from precision_tool.lib.errors import FormatError, shown_name
 from precision_tool.lib.formats.ge_dump import read_dump
+from precision_tool.lib.io.files import open_file
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.storage.stores import open_file
 
 MAGIC = 0x5A5A5A5A
 OLD_SIZE = 2048

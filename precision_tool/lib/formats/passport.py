@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 from precision_tool.lib.collect.passport import MOST_CHARACTERS
 from precision_tool.lib.errors import FormatError, PrecisionToolError, shown
-from precision_tool.lib.storage.stores import is_file, open_binary, read_text
+from precision_tool.lib.io.files import is_file, open_binary, read_text
 from precision_tool.lib.workspace import PASSPORT
 
 FORMAT, VERSION = "precision_tool passport", 1

@@ -12,9 +12,9 @@ from precision_tool.lib.formats.ge_dump import read_dump_file
 from precision_tool.lib.formats.npy import read_npy_file
 from precision_tool.lib.formats.statistics_csv import looks_like_statistics, read_statistics
 from precision_tool.lib.formats.tfdbg_event import looks_like_event, read_tensor_event
+from precision_tool.lib.io.files import open_file
+from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import OpDump
-from precision_tool.lib.storage.store import StoredFile
-from precision_tool.lib.storage.stores import open_file
 
 #: So many bytes at the start of a file tell its format.
 HEAD_BYTES = 256

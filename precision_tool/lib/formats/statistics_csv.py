@@ -9,9 +9,9 @@ from itertools import chain, count
 from typing import TypeVar
 
 from precision_tool.lib.errors import FormatError, shown
+from precision_tool.lib.io.files import open_file
 from precision_tool.lib.model.tensor import OpDump, TensorStatistics
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.storage.stores import open_file
 
 #: Digits of a whole number of 64 bits, with its sign and some room.
 _MAX_DIGITS = 24

@@ -22,11 +22,11 @@ from precision_tool.lib.graph.choice import (
     load_choice,
     load_chosen,
 )
+from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.walk import nothing_below
-from precision_tool.lib.storage.stores import exists, is_folder, list_folder, real_path
 from precision_tool.lib.workspace import lies_in
 
 

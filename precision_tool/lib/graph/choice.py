@@ -12,13 +12,13 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.formats.ge_graph_skim import GraphSkim
 from precision_tool.lib.formats.om_file import is_om, name_in_model
 from precision_tool.lib.graph.cache import GraphStore
+from precision_tool.lib.io.files import folder_exists, is_folder, list_folder
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names
 from precision_tool.lib.sources.kinds import GE, INFER, device_kind
 from precision_tool.lib.sources.walk import Stamps, list_folders, nothing_below
-from precision_tool.lib.storage.stores import folder_exists, is_folder, list_folder
 
 #: A graph that names fewer of the dumped ops than this share is not the graph of the dump.
 ENOUGH = 0.5

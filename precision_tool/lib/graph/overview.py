@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError
+from precision_tool.lib.io.files import folder_exists, list_folder
 from precision_tool.lib.sources import names
 from precision_tool.lib.sources import tfdbg_runs as tfdbg
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.kinds import DEVICE_KINDS, NPY
 from precision_tool.lib.sources.walk import is_status_file, list_folders
-from precision_tool.lib.storage.stores import folder_exists, list_folder
 from precision_tool.lib.workspace import Workspace
 
 

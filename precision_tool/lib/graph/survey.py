@@ -13,9 +13,9 @@ from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.catalog import RunFolder, RunGraph
 from precision_tool.lib.graph.choice import dumped_ops, find_graph_files
 from precision_tool.lib.graph.lookup import closest_hint
+from precision_tool.lib.io.files import real_path, size_of
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names
-from precision_tool.lib.storage.stores import real_path, size_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

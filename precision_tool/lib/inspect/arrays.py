@@ -23,6 +23,7 @@ from precision_tool.lib.inspect.named_tensors import (
     tensors_of_file,
     tensors_of_pair,
 )
+from precision_tool.lib.io.files import exists
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
 from precision_tool.lib.model.wording import first_of
@@ -30,7 +31,6 @@ from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import Box
 from precision_tool.lib.numbers.reading import Reading
 from precision_tool.lib.pairing.pytorch_ops import H5Hit
-from precision_tool.lib.storage.stores import exists
 
 #: Of many tensors as many are named in a message.
 _LISTED = 8

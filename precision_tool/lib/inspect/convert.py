@@ -25,6 +25,8 @@ from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.inspect.decoded_npy import write_lines, write_npy
+from precision_tool.lib.io.files import atomic_text, folder_exists, real_path, size_of
+from precision_tool.lib.io.writing import own_prefix, place_of_worker, remove_leftovers, remove_places
 from precision_tool.lib.model.run import DumpFile, Run
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 from precision_tool.lib.numbers import data_types
@@ -35,9 +37,6 @@ from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.kinds import NPY
 from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
-from precision_tool.lib.storage.files import atomic_text, own_prefix, remove_leftovers
-from precision_tool.lib.storage.stores import folder_exists, real_path, size_of
-from precision_tool.lib.storage.writing import place_of_worker, remove_places
 
 #: Below this many bytes starting workers takes longer than the work.
 _SERIAL_BYTES = 32 << 20

@@ -12,13 +12,13 @@ from precision_tool.lib.engine.blocks import Scratch, TensorReader, box_size
 from precision_tool.lib.engine.workers import check_stopping
 from precision_tool.lib.errors import OutputError
 from precision_tool.lib.formats.npy import NpyWriter
+from precision_tool.lib.io.files import open_binary
+from precision_tool.lib.io.writing import replacing
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Plan, Tensor
 from precision_tool.lib.numbers import data_types, layouts
 from precision_tool.lib.numbers.data_types import DataType
 from precision_tool.lib.numbers.layouts import Box, split_boxes
 from precision_tool.lib.numbers.reading import Reading
-from precision_tool.lib.storage.stores import open_binary
-from precision_tool.lib.storage.writing import replacing
 
 #: Items of a box of a blocked result.
 _BOX = 1 << 18

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from math import isnan
 
 from precision_tool.lib.inspect.exports import digits_of
+from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.sources.names import file_part, flatten
-from precision_tool.lib.storage.files import atomic_text
 
 #: Bytes of a file name; longer ones keep their start and get a hash.
 _LONGEST_NAME = 255

@@ -16,13 +16,13 @@ from precision_tool.lib.engine.elements import elements_of
 from precision_tool.lib.engine.stream import tensors_of
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.inspect.decoded_npy import result_type, write_npy
+from precision_tool.lib.io.files import atomic_text, open_binary
+from precision_tool.lib.io.writing import temporary_path
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.decode import Numbers
 from precision_tool.lib.numbers.reading import Reading
-from precision_tool.lib.storage.files import atomic_text, temporary_path
-from precision_tool.lib.storage.stores import open_binary
 
 #: Items formatted at once.
 _BLOCK = 1 << 14

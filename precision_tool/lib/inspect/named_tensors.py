@@ -17,6 +17,7 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionT
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.formats.tfdbg_event import looks_like_event
 from precision_tool.lib.inspect.convert import slots_of
+from precision_tool.lib.io.files import exists, open_binary
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.pytorch import H5Op, H5Value
 from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor
@@ -25,7 +26,6 @@ from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.numbers.reading import Reading, reading_of
 from precision_tool.lib.pairing.align import SizeMismatchError, align
 from precision_tool.lib.pairing.pytorch_match import Refused, align_h5
-from precision_tool.lib.storage.stores import exists, open_binary
 
 _SLOT = re.compile(r"(?P<name>.+):(?P<slot>(?:input|output):\d{1,5})", re.ASCII | re.DOTALL)
 

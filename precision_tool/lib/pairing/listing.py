@@ -11,14 +11,14 @@ from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph import lookup
 from precision_tool.lib.graph.catalog import RunFolder, RunGraph
 from precision_tool.lib.graph.lookup import FoundOp, closest_hint, every_op, where_of
+from precision_tool.lib.io.files import stat_of
+from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.groups import groups_of
 from precision_tool.lib.sources.names import base_name, flatten, op_number, pattern
-from precision_tool.lib.storage.store import Kind
-from precision_tool.lib.storage.stores import stat_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

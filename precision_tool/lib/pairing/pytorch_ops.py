@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.h5 import read_h5
+from precision_tool.lib.io.files import exists, real_path
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.pytorch import INPUT, OUTPUT, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.wording import counted, first_of
 from precision_tool.lib.pairing.pytorch_match import Matched, OpMatch, match_ops, pairs_of, unpaired
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.names import is_number, op_number, pattern
-from precision_tool.lib.storage.stores import exists, real_path
 
 NPU, BENCHMARK = "NPU", "benchmark"
 #: Of many names as many are listed.

@@ -10,9 +10,9 @@ from rich.segment import Segment
 from rich.text import Text
 from rich.theme import Theme
 
-from precision_tool.lib import urls
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import environment
 from precision_tool.lib.present.whole import Prose
-from precision_tool.lib.user_files import environment
 
 #: The colours that reports name, for dark and light backgrounds; `plain` is without any.
 THEMES: dict[str, dict[str, str]] = {

@@ -23,12 +23,12 @@ from typing import IO
 import graphviz
 
 from precision_tool.lib.graph.neighbourhood import CONTROL, Link, Neighbourhood, Node, described_inputs
+from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.present.text import counted, percent, safe
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.storage.files import atomic_text
 
 #: A layout that takes longer is given up.
 TIME_LIMIT = 60.0

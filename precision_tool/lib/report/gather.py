@@ -11,6 +11,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.graph.named import names_in
+from precision_tool.lib.io.files import real_path
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile
@@ -19,7 +20,6 @@ from precision_tool.lib.present.evidence.passports import pair_json
 from precision_tool.lib.report.details import Budget, tensor_details
 from precision_tool.lib.report.document import Material
 from precision_tool.lib.session import Session
-from precision_tool.lib.storage.stores import real_path
 from precision_tool.lib.verdict.stored import StoredVerdict
 from precision_tool.lib.workspace import shown_path
 

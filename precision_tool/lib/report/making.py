@@ -11,14 +11,14 @@ from datetime import datetime
 from precision_tool import __version__
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import OutputError, UsageError
+from precision_tool.lib.io.files import folder_exists, real_path
+from precision_tool.lib.io.writing import why_no_file
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.report.document import document_of
 from precision_tool.lib.report.exchange import write_model_explorer
 from precision_tool.lib.report.gather import gather
 from precision_tool.lib.report.page import write_page
 from precision_tool.lib.session import Session
-from precision_tool.lib.storage.stores import folder_exists, real_path
-from precision_tool.lib.storage.writing import why_no_file
 from precision_tool.lib.verdict.stored import StoredVerdict
 from precision_tool.lib.workspace import lies_in
 

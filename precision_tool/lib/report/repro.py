@@ -19,6 +19,8 @@ import numpy.typing as npt
 from precision_tool import __version__
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.io.files import folder_exists, list_folder
+from precision_tool.lib.io.writing import new_folder
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.model.tensor import Tensor
@@ -27,8 +29,6 @@ from precision_tool.lib.present.op import attribute_text
 from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.report.columns import sound
 from precision_tool.lib.sources.dumps import BenchmarkSide
-from precision_tool.lib.storage.stores import folder_exists, list_folder
-from precision_tool.lib.storage.writing import new_folder
 from precision_tool.lib.verdict.formulas import Formula, noise_of
 from precision_tool.lib.verdict.in_blocks import folded_type, narrowing
 from precision_tool.lib.verdict.judge import Judge

@@ -11,10 +11,10 @@ import numpy as np
 from rich.console import Console
 
 from precision_tool import __version__
+from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.present.study import next_steps, study_block, told_without_culprit
 from precision_tool.lib.report.document import SCHEMA
 from precision_tool.lib.report.page import page_with
-from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.study.conclusion import Culprit, Ground, Reach
 from precision_tool.lib.study.leaves import spans
 from precision_tool.lib.study.maps import HeatMap

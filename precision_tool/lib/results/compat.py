@@ -12,12 +12,12 @@ from itertools import groupby
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.io.files import open_file
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.storage.stores import open_file
 
 #: Types that the vendor's table lacks: it says that there is no dump file of such an op.
 _UNKNOWN_TYPES = frozenset(

@@ -10,6 +10,8 @@ from math import isnan
 from typing import Any, NamedTuple
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError
+from precision_tool.lib.io.files import atomic_text, open_text
+from precision_tool.lib.io.local import user_error
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.table import MAX_NAMES, ColumnChoice, Row, Table
 from precision_tool.lib.results.cells import cells_of
@@ -25,9 +27,6 @@ from precision_tool.lib.results.columns import (
 )
 from precision_tool.lib.results.forms import ALL_NAMES, NAMES, read_number, read_text
 from precision_tool.lib.results.rows import RowReader
-from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.storage.stores import open_text
-from precision_tool.lib.user_files import user_error
 
 _MAX_CELL = 1 << 20
 _REASON = "CompareFailReason"

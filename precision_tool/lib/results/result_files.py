@@ -6,8 +6,8 @@ import posixpath
 from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.io.files import exists, is_folder, open_text
 from precision_tool.lib.sources.walk import list_folders
-from precision_tool.lib.storage.stores import exists, is_folder, open_text
 from precision_tool.lib.workspace import Workspace, check_data, typed_path
 
 #: Characters that a header has at most; one of many custom metrics may be longer, its Address columns stand before.

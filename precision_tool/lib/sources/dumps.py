@@ -11,13 +11,13 @@ from precision_tool.lib.formats.joined import joined
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.formats.tfdbg_event import NoNumbersError, read_tensor_event
+from precision_tool.lib.io.files import signature_of
+from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 from precision_tool.lib.sources.names import NPY, base_name, flatten, slice_number, whole_name
 from precision_tool.lib.sources.places import StepAndRank
 from precision_tool.lib.sources.walk import find_benchmark
-from precision_tool.lib.storage.store import Signature
-from precision_tool.lib.storage.stores import signature_of
 
 #: The task type of ops that FFTS+ runs in slices, in the names of their files.
 _FFTS = 4

@@ -6,11 +6,11 @@ import posixpath
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.io.files import exists, folder_exists, is_folder, real_path, signature_of
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.kind import DataKind
 from precision_tool.lib.sources.walk import Stamps, list_folders, nothing_below
-from precision_tool.lib.storage.stores import exists, folder_exists, is_folder, real_path, signature_of
 
 #: Of files left out, as many are named.
 _NAMED = 3

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.model.run import Benchmark, DumpLeaf, Run
 from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.kinds import GE, NPY, benchmark_kind
 from precision_tool.lib.sources.places import placed
 from precision_tool.lib.sources.walk import Stamps
-from precision_tool.lib.storage.stores import folder_exists
 
 
 @dataclass(frozen=True, kw_only=True)

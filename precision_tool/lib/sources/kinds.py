@@ -6,13 +6,13 @@ import posixpath
 from collections.abc import Sequence
 
 from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.io.files import check_folder, folder_exists
 from precision_tool.lib.model.run import Benchmark, Run
 from precision_tool.lib.sources import names, walk
 from precision_tool.lib.sources import tfdbg_runs as tfdbg
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.kind import DataKind
 from precision_tool.lib.sources.walk import Stamps
-from precision_tool.lib.storage.stores import check_folder, folder_exists
 
 
 class GeDump(DataKind):

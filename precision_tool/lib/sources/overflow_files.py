@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.model.run import DumpFile, DumpLeaf, DumpName
 from precision_tool.lib.sources import names
 from precision_tool.lib.sources.walk import Stamps, find_run, is_status, list_folders
-from precision_tool.lib.storage.stores import is_folder
 
 _DECODED = ".json"
 #: Where, below a folder for results, decoded status files go.

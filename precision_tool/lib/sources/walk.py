@@ -12,12 +12,11 @@ from pathlib import PurePath
 
 from precision_tool.lib.collect.tfdbg.runs import last_of_each
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.io.files import check_folder, is_folder, may_change_unseen, read_text, signature_of, store_of
+from precision_tool.lib.io.stores import Kind, Signature
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
 from precision_tool.lib.sources import names, tfdbg_runs
 from precision_tool.lib.sources.places import StepAndRank, placed_below
-from precision_tool.lib.storage.files import may_change_unseen
-from precision_tool.lib.storage.store import Kind, Signature
-from precision_tool.lib.storage.stores import check_folder, is_folder, read_text, signature_of, store_of
 
 MAPPING_FILE = "mapping.csv"
 #: The overflow status files lie among the dumps and are read by another command.

@@ -10,10 +10,10 @@ import numpy as np
 
 from precision_tool.lib.engine.blocks import TensorReader
 from precision_tool.lib.engine.statistics import open_reader
+from precision_tool.lib.io.files import open_file
 from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types, layouts
 from precision_tool.lib.sources.dumps import Found
-from precision_tool.lib.storage.stores import open_file
 from precision_tool.lib.study.outcome import BlockMeans
 from precision_tool.lib.verdict.rounding import UNIT
 

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote
 
 from precision_tool.lib.errors import FormatError, OutputError, UsageError
-from precision_tool.lib.storage.process_lock import LockedError, only_process
+from precision_tool.lib.io.writing import LockedError, only_process
 from precision_tool.lib.study.outcome import LeafOutcome, Vote, read_vote
 from precision_tool.lib.study.plan import LeafPlan
 from precision_tool.lib.study.task import LeafDone

@@ -16,12 +16,12 @@ from pathlib import PurePath
 
 from precision_tool.lib.data.sides import default_npu
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.io.cache import folder_fingerprint
+from precision_tool.lib.io.files import folder_exists, real_path
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
 from precision_tool.lib.sources.places import is_rank_folder, placed
 from precision_tool.lib.sources.walk import MAPPING_FILE, is_status_file
-from precision_tool.lib.storage.fingerprint import looked_at
-from precision_tool.lib.storage.stores import folder_exists, real_path
 from precision_tool.lib.workspace import open_workspace
 
 #: The time at which GE built a model, in the model's name: ge_default_20260302093000_1.
@@ -205,7 +205,7 @@ def _leaf(folder: str, file_names: Sequence[str], data: str) -> StudyLeaf | None
     where = names.parse_leaf_path(PurePath(folder).parts)
     step, rank = placed(folder)
     stats = sum(name.endswith(".csv") for name in dumps)
-    nbytes, fingerprint = looked_at(folder, dumps)
+    nbytes, fingerprint = folder_fingerprint(folder, dumps)
     return StudyLeaf(
         path=folder,
         data=data,

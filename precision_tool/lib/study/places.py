@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from precision_tool.lib.data.folder import Place
 from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.io.files import exists
 from precision_tool.lib.model.table import ColumnChoice, Table
-from precision_tool.lib.storage.stores import exists
 from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
 from precision_tool.lib.study.journal import JOURNAL, KeptRows, read_rows
 from precision_tool.lib.study.leaves import list_leaves, sources_of, spans

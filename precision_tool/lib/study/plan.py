@@ -11,10 +11,10 @@ from functools import cache
 from itertools import groupby, zip_longest
 from pathlib import Path
 
+from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.native.library import description
 from precision_tool.lib.study.beside import NOTHING, Beside
 from precision_tool.lib.study.leaves import StudyLeaf
-from precision_tool.lib.user_files import read_bytes
 
 #: Bytes of a task: large enough that handing it over costs nothing, small enough that losing one does not hurt.
 TASK_BYTES = 256 << 20

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.choice import find_graph_files, graph_folders
-from precision_tool.lib.storage.stores import contents_of, exists
+from precision_tool.lib.io.files import content_signature_of, exists
 from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
 from precision_tool.lib.study.beside import NOTHING, find_beside
 from precision_tool.lib.study.leaves import Listing, StudyLeaf, list_leaves, sources_of
@@ -141,7 +141,7 @@ def _graph_print(path: str, graph: str | None, known: dict[str, str]) -> str:
     key = "\0".join(folders)
     if key not in known:
         paths = [graph] if graph is not None else find_graph_files(folders)
-        known[key] = digest_of(f"{path}{contents_of(path)}" for path in sorted(paths))
+        known[key] = digest_of(f"{path}{content_signature_of(path)}" for path in sorted(paths))
     return known[key]
 
 

@@ -16,10 +16,10 @@ from precision_tool.lib.engine.cluster import ClusterExecutor
 from precision_tool.lib.engine.workers import Progress, WorkStoppedError, cores, working
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
+from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.study.conclusion import Conclusion, conclude, without_later_verdicts
 from precision_tool.lib.study.journal import Journal, open_journal
 from precision_tool.lib.study.leaf_statistics import LeafStatistics, unpack_statistics

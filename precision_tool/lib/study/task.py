@@ -20,6 +20,7 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.choice import GraphChooser
+from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.finding import Finding, FindingKind
 from precision_tool.lib.model.graph import GraphFile
@@ -32,7 +33,6 @@ from precision_tool.lib.sources.dumps import DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import Inputs, find_golden
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.sources.overflow_files import StatusFile, parse_status_name
-from precision_tool.lib.storage.cache_files import CacheFiles
 from precision_tool.lib.study.leaf_statistics import pack_statistics, read_leaf
 from precision_tool.lib.study.outcome import FirstOp, LeafOutcome
 from precision_tool.lib.study.packed import columns_of, pack

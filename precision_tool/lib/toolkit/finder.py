@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
-from precision_tool.lib.user_files import read_text
+from precision_tool.lib.io.files import read_text
 
 #: Environment variables that set_env.sh sets to the toolkit's folder.
 VARIABLES = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")

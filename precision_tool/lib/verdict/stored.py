@@ -15,21 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from precision_tool.lib.compare.result_source import kept_place, placed
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.io.cache import folder_fingerprint
+from precision_tool.lib.io.files import atomic_text, exists, is_folder, list_folder, open_binary, read_text, real_path
+from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.reason import read_reason
 from precision_tool.lib.model.wording import without_nan
 from precision_tool.lib.results.result_files import find_results, results_in
-from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.storage.fingerprint import looked_at
-from precision_tool.lib.storage.stores import (
-    exists,
-    is_folder,
-    list_folder,
-    open_binary,
-    read_text,
-    real_path,
-)
-from precision_tool.lib.urls import is_remote
 from precision_tool.lib.workspace import Workspace
 
 if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
@@ -132,7 +124,7 @@ def _collection(folder: str) -> str:
     if is_remote(folder):  # a request for each file
         return ""
     with suppress(PrecisionToolError):
-        return looked_at(folder, list_folder(folder))[1]
+        return folder_fingerprint(folder, list_folder(folder))[1]
     return ""
 
 

@@ -10,7 +10,7 @@ from typing import Callable
 from precision_tool.lib.collect.tfdbg.event import Span, TensorEvent, open_for_reading
 from precision_tool.lib.collect.tfdbg.values import npy_pieces, read_at
 from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError
-from precision_tool.lib.user_files import open_binary
+from precision_tool.lib.io.files import open_binary
 
 #: Bytes copied before the caller is told: Ctrl+C is heard and progress shown this often.
 _PIECE = 16 << 20
