@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TextIO
 
 from precision_tool.lib.checks.analysis import analyse
+from precision_tool.lib.cli.command import Output, load_command
+from precision_tool.lib.cli.words import find_word
 from precision_tool.lib.compare.folders import CompareOptions, compare_sides
 from precision_tool.lib.engine.scheduler import Progress, Resources
 from precision_tool.lib.errors import UsageError
@@ -18,10 +20,7 @@ from precision_tool.lib.present.console import ReportConsole
 from precision_tool.lib.results.noise import with_noise
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.shell.commands.base import Output
-from precision_tool.lib.shell.commands.registry import load_command
 from precision_tool.lib.verdict.model import Verdict
-from precision_tool.lib.words import find_word
 
 __all__ = [
     "CompareOptions",

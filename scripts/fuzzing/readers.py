@@ -19,6 +19,8 @@ from fuzzing import seeds
 from fuzzing.mutations import BINARY, CLAIMS, CSV, TEXT, Mutation
 from fuzzing.structures import MessageSeed, npy_file
 from precision_tool.lib.checks.passports import compare_passports
+from precision_tool.lib.cli.bisect_runner import BisectRun, bisected
+from precision_tool.lib.cli.switch_files import SwitchFile
 from precision_tool.lib.collect.acl_json import check_acl_json, write_acl_json
 from precision_tool.lib.collect.actions import parse_action
 from precision_tool.lib.collect.feeds import load_feed, read_feeds
@@ -59,8 +61,6 @@ from precision_tool.lib.results.columns import parse_metrics
 from precision_tool.lib.results.noise import read_noise
 from precision_tool.lib.results.result_csv import read_output_figures, read_result
 from precision_tool.lib.settings import check_dump_step, read_settings_file
-from precision_tool.lib.shell.bisect_runner import BisectRun, bisected
-from precision_tool.lib.shell.switch_files import SwitchFile
 from precision_tool.lib.sources import names as file_names
 from precision_tool.lib.sources.h5_files import PYTORCH
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name

@@ -12,13 +12,13 @@ import pytest
 from command_line import tool
 
 import precision_tool
+from precision_tool.lib.cli.prompt import Prompt
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.results.result_csv import read_result
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.shell.prompt import Prompt
 from precision_tool.lib.study.places import study_rows
 from precision_tool.lib.study.preparing import StudyOptions
 from precision_tool.lib.verdict.examine import examine_in

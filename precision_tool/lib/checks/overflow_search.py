@@ -21,7 +21,7 @@ from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.io.files import check_folder, is_folder, size_of
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.sources.kinds import check_command
+from precision_tool.lib.sources.kinds import NPY, check_command
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files
 from precision_tool.lib.sources.walk import nothing_below
 from precision_tool.lib.workspace import check_data
@@ -182,7 +182,7 @@ def _golden(data: DataFolder, run: RunGraph, leaf: DumpLeaf) -> Golden:
             pairs = data.pairs_of(found, looks_again=is_first)
             is_first = False
             golden = next((pair.golden for pair in pairs if pair.slot == f"output:{slot}"), None)
-            if golden is None or not golden.path.endswith(".npy"):
+            if golden is None or not NPY.has_suffix(golden.path):
                 return None
             return extremes_of(golden)
         except PrecisionToolError:

@@ -25,7 +25,7 @@ from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.h5_files import pair_h5_files
 from precision_tool.lib.sources.inputs import Inputs, golden_leaf
-from precision_tool.lib.sources.kinds import kind_of_both
+from precision_tool.lib.sources.kinds import NPY, kind_of_both
 from precision_tool.lib.toolkit.tools import Produced, Tools
 
 
@@ -147,7 +147,7 @@ def _golden_folder(inputs: Inputs, leaf: DumpLeaf, position: int) -> tuple[str, 
         other = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
         return other.path, other
     assert isinstance(inputs.golden, GoldenFiles)
-    if not all(file.path.endswith(".npy") for file in inputs.golden.files):
+    if not all(NPY.has_suffix(file.path) for file in inputs.golden.files):
         raise DataNotFoundError(
             f"{inputs.golden.root}: tensor files of tfdbg, which msaccucmp does not read",
             "`tf_dump` turns them into .npy; or use --engine native",

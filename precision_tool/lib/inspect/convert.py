@@ -30,6 +30,7 @@ from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.numbers.reading import as_stored, reading_as
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import PYTORCH
+from precision_tool.lib.sources.kinds import NPY
 from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 
@@ -235,7 +236,7 @@ def _convert_all(
 def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) -> list[Decoded]:
     """The rows of one file. Of the errors only a full disk or the like ends the work of all."""
     try:
-        if source.path.endswith(".npy"):
+        if NPY.has_suffix(source.path):
             raise FormatError.of(source.path, "is decoded already", "name an NPU dump file")
         if not is_file_name(source.name):  # whoever made it up: nothing is written but into the folder
             raise FormatError.of(source.path, f"{source.name!r} is no file name", "check the mapping.csv beside it")

@@ -160,7 +160,7 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
             ignored.append((MAPPING_FILE, error.message))
     files = []
     for file_name in file_names:
-        if file_name == MAPPING_FILE or file_name.endswith(".npy"):
+        if file_name == MAPPING_FILE or file_name.endswith(names.NPY):
             continue
         real_name, suffix = file_name, ""
         stem = file_name[:-4] if file_name.endswith(".csv") else file_name
@@ -297,7 +297,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
     for folder, file_names in list_folders(root, stamps):
         place = placed_below(root, folder)
         for file_name in file_names:
-            if not file_name.endswith(".npy"):
+            if not file_name.endswith(names.NPY):
                 continue
             parsed = names.parse_golden_name(file_name)
             if parsed is None:

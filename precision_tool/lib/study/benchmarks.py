@@ -15,6 +15,7 @@ from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import check_folder
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
+from precision_tool.lib.sources.kinds import NPY
 from precision_tool.lib.sources.places import placed, placed_below
 from precision_tool.lib.study.leaves import StudyLeaf
 from precision_tool.lib.workspace import open_workspace
@@ -62,7 +63,7 @@ def find_benchmarks(root: str) -> Benchmarks:
     found: dict[tuple[int | None, int | None], BenchmarkFolder] = {}
     digests: dict[tuple[int | None, int | None], hashlib._Hash] = {}
     for folder, file_names in walk.list_folders(place):
-        tensors = [name for name in file_names if name.endswith(".npy")]
+        tensors = [name for name in file_names if NPY.has_suffix(name)]
         dumps = [] if tensors else [name for name in file_names if names.is_dump_file(name)]
         if not tensors and not dumps:
             continue
