@@ -28,7 +28,7 @@ from precision_tool.lib.engine.statistics import figures_of, summary_of_statisti
 from precision_tool.lib.engine.stream import PairStream, open_stream, tensors_of
 from precision_tool.lib.engine.workers import check_stopping
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats.h5_bytes import open_bytes
+from precision_tool.lib.formats.tensor_bytes import open_bytes
 from precision_tool.lib.model.changed import changed
 from precision_tool.lib.model.comparison import Extremes, Pair, Status, Summary
 from precision_tool.lib.model.table import Row

@@ -19,7 +19,7 @@ from precision_tool.lib.engine.blocks import Opens
 from precision_tool.lib.engine.opened import OpenTensors
 from precision_tool.lib.engine.statistics import figures_of, summary_of_statistics
 from precision_tool.lib.engine.workers import check_stopping
-from precision_tool.lib.formats.h5_bytes import open_bytes
+from precision_tool.lib.formats.tensor_bytes import open_bytes
 from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.native.library import Codes, library

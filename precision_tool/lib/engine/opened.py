@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.engine.blocks import HeldBytes
 from precision_tool.lib.engine.budget import Budget
-from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
+from precision_tool.lib.formats.tensor_bytes import TensorBytes, open_bytes
 from precision_tool.lib.model.tensor import Access, Tensor
 from precision_tool.lib.storage.store import StoredFile
 from precision_tool.lib.storage.stores import open_file

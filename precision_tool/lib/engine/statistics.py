@@ -16,7 +16,7 @@ from precision_tool.lib.engine.metrics import summarize
 from precision_tool.lib.engine.sums import SideSums
 from precision_tool.lib.engine.workers import check_stopping
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats.h5_bytes import open_bytes
+from precision_tool.lib.formats.tensor_bytes import open_bytes
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types, decode, layouts

@@ -17,7 +17,7 @@ from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.metrics import unravel
 from precision_tool.lib.engine.opened import OpenTensors
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats.h5_bytes import TensorBytes
+from precision_tool.lib.formats.tensor_bytes import TensorBytes
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types, decode

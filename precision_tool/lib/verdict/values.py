@@ -23,7 +23,7 @@ from precision_tool.lib.engine.budget import Budget
 from precision_tool.lib.engine.opened import OpenTensors, key_of
 from precision_tool.lib.engine.statistics import open_reader
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
+from precision_tool.lib.formats.tensor_bytes import TensorBytes, open_bytes
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.model.run import DumpLeaf

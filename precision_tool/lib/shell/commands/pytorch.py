@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
-from precision_tool.lib.formats.h5_copy import copy_ops
+from precision_tool.lib.formats.h5 import copy_ops
 from precision_tool.lib.inspect.convert import Source, h5_source, in_own_folders
 from precision_tool.lib.inspect.named_tensors import (
     BENCHMARK,
