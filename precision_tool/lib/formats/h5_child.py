@@ -190,10 +190,17 @@ class _Hdf5:
         if identity.dtype.str != type or len(block) != len(shape) or prod(block) * identity.dtype.itemsize != nbytes:
             raise ValueError("the file has changed")
         grid = [-(-extent // step) if step else 1 for extent, step in zip(shape, block, strict=True)]
+        properties, chunk, filters = identity.get_create_plist(), (), []
+        if properties.get_layout() == self._h5py.h5d.CHUNKED:
+            chunk = properties.get_chunk()
+            filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
         for number in range(start, min(stop, prod(grid))):
             place = _block_place(number, grid, block)
             part = tuple(min(extent - at, step) for extent, at, step in zip(shape, place, block, strict=True))
-            self._check_chunks(identity, place, part)
+            if chunk:
+                axes = zip(place, part, chunk, strict=True)
+                for corner in itertools.product(*(range(at, at + extent, step) for at, extent, step in axes)):
+                    _check_chunk(identity, corner, prod(chunk) * identity.dtype.itemsize, filters)
             array = np.empty(part, identity.dtype)
             space = memory = self._h5py.h5s.ALL
             if part != shape:
@@ -206,25 +213,6 @@ class _Hdf5:
             if part != tuple(block):
                 array = np.pad(array, [(0, step - extent) for step, extent in zip(block, part, strict=True)])
             yield array.tobytes()
-
-    def _check_chunks(self, dataset: Any, place: tuple[int, ...], part: tuple[int, ...]) -> None:
-        """Raise ValueError for chunks whose sizes HDF5 would believe, copying them into a buffer for a whole chunk."""
-        properties = dataset.get_create_plist()
-        if properties.get_layout() != self._h5py.h5d.CHUNKED:
-            return
-        chunk = properties.get_chunk()
-        nbytes = prod(chunk) * dataset.dtype.itemsize
-        filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
-        axes = zip(place, part, chunk, strict=True)
-        for corner in itertools.product(*(range(at, at + extent, step) for at, extent, step in axes)):
-            info = dataset.get_chunk_info_by_coord(corner)
-            if info.byte_offset is None:
-                raise ValueError(f"chunk at {list(corner)}: it was never written")
-            applied = [code for number, code in enumerate(filters) if not info.filter_mask >> number & 1]
-            exact = nbytes + 4 * applied.count(_FLETCHER32)
-            is_compressed = bool(set(applied) - {_SHUFFLE, _FLETCHER32})
-            if info.size > 2 * nbytes + _CHUNK_SLACK or (not is_compressed and info.size != exact):
-                raise ValueError(f"chunk at {list(corner)}: it claims {info.size} bytes instead of {exact}")
 
     def copy(self, path: str, target: str, mode: str, ops: list[list[Any]]) -> Iterator[None]:
         """Copy ops, given by type and number, into a file that nobody else uses."""
@@ -264,6 +252,18 @@ class _Hdf5:
             self._files[key] = self._open(path)
         self._files.move_to_end(key)
         return self._files[key]
+
+
+def _check_chunk(dataset: Any, corner: tuple[int, ...], nbytes: int, filters: list[int]) -> None:
+    """Raise ValueError for a chunk whose size HDF5 would believe, copying it into a buffer for `nbytes`."""
+    info = dataset.get_chunk_info_by_coord(corner)
+    if info.byte_offset is None:
+        raise ValueError(f"chunk at {list(corner)}: it was never written")
+    applied = [code for number, code in enumerate(filters) if not info.filter_mask >> number & 1]
+    exact = nbytes + 4 * applied.count(_FLETCHER32)
+    is_compressed = bool(set(applied) - {_SHUFFLE, _FLETCHER32})
+    if info.size > 2 * nbytes + _CHUNK_SLACK or (not is_compressed and info.size != exact):
+        raise ValueError(f"chunk at {list(corner)}: it claims {info.size} bytes instead of {exact}")
 
 
 def _block_place(number: int, grid: list[int], block: list[int]) -> tuple[int, ...]:

@@ -43,6 +43,8 @@ MOST_DEATHS = 3
 REFUSED_HINT = "the PyTorch dumper writes no such file: dump again, and do not trust where this one is from"
 INSTALL_HINT = "install it: pip install h5py, or pip install 'precision-tool[h5]'"
 
+#: What a pipe holds, at the most that any user may ask for.
+_PIPE_BYTES = 1 << 20
 _NO_ANSWER = "HDF5 itself broke down and gave no sensible answer"
 #: With the modules that this process finds, and nothing from the working folder that it would not find.
 _START = (
@@ -216,7 +218,7 @@ class _Child:
         while len(self._read) < count:
             if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
                 raise Hdf5Error(reason=f"HDF5 itself gave no answer for {WAIT_SECONDS} seconds", died=True)
-            piece = os.read(stdout, max(count - len(self._read), 1 << 16))
+            piece = os.read(stdout, _PIPE_BYTES)
             if not piece:
                 raise self._death(seconds)
             self._read += piece
@@ -277,6 +279,7 @@ def _start() -> subprocess.Popen[bytes]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # the last words of a C library are not for the user
             bufsize=0,
+            pipesize=_PIPE_BYTES,
             process_group=0,  # Ctrl+C is for its parent
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HDF5_PLUGIN_PRELOAD": "::"},
         )
