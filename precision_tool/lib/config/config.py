@@ -1,7 +1,7 @@
 """Every setting of precision_tool with its default.
 
-Copy this file to `precision_config.py` in the folder you work in and change what you need (lines you do not
-change may be left out), or edit `precision_tool/lib/config/config.py` in place. Later places win:
+This is `precision_tool/lib/config/config.py`, which may be edited, and as `config.example.py` the example: copy it to
+`precision_config.py` in the folder you work in and change what you need (the other lines may go). Later places win:
 
     precision_tool/lib/config/config.py
     precision_config.py in the working folder
@@ -9,8 +9,8 @@ change may be left out), or edit `precision_tool/lib/config/config.py` in place.
     options of the command, for example --data DIR
 
 Only lines NAME = VALUE are allowed, VALUE a number, a text, a name from above or os.path.join('a', 'b'). The file is
-read, never executed. The config.py of older releases is read too: its ROOT_DIR and DATA_ROOT_DIR set DATA, and names
-without effect are named with what replaces them.
+read, never executed. The config.py of the vendor's first tool is read too: its ROOT_DIR and DATA_ROOT_DIR set DATA, and
+names without effect are named with what replaces them.
 """
 
 # Steps of the training run that are dumped on the NPU: '0', or several as '0|5|10-20' (at most 100 groups).

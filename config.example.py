@@ -1,0 +1,1 @@
+precision_tool/lib/config/config.py
