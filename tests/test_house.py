@@ -62,9 +62,9 @@ def test_a_name_that_is_not_public() -> None:
 
 
 def test_the_example_documents_every_setting() -> None:
-    """Same names, order and values as the file that users edit, and a comment above each."""
+    """It is the file that users edit, with every setting and a comment above each."""
     example = REPO / "config.example.py"
-    assert list(read_settings_file(example).items()) == list(read_settings_file(CONFIG_FILE).items())
+    assert example.samefile(CONFIG_FILE)
     assert {name.upper() for name in read_settings_file(example)} == set(SETTING_NAMES)
     blocks = example.read_text("utf-8").split('"""')[2].strip().split("\n\n")
     assert all(block.startswith("# ") for block in blocks)
@@ -95,7 +95,8 @@ def test_dependencies_have_lower_bounds_and_are_named_once() -> None:
 
 
 def test_tests_have_names_of_their_own_and_are_no_packages() -> None:
-    names = [path.name for path in (REPO / "tests").rglob("*.py")]
+    campaigns = REPO / "tests/campaigns/fuzzing"  # a package, which is run from its own process
+    names = [path.name for path in (REPO / "tests").rglob("*.py") if path.parent != campaigns]
     assert len(names) == len(set(names))
     assert "__init__.py" not in names
 
@@ -130,8 +131,8 @@ ON_THE_SYSTEM = {
     "lib/cli/app.py": "the environment of this process",
     "lib/demo/": "writes folders of its own",
     "lib/engine/scheduler.py": "processors and processes",
+    "lib/formats/h5.py": "copies a .h5 for `h5copy`",
     "lib/formats/h5_child.py": "HDF5 works in a process of its own, on a disk",
-    "lib/formats/h5_copy.py": "copies a .h5 for it",
     "lib/formats/h5_process.py": "starts and ends that process",
     "lib/formats/tfdbg_event.py": "TensorFlow's values in a temporary folder",
     "lib/present/drawing.py": "runs dot",

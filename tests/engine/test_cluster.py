@@ -48,7 +48,7 @@ from precision_tool.lib.verdict.judgement import OpJudgement
 
 pytest.importorskip("distributed")  # in the extra `cluster`, which the extra `test` has
 
-_SCRIPT = Path(__file__).parents[2] / "scripts/local_cluster.py"
+_SCRIPT = Path(__file__).parents[2] / "scripts/benchmarks/local_cluster.py"
 
 
 @pytest.fixture(autouse=True)

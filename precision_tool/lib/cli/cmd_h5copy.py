@@ -18,7 +18,7 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.formats.h5_copy import copy_ops
+from precision_tool.lib.formats.h5 import copy_ops
 from precision_tool.lib.io.files import size_of
 from precision_tool.lib.pairing.pytorch_ops import H5Hit
 from precision_tool.lib.present.text import byte_size, counted, json_text, plain

@@ -20,9 +20,7 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
-from precision_tool.lib.io.files import (
-    open_text,
-)
+from precision_tool.lib.io.files import open_text
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.present.text import plain

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError
-from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
+from precision_tool.lib.formats.tensor_bytes import TensorBytes, open_bytes
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import Access, Plan, Tensor

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats.joined import joined
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.formats.tensor_bytes import joined
 from precision_tool.lib.formats.tfdbg_event import NoNumbersError, read_tensor_event
 from precision_tool.lib.io.files import signature_of
 from precision_tool.lib.io.stores import Signature

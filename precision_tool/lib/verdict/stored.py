@@ -29,10 +29,8 @@ if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
     from precision_tool.lib.verdict.decide import Judged
     from precision_tool.lib.verdict.model import Verdict
 
-#: To be raised with every change of what is kept.
+#: To be raised with every change of what is kept; files of other versions are not read.
 _VERSION = 3
-#: Those whose files are read: verdicts of the first have their steps in words, of the second their reasons.
-_KNOWN = (1, 2, 3)
 _PREFIX = "verdict_"
 #: The folder of verdicts that have no result, as there was nothing to compare with.
 _ALONE = "verdict"
@@ -257,7 +255,7 @@ def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
     try:
         document = json.loads(read_text(path))
         version, check = document.pop("version"), document.pop("check")
-        if version not in _KNOWN or check != hashlib.sha256(_text(document).encode()).hexdigest():
+        if version != _VERSION or check != hashlib.sha256(_text(document).encode()).hexdigest():
             raise no_verdict
         folder = posixpath.dirname(posixpath.abspath(path))
         return document, StoredVerdict(

@@ -10,20 +10,17 @@ import argparse
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from benchmark_flow import bench_flow, bench_growth, bench_opens, bench_profile, bench_resnet, bench_startup
 from benchmark_graphs import bench_shapes
 from benchmark_kernel import bench_kernels
-from process_memory import peak_memory
+from measuring import measure_decode, read_files, run_tool, seconds, split_by_bytes
 
 from precision_tool.lib.compare.folders import compare_folders, find_inputs, match_leaf
 from precision_tool.lib.demo.generate import generate_demo
@@ -46,31 +43,9 @@ Floats = npt.NDArray[np.float64]
 # --- what is measured -----------------------------------------------------------------------------------------------
 
 
-def read_files(paths: list[str]) -> int:
-    """Reads every byte of the files once into one buffer."""
-    buffer = bytearray(_READ_BLOCK)
-    total = 0
-    for path in paths:
-        with open(path, "rb", buffering=0) as file:
-            while count := file.readinto(buffer):
-                total += count
-    return total
-
-
 def load_files(paths: list[str]) -> int:
     """Loads each file whole, one after the other, as a script that then computes on it would."""
     return sum(np.fromfile(path, np.uint8).size for path in paths)
-
-
-def split_by_bytes(paths: list[str], parts: int) -> list[list[str]]:
-    """The files in `parts` lists of about equal size."""
-    lists: list[list[str]] = [[] for _ in range(parts)]
-    sizes = [0] * parts
-    for path in sorted(paths, key=os.path.getsize, reverse=True):
-        smallest = sizes.index(min(sizes))
-        lists[smallest].append(path)
-        sizes[smallest] += os.path.getsize(path)
-    return lists
 
 
 def plain_values(tensor: Tensor, plan: Plan) -> npt.NDArray[np.float32]:
@@ -131,25 +106,6 @@ def pairs_of(data: Path) -> list[Pair]:
 
 
 # --- clocks ---------------------------------------------------------------------------------------------------------
-
-
-def seconds(work: Callable[[], object]) -> float:
-    """Wall time of one call."""
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def run_tool(words: list[str], memory: bool = False) -> tuple[float, int]:
-    """Wall time of a command as a process and, if asked for, the peak memory of it and all its workers in bytes."""
-    command = [sys.executable, "-m", "precision_tool", *words]
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    peak = peak_memory(process) if memory else 0
-    code = process.wait()
-    if code:
-        raise SystemExit(f"{' '.join(command)}: exit code {code}")
-    return time.perf_counter() - start, peak
 
 
 def run_vc(data: Path, workers: int, memory: bool = False) -> tuple[float, int]:
@@ -258,12 +214,10 @@ def bench_elements(folder: Path, size: int, workers: int, repeats: int) -> None:
 
 def bench_graph(folder: Path, repeats: int) -> None:
     """Loading a text graph against google.protobuf.text_format with a schema of FORMATS.md §4."""
+    from ge_schema import model_def_class
     from google.protobuf import text_format
 
-    sys.path.insert(0, str(Path(__file__).parent))
-    from ge_schema import model_def_class
-
-    shared = Path(__file__).resolve().parents[2] / "shared" / "data" / "graphs" / "ge_proto_00000062_Build.txt"
+    shared = Path(__file__).resolve().parents[3] / "shared" / "data" / "graphs" / "ge_proto_00000062_Build.txt"
     path = shared if shared.is_file() else generate_demo(folder / "precision_data", ops=1500).graph_path
     text = path.read_text(encoding="utf-8")
     model_class = model_def_class()
@@ -314,45 +268,6 @@ def bench_decode(folder: Path, nbytes: int, workers: int, repeats: int) -> None:
     measure_decode(folder, data / "npu" / "debug_0" / "dump", workers, repeats)
 
 
-def measure_decode(folder: Path, dump: Path, workers: int, repeats: int) -> None:
-    """`dc` of a whole dump against copying it: by `cp`, and by Python into as many files as `dc` makes."""
-    dumped = [path for path in dump.rglob("*") if path.is_file()]
-    total = read_files([str(path) for path in dumped])
-    best = {"cp": np.inf, "loop": np.inf, "start": np.inf, "ours": np.inf}
-    for _ in range(repeats):
-        best["cp"] = min(best["cp"], seconds(lambda: subprocess.run(["cp", "-r", dump, folder / "copy"], check=True)))
-        shutil.rmtree(folder / "copy")
-        command = ["dc", str(dump), "-o", str(folder / "npy"), "--workers", str(workers)]
-        best["ours"] = min(best["ours"], run_tool(command)[0])
-        paths = list((folder / "npy").iterdir())
-        best["loop"] = min(best["loop"], seconds(partial(_copy_files, paths, folder / "copy")))
-        for name in ("npy", "copy"):
-            shutil.rmtree(folder / name)
-        small = min(dumped, key=lambda path: path.stat().st_size)
-        best["start"] = min(best["start"], run_tool(["dc", str(small), "-o", str(folder / "npy")])[0])
-        shutil.rmtree(folder / "npy")
-    print(f"dc:      {len(dumped)} dump files, {total / 1e9:.2f} GB, to {len(paths)} files, {workers} workers,")
-    print("         page cache warm; each side's best, and what it takes over cp -r")
-    titles = {
-        "cp": "cp -r",
-        "loop": "a loop of Python that copies as many files",
-        "start": "dc of the smallest file alone",
-        "ours": "dc, a process from start to exit",
-    }
-    for name, title in titles.items():
-        print(f"  {title:43} {best[name]:8.2f} s   over cp -r {best[name] / best['cp']:6.2f}")
-
-
-def _copy_files(paths: list[Path], folder: Path) -> None:
-    """Copies files, one after the other, with a buffer that is used again."""
-    folder.mkdir()
-    block = memoryview(bytearray(_READ_BLOCK))
-    for path in paths:
-        with open(path, "rb", buffering=0) as source, open(folder / path.name, "wb", buffering=0) as file:
-            while count := source.readinto(block):
-                file.write(block[:count])
-
-
 def bench_catalog(folder: Path, repeats: int) -> None:
     """`ls` on a graph of ten thousand ops as a process: with nothing kept, and with nothing changed since."""
     data = folder / "precision_data"
@@ -383,15 +298,13 @@ def bench_tfdbg(folder: Path, repeats: int) -> None:
 
 def _bench_flow_parts(parts: list[str], folder: Path, args: argparse.Namespace) -> None:
     """The parts that are in `benchmark_flow`."""
-    import benchmark_flow as flow  # which reads files as this module does
-
     work: dict[str, Callable[[Path], None]] = {
-        "flow": lambda place: flow.bench_flow(place, args.bytes, args.repeats),
-        "growth": lambda place: flow.bench_growth(place, args.repeats),
-        "opens": lambda place: flow.bench_opens(place, args.bytes),
-        "startup": lambda place: flow.bench_startup(place, args.repeats),
-        "profile": lambda place: flow.bench_profile(place, args.bytes),
-        "resnet": lambda place: flow.bench_resnet(place, args.workers, args.repeats),
+        "flow": lambda place: bench_flow(place, args.bytes, args.repeats),
+        "growth": lambda place: bench_growth(place, args.repeats),
+        "opens": lambda place: bench_opens(place, args.bytes),
+        "startup": lambda place: bench_startup(place, args.repeats),
+        "profile": lambda place: bench_profile(place, args.bytes),
+        "resnet": lambda place: bench_resnet(place, args.workers, args.repeats),
     }
     for part in parts:
         work[part](folder / part)

@@ -1,6 +1,6 @@
 """The benchmark of `tf_dump`: a real training step of ResNet-50 under tfdbg, turned into `.npy` files three ways.
 
-usage: PRECISION_TOOL_TF115=PYTHON python scripts/benchmark_tfdbg.py [--folder DIR] [--repeats N]
+usage: PRECISION_TOOL_TF115=PYTHON python scripts/benchmarks/benchmark_tfdbg.py [--folder DIR] [--repeats N]
 
 PYTHON is one with TensorFlow 1.15.5 and pexpect. Needs about 6 GB of disk. Prints ratios of times taken side by side.
 """
@@ -16,9 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from process_memory import peak_memory
+from measuring import peak_memory
 
-REPO = Path(__file__).resolve().parents[1]
+REPO = Path(__file__).resolve().parents[2]
 VARIABLE = "PRECISION_TOOL_TF115"
 
 TRAIN = """

@@ -12,8 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from math import inf
 from pathlib import Path
 
-from benchmark import measure_decode, read_files, split_by_bytes
-from process_memory import peak_memory
+from measuring import measure_decode, peak_memory, read_files, split_by_bytes
 from resnet_twin import generate_twin
 
 from precision_tool.lib.demo.generate import generate_demo

@@ -40,8 +40,7 @@ from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
 from precision_tool.lib.formats.ge_graph_lines import load_graph_lines
 from precision_tool.lib.formats.ge_graph_skim import peek_graph_name, skim_graph_file, skim_ops
 from precision_tool.lib.formats.ge_graph_tree import is_json
-from precision_tool.lib.formats.h5 import read_h5
-from precision_tool.lib.formats.h5_copy import copy_ops
+from precision_tool.lib.formats.h5 import copy_ops, read_h5
 from precision_tool.lib.formats.om_file import read_om_header
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug
 from precision_tool.lib.formats.passport import parse_passport, read_passport

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
-from benchmark import read_files
 from benchmark_flow import measure_flow
-from process_memory import peak_memory
+from measuring import peak_memory, read_files
 from resnet_twin import Twin, generate_twin
 
 from precision_tool.lib.demo.generate import generate_demo
@@ -31,7 +30,7 @@ from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
 VARIABLE = "PRECISION_TOOL_MSPROBE"
 #: As many as a training step of ResNet-50 dumps, more or less.
 _OPS = 1000
-_SOURCE = Path(__file__).resolve().parents[1] / "tests" / "parity" / "dump_parser.c"
+_SOURCE = Path(__file__).resolve().parents[2] / "tests" / "parity" / "dump_parser.c"
 
 
 def vendor_command(folder: Path) -> tuple[list[str], dict[str, str]]:

@@ -23,14 +23,14 @@ from fuzzing.worker import try_inputs
 
 from precision_tool.lib.errors import FormatError
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+CAMPAIGNS = Path(__file__).resolve().parent
 #: Inputs that a reader once did not stand, in a folder of the reader's name.
-HOSTILE = Path(__file__).resolve().parent / "data" / "hostile"
+HOSTILE = CAMPAIGNS.parent / "data" / "hostile"
 
 
 def campaign(script: str, *arguments: str) -> None:
     run = subprocess.run(
-        [sys.executable, SCRIPTS / script, *arguments],
+        [sys.executable, CAMPAIGNS / script, *arguments],
         capture_output=True,
         encoding="utf-8",
         timeout=5 * HANG,

@@ -21,6 +21,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts/benchmarks"))
 from benchmark_cluster import Processes, cluster
 
 from precision_tool.lib.demo.ranks import generate_ranks

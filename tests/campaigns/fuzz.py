@@ -11,8 +11,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/campaigns")]
 
 from fuzzing.inputs import Inputs  # noqa: E402  # found by the paths above
 from fuzzing.readers import READERS  # noqa: E402

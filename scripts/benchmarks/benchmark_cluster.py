@@ -27,7 +27,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import fsspec
-from process_memory import children, resident
+from measuring import children, resident
 
 from precision_tool.cli import main as main_of_tool
 from precision_tool.lib.demo.generate import generate_demo
@@ -35,7 +35,7 @@ from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.io.remote import RemoteStore
 from precision_tool.lib.study.study import TASKS
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
+sys.path.append(str(Path(__file__).parents[2] / "tests"))
 from range_server import serving
 
 #: Eight devices of a server, and as many steps: 64 leaves.
