@@ -47,7 +47,7 @@ def test_what_the_small_network_says(tmp_path: Path) -> None:
     (result,) = document["results"]
     at = names_of(result).index("block/add")
     assert result["verdict"]["culprit"] == "block/add"
-    assert result["verdict"]["suspects"][0]["why"][0]["key"] == "why.recomputed"
+    assert result["verdict"]["suspects"][0]["why"][0].keys() == {"en", "zh"}
     assert result["texts"][result["ops"]["state"][at]] == "wrong"
     assert result["ops"]["agree"][at] is False
     # |wrong - right| / |right| of the only wrong element, 7 of the sum.

@@ -16,9 +16,7 @@ from report_files import hash_of
 
 from precision_tool.lib.model.comparison import NO_GRAPH, STATISTICS_AGREE, STATISTICS_DIFFER
 from precision_tool.lib.model.finding import FindingKind
-from precision_tool.lib.present import unseen
 from precision_tool.lib.present.reasons import WORDS
-from precision_tool.lib.present.steps import CALL, FILES, ONE_HF32, WHY
 from precision_tool.lib.report.document import Material, document_of
 from precision_tool.lib.report.page import asset, page_of
 from precision_tool.lib.report.study import told_key
@@ -143,28 +141,6 @@ def untranslated(written: Sequence[str], known: Sequence[str]) -> list[str]:
     parts = {part.strip() for sentence in written for part in sentence.split("{}") if " " in part.strip()}
     texts = [form.replace("(s)", "s") for form in known] + [form.replace("(s)", "") for form in known]
     return sorted(part for part in parts if not any(part in text for text in texts))
-
-
-def test_every_advice_has_its_chinese() -> None:
-    """Of a verdict's plan and of a study's: new ones must be translated."""
-    known = forms("step")
-    written = [why.replace("{number:,}", "{n}").replace("{number}", "{n}") for why in (*WHY.values(), ONE_HF32)]
-    assert [one for one in written if one not in known] == []
-    assert {CALL, *FILES.values()} <= set(forms("file"))
-    of_study = sentences("present/study.py", ["next_steps", "_other_device", "_look_there"])
-    told = [
-        one
-        for one in of_study
-        if one != "its whole verdict" and not one.startswith(("--step", "ni {", "vcs {", "repro {", "ac --all"))
-    ]
-    assert len(told) > 6
-    assert untranslated(told, known) == []
-
-
-def test_every_gap_of_a_verdict_has_its_chinese() -> None:
-    written = sentences("present/unseen.py", sorted({one.__name__ for one in unseen.WORDS.values()}))
-    assert len(written) > 8
-    assert untranslated(written, forms("told")) == []
 
 
 def test_why_tensors_were_not_compared_has_its_chinese() -> None:

@@ -15,7 +15,7 @@ from tiny_network import Network, matmul, numbers, source, unary
 
 from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.present.examined import verdict_lines
-from precision_tool.lib.present.unseen import gap_words
+from precision_tool.lib.present.verdict_messages import gap
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict import in_blocks, judge, row_sums
@@ -155,11 +155,8 @@ def test_rounding_of_a_row_is_no_fault(tmp_path: Path) -> None:
 def test_what_was_not_recomputed_is_told(tmp_path: Path) -> None:
     found = verdict_of(network().write(tmp_path, benchmark=False))
     assert found.cause is Cause.NONE
-    (gap,) = map(gap_words, found.gaps)
-    assert gap == (
-        "1 of 2 ops is so large that only some of its elements were recomputed, and the sums of all rows: a fault that "
-        "is small beside a row's rounding does not show"
-    )
+    (sampled,) = map(gap, found.gaps)
+    assert (sampled.kind, sampled.count, sampled.ops) == ("gap.sampled_sums", 1, 2)
 
 
 def test_what_ni_shows_says_of_how_many_elements_it_tells(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any
 
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.reason import Reason, read_reason
 from precision_tool.lib.verdict.judgement import OpJudgement, Tally
 
@@ -72,7 +73,7 @@ class Flag:
 
 
 class Do(StrEnum):
-    """What a step of the plan is; its words are in `present.steps`."""
+    """What a step of the plan is; its text is `step.<value>`."""
 
     LOOK_AT_OP = "look_at_op"
     LOOK_AT_FUSED_OP = "look_at_fused_op"
@@ -132,15 +133,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldStep:
-    """A step in words, as JSON has it, and verdicts of older releases. `line` is a command, or lines for `file`."""
+    """A step with its text. `line` is a command, or lines for `file`."""
 
-    why: str
+    why: Message | str
     line: str = ""
-    file: str = ""
+    file: Message | str = ""
 
 
 class Lack(StrEnum):
-    """What a verdict did not see; its words are in `present.unseen`."""
+    """What a verdict did not see; its text is `gap.<value>`."""
 
     NOT_READ = "not_read"
     NOT_DUMPED = "not_dumped"
