@@ -13,6 +13,8 @@ from faults import negated
 from one_cause_each import CAUSES, DROPOUT
 from tiny_network import Network, layers, scaled_gradients
 
+from precision_tool.lib.messages import Message, render
+
 NETWORKS: dict[str, Network] = {
     "kernel": layers().with_part("one/MatMul", wrong=negated).with_part("two/Tanh", wrong=np.zeros_like),
     "none": layers(),
@@ -32,12 +34,12 @@ READY = {
 #: Whom each names, and a figure that proves it.
 NAMED = {
     "fusion": ("one/MatMul", "25 %"),
-    "layout": ("drop/mul", "another order"),
+    "layout": ("drop/mul", "axes are permuted"),
     "cast": ("trans_Cast_0", "23.8 %"),
-    "overflow": ("two/MatMul", "65504"),
+    "overflow": ("two/MatMul", "65,504"),
     "stomp": ("two/MatMul", "bytes 32 to 96 of 256"),
     "random": (DROPOUT, "128 of 128"),
-    "input": ("IteratorGetNext", "in another order"),
+    "input": ("IteratorGetNext", "in a different order"),
     "weights": ("two/kernel", "0.666667"),
 }
 
@@ -53,7 +55,7 @@ def test_every_cause_as_people_see_it(tmp_path: Path, cause: str, columns: int) 
     assert max(len(line) for line in lines if not line.startswith(" " * 8)) <= columns
     name, figure = NAMED[cause]
     assert lines[1].lstrip("┃ ").startswith(f"{name} (")
-    assert lines[2].lstrip("┃ ").startswith(f"{cause}: ")
+    assert lines[2].lstrip("┃ ").startswith(f"{render(Message(f'cause.{cause}'), 'en')}: ")
     assert " ".join(figure.split()) in " ".join(text.replace("┃", " ").split())
 
 
@@ -78,7 +80,7 @@ def test_without_a_benchmark(tmp_path: Path, columns: int) -> None:
     NETWORKS["kernel"].write(tmp_path / "precision_data", benchmark=False)
     shown = tool("ac", cwd=tmp_path, columns=columns)
     assert "one/MatMul (MatMulV2)" in shown.text
-    assert "a benchmark would tell" in shown.text
+    assert "a benchmark would show" in shown.text
     assert "then: precision-tool tf_dump" in shown.text
     assert tool("ac", "--fail", cwd=tmp_path, columns=columns, code=1).text == shown.text
 

@@ -60,7 +60,7 @@ def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-to
     rows += _others(verdict)
     rows.append((Message("verdict.label.checked"), shown(messages.checked(verdict), "dim")))
     gaps = [shown(messages.gap(gap), "dim") for gap in verdict.gaps]
-    rows += _labelled("verdict.label.not_checked", gaps)
+    rows += labelled("verdict.label.not_checked", gaps)
     if part:
         head = Text.assemble((safe(part), "bold yellow"), "\n", head)
     title = shown(Message("verdict.label.title"))
@@ -89,7 +89,7 @@ def since_block(since: Since, command: str = "precision-tool") -> RenderableType
     )
 
 
-def _labelled(label: str, lines: Sequence[Text]) -> list[Line]:
+def labelled(label: str, lines: Sequence[Text]) -> list[Line]:
     """Lines of which the first has a label."""
     return [(Message(label) if not number else "", line) for number, line in enumerate(lines)]
 
@@ -103,7 +103,7 @@ def _rows(first: Suspect, verdict: Verdict) -> list[Line]:
     rows: list[Line] = []
     if first.pass_name:
         rows.append((Message("verdict.label.pass"), plain(marked_pass(first.pass_name))))
-    rows += _labelled("verdict.label.why", [shown(message) for message in messages.evidence(first)])
+    rows += labelled("verdict.label.why", [shown(message) for message in messages.evidence(first)])
     for label, names in messages.same_fault(first):
         if names:
             rows.append((label, shown(Message("verdict.names", names=tuple(names)))))
@@ -122,7 +122,7 @@ def _others(verdict: Verdict) -> list[Line]:
     lines = [shown(messages.other_fault(one), fields={"op": "bold"}) for one in others[: messages.MAX_SHOWN]]
     if len(others) > messages.MAX_SHOWN:
         lines.append(shown(Message("verdict.more_others", more=len(others) - messages.MAX_SHOWN), "dim"))
-    return _labelled("verdict.label.others", lines)
+    return labelled("verdict.label.others", lines)
 
 
 class NextSteps:

@@ -5,62 +5,51 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: From here on a verdict is called sure, or likely.
-_SURE, _LIKELY = 0.9, 0.65
-#: Right ops among those that were judged from which on nothing that matters was left out.
-_WHOLE = 0.8
+from precision_tool.lib.messages import Message, render
 
 
-def headline(document: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, str]:
-    """The parts of the first paint of a report's data; `type`, `cause`, `sentence` and `sure` are empty without any."""
-    return {"type": "", "cause": "", "sentence": "", "sure": "", **_parts(document, words)}
+def headline(document: Mapping[str, Any], language: str) -> dict[str, str]:
+    """Return the parts of the first paint; `type`, `cause`, `sentence` and `sure` are empty without any."""
+    return {"type": "", "cause": "", "sentence": "", "sure": "", **_parts(document, language)}
 
 
-def _parts(document: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, str]:
+def _parts(document: Mapping[str, Any], language: str) -> dict[str, str]:
     if (study := document.get("study")) is not None:
-        return _of_study(study, words)
+        return _of_study(study, language)
     verdicts = [result["verdict"] for result in document["results"]]
     verdict = next((one for one in verdicts if one is not None and one["culprit"]), next(iter(verdicts), None))
     if verdict is None:
-        return {"mark": "is-doubtful", "kicker": words["verdict.verdict"], "title": words["verdict.none"]}
+        title = render(Message("verdict.not_checked"), language)
+        return {"mark": "is-doubtful", "kicker": _label("title", language), "title": title}
     if verdict["culprit"]:
-        return _blame(verdict["suspects"][0], verdict["confidence"], words)
-    ops = verdict["ops"]
-    is_whole = bool(ops["judged"]) and ops["right"] >= _WHOLE * ops["judged"]
-    key = "verdict.clean" if is_whole else "verdict.clean_part"
-    is_scaled = verdict["cause"] == "loss_scale"
+        first = verdict["suspects"][0]
+        return {
+            "mark": "is-bad", "kicker": _label("culprit", language), "title": first["culprit"], "type": first["type"],
+            "cause": first["cause_text"][language], "sentence": first["sentence"][language],
+            "sure": _confidence(verdict, language),
+        }  # fmt: skip
     return {
-        "mark": "is-good" if is_whole or is_scaled else "is-doubtful",
-        "kicker": words["verdict.verdict"],
-        "title": words["sentence.loss_scale" if is_scaled else key],
+        "mark": "is-good" if verdict["is_good"] else "is-doubtful",
+        "kicker": _label("title", language),
+        "title": verdict["sentence"][language],
     }
 
 
-def _blame(first: Mapping[str, Any], confidence: float, words: Mapping[str, str]) -> dict[str, str]:
-    cause = first["cause"]
-    return {
-        "mark": "is-bad", "kicker": words["verdict.culprit"], "title": first["culprit"], "type": first["type"],
-        "cause": words[f"cause.{cause}"],
-        "sentence": words["sentence.runs" if first["proof"] == "runs" else f"sentence.{cause}"],
-        "sure": _sure(confidence, words),
-    }  # fmt: skip
-
-
-def _sure(confidence: float, words: Mapping[str, str]) -> str:
-    key = "sure" if confidence >= _SURE else "likely" if confidence >= _LIKELY else "guess"
-    return f"{words['verdict.sure']}: {words[f'sure.{key}']} ({round(100 * confidence)} %)"
-
-
-def _of_study(study: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, str]:
+def _of_study(study: Mapping[str, Any], language: str) -> dict[str, str]:
     culprit = study["culprit"]
     if culprit is None:
-        key = "study.see_statistics" if study["statistics"] else "study.clean"
-        return {"mark": "is-doubtful", "kicker": words["verdict.verdict"], "title": words[key]}
-    cause = culprit["cause"]
-    where = words["study.where"].format(step=culprit["step"], rank=culprit["rank"])
+        return {"mark": "is-doubtful", "kicker": _label("title", language), "title": study["sentence"][language]}
+    place = render(Message("study.place", step=culprit["step"], rank=culprit["rank"]), language)
     return {
-        "mark": "is-bad", "kicker": words["verdict.culprit"], "title": culprit["op"],
-        "type": " · ".join(filter(None, (culprit["type"], where))),
-        "cause": words.get(f"cause.{cause}") or words.get(f"study.cause.{cause}", cause),
-        "sure": _sure(culprit["confidence"], words),
+        "mark": "is-bad", "kicker": _label("culprit", language), "title": culprit["op"],
+        "type": " · ".join(filter(None, (culprit["type"], place))), "cause": culprit["cause_text"][language],
+        "sure": _confidence(culprit, language),
     }  # fmt: skip
+
+
+def _label(name: str, language: str) -> str:
+    return render(Message(f"verdict.label.{name}"), language)
+
+
+def _confidence(accused: Mapping[str, Any], language: str) -> str:
+    return f"{_label('confidence', language)}: {accused['confidence_text'][language]}"

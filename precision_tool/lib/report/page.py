@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from rich.console import Console
 
+from precision_tool.lib.messages import LANGUAGES
 from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.report.document import Material
 from precision_tool.lib.report.headline import headline
@@ -23,7 +24,7 @@ from precision_tool.lib.storage.files import atomic_text
 _ASSETS = "precision_tool.lib.report.assets"
 #: Half the time of the usual level, for some percent more bytes.
 _LEVEL = 4
-#: The tag of a language by its file of texts, where it is another.
+#: The tag of a language, where it is another than its name.
 _LANGUAGES = {"zh": "zh-CN"}
 #: Columns of the text that stands in for the page where scripts are off.
 _WIDTH = 110
@@ -49,7 +50,7 @@ def page_with(document: Mapping[str, Any], verdicts: Sequence[str]) -> str:
         licences=asset("LICENSES.txt"),
         data=packed(document),
         verdicts=verdicts,
-        heads={language: headline(document, words) for language, words in _words().items()},
+        heads={_LANGUAGES.get(name, name): headline(document, name) for name in LANGUAGES},
         tool=document["tool"],
         time=document["time"],
     )
@@ -72,12 +73,6 @@ def packed(document: Mapping[str, Any]) -> str:
 def asset(name: str) -> str:
     """A file of the page as it was built."""
     return (files(_ASSETS) / name).read_text(encoding="utf-8")
-
-
-def _words() -> dict[str, dict[str, str]]:
-    """What is painted before the data are read is in these languages: their texts by key."""
-    words: dict[str, dict[str, str]] = json.loads(asset("first.json"))
-    return {_LANGUAGES.get(name, name): texts for name, texts in words.items()}
 
 
 def _hash(text: str) -> str:

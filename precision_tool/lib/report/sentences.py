@@ -9,7 +9,7 @@ from precision_tool.lib.present import verdict_messages as messages
 from precision_tool.lib.present.reasons import reason_counts
 from precision_tool.lib.present.verdict_json import verdict_json
 from precision_tool.lib.report.columns import sound
-from precision_tool.lib.verdict.model import Suspect, ToldStep, Verdict
+from precision_tool.lib.verdict.model import Cause, Suspect, ToldStep, Verdict
 
 
 def both(message: Message | str) -> dict[str, str]:
@@ -25,15 +25,16 @@ def step_document(step: ToldStep) -> dict[str, Any]:
 def verdict_document(verdict: Verdict) -> dict[str, Any]:
     """Return the verdict as JSON has it everywhere, with its texts in both languages.
 
-    `headline` is the sentence of a verdict without a culprit, `confidence_text` how sure it is; each suspect has
-    `cause_text`, `sentence` (what is wrong), `why` (the evidence), `confidence_text` (with what it rests on), `affects`
-    and `line` (all of it as a further fault).
+    `sentence` is that of a verdict without a culprit, `is_good` whether it is an acquittal, `confidence_text` how sure
+    it is; each suspect has `cause_text`, `sentence` (what is wrong), `why` (the evidence), `confidence_text` (with what
+    it rests on), `affects` and `line` (all of it as a further fault).
     """
     document: dict[str, Any] = sound(verdict_json(verdict))
     document["next"] = [step_document(step) for step in messages.plan_steps(verdict.next)]
     document["gaps"] = [both(messages.gap(gap)) for gap in verdict.gaps]
     document["ops"]["reasons"] = [[both(reason), count] for reason, count in reason_counts(verdict.tally)]
-    document["headline"] = both(messages.no_fault(verdict)) if verdict.first is None else None
+    document["sentence"] = both(messages.no_fault(verdict)) if verdict.first is None else None
+    document["is_good"] = verdict.first is None and (verdict.cause is Cause.LOSS_SCALE or messages.is_whole(verdict))
     document["confidence_text"] = both(messages.confidence(verdict.confidence, verdict.first))
     for one, suspect in zip(document["suspects"], verdict.suspects, strict=True):
         try:

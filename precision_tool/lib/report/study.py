@@ -11,11 +11,13 @@ import numpy as np
 from rich.console import Console
 
 from precision_tool import __version__
-from precision_tool.lib.present.study import next_steps, study_block, told_without_culprit
+from precision_tool.lib.present.study import ground_of, next_steps, reach_of, study_block, without_culprit
+from precision_tool.lib.present.verdict_messages import cause_name, confidence
 from precision_tool.lib.report.document import SCHEMA
 from precision_tool.lib.report.page import page_with
+from precision_tool.lib.report.sentences import both, step_document
 from precision_tool.lib.storage.files import atomic_text
-from precision_tool.lib.study.conclusion import Culprit, Ground, Reach
+from precision_tool.lib.study.conclusion import Culprit
 from precision_tool.lib.study.leaves import spans
 from precision_tool.lib.study.maps import HeatMap
 from precision_tool.lib.study.study import Study
@@ -33,8 +35,6 @@ _FIRST = 0x2800
 _FOLDERS, _ACCUSED = 5000, 5
 #: A larger map does not tell where its cells are worst; nor does one with more others than signs before surrogates.
 _MOST_CELLS, _MOST_SIGNS = 2_000_000, 0xD800 - _FIRST
-#: Causes that are no op's.
-_FROM_OUTSIDE = ("input", "weights")
 
 
 def write_study(path: str, study: Study) -> None:
@@ -56,9 +56,9 @@ def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "tool": tool, "time": time, "results": [],
         "study": {
-            "culprit": None if conclusion.culprit is None else _culprit(conclusion.culprit),
-            "without_culprit": None if conclusion.culprit is not None else told_without_culprit(study),
-            "further": [_culprit(one) for one in conclusion.further[:_TOLD]],
+            "culprit": None if conclusion.culprit is None else _culprit(study, conclusion.culprit),
+            "sentence": None if conclusion.culprit is not None else both(without_culprit(study)),
+            "further": [_culprit(study, one) for one in conclusion.further[:_TOLD]],
             "not_finite": None if place is None else {"step": place[0], "rank": place[1], "tensor": place[2]},
             "leaves": len(leaves), "steps": spans(study.steps), "ranks": spans(study.ranks),
             "compared": sum(one.compared for one in leaves), "below": sum(one.below for one in leaves),
@@ -76,34 +76,21 @@ def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
                 {"step": one.leaf.step, "rank": one.leaf.rank, "reason": one.failure} for one in study.failures[:_TOLD]
             ],
             "notes": list(study.notes),
-            "next": [{"why": one.why, "line": one.line, "file": one.file} for one in next_steps(study)],
+            "next": [step_document(one) for one in next_steps(study)],
             "folders": _folders(study),
             "maps": [_map(one) for one in study.maps],
         },
     }  # fmt: skip
 
 
-def _culprit(one: Culprit) -> dict[str, Any]:
+def _culprit(study: Study, one: Culprit) -> dict[str, Any]:
     return {
         "step": one.step, "rank": one.rank, "op": one.op, "type": one.type, "cause": one.cause,
-        "ground": str(one.ground), "reach": str(one.reach), "told": told_key(one), "ranks": spans(one.ranks),
+        "ground": str(one.ground), "reach": str(one.reach), "ranks": spans(one.ranks),
         "wrong": len(one.ranks), "right": len(one.right), "steps": spans(one.steps), "confidence": one.confidence,
-        "pass": one.pass_name,
+        "pass": one.pass_name, "cause_text": both(cause_name(one.cause)), "ground_text": both(ground_of(one)),
+        "reach_text": both(reach_of(study, one)), "confidence_text": both(confidence(one.confidence)),
     }  # fmt: skip
-
-
-def told_key(one: Culprit) -> str:
-    """The key of the sentence on where it is wrong, and what that tells."""
-    reach = str(one.reach)
-    if one.reach is Reach.ALL_RANKS and one.ground is Ground.SUM:
-        return f"{reach}_sum"
-    if one.reach in (Reach.ALL_RANKS, Reach.ONE_RANK) and one.cause in _FROM_OUTSIDE:
-        return f"{reach}_{one.cause}"
-    if one.reach is Reach.ONE_RANK and one.cause == "communication":
-        return f"{reach}_link"
-    if one.reach is Reach.ONE_RANK and one.is_fed_alike:
-        return f"{reach}_device"
-    return f"{reach}_replicas" if one.reach is Reach.NOT_TOLD and one.ground is Ground.REPLICAS else reach
 
 
 def _folders(study: Study) -> list[dict[str, Any]]:
