@@ -24,7 +24,7 @@ from unittest.mock import patch
 import numpy as np
 
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.report.study import write_study
+from precision_tool.lib.report.study_report import write_study
 from precision_tool.lib.sources import walk
 from precision_tool.lib.storage import fingerprint
 from precision_tool.lib.storage.local import LocalStore

@@ -124,8 +124,8 @@ OTHERWISE = {
     "lib/formats/h5_child.py": "/dev/null, and /proc/self/statm",
     "lib/collect/passport.py": "what the system tells of its PCI devices",
     "lib/native/library.py": "the library that it has compiled itself",
-    "lib/report/page.py": "the package's own page",
-    "lib/report/repro.py": "the package's own script, and what is written into a new folder",
+    "lib/report/report_page.py": "the package's own page",
+    "lib/report/reproduction.py": "the package's own script, and what is written into a new folder",
 }
 
 

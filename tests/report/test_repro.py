@@ -169,7 +169,7 @@ def test_where_no_element_can_be_compared(tmp_path: Path, output: Array, value: 
 
 def test_inputs_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from precision_tool.lib.errors import UsageError
-    from precision_tool.lib.report import repro
+    from precision_tool.lib.report import reproduction
     from precision_tool.lib.session import Session
     from precision_tool.lib.settings import Settings
     from precision_tool.lib.verdict.values import RunValues
@@ -183,16 +183,16 @@ def test_inputs_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(repro, "_MOST_ELEMENTS", 50)  # the output has 24, as each input
+        patched.setattr(reproduction, "_MOST_ELEMENTS", 50)  # the output has 24, as each input
         with pytest.raises(UsageError, match="72 elements are too many"):
-            repro.reproduction(hit.run, hit.op, *beside)
+            reproduction.reproduction(hit.run, hit.op, *beside)
     with monkeypatch.context() as patched:
         patched.setattr(RunValues, "load", no_memory)
         with pytest.raises(UsageError, match="too many"):
-            repro.reproduction(hit.run, hit.op, *beside)
+            reproduction.reproduction(hit.run, hit.op, *beside)
     with monkeypatch.context() as patched:
-        patched.setattr(repro, "misfit", no_memory)
-        assert repro.reproduction(hit.run, hit.op, *beside).reason == Reason(Why.OUT_OF_MEMORY)
+        patched.setattr(reproduction, "misfit", no_memory)
+        assert reproduction.reproduction(hit.run, hit.op, *beside).reason == Reason(Why.OUT_OF_MEMORY)
 
 
 def test_the_home_is_the_home(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_bad_input(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from precision_tool.lib.errors import OutputError
-    from precision_tool.lib.report.repro import reproduction, write_repro
+    from precision_tool.lib.report.reproduction import reproduction, write_repro
     from precision_tool.lib.session import Session
     from precision_tool.lib.settings import Settings
 

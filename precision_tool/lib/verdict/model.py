@@ -175,6 +175,7 @@ class Unseen:
 class Suspect:
     """One independent fault. `culprit` is an op, or the variable at the root; `number` its place in execution order.
 
+    `index` is its number in lists, results and `ni '[17]'`, which ops made from the same originals share.
     `also` are further culprits of the same fault: the other ops of a pass, the producer of overwritten memory.
     """
 
@@ -191,6 +192,7 @@ class Suspect:
     #: What it spoils downstream: ops that follow, and those of them that are below the threshold.
     followers: int = 0
     below: int = 0
+    index: int = 0
 
     def fact(self, name: str) -> Any:
         """The value of a fact, None if it has none of this name."""
@@ -291,7 +293,7 @@ class Verdict:
 
 def _suspect(one: Suspect) -> dict[str, Any]:
     return {
-        "culprit": one.culprit, "type": one.op_type, "number": one.number, "cause": str(one.cause),
+        "culprit": one.culprit, "type": one.op_type, "number": one.index, "order": one.number, "cause": str(one.cause),
         "pass": one.pass_name or None, "proof": str(one.proof),
         "confidence": round(one.confidence, 3), "also": list(one.also), "followers": one.followers, "below": one.below,
         "evidence": _kept_facts(one.facts),
@@ -300,7 +302,8 @@ def _suspect(one: Suspect) -> dict[str, Any]:
 
 def _read_suspect(one: Mapping[str, Any]) -> Suspect:
     return Suspect(
-        culprit=one["culprit"], op_type=one["type"], number=one["number"], cause=Cause(one["cause"]),
+        culprit=one["culprit"], op_type=one["type"], cause=Cause(one["cause"]),
+        number=one.get("order", one["number"]), index=one["number"],
         pass_name=one["pass"] or "", proof=Proof(one["proof"]), confidence=float(one["confidence"]),
         also=tuple(one["also"]), followers=one["followers"], below=one["below"], facts=_read_facts(one["evidence"]),
     )  # fmt: skip

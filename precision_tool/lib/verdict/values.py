@@ -171,9 +171,12 @@ class RunValues:
         self.compared = compared or Compared()
         self.leaf, self.file, self.benchmark = leaf, file, benchmark
         self.dumps = dumps or DumpIndex(leaf)
-        self.origins = Origins(file, groups_of(file))
+        groups = groups_of(file)
+        self.origins = Origins(file, groups)
         self.ops: list[Op] = in_order(file)
         self.order = {id(op): number for number, op in enumerate(self.ops)}
+        #: The number of each op in lists, results and `ni '[17]'`: ops made from the same originals share one.
+        self.indices = {id(op): number for number, group in enumerate(groups) for op in group.ops}
         self._op_dumps = OpDumps(self.dumps, self.ops)
         self._dumped: dict[int, DumpedOp | None] = {}
         self._cache = _Cache()

@@ -1,4 +1,4 @@
-"""The report on a study: its verdict, what statistics tell, and the heat maps step × op and rank × op."""
+"""The report on a study: its verdict, the findings of statistics, and the heat maps step × op and rank × op."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.console import Console
 from precision_tool import __version__
 from precision_tool.lib.present.study import ground_of, next_steps, reach_of, study_block, without_culprit
 from precision_tool.lib.present.verdict_messages import cause_name, confidence
-from precision_tool.lib.report.document import SCHEMA
-from precision_tool.lib.report.page import page_with
-from precision_tool.lib.report.sentences import both, step_document
+from precision_tool.lib.report.packed_columns import both, sound
+from precision_tool.lib.report.report_document import SCHEMA, steps_document
+from precision_tool.lib.report.report_page import page_with
 from precision_tool.lib.storage.files import atomic_text
 from precision_tool.lib.study.conclusion import Culprit
 from precision_tool.lib.study.leaves import spans
@@ -26,19 +26,19 @@ from precision_tool.lib.workspace import shown_path
 #: A shade of a heat map begins at each of these relative distances; the page has the same.
 _SHADES = np.array([1e-6, 1e-4, 1e-3, 1e-2, 1e-1], np.float32)
 _NOT_COMPARED = "-"
-#: Other faults, suspicions and failures that are told at most.
-_TOLD = 50
+#: Other faults, suspicions and failures that are listed at most.
+_MAX_LISTED = 50
 _WIDTH = 110
 #: The sign that stands for the first of several places.
 _FIRST = 0x2800
-#: Dump folders, and what is accused in each, of which the page tells more.
+#: Dump folders, and accused ops of each, that the page has details of.
 _FOLDERS, _ACCUSED = 5000, 5
-#: A larger map does not tell where its cells are worst; nor does one with more others than signs before surrogates.
+#: A larger map lacks where its cells are worst; so does one with more others than characters before surrogates.
 _MOST_CELLS, _MOST_SIGNS = 2_000_000, 0xD800 - _FIRST
 
 
 def write_study(path: str, study: Study) -> None:
-    """Writes the report. OutputError when it cannot be written; then no part of it is left."""
+    """Write the report. OutputError when it cannot be written; then no part of it is left."""
     time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
     page = page_with(study_document(study, tool=f"precision_tool {__version__}", time=time), [_plain(study)])
     with atomic_text(path) as file:
@@ -46,9 +46,9 @@ def write_study(path: str, study: Study) -> None:
 
 
 def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
-    """The data of the page. A heat map has a text for each place, with a sign an op: `-` not compared, else a shade.
+    """Return the data of the page. A heat map has a text for each place, a sign an op: `-` not compared, else a shade.
 
-    Its `own` has a 1 for each that is not of a comparison but of an op recomputed from its inputs; None: there is none.
+    Its `own` has a 1 where the error is of an op recomputed from its inputs and not of a comparison; None without any.
     """
     conclusion = study.conclusion
     place = conclusion.not_finite
@@ -58,52 +58,59 @@ def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
         "study": {
             "culprit": None if conclusion.culprit is None else _culprit(study, conclusion.culprit),
             "sentence": None if conclusion.culprit is not None else both(without_culprit(study)),
-            "further": [_culprit(study, one) for one in conclusion.further[:_TOLD]],
+            "further": [_culprit(study, other) for other in conclusion.further[:_MAX_LISTED]],
             "not_finite": None if place is None else {"step": place[0], "rank": place[1], "tensor": place[2]},
             "leaves": len(leaves), "steps": spans(study.steps), "ranks": spans(study.ranks),
-            "compared": sum(one.compared for one in leaves), "below": sum(one.below for one in leaves),
-            "judged": sum(one.judged for one in leaves),
-            "agreed": sum(one.agreed for one in study.votes),
-            "departed": sum(len(one.departures) for one in study.votes),
+            "compared": sum(leaf.compared for leaf in leaves), "below": sum(leaf.below for leaf in leaves),
+            "judged": sum(leaf.judged for leaf in leaves),
+            "agreed": sum(vote.agreed for vote in study.votes),
+            "departed": sum(len(vote.departures) for vote in study.votes),
             "statistics": None if study.statistics is None else [
                 {
-                    "step": one.step, "ranks": spans(one.ranks), "op": one.op, "type": one.type,
-                    "kinds": [str(kind) for kind in one.kinds], "certain": one.is_certain,
+                    "step": op.step, "ranks": spans(op.ranks), "op": op.op, "type": op.type,
+                    "kinds": [str(kind) for kind in op.kinds], "certain": op.is_certain,
                 }
-                for one in study.statistics.suspicions[:_TOLD]
+                for op in study.statistics.suspicions[:_MAX_LISTED]
             ],
             "failures": [
-                {"step": one.leaf.step, "rank": one.leaf.rank, "reason": one.failure} for one in study.failures[:_TOLD]
+                {"step": leaf.leaf.step, "rank": leaf.leaf.rank, "reason": both(leaf.failure)}
+                for leaf in study.failures[:_MAX_LISTED]
             ],
-            "notes": list(study.notes),
-            "next": [step_document(one) for one in next_steps(study)],
+            "notes": sound(list(study.notes)), "next": steps_document(next_steps(study)),
             "folders": _folders(study),
-            "maps": [_map(one) for one in study.maps],
+            "maps": [_map(heat) for heat in study.maps],
         },
     }  # fmt: skip
 
 
-def _culprit(study: Study, one: Culprit) -> dict[str, Any]:
+def _culprit(study: Study, culprit: Culprit) -> dict[str, Any]:
+    texts = {
+        "cause_text": cause_name(culprit.cause), "ground_text": ground_of(culprit),
+        "reach_text": reach_of(study, culprit), "confidence_text": confidence(culprit.confidence),
+    }  # fmt: skip
     return {
-        "step": one.step, "rank": one.rank, "op": one.op, "type": one.type, "cause": one.cause,
-        "ground": str(one.ground), "reach": str(one.reach), "ranks": spans(one.ranks),
-        "wrong": len(one.ranks), "right": len(one.right), "steps": spans(one.steps), "confidence": one.confidence,
-        "pass": one.pass_name, "cause_text": both(cause_name(one.cause)), "ground_text": both(ground_of(one)),
-        "reach_text": both(reach_of(study, one)), "confidence_text": both(confidence(one.confidence)),
+        "step": culprit.step, "rank": culprit.rank, "op": culprit.op, "type": culprit.type, "cause": culprit.cause,
+        "ground": str(culprit.ground), "reach": str(culprit.reach), "ranks": spans(culprit.ranks),
+        "wrong": len(culprit.ranks), "right": len(culprit.right), "steps": spans(culprit.steps),
+        "confidence": culprit.confidence, "pass": culprit.pass_name, **sound(texts),
     }  # fmt: skip
 
 
 def _folders(study: Study) -> list[dict[str, Any]]:
-    """What is known of each dump folder; of very many, those in which something is wrong come first."""
-    leaves = sorted(study.leaves, key=lambda one: not (one.accused or one.below or one.failure))[:_FOLDERS]
+    """Return the figures of each dump folder; of very many, those with a fault come first."""
+    leaves = sorted(study.leaves, key=lambda leaf: not (leaf.accused or leaf.below or leaf.failure))[:_FOLDERS]
     return [
         {
-            "step": one.leaf.step, "rank": one.leaf.rank, "path": shown_path(one.leaf.path),
-            "compared": one.compared, "below": one.below, "judged": one.judged and one.has_verdict, "right": one.right,
-            "accused": [{"op": each.op, "cause": str(each.cause)} for each in one.accused[:_ACCUSED]],
-            "failure": one.failure,
+            "step": leaf.leaf.step, "rank": leaf.leaf.rank, "path": shown_path(leaf.leaf.path),
+            "compared": leaf.compared, "below": leaf.below, "right": leaf.right,
+            "judged": leaf.judged and leaf.has_verdict,
+            "accused": [
+                {"op": op.op, "cause": str(op.cause), "cause_text": both(cause_name(op.cause))}
+                for op in leaf.accused[:_ACCUSED]
+            ],
+            "failure": both(leaf.failure),
         }
-        for one in leaves
+        for leaf in leaves
     ]  # fmt: skip
 
 
@@ -121,7 +128,7 @@ def _map(heat: HeatMap) -> Mapping[str, Any]:
 
 
 def _worst(heat: HeatMap) -> dict[str, Any]:
-    """Where each cell is worst: `others` are the ranks or steps, `worst` has a sign a cell, its place in them."""
+    """Return where each cell is worst: `others` are the ranks or steps, `worst` a sign a cell, its place in them."""
     if heat.worst is None or heat.worst.size > _MOST_CELLS:
         return {}
     others, places = np.unique(heat.worst, return_inverse=True)
@@ -132,7 +139,7 @@ def _worst(heat: HeatMap) -> dict[str, Any]:
 
 
 def _plain(study: Study) -> str:
-    """The verdict as text, for where no script runs."""
+    """Return the verdict as plain text, for readers without scripts."""
     console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, legacy_windows=False)
     with console.capture() as capture:
         console.print(study_block(study))

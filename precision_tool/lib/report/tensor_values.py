@@ -16,7 +16,7 @@ from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.report.columns import Number, number, sound, whole
+from precision_tool.lib.report.packed_columns import Number, number, sound, whole
 from precision_tool.lib.workspace import shown_path
 
 #: Bins of a histogram, and pieces that an axis is cut into.
@@ -108,8 +108,8 @@ def _compared(pair: Pair, detail: Detail) -> dict[str, Any]:
     end = whole if are_integers else number
     between = {"low": end(low), "high": end(high)}
 
-    def value(one: float, tensor: AnyTensor | None) -> Number:
-        return whole(one) if _has_integers(tensor) else number(float(one), 9)
+    def value(element: float, tensor: AnyTensor | None) -> Number:
+        return whole(element) if _has_integers(tensor) else number(float(element), 9)
 
     return {
         "shape": list(detail.shape),
@@ -120,15 +120,17 @@ def _compared(pair: Pair, detail: Detail) -> dict[str, Any]:
         "npu_histogram": {**between, "counts": npu.tolist()},
         "golden_histogram": {**between, "counts": golden.tolist()},
         "errors": [
-            {"from": number(one.low), "to": number(one.high), "count": one.count} for one in detail.histogram
+            {"from": number(step.low), "to": number(step.high), "count": step.count} for step in detail.histogram
         ],
         "worst": [
             {
-                "index": list(one.index), "npu": value(one.npu, pair.npu), "golden": value(one.golden, pair.golden),
-                "error": whole(one.error) if are_integers else number(float(one.error)),
-                "relative": number(one.relative),
+                "index": list(element.index),
+                "npu": value(element.npu, pair.npu),
+                "golden": value(element.golden, pair.golden),
+                "error": whole(element.error) if are_integers else number(float(element.error)),
+                "relative": number(element.relative),
             }
-            for one in detail.worst_absolute
+            for element in detail.worst_absolute
         ],
         "axes": shares,
     }  # fmt: skip
@@ -138,12 +140,12 @@ def _has_integers(tensor: AnyTensor | None) -> bool:
     return tensor is not None and data_types.BY_NAME[tensor.dtype].is_integer
 
 
-def _summary(one: Summary, tensor: AnyTensor | None) -> dict[str, Any]:
+def _summary(summary: Summary, tensor: AnyTensor | None) -> dict[str, Any]:
     end = whole if _has_integers(tensor) else number
     return {
-        "count": one.count, "min": end(one.minimum), "max": end(one.maximum), "mean": number(one.mean),
-        "std": number(one.std), "nan": one.nan_count, "inf": one.inf_count,
-        "zeros": one.zero_count,
+        "count": summary.count, "min": end(summary.minimum), "max": end(summary.maximum), "mean": number(summary.mean),
+        "std": number(summary.std), "nan": summary.nan_count, "inf": summary.inf_count,
+        "zeros": summary.zero_count,
     }  # fmt: skip
 
 
@@ -183,4 +185,4 @@ def _axis(axis: int, sums: npt.NDArray[np.float64]) -> dict[str, Any]:
     starts = np.unique(np.linspace(0, extent, min(PIECES, extent), endpoint=False).astype(np.int64))
     with np.errstate(all="ignore"):
         shares = np.add.reduceat(sums / sums.max(), starts)
-    return {"axis": axis, "extent": extent, "shares": [number(float(one), 3) for one in shares / shares.sum()]}
+    return {"axis": axis, "extent": extent, "shares": [number(float(share), 3) for share in shares / shares.sum()]}

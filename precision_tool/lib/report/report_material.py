@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import gc
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
+from precision_tool import __version__
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.graph.named import names_in
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair
-from precision_tool.lib.model.finding import Finding
+from precision_tool.lib.model.finding import CheckResult, Finding
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.present.compare import leaf_title
 from precision_tool.lib.present.evidence.passports import pair_json
-from precision_tool.lib.report.details import Budget, tensor_details
-from precision_tool.lib.report.document import Material
+from precision_tool.lib.report.model_explorer import write_model_explorer
+from precision_tool.lib.report.report_document import Material, document_of
+from precision_tool.lib.report.report_page import write_page
+from precision_tool.lib.report.tensor_values import Budget, tensor_details
 from precision_tool.lib.session import Session
-from precision_tool.lib.storage.stores import real_path
+from precision_tool.lib.storage.stores import folder_exists, real_path
+from precision_tool.lib.storage.writing import why_no_file
 from precision_tool.lib.verdict.stored import StoredVerdict
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.workspace import lies_in, shown_path
 
 #: Ops whose values are looked at closely, and tensors of each.
 MOST_OPS, _MOST_TENSORS = 24, 12
@@ -41,7 +49,7 @@ def gather(
     `graph` is used where it was asked for. What cannot be read any more is left out, and a note says so.
     """
     if not analyses:
-        return [_alone(session, one, graph, checks) for one in verdicts if one is not None]
+        return [_alone(session, verdict, graph, checks) for verdict in verdicts if verdict is not None]
     return [
         _of_result(session, analysis, verdict, graph, checks)
         for analysis, verdict in zip(analyses, verdicts, strict=True)
@@ -51,7 +59,7 @@ def gather(
 def _of_result(
     session: Session, analysis: Analysis, verdict: StoredVerdict | None, graph: str | None, checks: Sequence[Finding]
 ) -> Material:
-    notes: list[str] = []
+    notes: list[Message | str] = []
     npu = analysis.source.npu if analysis.source is not None else ""
     file = _file_of(session, analysis, verdict, graph, notes)
     golden = analysis.source.golden if analysis.source is not None else ""
@@ -79,15 +87,12 @@ def _of_result(
 
 
 def _beside(
-    session: Session, analysis: Analysis, verdict: StoredVerdict, pairs_of: PairsOf, notes: list[str]
+    session: Session, analysis: Analysis, verdict: StoredVerdict, pairs_of: PairsOf, notes: list[Message | str]
 ) -> PairsOf:
     """The values where the verdict is on another run than the result: of what it blames those of that run."""
     blamed = verdict.runs[0]
     name = f"debug_{blamed.number}" if blamed.number is not None else shown_path(blamed.npu)
-    notes.append(
-        f"the verdict is on {name}, so the own errors of what it blames are of that run; the cosines, and the other "
-        "ops, are of what this result compares"
-    )
+    notes.append(Message("page.note.other_run", run=name))
     if analysis.is_two_runs:  # it has the values of that run as the other side's
         return pairs_of
     of_blamed = _pairs_in_data(session, blamed.npu, _load(session, blamed.graph, notes))
@@ -95,7 +100,7 @@ def _beside(
 
 
 def _alone(session: Session, verdict: StoredVerdict, graph: str | None, checks: Sequence[Finding]) -> Material:
-    notes: list[str] = []
+    notes: list[Message | str] = []
     run = verdict.runs[0] if verdict.runs else None
     path = graph or (run.graph if run is not None else "")
     npu = run.npu if run is not None else ""
@@ -117,7 +122,7 @@ def _alone(session: Session, verdict: StoredVerdict, graph: str | None, checks: 
 
 
 def _file_of(
-    session: Session, analysis: Analysis, verdict: StoredVerdict | None, graph: str | None, notes: list[str]
+    session: Session, analysis: Analysis, verdict: StoredVerdict | None, graph: str | None, notes: list[Message | str]
 ) -> GraphFile | None:
     if not analysis.has_graph:
         return None
@@ -125,18 +130,18 @@ def _file_of(
         return analysis.leaf.graph.file
     path = graph or (analysis.source.graph if analysis.source is not None else "")
     if not path and verdict is not None and verdict.runs:
-        mine = verdict.run_of(analysis.source.npu) if analysis.source is not None else None
-        path = (mine or verdict.runs[0]).graph
+        run = verdict.run_of(analysis.source.npu) if analysis.source is not None else None
+        path = (run or verdict.runs[0]).graph
     return _load(session, path, notes)
 
 
-def _load(session: Session, path: str, notes: list[str]) -> GraphFile | None:
+def _load(session: Session, path: str, notes: list[Message | str]) -> GraphFile | None:
     if not path:
         return None
     try:
         return session.store.load(path)
     except PrecisionToolError as error:
-        notes.append(f"no map: {error.message}")
+        notes.append(Message("page.note.no_map", error=error.message))
         return None
 
 
@@ -191,23 +196,115 @@ def _run_of(session: Session, npu: str, file: GraphFile | None) -> RunGraph | No
         return None
     try:
         runs: Iterator[RunGraph] = iter(session.run_graphs())
-        wanted = real_path(npu)
-        return next((run for run in runs if run.leaf is not None and real_path(run.leaf.path) == wanted), None)
+        path = real_path(npu)
+        return next((run for run in runs if run.leaf is not None and real_path(run.leaf.path) == path), None)
     except PrecisionToolError:
         return None
 
 
-def _details(names: Sequence[str], pairs_of: PairsOf, notes: list[str]) -> Mapping[str, list[dict[str, Any]]]:
+def _details(names: Sequence[str], pairs_of: PairsOf, notes: list[Message | str]) -> Mapping[str, list[dict[str, Any]]]:
     budget = Budget()
-    found: dict[str, list[dict[str, Any]]] = {}
+    details: dict[str, list[dict[str, Any]]] = {}
     for name in names:
         try:
             pairs = [pair for pair in pairs_of(name) if pair.slot]
         except PrecisionToolError as error:
-            notes.append(f"{name}: its values cannot be read: {error.message}")
+            notes.append(Message("page.note.unreadable_values", op=name, error=error.message))
             continue
         # Outputs first, as they tell most.
         pairs.sort(key=lambda pair: pair.is_input)
         if pairs:
-            found[name] = [tensor_details(pair, budget) for pair in pairs[:_MOST_TENSORS]]
-    return found
+            details[name] = [tensor_details(pair, budget) for pair in pairs[:_MOST_TENSORS]]
+    return details
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def make_report(
+    session: Session,
+    analyses: Sequence[Analysis],
+    verdicts: Sequence[StoredVerdict | None],
+    path: str = "",
+    *,
+    graph: str | None = None,
+    checks: Sequence[CheckResult] = (),
+) -> str:
+    """Writes the report on results and their verdicts; its path, by default beside the first result.
+
+    UsageError for a place among the dumps, OutputError where it cannot be written: then nothing of it is left.
+    """
+    path = place_of(session, path) if path else _default_path(session, analyses)
+    findings = [check.finding for check in checks if check.finding is not None]
+    with _no_collections():
+        materials = gather(session, analyses, verdicts, graph, findings)
+        time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
+        document = document_of(materials, tool=f"precision_tool {__version__}", time=time)
+        write_page(path, document, materials)
+    return path
+
+
+def export_graphs(
+    session: Session,
+    analyses: Sequence[Analysis],
+    verdicts: Sequence[StoredVerdict | None],
+    path: str,
+    *,
+    graph: str | None = None,
+) -> list[str]:
+    """Writes the graphs and their figures for model-explorer; the paths.
+
+    UsageError where no result has a graph, and for a place among the dumps; OutputError where they cannot be written.
+    """
+    path = place_of(session, path)
+    with _no_collections():
+        materials = gather(session, analyses, verdicts, graph)
+        if all(material.file is None for material in materials):
+            raise UsageError("--model-explorer: the result has no graph", "name one with -g")
+        return write_model_explorer(path, document_of(materials, tool=f"precision_tool {__version__}", time=""))
+
+
+def place_of(session: Session, path: str, *dumps: str) -> str:
+    """Where a file that was asked for goes, `~` being the home.
+
+    UsageError for a folder, and for a place among the dumps of the data folder or `dumps`; OutputError where nothing
+    can be written.
+    """
+    path = posixpath.expanduser(path)
+    if folder_exists(path):
+        raise UsageError(f"{path}: a folder", "name a file, as report.html")
+    folder = posixpath.dirname(posixpath.abspath(path))
+    session.workspace.check_outside_dumps(folder, *dumps)
+    if why := why_no_file(path):
+        raise OutputError.of(path, f"cannot be written ({why})", "name another file")
+    return path
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """No search for garbage: each goes through all rows of a result, and a document has no cycles to be found.
+
+    Nor is there one right behind, as all that is left counts as old then.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.freeze()
+            gc.unfreeze()
+            gc.enable()
+
+
+def _default_path(session: Session, analyses: Sequence[Analysis]) -> str:
+    """Beside the result if it lies in our folder of results, else in that folder."""
+    time = f"{datetime.now():%Y%m%d%H%M%S}"
+    if analyses and analyses[0].path:
+        stem = posixpath.splitext(posixpath.basename(analyses[0].path))[0]
+        folder = posixpath.dirname(posixpath.abspath(analyses[0].path))
+        place = real_path(folder)
+        if any(lies_in(place, real_path(base)) for base in session.workspace.result_dirs()):
+            return posixpath.join(folder, f"report_{stem}.html")
+        return str(session.workspace.output_dir("report") / f"report_{stem}.html")
+    return str(session.workspace.output_dir("report") / f"report_{time}.html")
