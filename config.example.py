@@ -96,6 +96,9 @@ WORKERS = 0
 # How many columns the output has. 0 = as many as the terminal, 80 without one. At the prompt also `set width N`.
 WIDTH = 0
 
+# The language of what is shown: 'en', 'zh', or '' for that of the locale (LC_ALL, LC_MESSAGES, LANG). Option --lang.
+LANGUAGE = ""
+
 # Colours: 'dark' or 'light' for the background of your terminal, 'plain' for none (as NO_COLOR=1 in the environment).
 THEME = "dark"
 

@@ -122,6 +122,7 @@ ON_THE_SYSTEM = {
     "lib/collect/": "the training side has no stores",
     "cli.py": "starts in any Python",
     "lib/arguments.py": "the user's shell",
+    "lib/messages/": "its own files, and the locale",
     "lib/settings.py": "the environment",
     "lib/urls.py": "takes what os.PathLike is",
     "lib/user_files.py": "opens what the user has, on Python 3.7 too",

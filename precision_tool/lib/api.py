@@ -20,6 +20,7 @@ from precision_tool.lib.compare.sides import compare_sides
 from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
+from precision_tool.lib.messages.language import language, use_language
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.present.console import ReportConsole
@@ -257,4 +258,5 @@ def run(
     settings = load_settings({"data": data, "work": work})
     out = ReportConsole(file=file, width=settings.width, theme=settings.theme)
     err = ReportConsole(stderr=True, width=settings.width, theme=settings.theme)
-    return load_command(known.name)(Session(settings), arguments, Output(out, err))
+    with use_language(settings.language or language()):
+        return load_command(known.name)(Session(settings), arguments, Output(out, err))

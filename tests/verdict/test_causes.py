@@ -296,6 +296,7 @@ def test_the_end_of_the_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     late = dict(found.tally.reasons)[Reason(Why.OUT_OF_TIME)]
     assert 0 < late < found.tally.ops
     (late_ops,) = map(gap, found.gaps)
+    assert isinstance(late_ops, Message)
     assert (late_ops.kind, late_ops.count, late_ops.ops) == ("gap.out_of_time", late, found.tally.ops)
 
 

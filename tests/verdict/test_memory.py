@@ -13,12 +13,12 @@ from tiny_network import Network, Part, layers, numbers, source
 
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.ops.updates import updated_inputs
-from precision_tool.lib.present.verdict_messages import gap, proof, same_fault
+from precision_tool.lib.present.verdict_messages import proof, same_fault
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement
-from precision_tool.lib.verdict.model import Cause, Verdict
+from precision_tool.lib.verdict.model import Cause, Lack, Unseen, Verdict
 
 PRODUCER = "drop/mul"
 
@@ -90,8 +90,8 @@ def test_what_was_judged_stays_when_the_time_is_over(tmp_path: Path, monkeypatch
     found = verdict_of(network.write(tmp_path, leave_out=[PRODUCER], benchmark=False))
     assert found.suspects[0].fact("told_by") == "nobody"
     assert (found.tally.right, found.tally.not_recomputed) == (found.tally.ops - 1, 1)  # the random numbers alone
-    (unsettled,) = (each for each in map(gap, found.gaps) if each.kind == "gap.unsettled")
-    assert unsettled.count == 1
+    unsettled = [each for each in found.gaps if isinstance(each, Unseen) and each.lack is Lack.UNSETTLED]
+    assert [each.count for each in unsettled] == [1]
 
 
 @pytest.mark.parametrize("benchmark", [True, False])

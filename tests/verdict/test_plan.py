@@ -66,13 +66,13 @@ def test_a_gradient_that_overflows_needs_another_loss_scale(largest: object, kin
 def test_an_op_of_the_forward_pass_keeps_its_type_first() -> None:
     steps = steps_for(Cause.OVERFLOW, script_ops=["fc/MatMul"], largest=1e5, limit=65504.0)
     assert "keep_dtype_scope" in steps[0].line
-    assert not any(step.why.kind.endswith("loss_scale") for step in steps)
+    assert not any("loss_scale" in repr(step.why) for step in steps)
 
 
 def test_who_overwrote_memory_is_not_said_before_it_is_known() -> None:
     """`random` may find that no op that was dumped wrote there."""
     step = steps_for(Cause.STOMP)[0]
-    assert (step.why.kind, step.line) == ("step.find_writer", "random")
+    assert (step.why, step.line) == (Message("step.find_writer", number=None), "random")
 
 
 @pytest.mark.parametrize("cause", [cause for cause in Cause if cause not in (Cause.NONE, Cause.LOSS_SCALE)])

@@ -13,6 +13,7 @@ from fused_op import Files, Fused, recompute, worst
 from rich.console import Console
 from tiny_network import Network, matmul, numbers, source, unary
 
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.present.examined import verdict_lines
 from precision_tool.lib.present.verdict_messages import gap
@@ -156,6 +157,7 @@ def test_what_was_not_recomputed_is_told(tmp_path: Path) -> None:
     found = verdict_of(network().write(tmp_path, benchmark=False))
     assert found.cause is Cause.NONE
     (sampled,) = map(gap, found.gaps)
+    assert isinstance(sampled, Message)
     assert (sampled.kind, sampled.count, sampled.ops) == ("gap.sampled_sums", 1, 2)
 
 

@@ -49,5 +49,6 @@ WORKERS = 0
 
 # What is shown: columns (0 = as wide as the terminal), 'dark', 'light' or 'plain', and what goes to temp/*.log.
 WIDTH = 0
+LANGUAGE = ""
 THEME = "dark"
 LOG_LEVEL = "warning"

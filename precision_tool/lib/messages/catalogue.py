@@ -241,7 +241,7 @@ def _shown(value: Field, form: str, language: str) -> str:
     if word == "count":
         return f"{value:,} {_noun(value, argument)}"
     if word == "plural":
-        return argument.split("|")[value != 1]
+        return str(argument.split("|")[value != 1])
     if word == "percent":
         return percent(value)
     if word == "bytes":

@@ -33,6 +33,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.messages.language import LANGUAGES
 from precision_tool.lib.numbers.layouts import known_layouts
 from precision_tool.lib.present.banner import banner, command_list
 from precision_tool.lib.present.console import THEMES, ReportConsole
@@ -441,7 +442,7 @@ class Prompt(cmd2.Cmd):
                 self.remove_settable(name)
         knobs = Knobs(self)
         for name, help_ in KNOBS.items():
-            choices = list(THEMES) if name == "theme" else None
+            choices = {"theme": list(THEMES), "language": [*LANGUAGES, ""]}.get(name)
             self.add_settable(Settable(name, str, help_, knobs, choices=choices))
         self.add_settable(
             Settable(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from precision_tool.lib.messages.language import choose_language
+
 if TYPE_CHECKING:
     from precision_tool.lib.shell.prompt import Prompt
 
@@ -24,6 +26,7 @@ class Knobs:
     def __setattr__(self, name: str, value: object) -> None:
         session = self._prompt.session
         session.settings = replace(session.settings, **{name: value})
+        choose_language(session.settings.language)
 
 
 KNOBS = {
@@ -34,6 +37,7 @@ KNOBS = {
     "print_count": "how many values of a tensor are shown",
     "workers": "threads or processes that share the work, 0 = one per core",
     "width": "columns of the output, 0 = as wide as the terminal",
+    "language": "en, zh, or '' for that of the locale",
     "theme": "colours: dark, light or plain",
 }
 
