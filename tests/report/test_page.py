@@ -17,7 +17,6 @@ from report_files import hash_of
 from precision_tool.lib.model.comparison import NO_GRAPH, STATISTICS_AGREE, STATISTICS_DIFFER
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.present import unseen
-from precision_tool.lib.present.reasons import WORDS
 from precision_tool.lib.present.steps import CALL, FILES, ONE_HF32, WHY
 from precision_tool.lib.report.document import Material, document_of
 from precision_tool.lib.report.page import asset, page_of
@@ -179,27 +178,6 @@ def test_why_tensors_were_not_compared_has_its_chinese() -> None:
     ]  # fmt: skip
     assert len(written) > 20
     assert untranslated(written, forms("told")) == []
-
-
-def test_every_reason_has_its_chinese_and_is_told_from_all_others() -> None:
-    """The page looks for the form of a sentence as here, the longest first: each finds its own."""
-    known = sorted((*forms("told"), *forms("step")), key=len, reverse=True)
-    expressions = [(one, re.compile(_expression(one), re.DOTALL)) for one in known]
-    values = {
-        "op_type": "Conv2D", "name": "weight", "other": "x", "value": "[1, 2]", "dtype": "float16", "slot": "1",
-        "number": "3", "limit": "1,024", "shape": "(2, 3)", "other_shape": "(4,)", "shapes": "(2,) and (3,)",
-        "detail": "4 is not 5",
-    }  # fmt: skip
-    for why, words in WORDS.items():
-        if words == "{detail}":  # the text of an error
-            continue
-        sentence = words.format_map(values)
-        assert next((form for form, one in expressions if one.fullmatch(sentence)), None) == words, why
-
-
-def _expression(form: str) -> str:
-    parts = re.split(r"\{\w+\}", form)
-    return "(.+)".join(re.escape(part).replace(r"\(s\)", "s?") for part in parts)
 
 
 def test_a_new_sentence_is_missed() -> None:

@@ -32,7 +32,7 @@ from tiny_network import (
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON
-from precision_tool.lib.model.reason import Reason, Why
+from precision_tool.lib.messages import Message
 from precision_tool.lib.present.steps import tell_steps
 from precision_tool.lib.present.unseen import gap_words
 from precision_tool.lib.present.verdict import verdict_block
@@ -303,7 +303,7 @@ def test_the_end_of_the_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     clock = iter(range(0, 10_000_000, 100))
     monkeypatch.setattr("precision_tool.lib.verdict.judge.time.monotonic", lambda: float(next(clock)))
     found = verdict_of(data)
-    late = dict(found.tally.reasons)[Reason(Why.OUT_OF_TIME)]
+    late = dict(found.tally.reasons)[Message("reason.out_of_time")]
     assert 0 < late < found.tally.ops
     assert tuple(map(gap_words, found.gaps)) == (
         f"{late} of {found.tally.ops} ops were not recomputed, as the time for that was over: `ni OP` recomputes one",
