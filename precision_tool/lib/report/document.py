@@ -28,7 +28,7 @@ from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.present.evidence.told import tell
+from precision_tool.lib.present.findings import render_finding
 from precision_tool.lib.present.op import attribute_text
 from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.report.columns import Texts, decimals, numbers, signs, sound
@@ -370,7 +370,7 @@ class _Result:
                 "kind": str(one.kind), "grade": one.grade.name.lower(), "message": sound(one.message),
                 "op": sound(self._name_of(one.op_name)), "facts": sound([list(fact) for fact in one.facts]),
             }
-            for one in map(tell, found)
+            for one in map(render_finding, found)
         ]  # fmt: skip
 
     # --- ops that are looked at closely ---
