@@ -24,7 +24,7 @@ from precision_tool.lib.messages.language import language, use_language
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.present.console import ReportConsole
-from precision_tool.lib.present.evidence.told import ToldFinding, tell
+from precision_tool.lib.present.findings import RenderedFinding, render_finding
 from precision_tool.lib.present.verdict_json import told
 from precision_tool.lib.results.columns import METRIC_FIELDS
 from precision_tool.lib.results.result_csv import write_result
@@ -63,7 +63,7 @@ class CompareResult:
     notes: Sequence[str]
     _result: LeafResult
 
-    def findings(self, threshold: float = 0.98) -> list[ToldFinding]:
+    def findings(self, threshold: float = 0.98) -> list[RenderedFinding]:
         """What the rows tell.
 
         Parameters
@@ -73,12 +73,12 @@ class CompareResult:
 
         Returns
         -------
-        list of ToldFinding
+        list of RenderedFinding
             The first faulty op, or different inputs, or that all agree; `op_name` names the op, `message` is a
             sentence on it, `facts` are what it is said from.
         """
         ops = ops_of(self.rows, threshold)
-        return [tell(finding) for finding in find_first_fault(ops, threshold, self._result.unread_graph)]
+        return [render_finding(finding) for finding in find_first_fault(ops, threshold, self._result.unread_graph)]
 
     @cached_property
     def verdict(self) -> Verdict | None:

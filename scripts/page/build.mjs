@@ -47,9 +47,20 @@ function licencesOf(inputs) {
   }).join(`\n${'-'.repeat(72)}\n\n`);
 }
 
+/** Only the page's own section of the catalogue, so that other texts change nothing in the build. */
+const pageSection = {
+  name: 'page section',
+  setup({ onLoad }) {
+    onLoad({ filter: /messages\/\w+\.json$/ }, ({ path }) => ({
+      contents: JSON.stringify({ page: JSON.parse(readFileSync(path)).page }), loader: 'json',
+    }));
+  },
+};
+
 const common = { bundle: true, minify: true, write: false, metafile: true, legalComments: 'none', target: ['es2020'] };
 const script = await build({
   ...common, entryPoints: [join(here, 'src', 'main.js')], format: 'iife', charset: 'utf8', absWorkingDir: here,
+  plugins: [pageSection],
 });
 const first = await build({ ...common, entryPoints: [join(here, 'src', 'first.js')], format: 'iife', charset: 'utf8' });
 const style = await build({ ...common, entryPoints: [join(here, 'src', 'style.css')], absWorkingDir: here });

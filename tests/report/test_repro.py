@@ -14,7 +14,7 @@ from builders import Array, one_op_tree
 from command_line import tool
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.model.reason import Reason, Why
+from precision_tool.lib.messages import Message
 
 X = (np.arange(24, dtype=np.float32).reshape(4, 6) / 3).astype(np.float16)
 Y = np.full((4, 6), 0.1, np.float16)
@@ -192,7 +192,7 @@ def test_inputs_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             reproduction.reproduction(hit.run, hit.op, *beside)
     with monkeypatch.context() as patched:
         patched.setattr(reproduction, "misfit", no_memory)
-        assert reproduction.reproduction(hit.run, hit.op, *beside).reason == Reason(Why.OUT_OF_MEMORY)
+        assert reproduction.reproduction(hit.run, hit.op, *beside).reason == Message("reason.out_of_memory")
 
 
 def test_the_home_is_the_home(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from precision_tool.lib.messages import Message, render
 from precision_tool.lib.present import verdict_messages as messages
 from precision_tool.lib.present.console import ReportConsole
 from precision_tool.lib.present.verdict import verdict_block
-from precision_tool.lib.report.sentences import verdict_document
+from precision_tool.lib.report.report_document import verdict_document
 from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect, Verdict
 
 NETWORKS: dict[str, Network] = {

@@ -31,7 +31,6 @@ from tiny_network import (
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON
 from precision_tool.lib.messages import Message
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.present.verdict_messages import evidence, gap, plan_steps, proof, what_is_wrong
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
@@ -293,7 +292,7 @@ def test_the_end_of_the_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     clock = iter(range(0, 10_000_000, 100))
     monkeypatch.setattr("precision_tool.lib.verdict.judge.time.monotonic", lambda: float(next(clock)))
     found = verdict_of(data)
-    late = dict(found.tally.reasons)[Reason(Why.OUT_OF_TIME)]
+    late = dict(found.tally.reasons)[Message("reason.out_of_time")]
     assert 0 < late < found.tally.ops
     (late_ops,) = map(gap, found.gaps)
     assert isinstance(late_ops, Message)

@@ -14,7 +14,6 @@ from rich.console import Console
 from tiny_network import Network, matmul, numbers, source, unary
 
 from precision_tool.lib.messages import Message
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.present.examined import verdict_lines
 from precision_tool.lib.present.verdict_messages import gap
 from precision_tool.lib.session import Session
@@ -139,7 +138,7 @@ def test_an_op_is_acquitted_by_sums_only_where_every_row_has_one_or_is_recompute
     monkeypatch.setattr(judge, "_WHOLE_UP_TO", 0.0)
     many = over_the_range(tmp_path, 20)
     assert (many.state, worst(many).is_summed) == (State.DOUBTFUL, False)
-    assert many.reason == Reason(Why.ROWS_OFF)
+    assert many.reason == Message("reason.rows_off")
     assert many.overflow is not None
 
 

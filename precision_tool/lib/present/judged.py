@@ -6,8 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from precision_tool.lib.model.judged import JudgedOp
+from precision_tool.lib.model.reason import reason_kind
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.present.reasons import reason_kind, reason_words
+from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.present.text import off_by, percent
 
 

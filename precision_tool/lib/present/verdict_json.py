@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from precision_tool.lib.messages import render
-from precision_tool.lib.model.reason import Reason
-from precision_tool.lib.present.reasons import kind_counts, reason_counts, reason_kind, reason_words
+from precision_tool.lib.messages import Message, render
+from precision_tool.lib.model.reason import reason_kind
+from precision_tool.lib.present.reasons import kind_counts, reason_counts, reason_words
 from precision_tool.lib.present.verdict_messages import gap, plan_step
 from precision_tool.lib.verdict.judgement import Tally
 from precision_tool.lib.verdict.model import Fact, Step, ToldStep, Verdict
@@ -37,7 +37,7 @@ def _told_facts(facts: Iterable[Fact]) -> tuple[Fact, ...]:
     """The same with reasons in words, and their kinds."""
     found: list[Fact] = []
     for fact in facts:
-        if not isinstance(fact.value, Reason):
+        if not isinstance(fact.value, Message):
             found.append(fact)
             continue
         found += (

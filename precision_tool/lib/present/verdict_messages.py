@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from precision_tool.lib.messages import Message
-from precision_tool.lib.present.reasons import reason_counts, reason_words
+from precision_tool.lib.present.reasons import reason_counts
 from precision_tool.lib.verdict.model import Cause, Do, Proof, Step, Suspect, ToldStep, Unseen, Verdict
 from precision_tool.lib.verdict.since import Change, Since
 
@@ -162,7 +162,7 @@ def _evidence(suspect: Suspect) -> Iterator[Message]:
             yield Message("verdict.why.errors", distance=fact("distance"), inputs=fact("fed"))
         elif fact("status") is None:
             yield Message("verdict.why.inputs_agree")
-        yield Message("verdict.why.not_recomputed", reason=reason_words(fact("not_recomputed")))
+        yield Message("verdict.why.not_recomputed", reason=fact("not_recomputed"))
     elif fact("same_inputs"):
         yield Message(
             "verdict.why.runs", output=fact("output"), distance=fact("distance"), count=fact("different_elements"),

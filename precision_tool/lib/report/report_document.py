@@ -23,7 +23,7 @@ from precision_tool.lib.checks.agreement import OpAgreement, agrees
 from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.named import names_in
-from precision_tool.lib.messages import Message
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
@@ -31,9 +31,7 @@ from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.present.evidence.told import tell
 from precision_tool.lib.present.op import attribute_text
-from precision_tool.lib.present.reasons import reason_counts, reason_words
 from precision_tool.lib.present.verdict_json import verdict_json
 from precision_tool.lib.present.verdict_messages import (
     affects,
@@ -49,6 +47,7 @@ from precision_tool.lib.present.verdict_messages import (
 from precision_tool.lib.report.op_network import Network, error_path, lowest, network_of
 from precision_tool.lib.report.packed_columns import Texts, both, decimals, numbers, signs, sound
 from precision_tool.lib.results.columns import IN_REPORT, Column
+from precision_tool.lib.verdict.judgement import Tally
 from precision_tool.lib.verdict.model import Cause, Suspect, ToldStep, Verdict
 from precision_tool.lib.verdict.stored import JudgedRun, StoredVerdict
 from precision_tool.lib.workspace import shown_path
@@ -248,7 +247,7 @@ class _Result:
         beyond = [op.worst / op.slack if op is not None and op.worst is not None and op.slack else None for op in ops]
         return {
             "state": [op and texts[op.state] for op in ops],
-            "reason": [op and texts.at(reason_words(op.reason)) for op in ops],
+            "reason": [op and texts.at(op.reason) for op in ops],
             "how": [op and texts[", ".join(op.how)] for op in ops],
             "own": numbers([None if op is None else op.own_error for op in ops], 4),
             "rounding": numbers([None if op is None else op.rounding for op in ops], 4),
@@ -374,7 +373,7 @@ class _Result:
                 "kind": str(finding.kind), "grade": finding.grade.name.lower(), "message": sound(finding.message),
                 "op": sound(self._name_of(finding.op_name)), "facts": sound([list(fact) for fact in finding.facts]),
             }
-            for finding in map(tell, findings)
+            for finding in findings
         ]  # fmt: skip
 
     # --- ops that are looked at closely ---
@@ -503,13 +502,18 @@ def verdict_document(verdict: Verdict) -> dict[str, Any]:
     document: dict[str, Any] = sound(verdict_json(verdict))
     document |= sound({
         "sentence": no_fault(verdict), "is_good": is_whole(verdict) or verdict.cause is Cause.LOSS_SCALE,
-        "confidence_text": confidence(verdict.confidence), "reasons": reason_counts(verdict.tally),
+        "confidence_text": confidence(verdict.confidence), "reasons": _reasons(verdict.tally),
         "gaps": list(map(gap, verdict.gaps)),
     })  # fmt: skip
     document["next"] = steps_document(plan_steps(verdict.next))
     for written, suspect in zip(document["suspects"], verdict.suspects, strict=True):
         written.update(_suspect_texts(suspect))
     return document
+
+
+def _reasons(tally: Tally) -> list[tuple[Message | str, int]]:
+    """Return why ops were not recomputed, each with the number of these ops; most frequent first."""
+    return sorted(tally.reasons, key=lambda item: (-item[1], render(item[0], "en")))
 
 
 def _suspect_texts(suspect: Suspect) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputErro
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.graph import GraphFile, Op
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.base import Input, NotComputedError, Output
 from precision_tool.lib.present.op import attribute_text
@@ -90,11 +89,11 @@ class Repro:
     op: Op
     judged: OpJudgement
     inputs: Mapping[int, Input] = field(default_factory=dict)
-    missing: Mapping[int, Reason] = field(default_factory=dict)
+    missing: Mapping[int, Message] = field(default_factory=dict)
     elsewhere: Mapping[int, str] = field(default_factory=dict)
     outputs: Sequence[ReproOutput] = ()
     slack: float = 0.0
-    reason: Reason | None = None
+    reason: Message | None = None
 
 
 # --- what belongs to it -----------------------------------------------------------------------------------------------
@@ -159,7 +158,7 @@ def _recomputed(repro: Repro, formula: Formula) -> Repro:
     try:
         work = formula.work(repro.inputs)
         if work > _MOST_WORK:
-            return replace(repro, reason=Reason(Why.TOO_MANY_PRODUCTS, number=work))
+            return replace(repro, reason=Message("reason.too_many_products", number=work))
         true = formula.run(repro.inputs)
         noise = noise_of(formula, repro.inputs, true, folded_type(formula, repro.inputs) or "float32")
         u_in = narrowing(formula, repro.inputs)
@@ -171,7 +170,7 @@ def _recomputed(repro: Repro, formula: Formula) -> Repro:
     except NotComputedError as error:
         return replace(repro, reason=error.reason)
     except MemoryError:
-        return replace(repro, reason=Reason(Why.OUT_OF_MEMORY))
+        return replace(repro, reason=Message("reason.out_of_memory"))
     return replace(repro, outputs=outputs, slack=SLACK[formula.kind], reason=None)
 
 

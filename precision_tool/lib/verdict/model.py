@@ -9,7 +9,7 @@ from math import isfinite
 from typing import Any
 
 from precision_tool.lib.messages import Message
-from precision_tool.lib.model.reason import Reason, read_reason
+from precision_tool.lib.model.reason import read_reason
 from precision_tool.lib.verdict.judgement import OpJudgement, Tally
 
 
@@ -340,10 +340,10 @@ def _kept_reasons(tally: Tally) -> dict[str, Any]:
 
 
 def _kept(value: Any) -> Any:
-    return value.to_dict() if isinstance(value, Reason) else value
+    return value.to_dict() if isinstance(value, Message) else value
 
 
-def _read_reasons(kept: Mapping[str, int] | Iterable[Any]) -> tuple[tuple[Reason | str, int], ...]:
+def _read_reasons(kept: Mapping[str, int] | Iterable[Any]) -> tuple[tuple[Message | str, int], ...]:
     pairs: Iterable[Any] = kept.items() if isinstance(kept, Mapping) else kept
     return tuple((read_reason(reason), int(count)) for reason, count in pairs)
 

@@ -19,6 +19,7 @@ from precision_tool.lib.engine.workers import Progress
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.named import named_by
+from precision_tool.lib.messages import render
 from precision_tool.lib.model.changed import changed
 from precision_tool.lib.model.finding import Finding, FindingKind
 from precision_tool.lib.model.run import DumpLeaf
@@ -181,7 +182,11 @@ def flags_of(statuses: Iterable[StatusReport]) -> dict[str, Flag]:
     for one in statuses:
         if one.op is None or one.op.origin in (Origin.RECEIVED, Origin.MEANT):
             continue
-        words = [f"{unit.unit}: {', '.join(unit.words) or 'set'}" for unit in one.units if unit.is_set]
+        words = [
+            f"{unit.unit}: {', '.join(render(bit, 'en') for bit in unit.bits) or 'set'}"
+            for unit in one.units
+            if unit.is_set
+        ]
         if words:
             found.setdefault(
                 one.op.name, Flag(path=one.file.path, words="; ".join(words), is_doubtful=bool(one.doubts))

@@ -8,6 +8,7 @@ from typing import Any
 
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.judged import JudgedOp
+from precision_tool.lib.model.reason import reason_kind
 from precision_tool.lib.verdict.model import Cause, Proof
 from precision_tool.lib.verdict.stored import JudgedRun, StoredVerdict
 
@@ -142,7 +143,7 @@ def _is_as_before(before: JudgedOp, after: JudgedOp) -> bool:
     """Whether an op was judged, or not judged, for the same reason; those of older releases are only words."""
     if isinstance(before.reason, str) or isinstance(after.reason, str):
         return before.state == after.state and bool(before.reason) == bool(after.reason)
-    return (before.state, before.reason.why) == (after.state, after.reason.why)
+    return (before.state, reason_kind(before.reason)) == (after.state, reason_kind(after.reason))
 
 
 def _op(run: JudgedRun, name: str) -> JudgedOp | None:

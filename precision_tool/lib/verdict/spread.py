@@ -17,8 +17,8 @@ from secrets import token_hex
 from precision_tool.lib.engine.cluster import ClusterLostError, near
 from precision_tool.lib.engine.workers import can_fork, cores, free_memory, process_pool
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement, State
@@ -36,7 +36,7 @@ _LIGHT, _HEAVY = 10, 80
 #: A task is about so many elements, and at most so many ops, so that handing it over costs little.
 _TASK_ELEMENTS, _TASK_OPS = 1 << 18, 16
 _TICK = 0.1
-_DIED = Reason(Why.WORKER_DIED)
+_DIED = Message("reason.worker_died")
 
 #: What a forked process judges with: the one that its parent had last.
 _inherited: list[Judge] = []
@@ -155,13 +155,13 @@ class _Spread:
         except BrokenExecutor:
             pass
         except ClusterLostError as error:
-            reason = Reason(Why.NOT_DONE, detail=error.message)
+            reason = Message("reason.not_done", detail=error.message)
         return self._judgements(reason)
 
-    def _judgements(self, reason: Reason = _DIED) -> list[OpJudgement]:
+    def _judgements(self, reason: Message = _DIED) -> list[OpJudgement]:
         return [self._done.get(number) or self._not_judged(number, reason) for number in range(len(self._ops))]
 
-    def _not_judged(self, number: int, reason: Reason) -> OpJudgement:
+    def _not_judged(self, number: int, reason: Message) -> OpJudgement:
         op = self._ops[number]
         values = self._judge.values
         return OpJudgement(
@@ -190,7 +190,7 @@ class _Spread:
                 except ClusterLostError as error:
                     lost = error
                 except PrecisionToolError as error:
-                    self._give_up(task, Reason(Why.NOT_DONE, detail=error.message))
+                    self._give_up(task, Message("reason.not_done", detail=error.message))
                 else:
                     self._take(task, found)
             if lost is not None:  # what others had done by then is taken
@@ -232,7 +232,7 @@ class _Spread:
         if self._progress is not None:
             self._progress(len(self._done), len(self._ops))
 
-    def _give_up(self, task: _Task, reason: Reason) -> None:
+    def _give_up(self, task: _Task, reason: Message) -> None:
         self._done |= {number: self._not_judged(number, reason) for number in task.numbers}
         self._next(task.key)
 

@@ -37,9 +37,9 @@ if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
     from precision_tool.lib.verdict.model import Verdict
 
 #: To be raised with every change of what is kept.
-_VERSION = 3
-#: Those whose files are read: verdicts of the first have their steps in words, of the second their reasons.
-_KNOWN = (1, 2, 3)
+_VERSION = 4
+#: Those that are read: verdicts of 1 have their steps in words, of 2 their reasons; 3 (never released) is not read.
+_KNOWN = (1, 2, 4)
 _PREFIX = "verdict_"
 #: The folder of verdicts that have no result, as there was nothing to compare with.
 _ALONE = "verdict"

@@ -24,8 +24,9 @@ from precision_tool.lib.engine.opened import OpenTensors, key_of
 from precision_tool.lib.engine.statistics import open_reader
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
-from precision_tool.lib.model.reason import Reason, Why
+from precision_tool.lib.model.reason import ReasonError
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
@@ -136,7 +137,7 @@ class Fed:
     """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
 
     inputs: dict[int, Input] = field(default_factory=dict)
-    missing: dict[int, Reason] = field(default_factory=dict)
+    missing: dict[int, Message] = field(default_factory=dict)
     elsewhere: dict[int, str] = field(default_factory=dict)
 
     def widen(self) -> None:
@@ -144,12 +145,8 @@ class Fed:
         self.inputs = {slot: one.in_doubles() for slot, one in self.inputs.items()}
 
 
-class NoValueError(Exception):
-    """Why the numbers of a tensor cannot be had."""
-
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class NoValueError(ReasonError):
+    """The values of a tensor are not available."""
 
 
 class RunValues:
@@ -454,9 +451,9 @@ def read_values(
     """
     known = data_types.BY_NAME.get(tensor.dtype)
     if known is None or not known.is_numeric:
-        raise NoValueError(Reason(Why.NO_NUMBERS, dtype=tensor.dtype))
+        raise NoValueError("no_numbers", dtype=tensor.dtype)
     if tensor.size > MAX_ELEMENTS:
-        raise NoValueError(Reason(Why.TOO_MANY_ELEMENTS, number=tensor.size))
+        raise NoValueError("too_many_elements", number=tensor.size)
     reading = reading_of(tensor, named, shape)
     declared = tensor.origin_shape if tensor.origin_shape is not None else shape
     if not reading.layout and tensor.layout == "NC1HWC0" and declared is not None and len(declared) == 1:
@@ -464,7 +461,9 @@ def read_values(
         as_image = replace(tensor, origin_shape=(1, 1, 1, declared[0]))
         reading = replace(reading_of(as_image, "NHWC", as_image.origin_shape), shape=declared)
     if not reading.layout:
-        raise NoValueError(Reason(Why.UNREADABLE, detail=reading.note) if reading.note else Reason(Why.AXES_UNKNOWN))
+        raise NoValueError(
+            Message("reason.unreadable", detail=reading.note) if reading.note else Message("reason.axes_unknown")
+        )
     order = reading.shape
     array: Numbers
     try:
@@ -480,9 +479,9 @@ def read_values(
             else:
                 array = reader.whole(kind)
     except PrecisionToolError as error:
-        raise NoValueError(Reason(Why.UNREADABLE, detail=error.message)) from error
+        raise NoValueError("unreadable", detail=error.message) from error
     except MemoryError as error:
-        raise NoValueError(Reason(Why.OUT_OF_MEMORY)) from error
+        raise NoValueError("out_of_memory") from error
     if known.is_complex:
         array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
     elif known.name == "bool":
@@ -492,9 +491,10 @@ def read_values(
     return array, reading.layout
 
 
-def missing_reason(found: AnyTensor | Missing | None, slot: int) -> Reason:
+def missing_reason(found: AnyTensor | Missing | None, slot: int) -> Message:
     """Why an input has no numbers."""
     if isinstance(found, Missing):
-        return Reason(Why.INPUT_UNREADABLE, slot=slot, detail=found.reason)
-    kind = Why.INPUT_STATISTICS if isinstance(found, TensorStatistics) else Why.INPUT_NOT_DUMPED
-    return Reason(kind, slot=slot)
+        return Message("reason.input_unreadable", slot=slot, detail=found.reason)
+    if isinstance(found, TensorStatistics):
+        return Message("reason.input_statistics", slot=slot)
+    return Message("reason.input_not_dumped", slot=slot)
