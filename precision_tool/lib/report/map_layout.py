@@ -47,7 +47,7 @@ class Place:
 
 
 def place_of(name: str) -> Place:
-    """The place that a name tells."""
+    """Return the place that a name says."""
     parts = tuple(part for part in name.split("/") if part)
     scopes = parts[:-1][:_MOST_SCOPES]
     for at, part in enumerate(scopes[:_DEEPEST_BACKWARD]):
@@ -62,7 +62,7 @@ def place_of(name: str) -> Place:
 
 
 def places(ops: Sequence[Op], producers: Sequence[Sequence[int]], readers: Sequence[Sequence[int]]) -> list[Place]:
-    """The place of each op: by the first op of the script that it does the work of, or its own name.
+    """Return the place of each op: by the first op of the script that it does the work of, or its own name.
 
     What the compiler put in stands with the op that feeds it, or that it feeds. `producers` and `readers` are the
     positions of the neighbours of each op.
@@ -78,7 +78,7 @@ def places(ops: Sequence[Op], producers: Sequence[Sequence[int]], readers: Seque
 def _nearest(
     at: int, places_by_op: Mapping[int, Place], producers: Sequence[Sequence[int]], readers: Sequence[Sequence[int]]
 ) -> Place:
-    """The place of the nearest op before an op, or behind it, that has one; a few steps are looked at."""
+    """Return the place of the nearest op upstream that has one, else downstream, within a few steps."""
     for neighbours in (producers, readers):
         here = at
         for _ in range(8):
@@ -122,7 +122,7 @@ class Layout:
 
 
 def execution_order(count: int, edges: Iterable[Edge]) -> list[int]:
-    """The position of each of `count` ops in an order that follows the edges, as near to their numbers as it can be.
+    """Return the position of each of `count` ops in an order that follows the edges, close to their numbers.
 
     Of a cycle the op with the lowest number comes first.
     """
@@ -153,7 +153,7 @@ def execution_order(count: int, edges: Iterable[Edge]) -> list[int]:
 
 
 def lay_out(places: Sequence[Place], edges: Sequence[Edge]) -> Layout:
-    """The layout of ops that stand in these scopes. The same ops and edges always give the same."""
+    """Return the layout of ops in these scopes. The same ops and edges always have the same layout."""
     is_in_order = all(producer < reader for producer, reader in edges)
     position = [*range(len(places))] if is_in_order else execution_order(len(places), edges)
     tree = _Tree(places, position)
@@ -206,7 +206,7 @@ class _Tree:
         self.parents += [group.parent for group in self.groups]
 
     def _found(self, places: Sequence[Place]) -> tuple[dict[tuple[str, ...], int], list[int]]:
-        """Every scope is a group; how many members each has."""
+        """Make a group of every scope; return how many members each has."""
         by_scopes: dict[tuple[str, ...], int] = {(): -1}
         members: list[int] = []
         for place in places:
@@ -228,7 +228,7 @@ class _Tree:
     def _dissolve(
         self, by_scopes: dict[tuple[str, ...], int], members: Sequence[int], count: int
     ) -> dict[tuple[str, ...], int]:
-        """A group with one member is no group: the member stands in its place. The scopes of those that are left."""
+        """Replace each group with one member by that member; return the scopes of the groups left."""
         number = {-1: -1}
         groups: list[Group] = []
         for at, (group, size) in enumerate(zip(self.groups, members, strict=True)):  # a parent comes before its groups
@@ -247,7 +247,7 @@ class _Tree:
         return {scopes: number[at] for scopes, at in by_scopes.items() if at < 0 or members[at] > 1}
 
     def parent(self, item: int) -> int:
-        """The group of an item."""
+        """Return the group of an item."""
         count = len(self.parents)
         return self.parents[item] if item < count else self.groups[item - count].parent
 
@@ -261,7 +261,7 @@ class _Tree:
                     self.mirrored.setdefault(count + group, count + other)
 
     def _split(self, count: int) -> None:
-        """Sections for groups with too many children, and sections of these."""
+        """Split groups with too many children into sections, and these again."""
         at = 0
         while at < len(self.children):
             children = self.children[at]
@@ -359,7 +359,7 @@ def _rank_forward(items: Sequence[int], local: _Local, ranks: list[int]) -> None
 
 
 def _rank_backward(items: Sequence[int], local: _Local, ranks: list[int], mirrored: Mapping[int, int]) -> None:
-    """The backward pass goes up, each item beside the one that it is the gradient of, or higher."""
+    """Rank the backward pass upwards, each item level with the one that it is the gradient of, or higher."""
     siblings = set(items)
     mirror_ranks = {item: ranks[mirrored[item]] for item in items if item in mirrored}
     lowest = max(mirror_ranks.values(), default=0)

@@ -26,7 +26,7 @@ _BEYOND = 1e30
 
 
 def write_model_explorer(path: str, document: Mapping[str, Any]) -> list[str]:
-    """Writes the graphs of a report's data to `path`, and the node data beside it; all paths.
+    """Write the graphs of a report's data to `path`, and the node data next to it; return all paths.
 
     OutputError when they cannot be written.
     """
@@ -82,7 +82,7 @@ def _overlay(path: Sequence[int]) -> dict[str, Any]:
 
 
 def _namespace(result: Mapping[str, Any], op: int) -> str:
-    """The groups of an op, without the sections that only the report's map has: model-explorer makes its own."""
+    """Return the groups of an op, without the sections of the report's map: model-explorer makes its own."""
     layout = result["map"]
     names, sections, parents = layout["groups"]["name"], layout["groups"]["section"], layout["parent"]
     count = len(parents) - len(names)

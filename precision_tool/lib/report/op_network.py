@@ -40,12 +40,12 @@ class Network:
     repeated: Collection[str] = ()
 
     def layout(self) -> Layout:
-        """Where the ops stand on the map."""
+        """Return where the ops stand on the map."""
         return lay_out(self.places, [(wire.producer, wire.reader) for wire in self.wires])
 
 
 def network_of(file: GraphFile) -> Network:
-    """The network of a graph file. An op of a subgraph stands in a group of the subgraph's name."""
+    """Return the network of a graph file. An op of a subgraph stands in a group of the subgraph's name."""
     graph_ops = [(graph, op) for graph in file.graphs for op in graph.ops]
     at = {(graph.name, op.name): number for number, (graph, op) in reversed(list(enumerate(graph_ops)))}
     wires = _wires([(graph.name, op) for graph, op in graph_ops], at)
@@ -113,7 +113,7 @@ def _places(file: GraphFile, ops: Sequence[Op], graphs: Sequence[str], wires: Se
 
 
 def error_path(network: Network, culprit: int, wrong: Collection[int], cosines: Mapping[int, float]) -> list[int]:
-    """The ops from the culprit on that its error goes through, up to the loss, or to where it ends.
+    """Return the ops from the culprit on that its error goes through, up to the loss, or to where it ends.
 
     The end is the last op of the forward pass behind the culprit that ops are wrong up to; of a culprit in the backward
     pass the last op at all. Of two ways the one with more wrong ops on it is taken, then the worse one.
@@ -157,7 +157,7 @@ def _downstream(start: int, followers: Mapping[int, Sequence[int]]) -> set[int]:
 
 
 def lowest(values: Sequence[float | None]) -> float | None:
-    """The lowest of some cosines, NaN lowest of all; None without any."""
+    """Return the lowest of some cosines, NaN lowest of all; None without any."""
     cosines = [value for value in values if value is not None]
     if len(cosines) < 2:
         return cosines[0] if cosines else None

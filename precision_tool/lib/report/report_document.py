@@ -69,7 +69,7 @@ _TEXTS = tuple(column for column in IN_REPORT if column not in (*_NUMBERS, *_COU
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """What one result of a report is made of. `analysis` is None where nothing was compared, `file` without a graph.
+    """The material of one result of a report. `analysis` is None where nothing was compared, `file` without a graph.
 
     `details` are the values of a few ops by name, `checks` what was found beside the comparison, `passport` what
     the passports of the two runs say: their files, and what differs.
@@ -91,7 +91,7 @@ class Material:
     run: JudgedRun | None = None
 
     def judged(self) -> Mapping[str, JudgedOp]:
-        """What recomputing said of each op; nothing of names that several ops have.
+        """Return the verdict on each op by its name; nothing for names that several ops have.
 
         Of another run than the verdict's the ops that the verdict blames are as they are in that run.
         """
@@ -102,7 +102,7 @@ class Material:
         return verdicts | {name: op for name, op in _by_name(self.verdict.runs[0].ops).items() if name in blamed}
 
     def verdict_object(self) -> Verdict | None:
-        """The verdict; None where there is none, or the file was changed by hand."""
+        """Return the verdict; None without one, or where the file was changed by hand."""
         try:
             return None if self.verdict is None else self.verdict.as_verdict()
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -115,7 +115,7 @@ def _by_name(ops: Sequence[JudgedOp]) -> dict[str, JudgedOp]:
 
 
 def document_of(materials: Sequence[Material], *, tool: str, time: str) -> dict[str, Any]:
-    """The data of a report on these results. `tool` and `time` say who made it, and when."""
+    """Return the data of a report on these results. `tool` and `time` say who made it, and when."""
     results = [_Result(material).document() for material in materials]
     return {"schema": SCHEMA, "tool": tool, "time": time, "results": results}
 
@@ -209,7 +209,7 @@ class _Result:
         return {**self._names(), **self._judged(verdicts), **self._compared(agreements)}
 
     def _names(self) -> dict[str, list[Any]]:
-        """What the graph says of its ops, and the result of those that only it has."""
+        """Return what the graph says of its ops, and what the result says of ops that only it has."""
         texts, ops = self.texts, self.graph_ops
         network = self.network
         graphs = network.graphs if network is not None else ()
@@ -242,7 +242,7 @@ class _Result:
         return position
 
     def _judged(self, ops: Sequence[JudgedOp | None]) -> dict[str, list[Any]]:
-        """What recomputing said of each op."""
+        """Return the figures of recomputing each op."""
         texts = self.texts
         beyond = [op.worst / op.slack if op is not None and op.worst is not None and op.slack else None for op in ops]
         return {
@@ -257,7 +257,7 @@ class _Result:
         }  # fmt: skip
 
     def _compared(self, ops: Sequence[OpAgreement | None]) -> dict[str, list[Any]]:
-        """What comparing said of each op: of its outputs, and where none was dumped of its inputs."""
+        """Return the figures of comparing each op's outputs and inputs."""
         rooms = dict(zip(map(id, self.slotted), self._rooms(), strict=True))
         cosines = [None if op is None else lowest([row.cosine for row in op.outputs]) for op in ops]
         input_cosines = [None if op is None else lowest([row.cosine for row in op.inputs]) for op in ops]
@@ -305,7 +305,7 @@ class _Result:
         return columns
 
     def _shape(self, shape: tuple[int, ...] | None) -> int:
-        """The position of a shape's text; of none that of the empty one."""
+        """Return the position of a shape's text; of None that of the empty text."""
         if shape is None:
             return 0
         position = self._shapes.get(shape)
@@ -316,7 +316,7 @@ class _Result:
     # --- the map ---
 
     def _map(self, verdict: Verdict | None) -> dict[str, Any]:
-        """Wires, groups and places; None without a graph."""
+        """Return wires, groups and places; None without a graph."""
         network = self.network
         if network is None:
             return {"wires": None, "map": None, "error_path": []}
@@ -385,7 +385,7 @@ class _Result:
         }
 
     def _overflowed(self) -> dict[str, dict[str, Any]]:
-        """By position the ops some of whose true results are beyond their type: how many elements, and the largest."""
+        """Return the ops with correct results beyond their type, by position: how many elements, and the largest."""
         judged = self.material.judged()
         return {
             str(at): {"count": op.overflowed, "largest": sound(op.largest)}
@@ -394,7 +394,7 @@ class _Result:
         }
 
     def _attributes(self) -> dict[str, dict[str, str]]:
-        """Attributes by position: of a large network those of the ops that were looked at, of others without GE's."""
+        """Return attributes by position; of a large network only those of ops with details, else without GE's own."""
         is_small = len(self.graph_ops) <= _MOST_WITH_ATTRIBUTES
         attributes: dict[str, dict[str, str]] = {}
         for position, op in enumerate(self.graph_ops):
@@ -415,7 +415,7 @@ def _attributes(op: Op, *, everything: bool) -> dict[str, str]:
 def _values(
     rows: Sequence[Row], columns: Sequence[Column], choice: ColumnChoice
 ) -> Iterator[tuple[Column, Sequence[Any]]]:
-    """The values of columns: those that are fields of one part of a row together, as there are very many rows."""
+    """Yield the values of columns; fields of one part of a row are read together, as there are very many rows."""
     parts: dict[str, list[Column]] = {}
     for column in columns:
         if column.value is None and column.part:
@@ -427,7 +427,7 @@ def _values(
 
 
 def _fields(rows: Sequence[Row], part: str, paths: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Fields of one part of each row; None where a row has no such part, or its file lacked the field."""
+    """Return fields of one part of each row; None where a row has no such part, or its file lacked the field."""
     names = [path.rpartition(".")[2] for path in paths]
     take = attrgetter(*names) if len(names) > 1 else lambda holder: (getattr(holder, names[0]),)
     nothing = (None,) * len(paths)
@@ -443,7 +443,7 @@ def _fields(rows: Sequence[Row], part: str, paths: Sequence[str]) -> list[tuple[
 
 
 def _integers(rows: Sequence[Row]) -> dict[str, list[int]]:
-    """The rows in which a number is an integer, because of the types of the tensors, by its column."""
+    """Return the rows in which a number is an integer, by its column: the types of the tensors say so."""
     is_integer_type: dict[str, bool] = {}
 
     def is_integer(tensor: AnyTensor | None, read: str) -> bool:
@@ -461,7 +461,7 @@ def _integers(rows: Sequence[Row]) -> dict[str, list[int]]:
 
 
 def _headrooms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
-    """Of each row; an overflow leaves no room."""
+    """Return the headroom of each row in bits; 0 for an overflow, NaN where it is unknown."""
     largest_of: dict[str, float] = {}
     limits: list[float] = []
     sides: list[tuple[float, float]] = []
@@ -483,7 +483,7 @@ def _headrooms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
 
 
 def _status(op: OpAgreement) -> str:
-    """Compared if an output was; else why it was not."""
+    """Return the status of an op: compared if an output was, else why not."""
     if any(row.cosine is not None for row in op.outputs):
         return "compared"
     return (op.outputs or tuple(row for row in op.rows if not row.slot) or op.rows)[0].status
@@ -528,6 +528,10 @@ def _suspect_texts(suspect: Suspect) -> dict[str, Any]:
 def steps_document(steps: Iterable[ToldStep]) -> list[dict[str, Any]]:
     """Return the steps of a plan; lines of code stay lines."""
     return [
-        {"why": both(step.why), "line": "\n".join(map(escaped, step.line.split("\n"))), "file": both(step.file)}
+        {
+            "why": both(Message("step.line", why=step.why, file=step.file, line="")),
+            "line": "\n".join(map(escaped, step.line.split("\n"))),
+            "file": both(step.file),
+        }
         for step in steps
     ]

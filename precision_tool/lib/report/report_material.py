@@ -32,7 +32,7 @@ from precision_tool.lib.verdict.stored import StoredVerdict
 from precision_tool.lib.workspace import lies_in, shown_path
 
 #: Ops whose values are looked at closely, and tensors of each.
-MOST_OPS, _MOST_TENSORS = 24, 12
+MAX_OPS, _MAX_TENSORS = 24, 12
 
 PairsOf = Callable[[str], Sequence[Pair]]
 
@@ -44,12 +44,12 @@ def gather(
     graph: str | None = None,
     checks: Sequence[Finding] = (),
 ) -> list[Material]:
-    """The material of each result; of verdicts without one, as there was nothing to compare with, theirs alone.
+    """Return the material of each result; of verdicts without a result, as there was no benchmark, theirs alone.
 
     `graph` is used where it was asked for. What cannot be read any more is left out, and a note says so.
     """
     if not analyses:
-        return [_alone(session, verdict, graph, checks) for verdict in verdicts if verdict is not None]
+        return [_of_verdict(session, verdict, graph, checks) for verdict in verdicts if verdict is not None]
     return [
         _of_result(session, analysis, verdict, graph, checks)
         for analysis, verdict in zip(analyses, verdicts, strict=True)
@@ -65,10 +65,10 @@ def _of_result(
     golden = analysis.source.golden if analysis.source is not None else ""
     passports = session.passports(npu, golden) if npu and golden else None
     run = verdict.run_of(npu) if verdict is not None and npu else None
-    names = list(dict.fromkeys(map(names_in(file), _close_ops(analysis, verdict))))[:MOST_OPS]
+    names = list(dict.fromkeys(map(names_in(file), _ops_with_details(analysis, verdict))))[:MAX_OPS]
     pairs_of = _pairs_at_hand(analysis, file, names) or _pairs_in_data(session, npu, file)
     if verdict is not None and verdict.runs and run is not verdict.runs[0]:
-        pairs_of = _beside(session, analysis, verdict, pairs_of, notes)
+        pairs_of = _pairs_of_blamed_run(session, analysis, verdict, pairs_of, notes)
     return Material(
         title=leaf_title(analysis),
         path=shown_path(analysis.path) if analysis.path else "",
@@ -86,10 +86,10 @@ def _of_result(
     )
 
 
-def _beside(
+def _pairs_of_blamed_run(
     session: Session, analysis: Analysis, verdict: StoredVerdict, pairs_of: PairsOf, notes: list[Message | str]
 ) -> PairsOf:
-    """The values where the verdict is on another run than the result: of what it blames those of that run."""
+    """Return the values where the verdict is on another run than the result: of blamed ops those of that run."""
     blamed = verdict.runs[0]
     name = f"debug_{blamed.number}" if blamed.number is not None else shown_path(blamed.npu)
     notes.append(Message("page.note.other_run", run=name))
@@ -99,7 +99,7 @@ def _beside(
     return lambda op: (of_blamed(op) if op in verdict.blamed else ()) or pairs_of(op)
 
 
-def _alone(session: Session, verdict: StoredVerdict, graph: str | None, checks: Sequence[Finding]) -> Material:
+def _of_verdict(session: Session, verdict: StoredVerdict, graph: str | None, checks: Sequence[Finding]) -> Material:
     notes: list[Message | str] = []
     run = verdict.runs[0] if verdict.runs else None
     path = graph or (run.graph if run is not None else "")
@@ -112,7 +112,7 @@ def _alone(session: Session, verdict: StoredVerdict, graph: str | None, checks: 
         verdict=verdict,
         run=run,
         file=file,
-        details=_details(_close_ops(None, verdict)[:MOST_OPS], _pairs_in_data(session, npu, file), notes),
+        details=_details(_ops_with_details(None, verdict)[:MAX_OPS], _pairs_in_data(session, npu, file), notes),
         checks=checks,
         notes=notes,
     )
@@ -148,8 +148,8 @@ def _load(session: Session, path: str, notes: list[Message | str]) -> GraphFile 
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def _close_ops(analysis: Analysis | None, verdict: StoredVerdict | None) -> list[str]:
-    """The ops that are looked at closely: the suspects, what the comparison names, then the worst ones."""
+def _ops_with_details(analysis: Analysis | None, verdict: StoredVerdict | None) -> list[str]:
+    """Return the ops that get details: the suspects, those that findings name, then the worst ones."""
     names: dict[str, None] = {}
     names |= dict.fromkeys(verdict.blamed if verdict is not None else ())
     if verdict is not None and verdict.runs:
@@ -157,14 +157,14 @@ def _close_ops(analysis: Analysis | None, verdict: StoredVerdict | None) -> list
     if analysis is not None:
         names |= dict.fromkeys(finding.op_name for finding in analysis.findings if finding.op_name)
         below = [op for op in analysis.ops if op.outputs_agree is False]
-        names |= dict.fromkeys(op.op_name for op in below[: MOST_OPS // 2])
+        names |= dict.fromkeys(op.op_name for op in below[: MAX_OPS // 2])
         worst = sorted(below, key=lambda op: min((row.cosine or -1.0 for row in op.outputs), default=0.0))
         names |= dict.fromkeys(op.op_name for op in worst)
     return list(names)
 
 
 def _pairs_at_hand(analysis: Analysis, file: GraphFile | None, names: Collection[str]) -> PairsOf | None:
-    """The pairs of these ops of a fresh comparison; None for a result that was read."""
+    """Return the pairs of these ops of a fresh comparison; None for a result read from a file."""
     if analysis.leaf is None:
         return None
     name_of = names_in(file)
@@ -176,7 +176,7 @@ def _pairs_at_hand(analysis: Analysis, file: GraphFile | None, names: Collection
 
 
 def _pairs_in_data(session: Session, npu: str, file: GraphFile | None) -> PairsOf:
-    """The pairs of the dump that a result is of, where it lies in the data folder."""
+    """Return the pairs of the dump that a result is of, if it lies in the data folder."""
     run = _run_of(session, npu, file)
     if run is None:
         return lambda name: ()
@@ -214,7 +214,7 @@ def _details(names: Sequence[str], pairs_of: PairsOf, notes: list[Message | str]
         # Outputs first, as they tell most.
         pairs.sort(key=lambda pair: pair.is_input)
         if pairs:
-            details[name] = [tensor_details(pair, budget) for pair in pairs[:_MOST_TENSORS]]
+            details[name] = [tensor_details(pair, budget) for pair in pairs[:_MAX_TENSORS]]
     return details
 
 
@@ -230,13 +230,13 @@ def make_report(
     graph: str | None = None,
     checks: Sequence[CheckResult] = (),
 ) -> str:
-    """Writes the report on results and their verdicts; its path, by default beside the first result.
+    """Write the report on results and their verdicts; return its path, by default next to the first result.
 
     UsageError for a place among the dumps, OutputError where it cannot be written: then nothing of it is left.
     """
     path = place_of(session, path) if path else _default_path(session, analyses)
     findings = [check.finding for check in checks if check.finding is not None]
-    with _no_collections():
+    with _garbage_collection_off():
         materials = gather(session, analyses, verdicts, graph, findings)
         time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
         document = document_of(materials, tool=f"precision_tool {__version__}", time=time)
@@ -252,12 +252,12 @@ def export_graphs(
     *,
     graph: str | None = None,
 ) -> list[str]:
-    """Writes the graphs and their figures for model-explorer; the paths.
+    """Write the graphs and their figures for model-explorer; return the paths.
 
     UsageError where no result has a graph, and for a place among the dumps; OutputError where they cannot be written.
     """
     path = place_of(session, path)
-    with _no_collections():
+    with _garbage_collection_off():
         materials = gather(session, analyses, verdicts, graph)
         if all(material.file is None for material in materials):
             raise UsageError("--model-explorer: the result has no graph", "name one with -g")
@@ -265,7 +265,7 @@ def export_graphs(
 
 
 def place_of(session: Session, path: str, *dumps: str) -> str:
-    """Where a file that was asked for goes, `~` being the home.
+    """Return where a requested file goes, `~` being the home.
 
     UsageError for a folder, and for a place among the dumps of the data folder or `dumps`; OutputError where nothing
     can be written.
@@ -281,7 +281,7 @@ def place_of(session: Session, path: str, *dumps: str) -> str:
 
 
 @contextmanager
-def _no_collections() -> Iterator[None]:
+def _garbage_collection_off() -> Iterator[None]:
     """No search for garbage: each goes through all rows of a result, and a document has no cycles to be found.
 
     Nor is there one right behind, as all that is left counts as old then.

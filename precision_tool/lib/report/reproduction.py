@@ -81,7 +81,7 @@ class ReproOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class Repro:
-    """All of one op.
+    """The reproduction of one op.
 
     `reason` says why it was not recomputed, None if it was; an element may be `slack` times its rounding off.
     """
@@ -100,7 +100,7 @@ class Repro:
 
 
 def reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None = None) -> Repro:
-    """The values of an op of a run, and what they should be.
+    """Return the values of an op of a run, and what they should be.
 
     DataNotFoundError where none of it was dumped, UsageError for what is too large.
     """
@@ -154,7 +154,7 @@ def _fits(array: Array | None, npu: Input) -> bool:
 
 
 def _recomputed(repro: Repro, formula: Formula) -> Repro:
-    """The same with its outputs in float64."""
+    """Return the reproduction with its outputs recomputed in float64."""
     try:
         work = formula.work(repro.inputs)
         if work > _MOST_WORK:
@@ -176,7 +176,7 @@ def _recomputed(repro: Repro, formula: Formula) -> Repro:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reference:
-    """What outputs are held against: `noise` is what a type inside makes of each, `u_in` what inputs are rounded to."""
+    """What outputs are compared with: `noise` is the error of a type inside, `u_in` the rounding of inputs."""
 
     formula: Formula
     inputs: Mapping[int, Input]
@@ -184,7 +184,7 @@ class _Reference:
     u_in: float
 
     def with_reference(self, output: ReproOutput, out: Output) -> ReproOutput:
-        """An output beside the true one, as the verdict holds them against each other."""
+        """Return an output with the correct one, compared as the verdict does it."""
         if out.array.size != output.npu.array.size:
             return output
         shape = output.npu.array.shape
@@ -217,7 +217,7 @@ class _Reference:
 
 
 def _undecided(fit: Misfit) -> Array:
-    """The elements that are off, and not called wrong."""
+    """Return the elements that deviate, but are not called wrong."""
     with np.errstate(all="ignore"):
         off = ~(np.abs(fit.got - fit.true) <= fit.slack * fit.sigma) & np.isfinite(fit.true)
     undecided: Array = off & ~fit.bad & ~fit.over
@@ -228,7 +228,7 @@ def _undecided(fit: Misfit) -> Array:
 
 
 def write_repro(folder: str, repro: Repro) -> str:
-    """Writes a reproduction to a new folder, which appears when it is complete; its path.
+    """Write a reproduction to a new folder, which appears when it is complete; return its path.
 
     OutputError for one that is there already, and where it cannot be written.
     """
@@ -295,7 +295,7 @@ def _described(tensor: Input) -> dict[str, Any]:
 
 
 def _as_stored(tensor: Input) -> Array:
-    """The array in the type that it was stored in, where numpy has that."""
+    """Return the array in the type that it was stored in, where numpy has that."""
     array = np.asarray(tensor.array)
     if array.dtype.kind != "f":
         return array

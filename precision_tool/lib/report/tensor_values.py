@@ -24,34 +24,34 @@ BINS, PIECES = 32, 64
 #: Largest errors that are listed.
 _WORST = 8
 #: Elements of a tensor, and of all together, that are read at most.
-_MOST_ELEMENTS, _MOST_TOGETHER = 1 << 20, 1 << 23
+_MAX_ELEMENTS, _MAX_TOGETHER = 1 << 20, 1 << 23
 
 Counts = npt.NDArray[np.int64]
 
 
 class Budget:
-    """How many elements may still be read."""
+    """The number of elements that may still be read."""
 
-    def __init__(self, elements: int = _MOST_TOGETHER) -> None:
+    def __init__(self, elements: int = _MAX_TOGETHER) -> None:
         self.left = elements
 
     def takes(self, elements: int) -> bool:
-        """Whether a tensor of this size is read; it counts from then on."""
-        if elements > min(_MOST_ELEMENTS, self.left):
+        """Return whether a tensor of this size may be read, and count it."""
+        if elements > min(_MAX_ELEMENTS, self.left):
             return False
         self.left -= elements
         return True
 
 
 def tensor_details(pair: Pair, budget: Budget) -> dict[str, Any]:
-    """What is known of both tensors of a pair, or of the one that there is; `note` says why something is missing.
+    """Return the values of both tensors of a pair, or of the only one; `note` says why something is missing.
 
     Histograms count finite values in bins of equal width, the same for both sides. `axes` are the shares of each piece
     of each axis in the sum of squared errors.
     """
     document: dict[str, Any] = {"slot": pair.slot, "npu": _tensor(pair.npu), "golden": _tensor(pair.golden)}
     try:
-        document |= _looked_at(pair, budget)
+        document |= _figures(pair, budget)
     except PrecisionToolError as error:
         document["note"] = error.advice
     return document
@@ -69,7 +69,7 @@ def _tensor(tensor: AnyTensor | None) -> dict[str, Any] | None:
     }
 
 
-def _looked_at(pair: Pair, budget: Budget) -> dict[str, Any]:
+def _figures(pair: Pair, budget: Budget) -> dict[str, Any]:
     sides = [side for side in (pair.npu, pair.golden) if isinstance(side, Tensor)]
     if not sides or not all(data_types.BY_NAME[side.dtype].is_numeric for side in sides):
         return {"note": pair.reason}
@@ -77,13 +77,13 @@ def _looked_at(pair: Pair, budget: Budget) -> dict[str, Any]:
         return {"note": pair.reason, "too_large": True}
     both = pair.status == Status.COMPARED and len(sides) == 2 and pair.npu_plan is not None
     if not both or any(data_types.BY_NAME[side.dtype].is_complex for side in sides):
-        return {"note": pair.reason, **_alone(pair)}
+        return {"note": pair.reason, **_single_sides(pair)}
     detail = compare_elements(pair, atol=0.0, rtol=0.0, shown=_WORST, workers=1)
     return {"note": pair.reason, **_compared(pair, detail)}
 
 
-def _alone(pair: Pair) -> dict[str, Any]:
-    """One side, or both where they do not fit together."""
+def _single_sides(pair: Pair) -> dict[str, Any]:
+    """Return the figures of one side, or of both where they do not fit together."""
     document: dict[str, Any] = {}
     for name, side, plan in (("npu", pair.npu, pair.npu_plan), ("golden", pair.golden, pair.golden_plan)):
         if isinstance(side, Tensor):
@@ -150,7 +150,7 @@ def _summary(summary: Summary, tensor: AnyTensor | None) -> dict[str, Any]:
 
 
 def _pass(pair: Pair, shape: Sequence[int], low: float, high: float) -> tuple[Counts, Counts, list[dict[str, Any]]]:
-    """Histograms of both sides between `low` and `high`, and the share of each piece of each axis in the error."""
+    """Return histograms of both sides between `low` and `high`, and the share of each axis piece in the error."""
     counts = [np.zeros(BINS, np.int64), np.zeros(BINS, np.int64)]
     axes = [np.zeros(extent if prod(shape) else 0) for extent in shape]  # whatever size an empty tensor claims
     for span, x, y, _ in elements_of(pair):
@@ -180,7 +180,7 @@ def _histogram(values: npt.NDArray[np.float64], low: float, high: float) -> Coun
 
 
 def _axis(axis: int, sums: npt.NDArray[np.float64]) -> dict[str, Any]:
-    """The shares of an axis, in at most PIECES pieces."""
+    """Return the shares of an axis, in at most PIECES pieces."""
     extent = sums.size
     starts = np.unique(np.linspace(0, extent, min(PIECES, extent), endpoint=False).astype(np.int64))
     with np.errstate(all="ignore"):

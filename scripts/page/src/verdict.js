@@ -23,7 +23,7 @@ const typed = (step) => (step.file ? step.line : `precision-tool ${step.line}`);
 export function steps(verdict) {
   if (!verdict.next.length) return nothing;
   return html`<h3>${t('verdict.next')}</h3><ol class="steps">${verdict.next.map((step) => html`<li>
-    <span>${local(step.why)}${step.file ? html` (<bdi>${local(step.file)}</bdi>)` : nothing}</span>
+    <span>${local(step.why)}</span>
     ${step.line ? commandLine(typed(step)) : nothing}</li>`)}</ol>`;
 }
 
