@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,9 @@ import pytest
 from precision_tool.lib import messages
 from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.messages import Message, catalogue, language, render, use_language
+from precision_tool.lib.study.conclusion import Ground
+from precision_tool.lib.verdict.model import Cause, Do, Lack, Proof
+from precision_tool.lib.verdict.places import Mistake
 
 PACKAGE = Path(messages.__file__).resolve().parents[2]
 ENGLISH, CHINESE = catalogue.catalogue("en"), catalogue.catalogue("zh")
@@ -175,3 +178,37 @@ def test_every_kind_that_the_code_names_has_its_texts(path: Path) -> None:
         assert is_open or not missing, f"{path}:{line}: {kind} lacks {missing}"
         unused = fields - catalogue.field_names(ENGLISH[kind])
         assert not unused, f"{path}:{line}: {kind} does not name {unused}"
+
+
+#: Sections whose kinds are all named by the code, or begin as a kind that the code puts together.
+WHOLE_SECTIONS = ("verdict", "cause", "step", "gap", "since", "study")
+
+
+def named_kinds() -> tuple[set[str], tuple[str, ...]]:
+    """Every text of the code, and the beginnings of those with a value of an enumeration at their end."""
+    texts: set[str] = set()
+    beginnings: set[str] = set()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.add(node.value)
+            elif isinstance(node, ast.JoinedStr) and isinstance(first := node.values[0], ast.Constant):
+                beginnings.add(str(first.value))
+    return texts, tuple(one for one in beginnings if one.startswith(WHOLE_SECTIONS) and "." in one)
+
+
+def test_every_kind_is_used() -> None:
+    texts, beginnings = named_kinds()
+    kinds = [kind for kind in ENGLISH if kind.partition(".")[0] in WHOLE_SECTIONS]
+    assert [kind for kind in kinds if kind not in texts and not kind.startswith(beginnings)] == []
+
+
+@pytest.mark.parametrize(
+    ("prefix", "values"),
+    [
+        ("cause", Cause), ("cause.what", Cause), ("step", Do), ("gap", Lack), ("study.ground", Ground),
+        ("verdict.proof", set(Proof) - {Proof.COPIES, Proof.RECOMPUTED}), ("verdict.pattern", Mistake),
+    ],
+)  # fmt: skip
+def test_every_value_has_its_text(prefix: str, values: Iterable[str]) -> None:
+    assert [value for value in values if f"{prefix}.{value}" not in ENGLISH] == []

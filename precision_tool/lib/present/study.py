@@ -14,8 +14,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from precision_tool.lib.messages import Message, text
-from precision_tool.lib.present.text import LabelledLines, marked_pass, plain, shown, shown_reason, whole_path
-from precision_tool.lib.present.verdict import Line, NextSteps, labelled
+from precision_tool.lib.present.text import LabelledLines, Line, marked_pass, plain, shown, shown_reason, whole_path
+from precision_tool.lib.present.verdict import NextSteps, labelled
 from precision_tool.lib.present.verdict_messages import cause_name, confidence
 from precision_tool.lib.present.whole import Box, Prose
 from precision_tool.lib.study.conclusion import UNDECIDED, Culprit, Ground, Reach, is_from_others

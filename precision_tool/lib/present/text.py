@@ -24,6 +24,8 @@ from precision_tool.lib.workspace import shown_path, without_folder
 ALWAYS_MARK = "always on"
 #: So many reasons why something cannot be read are shown.
 _SHOWN_UNREAD = 3
+#: A label and what it stands for; "" continues the label before.
+Line = tuple[Message | str, Text]
 #: Names and reasons come from other machines: control characters are shown as \\xNN.
 safe = escaped
 
@@ -44,7 +46,7 @@ def shown(message: Message | str, style: str = "", fields: Mapping[str, str] | N
 class LabelledLines:
     """Labels and what they stand for, as lines. Prose wraps beside the label; a path is never cut, to be copied."""
 
-    def __init__(self, rows: Sequence[tuple[Message | str, Text]]) -> None:
+    def __init__(self, rows: Sequence[Line]) -> None:
         self._rows = [(render(label), value) for label, value in rows]
         self._width = max((cell_len(label) for label, _ in self._rows), default=0) + 2
 

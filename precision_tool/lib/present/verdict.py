@@ -10,13 +10,10 @@ from rich.text import Text
 
 from precision_tool.lib.messages import Message
 from precision_tool.lib.present import verdict_messages as messages
-from precision_tool.lib.present.text import LabelledLines, marked_pass, plain, safe, shown, whole_path
+from precision_tool.lib.present.text import LabelledLines, Line, marked_pass, plain, safe, shown, whole_path
 from precision_tool.lib.present.whole import Box, Prose
 from precision_tool.lib.verdict.model import Cause, Suspect, ToldStep, Verdict
 from precision_tool.lib.verdict.since import Since
-
-#: A label and what it stands for; "" continues the label before.
-Line = tuple[Message | str, Text]
 
 #: Columns before a line to be copied.
 _STEP_INDENT = 8
