@@ -15,7 +15,7 @@ from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.present.compare import leaf_title
-from precision_tool.lib.present.evidence.passports import pair_json
+from precision_tool.lib.present.passports import pair_json
 from precision_tool.lib.report.details import Budget, tensor_details
 from precision_tool.lib.report.document import Material
 from precision_tool.lib.session import Session
