@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import pickle
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -175,3 +176,29 @@ def test_every_kind_that_the_code_names_has_its_texts(path: Path) -> None:
         assert is_open or not missing, f"{path}:{line}: {kind} lacks {missing}"
         unused = fields - catalogue.field_names(ENGLISH[kind])
         assert not unused, f"{path}:{line}: {kind} does not name {unused}"
+
+
+#: Sections whose kinds must all be used; the others are filled by and by.
+WHOLE_SECTIONS = ("finding", "check", "reason")
+
+
+def patterns(source: str) -> Iterator[str]:
+    """The kinds that a module may name, as regular expressions: literals, f-strings and `"prefix." + name`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.escape(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            yield "".join(
+                re.escape(str(part.value)) if isinstance(part, ast.Constant) else r"\w+" for part in node.values
+            )
+        elif isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
+            yield re.escape(node.left.value) + r"\w+"
+
+
+def test_every_kind_is_used() -> None:
+    expected = {kind for kind in ENGLISH if kind.partition(".")[0] in WHOLE_SECTIONS}
+    sources = [path.read_text("utf-8") for path in MODULES]
+    used = {kind for source in sources for _, kind, _, _ in uses(source)}
+    forms = {form for source in sources for form in patterns(source) if form.startswith(("finding", "check", "reason"))}
+    found = re.compile("|".join(sorted(forms)))
+    assert sorted(kind for kind in expected - used if not found.fullmatch(kind)) == []
