@@ -68,5 +68,5 @@ def test_a_follower_is_not_called_faulty_without_a_graph(tmp_path: Path) -> None
     run = tool("ac", "-c", "--fail", cwd=tmp_path / "d", code=1)
     assert "First faulty operator" not in run.text
     assert re.search(
-        r"First op below the threshold.* an op before it may be the faulty one next copy the graph", run.text
+        r"First op below the threshold.* an earlier op may be the faulty one next copy the graph", run.text
     )

@@ -432,7 +432,7 @@ def test_a_dangerous_cast_is_found(tmp_path: Path) -> None:
     run = tool("ac", "-c", "--fail", cwd=tmp_path, code=1)
     assert "Dangerous casts" in run.out
     assert "1 of 1 cast to a narrower type lost values" in run.text
-    reason = "values up to 70000, and the type ends at 65504"
+    reason = "values up to 70000, while the type ends at 65504"
     assert f"trans_Cast_0: float32 → float16: {reason}" in run.text
     assert run.out.index("Dangerous casts") < run.out.index("Graph similarity") < run.out.index("━ Verdict ━")
     found = checks_of(json_of("ac", "--json", cwd=tmp_path))["dangerous_casts"]

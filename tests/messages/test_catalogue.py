@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import pickle
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -180,27 +181,30 @@ def test_every_kind_that_the_code_names_has_its_texts(path: Path) -> None:
         assert not unused, f"{path}:{line}: {kind} does not name {unused}"
 
 
-#: Sections whose kinds are all named by the code, or begin as a kind that the code puts together.
-WHOLE_SECTIONS = ("verdict", "cause", "step", "gap", "since", "study")
+#: Sections whose kinds must all be used; the others are filled by and by.
+WHOLE_SECTIONS = ("verdict", "cause", "step", "gap", "since", "study", "finding", "check", "reason", "repro")
 
 
-def named_kinds() -> tuple[set[str], tuple[str, ...]]:
-    """Every text of the code, and the beginnings of those with a value of an enumeration at their end."""
-    texts: set[str] = set()
-    beginnings: set[str] = set()
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                texts.add(node.value)
-            elif isinstance(node, ast.JoinedStr) and isinstance(first := node.values[0], ast.Constant):
-                beginnings.add(str(first.value))
-    return texts, tuple(one for one in beginnings if one.startswith(WHOLE_SECTIONS) and "." in one)
+def patterns(source: str) -> Iterator[str]:
+    """The kinds that a module may name, as regular expressions: literals, f-strings and `"prefix." + name`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.escape(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            yield "".join(
+                re.escape(str(part.value)) if isinstance(part, ast.Constant) else r"\w+" for part in node.values
+            )
+        elif isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
+            yield re.escape(node.left.value) + r"\w+"
 
 
 def test_every_kind_is_used() -> None:
-    texts, beginnings = named_kinds()
-    kinds = [kind for kind in ENGLISH if kind.partition(".")[0] in WHOLE_SECTIONS]
-    assert [kind for kind in kinds if kind not in texts and not kind.startswith(beginnings)] == []
+    expected = {kind for kind in ENGLISH if kind.partition(".")[0] in WHOLE_SECTIONS}
+    sources = [path.read_text("utf-8") for path in MODULES]
+    used = {kind for source in sources for _, kind, _, _ in uses(source)}
+    forms = {form for source in sources for form in patterns(source) if form.startswith(WHOLE_SECTIONS)}
+    found = re.compile("|".join(sorted(forms)))
+    assert sorted(kind for kind in expected - used if not found.fullmatch(kind)) == []
 
 
 @pytest.mark.parametrize(

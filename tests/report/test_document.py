@@ -264,7 +264,8 @@ def test_what_differs_between_the_runs(tmp_path: Path) -> None:
         (path / "passport.json").write_text(json.dumps(document), "utf-8")
     (difference,) = result_of(small_report(tmp_path))["passport"]["differences"]
     assert difference["topic"] == "seeds"
-    assert difference["text"] == "seed: NPU 1, benchmark 2"
+    assert difference["text"]["en"] == "seed: NPU 1, benchmark 2"
+    assert "NPU 1" in difference["text"]["zh"]
 
 
 def test_bad_input(tmp_path: Path) -> None:

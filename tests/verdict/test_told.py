@@ -44,9 +44,9 @@ def test_a_kernel_that_puts_out_the_limit_where_nothing_reaches_it(tmp_path: Pat
     assert (first["name"], first["judged"]["state"], first["judged"]["overflowed"]) == ("one/MatMul", "wrong", 0)
     text = tool("overflow", cwd=tmp_path, columns=160).text
     assert "the correct result fits its type" in text
-    assert "no overflow, it computes wrong: " in text
+    assert "no overflow, the op is wrong: " in text
     assert "overflowed itself" not in text
-    assert "one/MatMul computes wrong, so no wider type and no loss scale helps; `ac -c` tells more" in text
+    assert "one/MatMul is wrong, so no wider type and no loss scale helps; `ac -c` shows more" in text
     assert "black list" not in text
     judged = tool("ac", "-c", cwd=tmp_path, columns=160).text
     assert "Overflow: one/MatMul is wrong, and does not overflow" in judged

@@ -20,8 +20,8 @@ from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row, joined
-from precision_tool.lib.present.evidence.passports import pair_json
 from precision_tool.lib.present.findings import check_json, finding_json, render_finding
+from precision_tool.lib.present.passports import pair_json
 from precision_tool.lib.present.text import (
     LabelledLines,
     counted,

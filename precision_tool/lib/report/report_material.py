@@ -11,6 +11,7 @@ from typing import Any
 
 from precision_tool import __version__
 from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.checks.passports import PassportPair
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.lookup import FoundOp
@@ -20,7 +21,7 @@ from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.finding import CheckResult, Finding
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.present.compare import leaf_title
-from precision_tool.lib.present.evidence.passports import pair_json
+from precision_tool.lib.present.passports import pair_json
 from precision_tool.lib.report.model_explorer import write_model_explorer
 from precision_tool.lib.report.report_document import Material, document_of
 from precision_tool.lib.report.report_page import write_page
@@ -81,9 +82,17 @@ def _of_result(
         details=_details(names, pairs_of, notes),
         checks=checks,
         notes=[*(analysis.leaf.notes if analysis.leaf is not None else ()), *notes],
-        passport=pair_json(passports) if passports is not None else None,
+        passport=_passport_document(passports) if passports is not None else None,
         run=run,
     )
+
+
+def _passport_document(pair: PassportPair) -> dict[str, Any]:
+    """Return the passports as JSON has them, with the differences as messages."""
+    document = pair_json(pair)
+    for written, difference in zip(document["differences"], pair.differences, strict=True):
+        written["text"] = difference.message
+    return document
 
 
 def _pairs_of_blamed_run(
