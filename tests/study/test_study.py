@@ -160,7 +160,7 @@ def test_only_the_steps_and_ranks_that_are_wanted(kernel: tuple[Path, RanksTruth
     found = studied(root, truth, tmp_path / "work", steps="0", ranks="1-")
     assert (found.steps, found.ranks) == ((0,), (1, 2))
     assert found.conclusion.culprit is None
-    with pytest.raises(UsageError, match="there are steps 0 to 2 of ranks 0 to 2"):
+    with pytest.raises(UsageError, match="there are steps 0-2 of ranks 0-2"):
         studied(root, truth, tmp_path / "work", steps="7")
 
 
