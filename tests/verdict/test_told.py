@@ -46,7 +46,7 @@ def test_a_kernel_that_puts_out_the_limit_where_nothing_reaches_it(tmp_path: Pat
     assert "it computes wrong by itself, its true result fits its type" in text
     assert "no overflow, the op is wrong: " in text
     assert "overflowed itself" not in text
-    assert "one/MatMul computes wrong, so no wider type and no loss scale helps; `ac -c` tells more" in text
+    assert "one/MatMul is wrong, so no wider type and no loss scale helps; `ac -c` shows more" in text
     assert "black list" not in text
     judged = tool("ac", "-c", cwd=tmp_path, columns=160).text
     assert "Overflow: one/MatMul is wrong, and does not overflow" in judged
