@@ -644,9 +644,9 @@ def test_a_summary_of_several_results(several: SmallTree, tmp_path: Path) -> Non
     assert "of 2 ranks" in study
     assert "precision-tool ac --all" in study
     assert agreeing == [
-        f"device {leaf.replace('_', ' ', 1)[:-2]} step 0: every compared tensor reaches a cosine of 0.98"
+        f"device {leaf.replace('_', ' ', 1)[:-2]} step 0: every compared tensor reaches a cosine similarity of 0.98"
         if leaf.endswith("_0")
-        else f"device 1 {OTHER_MODEL} step 3: every compared tensor reaches a cosine of 0.98"
+        else f"device 1 {OTHER_MODEL} step 3: every compared tensor reaches a cosine similarity of 0.98"
         for leaf in LEAVES[:3]
     ]
     assert wrong.startswith(f"device 1 {OTHER_MODEL} step 10: last/Sub: Kernel error: the output does not match")

@@ -471,7 +471,7 @@ def test_compat_has_the_vendors_columns_alone(data: Path) -> None:
 
 
 def test_ac_has_no_panel_for_what_pytorch_dumps_have_not(data: Path) -> None:
-    assert "skipped: " not in tool("ac", "-c", cwd=data).text
+    assert "skipped (" not in tool("ac", "-c", cwd=data).text
 
 
 def test_ls_takes_a_name_for_that_of_an_op(data: Path) -> None:

@@ -457,11 +457,11 @@ def test_the_graphs_of_two_runs(tmp_path: Path) -> None:
 def test_checks_that_cannot_be_made_say_why(tmp_path: Path) -> None:
     made = small_tree(tmp_path / "precision_data", chain())
     text = tool("ac", "-c", cwd=tmp_path).text
-    assert "skipped: needs the graphs of two NPU runs; only debug_0 has one" in text
+    assert "skipped (needs the graphs of two NPU runs; only debug_0 has one" in text
     # Only the result is left.
     shutil.rmtree(made.root / "npu")
     run = tool("ac", cwd=tmp_path)
-    assert run.text.count("skipped: no graph") == 3
+    assert run.text.count("skipped (no graph") == 3
     document = json_of("ac", "--json", cwd=tmp_path)
     assert [check["finding"] for check in document["checks"]] == [None, None, None, None]
     assert all(check["skipped"].startswith("no graph") for check in document["checks"][:3])
@@ -478,7 +478,7 @@ def test_the_run_that_was_named_is_checked(tmp_path: Path) -> None:
     assert "the type ends at 65504; 1 Inf appear" in run.text
     shutil.rmtree(made.graph.parent)
     text = tool("ac", *named, cwd=tmp_path).text
-    assert text.count("skipped: the two sides were compared without a graph") == 3
+    assert text.count("skipped (the two sides were compared without a graph") == 3
 
 
 def test_help_names_every_option(tmp_path: Path) -> None:
