@@ -14,7 +14,7 @@ except ImportError:
     except ImportError:  # no wheel is made
         bdist_wheel = None
 
-# Sums may be taken in any order, as precision_tool/lib/native/kernel.c says; nothing else of -ffast-math.
+# Sums may be taken in any order, as precision_tool/lib/io/native/kernel.c says; nothing else of -ffast-math.
 FLAGS = [
     "-O3",
     "-std=gnu11",
@@ -27,7 +27,7 @@ FLAGS = [
 
 
 CONFIG = "precision_tool/lib/config/config.py"
-KERNEL = "precision_tool.lib.native.kernel"
+KERNEL = "precision_tool.lib.io.native.kernel"
 
 
 class BuildWithExample(build_py):
@@ -73,8 +73,11 @@ setup(
     ext_modules=[
         Extension(
             KERNEL,
-            [f"precision_tool/lib/native/{name}.c" for name in ("kernel", "values", "integers", "elements", "layouts")],
-            depends=["precision_tool/lib/native/lanes.h"],
+            [
+                f"precision_tool/lib/io/native/{name}.c"
+                for name in ("kernel", "values", "integers", "elements", "layouts")
+            ],
+            depends=["precision_tool/lib/io/native/lanes.h"],
             extra_compile_args=FLAGS,
             libraries=["m"],
             optional=True,  # without a compiler numpy does the work

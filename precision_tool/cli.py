@@ -58,7 +58,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         sys.stdout.flush()  # a reader that has gone shows here at the latest
         return code
     except PrecisionToolError as error:
-        from precision_tool.lib.workspace import without_folder
+        from precision_tool.lib.data.workspace import without_folder
 
         return _fail(without_folder(error.message), error.hint, error.exit_code)
     except KeyboardInterrupt:
@@ -173,8 +173,8 @@ def _start_prompt(options: Dict[str, Any]) -> int:
 
 def _check_data(settings: Any, *, is_analysis: bool) -> None:
     """Raises the error for a data folder that is none; URLs are for the analysis only."""
+    from precision_tool.lib.data.workspace import check_data
     from precision_tool.lib.io.urls import is_remote
-    from precision_tool.lib.workspace import check_data
 
     if is_analysis or not is_remote(settings.data):  # a command of the training side says that it needs a folder
         check_data(settings.data)
@@ -183,8 +183,8 @@ def _check_data(settings: Any, *, is_analysis: bool) -> None:
 def _settings(options: Dict[str, Any]) -> Any:
     """The settings in force, and the language they name in use; what their files ask for without effect is told."""
     from precision_tool.lib.cli.arguments import print_line
+    from precision_tool.lib.data.settings import load_settings
     from precision_tool.lib.messages.language import choose_language
-    from precision_tool.lib.settings import load_settings
 
     notes: List[str] = []
     settings = load_settings(options, notes=notes)

@@ -16,8 +16,8 @@ in the environment leaves that alone, a number there is the seed).
 
 from typing import Any, Iterable, Mapping, Optional, Union
 
-from precision_tool.lib.collect.seeds import seed_at_import
-from precision_tool.lib.collect.seeds import seed_everything as seed_everything
+from precision_tool.lib.training.randomness import seed_at_import
+from precision_tool.lib.training.randomness import seed_everything as seed_everything
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def session_dump_config(session_config: Any = None, action: Optional[str] = None
     OSError
         A folder that the device writes to cannot be made.
     """
-    from precision_tool.lib.collect import switches
+    from precision_tool.lib.training import switches
 
     return switches.session_dump_config(session_config, action, **run_options)
 
@@ -80,7 +80,7 @@ def update_custom_op(custom_op: Any, action: Optional[str] = None, **run_options
     OSError
         A folder that the device writes to cannot be made.
     """
-    from precision_tool.lib.collect import switches
+    from precision_tool.lib.training import switches
 
     return switches.update_custom_op(custom_op, action, **run_options)
 
@@ -107,7 +107,7 @@ def estimator_dump_config(action: Optional[str] = None, **run_options: Any) -> A
     OSError
         A folder that the device writes to cannot be made.
     """
-    from precision_tool.lib.collect import switches
+    from precision_tool.lib.training import switches
 
     return switches.estimator_dump_config(action, **run_options)
 
@@ -134,7 +134,7 @@ def estimator_run_options(action: Optional[str] = None, **run_options: Any) -> A
     OSError
         A folder or file cannot be made.
     """
-    from precision_tool.lib.collect import switches
+    from precision_tool.lib.training import switches
 
     return switches.estimator_run_options(action, **run_options)
 
@@ -163,7 +163,7 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **run_
     OSError
         A folder that the device writes to cannot be made.
     """
-    from precision_tool.lib.collect import switches
+    from precision_tool.lib.training import switches
 
     return switches.npu_device_dump_config(npu_device, action, **run_options)
 
@@ -188,7 +188,7 @@ def sess_dump(sess: Any) -> Any:
     OSError
         The folder cannot be made.
     """
-    from precision_tool.lib.collect import dumping
+    from precision_tool.lib.training import dumping
 
     return dumping.sess_dump(sess)
 
@@ -208,7 +208,7 @@ def estimator_dump() -> Any:
     OSError
         The folder cannot be made.
     """
-    from precision_tool.lib.collect import dumping
+    from precision_tool.lib.training import dumping
 
     return dumping.estimator_dump()
 
@@ -237,7 +237,7 @@ def passport(subject: Any, batch: Any = None) -> str:
     ValueError
         `subject` is none of these.
     """
-    from precision_tool.lib.collect import recording
+    from precision_tool.lib.training import passport as recording
 
     return recording.passport(subject, batch)
 
@@ -250,7 +250,7 @@ def estimator_passport() -> Any:
     tf.train.SessionRunHook
         Takes the hashes before the first training step. `estimator_dump` does that by itself.
     """
-    from precision_tool.lib.collect import recording
+    from precision_tool.lib.training import passport as recording
 
     return recording.recording_hook()
 
@@ -283,7 +283,7 @@ def mixed_precision_list(
     OSError
         The file cannot be written.
     """
-    from precision_tool.lib.collect import mixlist
+    from precision_tool.lib.training import mixlist
 
     return mixlist.mixed_precision_list(black, white, gray, path)
 
@@ -301,7 +301,7 @@ def keep_dtype(ops: Union[str, Iterable[str]]) -> str:
     str
         The same lines.
     """
-    from precision_tool.lib.collect import mixlist
+    from precision_tool.lib.training import mixlist
 
     return mixlist.keep_dtype(ops)
 
@@ -309,12 +309,12 @@ def keep_dtype(ops: Union[str, Iterable[str]]) -> str:
 def __getattr__(name: str) -> Any:
     """What is only known when it is asked for (PEP 562): the switch files in use, and what needs Keras."""
     if name in ("FUSION_OFF_FILE", "FUSION_SWITCH_FILE"):
-        from precision_tool.lib.collect import fusion_files
+        from precision_tool.lib.training import fusion_files
 
         return fusion_files.file_in_use(is_off=name == "FUSION_OFF_FILE")
     if name != "NpuPrintLossScaleCallBack":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from precision_tool.lib.collect import callbacks
+    from precision_tool.lib.training import dumping as callbacks
 
     globals()[name] = callbacks.loss_scale_callback()
     return globals()[name]

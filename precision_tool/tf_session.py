@@ -24,7 +24,7 @@ def __getattr__(name: str) -> Any:
     """The class is made when first asked for: it needs TensorFlow (PEP 562)."""
     if name != "PrecisionTfSession":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from precision_tool.lib.collect import saving
+    from precision_tool.lib.training import saving
 
     globals()[name] = saving.session_class()
     return globals()[name]

@@ -48,7 +48,7 @@ make_venv() {
     local folder=$1 python=$2 stamp
     shift 2
     # The project's own requirements and its compiled kernel count only where it is installed.
-    stamp=$("$python" --version; case " $* " in *' --editable '*) cat pyproject.toml setup.py precision_tool/lib/native/*.[ch] ;; esac; echo "$@")
+    stamp=$("$python" --version; case " $* " in *' --editable '*) cat pyproject.toml setup.py precision_tool/lib/io/native/*.[ch] ;; esac; echo "$@")
     if [ -x "$folder/bin/python" ] && [ "$stamp" = "$(cat "$folder/stamp" 2>/dev/null)" ]; then
         return
     fi

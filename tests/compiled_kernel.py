@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from precision_tool.lib.engine.compiled import CompiledKernel
-from precision_tool.lib.engine.kernel import Kernel
-from precision_tool.lib.native.library import Library, library
+from precision_tool.lib.compare.compiled import CompiledKernel
+from precision_tool.lib.compare.kernel import Kernel
+from precision_tool.lib.io.native.library import Library, library
 
 #: Numbers as pt_use_processor of kernel.c takes them; a processor that is not as good is left at what it can.
 PROCESSORS = {"compiled": 0, "compiled-avx2": 2, "compiled-plain": 1}

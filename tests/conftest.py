@@ -21,7 +21,7 @@ from report_browser import h5_report as h5_report
 from tensorflow_oracle import TensorFlow
 from vendor import Vendor, find_vendor
 
-from precision_tool.lib.engine import scheduler
+from precision_tool.lib.compare import scheduler
 
 # Importing `tf_config` seeds what is random. Not in this process: its other tests want their own luck.
 os.environ["PRECISION_TOOL_SEED"] = "off"

@@ -18,9 +18,9 @@ from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump, 
 
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, pack
 from precision_tool.lib.demo.graph_writer import graph_file_name
-from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.data_types import BY_NAME
+from precision_tool.lib.io.ge_graph_export import export_graph, json_text
 from precision_tool.lib.model.graph import Op, TensorDesc
-from precision_tool.lib.numbers.data_types import BY_NAME
 
 Array = npt.NDArray[Any]
 
@@ -218,7 +218,7 @@ def complex_types() -> list[Corner]:
 
 def small_types() -> list[Corner]:
     """Types of one byte or less: some the vendor decodes, of others it says that there is no dump file."""
-    from precision_tool.lib.numbers.data_types import value_table
+    from precision_tool.lib.io.data_types import value_table
 
     corners = []
     for name, row in BY_NAME.items():

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from precision_tool.lib.checks.comparing import compare
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
+from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
+from precision_tool.lib.diagnose.comparing import compare
+from precision_tool.lib.diagnose.decide import Judged
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, leaves_alone, leaves_of
-from precision_tool.lib.engine.scheduler import ALL_CORES, Resources
 from precision_tool.lib.session import Session
-from precision_tool.lib.verdict.decide import Judged
 
 
 def judged_results(

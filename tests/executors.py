@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from precision_tool.lib.engine.scheduler import process_pool
+from precision_tool.lib.compare.scheduler import process_pool
 
 
 class AtOnce(Executor):

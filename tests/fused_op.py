@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 from builders import Array, graph_op, out_tensor, write_dump
 
+from precision_tool.lib.data import dump_tree as walk
+from precision_tool.lib.data.dumped_ops import BenchmarkSide, Found, Missing, NoBenchmark
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
-from precision_tool.lib.formats.npy import read_npy
+from precision_tool.lib.diagnose.judge import Judge
+from precision_tool.lib.diagnose.op_values import Compared, RunValues
+from precision_tool.lib.diagnose.verdict_model import OpJudgement, SlotJudgement
+from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.model.graph import Graph, GraphFile, TensorDesc
-from precision_tool.lib.sources import walk
-from precision_tool.lib.sources.dumps import BenchmarkSide, Found, Missing, NoBenchmark
-from precision_tool.lib.verdict.compared import Compared
-from precision_tool.lib.verdict.judge import Judge
-from precision_tool.lib.verdict.judgement import OpJudgement, SlotJudgement
-from precision_tool.lib.verdict.values import RunValues
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
 
+from precision_tool.lib.compare.arrays import TensorProxy
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.dump_tree import find_benchmark
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
 from precision_tool.lib.demo.graph_writer import graph_file_name
-from precision_tool.lib.formats.tfdbg_event import read_tensor_event
-from precision_tool.lib.inspect.arrays import TensorProxy
+from precision_tool.lib.io.layouts import as_stored
+from precision_tool.lib.io.tfdbg_tensor import read_tensor_event
 from precision_tool.lib.model.graph import Op, TensorDesc
-from precision_tool.lib.numbers.reading import as_stored
-from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.sources.walk import find_benchmark
 
 ARCHIVE = Path(__file__).parent / "data" / "real_step.tar.xz"
 #: The op of the script that computes wrong, and the fused op that does its work.

@@ -19,7 +19,7 @@ from precision_tool import __version__
 from precision_tool.cli import STOPPED, main
 from precision_tool.lib import errors
 from precision_tool.lib.cli.words import WORDS, Word
-from precision_tool.lib.settings import Settings
+from precision_tool.lib.data.settings import Settings
 
 REPO = Path(__file__).resolve().parents[1]
 CLI = REPO / "precision_tool" / "cli.py"

@@ -14,15 +14,15 @@ from diagnosing import judged_results
 from executors import WORKERS, AtOnce
 
 from precision_tool.lib.api import compare, open_data
+from precision_tool.lib.compare.convert import convert_files, find_sources
+from precision_tool.lib.compare.element_errors import compare_elements
+from precision_tool.lib.compare.named_tensors import tensors_of_pair, views_of
+from precision_tool.lib.compare.scheduler import PoisonedTaskError, Resources
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.engine.element_errors import compare_elements
-from precision_tool.lib.engine.scheduler import PoisonedTaskError, Resources
-from precision_tool.lib.inspect.convert import convert_files, find_sources
-from precision_tool.lib.inspect.named_tensors import tensors_of_pair, views_of
+from precision_tool.lib.diagnose.verdict_model import State
 from precision_tool.lib.model.comparison import Pair
-from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.session import Session
-from precision_tool.lib.verdict.judgement import State
+from precision_tool.lib.view.verdict_messages import reason_words
 
 #: What is asked, given the data folder, a folder for what is written and who does the work: what was found.
 Ask = Callable[[Path, Path, dict[str, Any]], object]

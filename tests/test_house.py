@@ -15,10 +15,10 @@ import precision_tool
 from precision_tool import tf_config
 from precision_tool.cli import DEPENDENCIES, main
 from precision_tool.lib.cli.words import WORDS, find_word
-from precision_tool.lib.data.folder import DataFolder
-from precision_tool.lib.formats.fusion_passes import ON_BY_NAME
+from precision_tool.lib.compare.data_folder import DataFolder
+from precision_tool.lib.data.settings import CONFIG_FILE, SETTING_NAMES, read_settings_file
+from precision_tool.lib.io.fusion_passes import ON_BY_NAME
 from precision_tool.lib.session import Session
-from precision_tool.lib.settings import CONFIG_FILE, SETTING_NAMES, read_settings_file
 
 REPO = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text("utf-8"))
@@ -123,19 +123,15 @@ def test_no_machine_is_named() -> None:
 ON_THE_SYSTEM = {
     "lib/io/": "the stores",
     "lib/messages/": "the catalogue of the package, and the locale",
-    "lib/collect/": "the training side has no stores",
+    "lib/training/": "the training side has no stores",
     "cli.py": "starts in any Python",
     "lib/cli/arguments.py": "the user's shell, and how the tool was called",
-    "lib/settings.py": "the environment",
-    "lib/workspace.py": "the folders of the work",
+    "lib/data/settings.py": "the environment",
+    "lib/data/workspace.py": "the folders of the work",
     "lib/cli/app.py": "the environment of this process",
     "lib/demo/": "writes folders of its own",
-    "lib/engine/scheduler.py": "processors and processes",
-    "lib/formats/h5.py": "copies a .h5 for `h5copy`",
-    "lib/formats/h5_child.py": "HDF5 works in a process of its own, on a disk",
-    "lib/formats/h5_process.py": "starts and ends that process",
-    "lib/formats/tfdbg_event.py": "TensorFlow's values in a temporary folder",
-    "lib/present/drawing.py": "runs dot",
+    "lib/compare/scheduler.py": "processors and processes",
+    "lib/view/drawing.py": "runs dot",
     "lib/cli/ascii_signs.py": "the locale",
     "lib/cli/cmd_acl_json.py": "writes on the training side",
     "lib/cli/cmd_guide.py": "where the package lies",
@@ -144,7 +140,7 @@ ON_THE_SYSTEM = {
     "lib/cli/cmd_train.py": "TensorFlow's log level",
     "lib/cli/prompt.py": "looks for programs",
     "lib/cli/bisect_runner.py": "runs the user's training",
-    "lib/toolkit/": "runs the vendor's programs",
+    "lib/compare/toolkit.py": "runs the vendor's programs",
 }
 
 

@@ -14,7 +14,7 @@ from command_line import by_tensor, fingerprint, only_result, tool
 from outside_data import LENET, needs_outside_data
 
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
-from precision_tool.lib.engine.scheduler import THIS_THREAD
+from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 

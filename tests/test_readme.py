@@ -13,10 +13,10 @@ import pytest
 
 from precision_tool.lib.cli.command import Command, load_command
 from precision_tool.lib.cli.words import WORDS, find_word
+from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.session import Session
-from precision_tool.lib.settings import Settings
 
 REPO = Path(__file__).resolve().parents[1]
 GUIDE = (REPO / "precision_tool" / "GUIDE.md").read_text("utf-8")

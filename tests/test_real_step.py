@@ -15,8 +15,8 @@ from real_tree import ARCHIVE, CULPRIT, PASS, tensors_of, unpack
 from training_side import run_script, tensorflow_python
 
 import precision_tool
+from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.model.comparison import Status
-from precision_tool.lib.sources.names import flatten
 
 REPO = Path(__file__).resolve().parents[1]
 #: Reads every tensor of a run as TensorFlow's own debugger does, into one .npz.

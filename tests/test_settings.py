@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precision_tool.lib.data.settings import SETTING_NAMES, Settings, check_dump_step, load_settings, read_settings_file
 from precision_tool.lib.errors import FormatError, UsageError
-from precision_tool.lib.settings import SETTING_NAMES, Settings, check_dump_step, load_settings, read_settings_file
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.errors import OutputError, UsageError
-from precision_tool.lib.workspace import Workspace
 
 NOW = datetime(2026, 1, 31, 23, 59, 59)
 
@@ -194,7 +194,7 @@ def test_a_read_only_mount(folder: Path) -> None:
     (folder / "precision_data").mkdir()
     repo = Path(__file__).resolve().parents[1]
     mount = "mount -t tmpfs -o ro none precision_data && exec env PYTHONPATH={} {} -c {}"
-    code = "'from precision_tool.lib.workspace import Workspace; print(Workspace().output_dir(\"op_graph\"))'"
+    code = "'from precision_tool.lib.data.workspace import Workspace; print(Workspace().output_dir(\"op_graph\"))'"
     unshare = shutil.which("unshare")
     probe = [unshare or "unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
     if unshare is None or subprocess.run([*probe, "mount -t tmpfs none precision_data"], check=False).returncode:

@@ -23,10 +23,10 @@ LONGEST = 1 << 17
 #: What all commands load, and `ac`, which most tests run; what others need they load themselves, as ever.
 LOADED = (
     "precision_tool.lib.session",
-    "precision_tool.lib.present.console",
+    "precision_tool.lib.view.console",
     "precision_tool.lib.cli.cmd_ac",
     "precision_tool.lib.diagnose.pipeline",
-    "precision_tool.lib.present.verdict",
+    "precision_tool.lib.view.verdict_screen",
 )
 
 

@@ -28,7 +28,7 @@ if FAULT == "crash":
 _ATC = (
     _HEAD
     + """
-from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph, json_text
 options = dict(word[2:].split("=", 1) for word in sys.argv[1:])
 if set(options) != {{"mode", "om", "json"}} or options["mode"] not in ("1", "5"):
     sys.exit("E10001: wrong arguments")

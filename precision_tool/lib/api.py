@@ -6,22 +6,22 @@ from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TextIO
 
-from precision_tool.lib.checks.analysis import analyse
 from precision_tool.lib.cli.command import Output, load_command
 from precision_tool.lib.cli.words import find_word
 from precision_tool.lib.compare.folders import CompareOptions, compare_sides
-from precision_tool.lib.engine.scheduler import Progress, Resources
+from precision_tool.lib.compare.noise import with_noise
+from precision_tool.lib.compare.scheduler import Progress, Resources
+from precision_tool.lib.data.settings import load_settings
+from precision_tool.lib.diagnose.run_checks import analyse
+from precision_tool.lib.diagnose.verdict_model import Verdict
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike
+from precision_tool.lib.io.ge_graph import load_graph_file as load_graph
 from precision_tool.lib.messages.language import language, use_language
-from precision_tool.lib.present.comparison import CompareResult
-from precision_tool.lib.present.console import ReportConsole
-from precision_tool.lib.results.noise import with_noise
 from precision_tool.lib.session import Session
-from precision_tool.lib.settings import load_settings
-from precision_tool.lib.verdict.model import Verdict
+from precision_tool.lib.view.comparison_result import CompareResult
+from precision_tool.lib.view.console import ReportConsole
 
 __all__ = [
     "CompareOptions",

@@ -7,29 +7,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.data.folder import DataFolder, Kept, Place
-from precision_tool.lib.data.names import DataNames
+from precision_tool.lib.compare.data_folder import DataFolder, DataNames, Kept, Place
+from precision_tool.lib.data.overview import DataOverview, overview
+from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.data.workspace import open_workspace, shown_path
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.graph.overview import DataOverview, overview
-from precision_tool.lib.settings import Settings
-from precision_tool.lib.workspace import open_workspace, shown_path
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
-    from precision_tool.lib.checks.overflow import OverflowReport
-    from precision_tool.lib.checks.passports import PassportPair
-    from precision_tool.lib.checks.random_errors import RandomReport
+    from precision_tool.lib.compare.arrays import TensorProxy
     from precision_tool.lib.compare.folders import CompareOptions
-    from precision_tool.lib.engine.scheduler import Resources
-    from precision_tool.lib.graph.catalog import RunGraph
-    from precision_tool.lib.graph.lookup import FoundOp
-    from precision_tool.lib.inspect.arrays import TensorProxy
+    from precision_tool.lib.compare.scheduler import Resources
+    from precision_tool.lib.compare.toolkit import Toolkit, Tools
+    from precision_tool.lib.data.graph_catalog import FoundOp, RunGraph
+    from precision_tool.lib.diagnose.overflow import OverflowReport
+    from precision_tool.lib.diagnose.passports import PassportPair
+    from precision_tool.lib.diagnose.random_errors import RandomReport
+    from precision_tool.lib.diagnose.study import Study
+    from precision_tool.lib.diagnose.study_plan import StudyOptions
     from precision_tool.lib.model.comparison import Pair
-    from precision_tool.lib.present.comparison import CompareResult
-    from precision_tool.lib.study.preparing import StudyOptions
-    from precision_tool.lib.study.study import Study
-    from precision_tool.lib.toolkit.finder import Toolkit
-    from precision_tool.lib.toolkit.tools import Tools
+    from precision_tool.lib.view.comparison_result import CompareResult
 
 
 #: In the place of a step or rank: all of them.
@@ -105,7 +102,7 @@ class Session:
 
     def place(self) -> tuple[Place, str]:
         """The dump folders and the benchmark of the step and rank that were asked for last, and their data folder."""
-        from precision_tool.lib.study.places import find_place
+        from precision_tool.lib.diagnose.study import find_place
 
         return find_place([str(self.settings.data), *map(str, self.settings.more_data)], self.step, self.rank)
 
@@ -145,13 +142,13 @@ class Session:
         FormatError
             The file is damaged, or holds statistics only.
         """
-        from precision_tool.lib.inspect.arrays import open_tensors
+        from precision_tool.lib.compare.arrays import open_tensors
 
         return open_tensors(self.data, name, graph)
 
     def tensor(self, name: str, graph: str | None = None) -> TensorProxy:
         """The one tensor of a name, as `tensors` takes it; UsageError where there are several."""
-        from precision_tool.lib.inspect.arrays import one_tensor
+        from precision_tool.lib.compare.arrays import one_tensor
 
         return one_tensor(self.data, name, graph)
 
@@ -175,7 +172,7 @@ class Session:
 
     def toolkit(self) -> Toolkit:
         """What was found of it; looked for once."""
-        from precision_tool.lib.toolkit.finder import find_toolkit
+        from precision_tool.lib.compare.toolkit import find_toolkit
 
         if self._toolkit is None:
             self._toolkit = find_toolkit(str(self.settings.cmd_root_path), memories=self.workspace.cache_dirs())
@@ -183,7 +180,7 @@ class Session:
 
     def tools(self) -> Tools:
         """Its programs, ready to run; logs and what is kept of its work go to the folder of results."""
-        from precision_tool.lib.toolkit.tools import Tools
+        from precision_tool.lib.compare.toolkit import Tools
 
         return Tools(
             toolkit=self.toolkit(),
@@ -226,8 +223,8 @@ class Session:
         ComparisonStoppedError
             The work ended early; what is done was written.
         """
-        from precision_tool.lib.checks.comparing import compare
-        from precision_tool.lib.present.comparison import CompareResult
+        from precision_tool.lib.diagnose.comparing import compare
+        from precision_tool.lib.view.comparison_result import CompareResult
 
         options = options or self.default_options()
         analyses = compare(self.data, npu, golden, options, resources or self.resources())
@@ -238,8 +235,8 @@ class Session:
 
         The threshold is that of the settings unless another is given.
         """
-        from precision_tool.lib.checks.comparing import read_results
-        from precision_tool.lib.present.comparison import CompareResult
+        from precision_tool.lib.diagnose.comparing import read_results
+        from precision_tool.lib.view.comparison_result import CompareResult
 
         threshold = self.settings.threshold if threshold is None else threshold
         return [CompareResult(one, data=self.data) for one in read_results(self.data, path, threshold)]
@@ -252,7 +249,7 @@ class Session:
 
     def resources(self) -> Resources:
         """Return as many workers as the settings say."""
-        from precision_tool.lib.engine.scheduler import Resources
+        from precision_tool.lib.compare.scheduler import Resources
 
         return Resources(self.settings.workers)
 
@@ -262,7 +259,7 @@ class Session:
         By default of npu/debug_0 and the benchmark, or without that npu/debug_1; else of the runs that two folders
         belong to. A passport that is damaged is a note of the workspace, and counts as none.
         """
-        from precision_tool.lib.checks.passports import find_passports
+        from precision_tool.lib.diagnose.passports import find_passports
 
         return find_passports(self.workspace, npu, golden)
 
@@ -277,8 +274,8 @@ class Session:
 
         The first `limit` ops have figures. DataNotFoundError where there is neither a status file nor a dump.
         """
-        from precision_tool.lib.checks.overflow_search import find_overflow
-        from precision_tool.lib.engine.scheduler import THIS_THREAD
+        from precision_tool.lib.compare.scheduler import THIS_THREAD
+        from precision_tool.lib.diagnose.overflow import find_overflow
 
         return find_overflow(self.data, folder, graph, limit, resources or THIS_THREAD)
 
@@ -293,7 +290,7 @@ class Session:
 
         Of one run alone only the memory is checked. DataNotFoundError where there is no dump.
         """
-        from precision_tool.lib.checks.random_search import find_random
+        from precision_tool.lib.diagnose.random_errors import find_random
 
         return find_random(self.data, left, right, graph, resources or self.resources())
 
@@ -335,8 +332,8 @@ class Session:
         WorkStoppedError
             After Ctrl+C; the same call goes on from there.
         """
-        from precision_tool.lib.study.preparing import StudyOptions
-        from precision_tool.lib.study.study import run_study
+        from precision_tool.lib.diagnose.study import run_study
+        from precision_tool.lib.diagnose.study_plan import StudyOptions
 
         options = options or StudyOptions(threshold=self.settings.threshold)
         resources = resources or self.resources()

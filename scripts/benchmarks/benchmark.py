@@ -22,19 +22,19 @@ from benchmark_graphs import bench_shapes
 from benchmark_kernel import bench_kernels
 from measuring import measure_decode, read_files, run_tool, seconds, split_by_bytes
 
+from precision_tool.lib.compare.element_errors import compare_elements
 from precision_tool.lib.compare.folders import compare_folders, find_inputs, match_leaf
+from precision_tool.lib.compare.named_tensors import pair_up, tensors_of_file
+from precision_tool.lib.compare.pair_sums import KL_FLOOR
+from precision_tool.lib.compare.scheduler import Resources
+from precision_tool.lib.data.graph_cache import GraphStore
+from precision_tool.lib.data.graph_choice import GraphChooser
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.engine.element_errors import compare_elements
-from precision_tool.lib.engine.pair_sums import KL_FLOOR
-from precision_tool.lib.engine.scheduler import Resources
-from precision_tool.lib.formats.ge_graph import load_graph_file
-from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.graph.choice import GraphChooser
-from precision_tool.lib.inspect.named_tensors import pair_up, tensors_of_file
+from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.cache import CacheFiles
+from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
-from precision_tool.lib.numbers import data_types, layouts
 
 _READ_BLOCK = 1 << 20
 Floats = npt.NDArray[np.float64]

@@ -31,9 +31,9 @@ from measuring import children, resident
 
 from precision_tool.cli import main as main_of_tool
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.diagnose.study import TASKS
 from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.io.remote import RemoteStore
-from precision_tool.lib.study.study import TASKS
 
 sys.path.append(str(Path(__file__).parents[2] / "tests"))
 from range_server import serving

@@ -16,7 +16,7 @@ from measuring import measure_decode, peak_memory, read_files, split_by_bytes
 from resnet_twin import generate_twin
 
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.native.library import VARIABLE
+from precision_tool.lib.io.native.library import VARIABLE
 
 #: As many as a training step of ResNet-50 dumps, more or less.
 _OPS = 1000

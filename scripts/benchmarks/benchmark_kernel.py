@@ -13,13 +13,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.engine.compiled import CompiledKernel
-from precision_tool.lib.engine.kernel import Kernel
-from precision_tool.lib.engine.pair_sums import KlSums, SideSums, Sums
-from precision_tool.lib.engine.scheduler import reuse_memory
-from precision_tool.lib.native.library import library
-from precision_tool.lib.numbers import data_types, decode
-from precision_tool.lib.numbers.decode import Bytes, Numbers
+from precision_tool.lib.compare.compiled import CompiledKernel
+from precision_tool.lib.compare.kernel import Kernel
+from precision_tool.lib.compare.pair_sums import KlSums, SideSums, Sums
+from precision_tool.lib.compare.scheduler import reuse_memory
+from precision_tool.lib.io import data_types, decode
+from precision_tool.lib.io.decode import Bytes, Numbers
+from precision_tool.lib.io.native.library import library
 
 #: Items of a block, as the comparison works on them.
 _BLOCK = 1 << 17

@@ -23,24 +23,31 @@ from unittest.mock import patch
 
 import numpy as np
 
+from precision_tool.lib.compare.scheduler import THIS_THREAD
+from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.engine.scheduler import THIS_THREAD
+from precision_tool.lib.diagnose.heat_maps import NEEDED, Maps
+from precision_tool.lib.diagnose.statistics_leaves import (
+    NUMBERS,
+    TEXTS,
+    WHOLE,
+    Columns,
+    LeafStatistics,
+    TensorNames,
+    coded,
+    pack,
+)
+from precision_tool.lib.diagnose.statistics_rules import StatisticsJudge
+from precision_tool.lib.diagnose.study import Runner, Study
+from precision_tool.lib.diagnose.study_conclusion import conclude
+from precision_tool.lib.diagnose.study_journal import open_journal
+from precision_tool.lib.diagnose.study_outcome import LeafOutcome, Role, Vote
+from precision_tool.lib.diagnose.study_plan import LeafPlan, Prepared, StudyOptions, Task, batches, prepare
+from precision_tool.lib.diagnose.study_table import write_table
+from precision_tool.lib.diagnose.study_task import LeafDone, run_task
 from precision_tool.lib.io import cache as fingerprint
 from precision_tool.lib.io.local import LocalStore
-from precision_tool.lib.report.study_report import write_study
-from precision_tool.lib.sources import walk
-from precision_tool.lib.study.conclusion import conclude
-from precision_tool.lib.study.journal import open_journal
-from precision_tool.lib.study.leaf_statistics import LeafStatistics, TensorNames
-from precision_tool.lib.study.maps import NEEDED, Maps
-from precision_tool.lib.study.outcome import LeafOutcome, Role, Vote
-from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, coded, pack
-from precision_tool.lib.study.plan import LeafPlan, Task, batches
-from precision_tool.lib.study.preparing import Prepared, StudyOptions, prepare
-from precision_tool.lib.study.statistics import StatisticsJudge
-from precision_tool.lib.study.study import Runner, Study
-from precision_tool.lib.study.table import write_table
-from precision_tool.lib.study.task import LeafDone, run_task
+from precision_tool.lib.view.study_report import write_study
 
 #: Tensors of an op, and one op in so many that all replicas must have alike.
 _TENSORS, _SHARED = 3, 50

@@ -17,8 +17,8 @@ from playwright.sync_api import sync_playwright
 
 from precision_tool import open_data
 from precision_tool.lib.diagnose.pipeline import Diagnosis
-from precision_tool.lib.report.report_material import make_report
-from precision_tool.lib.verdict.stored import read_beside
+from precision_tool.lib.diagnose.stored_verdict import read_beside
+from precision_tool.lib.view.report_material import make_report
 
 #: Networks whose reports are measured, by ops.
 SIZES = (2_000, 30_000)
@@ -63,7 +63,7 @@ def write(data: Path, path: Path) -> str:
     session.run_graphs()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start, cpu = time.perf_counter(), time.process_time()
-    make_report(session, diagnoses, str(path))
+    make_report(session.data, diagnoses, str(path))
     wall, cpu = time.perf_counter() - start, time.process_time() - cpu
     memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     return f"written in {wall:.2f} s ({cpu:.2f} s of one core), {memory:.0f} MB more memory"

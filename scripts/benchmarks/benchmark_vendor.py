@@ -24,7 +24,7 @@ from measuring import peak_memory, read_files
 from resnet_twin import Twin, generate_twin
 
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph, json_text
 
 #: Names the Python of the environment with mindstudio-probe; scripts/bench makes one.
 VARIABLE = "PRECISION_TOOL_MSPROBE"

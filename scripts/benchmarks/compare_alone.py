@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 #: The module whose work begins when the comparison is written.
-_NEXT = "precision_tool.lib.checks.run_checks"
+_NEXT = "precision_tool.lib.diagnose.run_checks"
 _SHOWN = 25
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from precision_tool.lib.checks.comparing import compare
+from precision_tool.lib.data.settings import load_settings
+from precision_tool.lib.diagnose.comparing import compare
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, diagnose_leaf, leaves_alone, leaves_of
+from precision_tool.lib.diagnose.verdict_model import OpJudgement, State
 from precision_tool.lib.session import Session
-from precision_tool.lib.settings import load_settings
-from precision_tool.lib.verdict.judgement import OpJudgement, State
 
 #: Bounds of the classes of the distribution.
 _CLASSES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, np.inf)

@@ -24,11 +24,11 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts/benchmarks"))
 from benchmark_cluster import Processes, cluster
 
+from precision_tool.lib.compare.cluster import open_cluster
 from precision_tool.lib.demo.ranks import generate_ranks
-from precision_tool.lib.engine.cluster import open_cluster
+from precision_tool.lib.diagnose.study import run_study
+from precision_tool.lib.diagnose.study_plan import StudyOptions
 from precision_tool.lib.io.writing import TEMPORARY
-from precision_tool.lib.study.preparing import StudyOptions
-from precision_tool.lib.study.study import run_study
 
 #: Seconds after which a study that nobody disturbs hangs; times that one study is killed at most before it may end.
 _HANG, _MOST_KILLS = 300.0, 8

@@ -32,10 +32,10 @@ from command_line import (
 from small_tree import Node, SmallTree, chain, faulty_chain, small_tree, values
 
 from precision_tool.lib.api import run as run_word
-from precision_tool.lib.demo.faults import FAULTS
+from precision_tool.lib.compare.result_csv import read_result
+from precision_tool.lib.demo.device import FAULTS
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.model.table import Table
-from precision_tool.lib.results.result_csv import read_result
 
 #: The header of the vendor's result file (msaccucmp 26.2.0), NPU dump against .npy.
 VENDOR_HEADER = [
@@ -848,7 +848,7 @@ def test_what_a_command_compared_is_not_read_back(tmp_path: Path, monkeypatch: p
         read.append(path)
         return read_result(path)
 
-    monkeypatch.setattr("precision_tool.lib.checks.comparing.read_result", noted)
+    monkeypatch.setattr("precision_tool.lib.diagnose.comparing.read_result", noted)
     assert run_word("ac", "-c", data=tmp_path / "precision_data", file=io.StringIO()) == 0
     assert read == []
     assert run_word("ac", data=tmp_path / "precision_data", file=io.StringIO()) == 0

@@ -13,9 +13,9 @@ from command_line import HANG, TOOL, environment, fingerprint, only_result, tabl
 from om_files import model_def, om_bytes
 from small_tree import SmallTree, faulty_chain, small_tree
 
-from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.io.ge_graph_export import export_graph, json_text
 from precision_tool.lib.session import Session
-from precision_tool.lib.settings import Settings
 
 
 def msquickcmp_output(folder: Path, tree: SmallTree, benchmark: str = "tf") -> Path:

@@ -13,8 +13,8 @@ from builders import graph_op, text_graph
 from command_line import tool
 from small_tree import Node, SmallTree, small_tree, values
 
+from precision_tool.lib.data.graph_catalog import implementation
 from precision_tool.lib.demo.graph_writer import graph_file_name
-from precision_tool.lib.graph.implementation import implementation
 
 
 def make_tree(folder: Path) -> SmallTree:

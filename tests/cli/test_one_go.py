@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from precision_tool.lib.api import run
+from precision_tool.lib.data import dump_tree as walk
+from precision_tool.lib.data import graph_choice as choice
+from precision_tool.lib.data.graph_cache import GraphStore
+from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError
-from precision_tool.lib.graph import choice
-from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.session import Session
-from precision_tool.lib.settings import load_settings
-from precision_tool.lib.sources import walk
 
 
 @pytest.fixture

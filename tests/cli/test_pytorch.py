@@ -26,13 +26,13 @@ from h5_files import GPU, NPU, Array, add_tensor, write_h5
 from rich.console import Console
 
 import precision_tool
-from precision_tool.lib.demo.pytorch import generate_pytorch
-from precision_tool.lib.engine import tensor_reader
-from precision_tool.lib.present.banner import banner
-from precision_tool.lib.results.columns import METRIC_COLUMNS
-from precision_tool.lib.results.result_csv import read_result
+from precision_tool.lib.compare import tensor_reader
+from precision_tool.lib.compare.columns import METRIC_COLUMNS
+from precision_tool.lib.compare.result_csv import read_result
+from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.demo.pytorch_demo import generate_pytorch
 from precision_tool.lib.session import Session
-from precision_tool.lib.settings import Settings
+from precision_tool.lib.view.console import banner
 
 CULPRIT = "/NpuConvolutionBackward/12"
 

@@ -17,7 +17,7 @@ from command_line import by_tensor, cells, fingerprint, only_result, result_file
 from outside_data import LENET, needs_outside_data
 from small_tree import Node, SmallTree, chain, small_tree, values
 
-from precision_tool.lib.results.columns import METRIC_COLUMNS
+from precision_tool.lib.compare.columns import METRIC_COLUMNS
 
 
 @pytest.fixture(scope="module")

@@ -18,26 +18,25 @@ from small_tree import SmallTree, chain, faulty_chain, small_tree
 from tfdbg_files import content, event, number, sized, tensor_proto, varint, write_tensor
 
 import precision_tool
-from precision_tool.lib.compare.result_source import ResultSource, read_source
+from precision_tool.lib.compare.result_files import ResultSource, read_source
+from precision_tool.lib.data import graph_choice
+from precision_tool.lib.data.dump_tree import Stamps, find_benchmark
+from precision_tool.lib.data.dumped_ops import GoldenFiles, Missing
+from precision_tool.lib.data.inputs import find_golden
+from precision_tool.lib.data.kinds import TFDBG, benchmark_kind
+from precision_tool.lib.data.origins import NoOrigin, Origin, Origins, groups_of
+from precision_tool.lib.data.overview import overview
+from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.formats import tfdbg_event
-from precision_tool.lib.formats.registry import open_op_dump
-from precision_tool.lib.formats.tfdbg_event import looks_like_event, read_tensor_event
-from precision_tool.lib.graph import chosen as graph_choice
-from precision_tool.lib.graph.overview import overview
+from precision_tool.lib.io import tfdbg_tensor as tfdbg_event
 from precision_tool.lib.io.files import mounted
+from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.io.tfdbg_tensor import looks_like_event, read_tensor_event
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.pairing.groups import groups_of
-from precision_tool.lib.pairing.origins import NoOrigin, Origin, Origins
-from precision_tool.lib.present.banner import banner
 from precision_tool.lib.session import Session
-from precision_tool.lib.settings import Settings
-from precision_tool.lib.sources.dumps import GoldenFiles, Missing
-from precision_tool.lib.sources.inputs import find_golden
-from precision_tool.lib.sources.kinds import TFDBG, benchmark_kind
-from precision_tool.lib.sources.walk import Stamps, find_benchmark
-from precision_tool.lib.workspace import Workspace
+from precision_tool.lib.view.console import banner
 
 TIME = 1795190660042954
 

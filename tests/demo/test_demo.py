@@ -21,13 +21,17 @@ from builders import graph_op, one_op_tree, text_graph
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_tool.lib.demo import compiled_graphs, dump_writer, faults, folder, generate, layers, network, numerics
+from precision_tool.lib.demo import device as faults
+from precision_tool.lib.demo import dump_writer, generate, network, numerics
+from precision_tool.lib.demo import generate as folder
+from precision_tool.lib.demo import graph_writer as compiled_graphs
+from precision_tool.lib.demo import network as layers
+from precision_tool.lib.demo.device import Machine, Step, Streamed
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, golden_file_name, pack
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.demo.machine import Machine, Step, Streamed
 from precision_tool.lib.errors import OutputError, UsageError
-from precision_tool.lib.formats.proto_text import escape
-from precision_tool.lib.numbers.data_types import BY_CODE
+from precision_tool.lib.io.data_types import BY_CODE
+from precision_tool.lib.io.proto_text import escape
 
 Array = npt.NDArray[Any]
 

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precision_tool.lib.demo import faults
+from precision_tool.lib.demo import device as faults
 from precision_tool.lib.demo.dump_writer import status_payload
-from precision_tool.lib.demo.folder import MARKER
-from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.demo.generate import MARKER, DemoTruth, generate_demo
+from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.model.tensor import Tensor
 
 SEEDS = range(3)

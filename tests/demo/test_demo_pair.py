@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from precision_tool.lib.data import dump_tree as walk
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.dumped_ops import DumpIndex
+from precision_tool.lib.data.fusion_pair import Fusion
+from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.pairing.fusion_pair import Fusion
-from precision_tool.lib.sources import walk
-from precision_tool.lib.sources.dumps import DumpIndex
-from precision_tool.lib.sources.names import flatten
 
 
 @pytest.fixture(scope="module")

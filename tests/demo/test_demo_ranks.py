@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from command_line import tool
 
+from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.demo.ranks import RANK_FAULTS, RanksTruth, data_folders, generate_ranks
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.sources.walk import find_run
 
 RANKS, STEPS = 3, 3
 

@@ -118,15 +118,15 @@ OTHERWISE = {
     "lib/io/local.py": "the one way",
     "lib/io/writing.py": "locks, and what is written",
     "cli.py": "/dev/null, and the log of an internal error that it has just made",
-    "lib/engine/scheduler.py": "what the system tells of the container's processors",
+    "lib/compare/scheduler.py": "what the system tells of the container's processors",
     "lib/extensions.py": "the entry points of installed packages",
     "lib/messages/catalogue.py": "the catalogue of the package",
-    "lib/collect/tfdbg/npy_set.py": "/proc/self/mountinfo",
-    "lib/formats/h5_child.py": "/dev/null, and /proc/self/statm",
-    "lib/collect/passport.py": "what the system tells of its PCI devices",
-    "lib/native/library.py": "the library that it has compiled itself",
-    "lib/report/page.py": "the package's own page",
-    "lib/report/repro.py": "the package's own script, and what is written into a new folder",
+    "lib/training/benchmark_folder.py": "/proc/self/mountinfo",
+    "lib/io/hdf5_child.py": "/dev/null, and /proc/self/statm",
+    "lib/training/passport.py": "what the system tells of its PCI devices",
+    "lib/io/native/library.py": "the library that it has compiled itself",
+    "lib/view/report_page.py": "the package's own page",
+    "lib/view/reproduction.py": "the package's own script, and what is written into a new folder",
 }
 
 

@@ -19,6 +19,9 @@ from range_server import Served, serving
 
 from precision_tool.cli import main
 from precision_tool.lib.api import compare
+from precision_tool.lib.data import tfdbg_folders as tfdbg_runs
+from precision_tool.lib.data.dump_tree import list_folders
+from precision_tool.lib.data.workspace import without_folder
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
@@ -27,9 +30,6 @@ from precision_tool.lib.io.files import read_bytes, store_of
 from precision_tool.lib.io.remote import RemoteStore, error_of, filesystem_of
 from precision_tool.lib.io.stores import Entry, Kind
 from precision_tool.lib.io.urls import path_of
-from precision_tool.lib.sources import tfdbg_runs
-from precision_tool.lib.sources.walk import list_folders
-from precision_tool.lib.workspace import without_folder
 
 fsspec = pytest.importorskip("fsspec")  # in the extra `remote`, which the extra `test` has
 AnyFileSystem: Any = fsspec.AbstractFileSystem

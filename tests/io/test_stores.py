@@ -18,8 +18,6 @@ from precision_tool.lib import extensions
 from precision_tool.lib.api import compare
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
-from precision_tool.lib.formats.npy import NpyWriter, read_npy
-from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.io import files
 from precision_tool.lib.io.files import (
     check_folder,
@@ -33,6 +31,8 @@ from precision_tool.lib.io.files import (
     store_of,
 )
 from precision_tool.lib.io.local import LocalStore
+from precision_tool.lib.io.npy import NpyWriter, read_npy
+from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.stores import Entry, Kind, Store
 from precision_tool.lib.io.urls import path_of
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from precision_tool.lib import messages
+from precision_tool.lib.diagnose.error_shape import Mistake
+from precision_tool.lib.diagnose.study_conclusion import Ground
+from precision_tool.lib.diagnose.verdict_model import Cause, Do, Lack, Proof
 from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.messages import Message, catalogue, language, render, use_language
-from precision_tool.lib.study.conclusion import Ground
-from precision_tool.lib.verdict.model import Cause, Do, Lack, Proof
-from precision_tool.lib.verdict.places import Mistake
 
 PACKAGE = Path(messages.__file__).resolve().parents[2]
 ENGLISH, CHINESE = catalogue.catalogue("en"), catalogue.catalogue("zh")

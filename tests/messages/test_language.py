@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from tiny_network import layers
 
 from precision_tool.lib.messages import Message, language, render
-from precision_tool.lib.present.console import ReportConsole
-from precision_tool.lib.present.text import LabelledLines, plain
+from precision_tool.lib.view.console import ReportConsole
+from precision_tool.lib.view.text import LabelledLines, plain
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
 

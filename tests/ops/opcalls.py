@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.ops.base import Call, Input, OpSpec, Output, Wanted
-from precision_tool.lib.ops.table import find
+from precision_tool.lib.ops.op_table import find
 
 Array = npt.NDArray[Any]
 Given = npt.ArrayLike | Input | None

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from precision_tool.lib.ops.base import NotComputedError
-from precision_tool.lib.present.reasons import reason_words
+from precision_tool.lib.view.verdict_messages import reason_words
 
 
 @contextmanager

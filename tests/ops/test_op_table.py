@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from precision_tool.lib.ops.table import all_types, find
+from precision_tool.lib.ops.op_table import all_types, find
 
 README = Path(__file__).parents[2] / "README.md"
 #: Ops whose results nothing tells.

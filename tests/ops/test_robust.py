@@ -12,8 +12,8 @@ from op_data import Array, shapes
 from opcalls import check
 
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, Wanted, known_types
-from precision_tool.lib.ops.table import find
-from precision_tool.lib.present.reasons import reason_words
+from precision_tool.lib.ops.op_table import find
+from precision_tool.lib.view.verdict_messages import reason_words
 
 #: The modules whose ops are tried; each op some times.
 FAMILIES = (

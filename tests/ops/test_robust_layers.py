@@ -14,7 +14,7 @@ from op_data import Array, tensor
 from opcalls import as_input, call_of, check, results_of, spec_of
 
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, Wanted, known_types
-from precision_tool.lib.ops.table import find
+from precision_tool.lib.ops.op_table import find
 
 FAMILIES = ("batch_norms", "convolution", "losses", "matrix", "norms", "pooling", "recurrent")
 assert find("Conv2D") is not None

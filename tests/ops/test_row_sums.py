@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precision_tool.lib.ops import table
+from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import Call, Input, Wanted
 
 _RANDOM = np.random.default_rng(11)

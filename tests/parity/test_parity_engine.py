@@ -13,9 +13,8 @@ from corner_trees import CornerTree, damages
 from vendor import Vendor, cann, installed
 
 import precision_tool
+from precision_tool.lib.compare.toolkit import Tools, find_toolkit
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.toolkit.finder import find_toolkit
-from precision_tool.lib.toolkit.tools import Tools
 
 # Another program is run again and again: once, with the newest versions of the dependencies, is enough.
 pytestmark = pytest.mark.slow

@@ -14,9 +14,9 @@ from vendor_cells import ALWAYS, CORNERS, TWO_DUMPS, explain, table
 
 import precision_tool
 from precision_tool.lib.api import CompareOptions, CompareResult
+from precision_tool.lib.data.pair_selection import parse_ids, parse_range
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
-from precision_tool.lib.pairing.selection import parse_ids, parse_range
+from precision_tool.lib.io.ge_graph_export import export_graph, json_text
 
 #: A part result inside the softmax of the demo: the vendor passes over it, ours says what it is.
 PART_RESULT = {"loss/Mean_ReduceSumD:input:0", "loss/Mean_ReduceSumD:output:0"}

@@ -12,7 +12,7 @@ from vendor import Vendor
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.formats.opdebug import document_text, read_opdebug
+from precision_tool.lib.io.opdebug import document_text, read_opdebug
 
 # Another program is run again and again: once, with the newest versions of the dependencies, is enough.
 pytestmark = pytest.mark.slow

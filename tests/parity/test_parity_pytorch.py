@@ -13,7 +13,7 @@ from h5_files import GPU, NPU, write_h5
 from vendor import Vendor, cann
 from vendor_cells import METRICS, Array, deviation, formulas, is_near, is_right
 
-from precision_tool.lib.demo.pytorch import PytorchTruth, generate_pytorch
+from precision_tool.lib.demo.pytorch_demo import PytorchTruth, generate_pytorch
 
 # Another program is run again and again: once, with the newest versions of the dependencies, is enough.
 pytestmark = pytest.mark.slow

@@ -118,8 +118,8 @@ class TrainingSide(unittest.TestCase):
     def test_settings_and_workspace(self):
         # type: () -> None
         code = (
-            "from precision_tool.lib.settings import load_settings\n"
-            "from precision_tool.lib.workspace import Workspace\n"
+            "from precision_tool.lib.data.settings import load_settings\n"
+            "from precision_tool.lib.data.workspace import Workspace\n"
             "open('precision_config.py', 'w').write('LIMIT = 7\\n')\n"
             "settings = load_settings({'data': 'elsewhere'}, environment={'PRECISION_TOOL_TF_DUMP_STEP': '0|2-4'})\n"
             "folder = Workspace(settings.data).new_compare_dir()\n"

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli.ascii_signs import SIGNS
+from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.logs import start_log
-from precision_tool.lib.settings import Settings
 
 if TYPE_CHECKING:
     from precision_tool.lib.session import Session
@@ -25,7 +25,7 @@ def run(word: str, argv: Sequence[str], settings: Settings) -> int:
     """Runs one command and returns its exit code; the user's errors are raised."""
     session = _open(settings)
     from precision_tool.lib.cli.command import Output, load_command
-    from precision_tool.lib.present.console import ReportConsole
+    from precision_tool.lib.view.console import ReportConsole
 
     out, err = (ReportConsole(stderr=stderr, width=settings.width, theme=settings.theme) for stderr in (False, True))
     with _ends_cleanly():

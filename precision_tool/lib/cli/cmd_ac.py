@@ -9,8 +9,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.checks.analysis import Analysis, tell_overflow
-from precision_tool.lib.checks.casts import cast_pairs
 from precision_tool.lib.cli.cmd_ac_all import add_study, check_no_study, run_study_command
 from precision_tool.lib.cli.cmd_toolkit import engine_of
 from precision_tool.lib.cli.cmd_vc import compare_sides
@@ -32,21 +30,22 @@ from precision_tool.lib.cli.comparison_options import (
     read_results,
 )
 from precision_tool.lib.cli.comparison_screen import finish, finish_without_benchmark
+from precision_tool.lib.compare.result_csv import write_own_errors
+from precision_tool.lib.compare.result_files import named_result
+from precision_tool.lib.data.workspace import typed_path
+from precision_tool.lib.diagnose.casts import cast_pairs
+from precision_tool.lib.diagnose.run_checks import Analysis, tell_overflow
+from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.model.finding import CheckResult, FindingKind
-from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.results.result_csv import write_own_errors
-from precision_tool.lib.results.result_files import named_result
 from precision_tool.lib.session import Session
-from precision_tool.lib.verdict.stored import newest_verdicts
-from precision_tool.lib.workspace import typed_path
+from precision_tool.lib.view.console import ProgressReport
 
 if TYPE_CHECKING:
-    from precision_tool.lib.checks.comparing import OtherRun
+    from precision_tool.lib.diagnose.comparing import OtherRun
     from precision_tool.lib.diagnose.pipeline import Diagnosis
-    from precision_tool.lib.verdict.since import Since
-    from precision_tool.lib.verdict.stored import StoredVerdict
+    from precision_tool.lib.diagnose.stored_verdict import Since, StoredVerdict
 
 
 def ac_parser(session: Session) -> Parser:
@@ -100,9 +99,9 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     if compares and args.file is not None:
         raise UsageError("-f reads an earlier result: it does not go with -c or the options of a comparison")
     if args.report:  # before the hours that a comparison may take
-        from precision_tool.lib.report.report_material import place_of
+        from precision_tool.lib.view.report_material import place_of
 
-        place_of(session, args.report, *filter(None, (args.left, args.right)))
+        place_of(session.data, args.report, *filter(None, (args.left, args.right)))
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
     lack: NoBenchmarkError | None = None
@@ -118,10 +117,10 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
             lack = error  # the NPU's dump alone tells something too
     else:
         analyses = read_results(session, args.file, args.threshold, "ac -c", noise_floor_of(session, args))
-    from precision_tool.lib.checks.run_checks import all_checks
+    from precision_tool.lib.diagnose.run_checks import all_checks
 
     checks = all_checks(session.data, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
-    from precision_tool.lib.verdict.checked_ops import with_verdicts
+    from precision_tool.lib.diagnose.checked_ops import with_verdicts
 
     diagnoses = _diagnoses(session, args, output, analyses, is_alone=lack is not None)
     analyses = [one.analysis for one in diagnoses if one.analysis is not None]
@@ -129,7 +128,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     op_verdicts = {op.name: op for one in diagnoses if one.kept is not None for op in one.kept.runs[0].ops}
     checks = [with_verdicts(check, op_verdicts) for check in checks]
     if any(one is not None and one.run for one in verdicts):  # its next step says how that run is compared
-        from precision_tool.lib.checks.comparing import forget_second_run
+        from precision_tool.lib.diagnose.comparing import forget_second_run
 
         forget_second_run(session.workspace)
     held = _held_against(earlier, session, args, output, diagnoses)
@@ -153,7 +152,7 @@ def _compare_other(session: Session, args: argparse.Namespace, output: Output) -
     """The run with fusion beside one without it, or the other way round, where no sides were named."""
     if (args.left, args.right, args.graph) != (None, None, None) or engine_of(session, args) == "cann":
         return None
-    from precision_tool.lib.checks.comparing import compare_other_run
+    from precision_tool.lib.diagnose.comparing import compare_other_run
 
     options = replace(measure_options(args), threshold=args.threshold, noise=noise_floor_of(session, args))
     with ProgressReport(output.err, "comparing the other run") as progress:
@@ -171,9 +170,9 @@ def _report(
     if args.report is None:
         return
     from precision_tool.lib.cli.cmd_report import tell_report
-    from precision_tool.lib.report.report_material import make_report
+    from precision_tool.lib.view.report_material import make_report
 
-    path = make_report(session, diagnoses, args.report, graph=args.graph, checks=checks)
+    path = make_report(session.data, diagnoses, args.report, graph=args.graph, checks=checks)
     if not args.json:
         tell_report(path, output)
 
@@ -186,7 +185,7 @@ def _held_against(
     diagnoses: Sequence[Diagnosis],
 ) -> Since | None:
     """What became of an earlier verdict; on the screen only where --since asked for it, else a note names it."""
-    from precision_tool.lib.verdict.since import since
+    from precision_tool.lib.diagnose.stored_verdict import since
 
     held = None if earlier is None else next((since(earlier, one.kept) for one in diagnoses if one.kept), None)
     if args.since is not None or held is None or args.json:
@@ -202,7 +201,7 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
 
     DataNotFoundError where one was asked for and there is none. Without `compares` the newest is today's itself.
     """
-    from precision_tool.lib.verdict.stored import read_verdict, stored_verdicts
+    from precision_tool.lib.diagnose.stored_verdict import read_verdict, stored_verdicts
 
     if args.since is not None and not session.data.kind().has_graph:
         session.data.kind().check_judged("ac: --since")
@@ -239,7 +238,7 @@ def _diagnoses(
     The verdict on an earlier result is read where it is kept; a new one comes with the own errors in its rows and file.
     """
     from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, diagnose_leaf, leaves_alone, leaves_of
-    from precision_tool.lib.verdict.stored import read_beside
+    from precision_tool.lib.diagnose.stored_verdict import read_beside
 
     if not is_alone:
         earlier = [None if one.leaf is not None else read_beside(one.path, one.threshold) for one in analyses]
@@ -260,7 +259,7 @@ def _diagnoses(
 
 def _keep(session: Session, diagnoses: Sequence[Diagnosis]) -> None:
     """Write verdicts beside the results that are of our making; of a dump without a benchmark to a folder of theirs."""
-    from precision_tool.lib.verdict.stored import write_alone, write_verdict
+    from precision_tool.lib.diagnose.stored_verdict import write_alone, write_verdict
 
     time = datetime.now().strftime("%Y%m%d%H%M%S")
     for number, diagnosis in enumerate(diagnoses):

@@ -21,12 +21,12 @@ from precision_tool.lib.cli.command import (
 )
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.urls import is_remote
-from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.session import Session
+from precision_tool.lib.view.console import ProgressReport
 
 if TYPE_CHECKING:
-    from precision_tool.lib.study.redump import Redump
-    from precision_tool.lib.study.study import Study
+    from precision_tool.lib.diagnose.redump import Redump
+    from precision_tool.lib.diagnose.study import Study
 
 #: Seconds between two looks for new steps.
 _LOOK = 30
@@ -101,9 +101,8 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
         raise UsageError(
             "ac: --since does not go with --all", "`ac -c --since -lt FOLDER` holds one dump against before"
         )
-    from precision_tool.lib.study.plan import Judging
-    from precision_tool.lib.study.preparing import StudyOptions
-    from precision_tool.lib.study.redump import parse_bytes
+    from precision_tool.lib.diagnose.redump import parse_bytes
+    from precision_tool.lib.diagnose.study_plan import Judging, StudyOptions
 
     budget = parse_bytes(args.budget or _BUDGET)
     page = _page(session, args)
@@ -139,10 +138,10 @@ def _page(session: Session, args: argparse.Namespace) -> str:
     """Where the report goes; "" where none was asked for."""
     if args.report is None:
         return ""
-    from precision_tool.lib.report.report_material import place_of
+    from precision_tool.lib.view.report_material import place_of
 
     path = args.report or str(session.workspace.output_dir("study") / _REPORT)
-    return place_of(session, path, *filter(None, (args.left, args.right)))
+    return place_of(session.data, path, *filter(None, (args.left, args.right)))
 
 
 def _tell(session: Session, args: argparse.Namespace, output: Output, study: Study, budget: int, page: str) -> None:
@@ -153,7 +152,7 @@ def _tell(session: Session, args: argparse.Namespace, output: Output, study: Stu
     redump, written = _redump(session, study, budget)
     tell_notes(session, output)
     if page:
-        from precision_tool.lib.report.study_report import write_study
+        from precision_tool.lib.view.study_report import write_study
 
         write_study(page, study)
     if args.json:
@@ -169,15 +168,15 @@ def _tell(session: Session, args: argparse.Namespace, output: Output, study: Stu
 
         tell_report(page, output)
     if study.statistics is not None:
-        from precision_tool.lib.present.statistics import statistics_block
+        from precision_tool.lib.view.study_screen import statistics_block
 
         output.out.print(statistics_block(study.statistics, redump, written))
 
 
 def _redump(session: Session, study: Study, budget: int) -> tuple[Redump | None, str]:
     """What to dump whole next, and the file with the settings for it; None if no statistics ask for it."""
+    from precision_tool.lib.diagnose.redump import plan_redump
     from precision_tool.lib.io.files import atomic_text
-    from precision_tool.lib.study.redump import plan_redump
 
     redump = None if study.statistics is None else plan_redump(study.statistics, budget, study.names)
     if redump is None or not redump.layers:
@@ -189,7 +188,7 @@ def _redump(session: Session, study: Study, budget: int) -> tuple[Redump | None,
 
 
 def _show(study: Study, output: Output, command: str, named: Sequence[str] | None) -> None:
-    from precision_tool.lib.present.study import HeatMapView, study_block, table_line
+    from precision_tool.lib.view.study_screen import HeatMapView, study_block, table_line
 
     for heat in study.maps:
         output.out.print(HeatMapView(heat))

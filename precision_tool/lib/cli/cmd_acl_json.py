@@ -5,7 +5,10 @@ import os
 import sys
 
 from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line
-from precision_tool.lib.collect.acl_json import (
+from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.errors import FormatError, UsageError
+from precision_tool.lib.training.acl_json import (
     DEFAULT_DUMP_PATH,
     FILE_NAME,
     MODES,
@@ -14,9 +17,6 @@ from precision_tool.lib.collect.acl_json import (
     check_acl_json,
     write_acl_json,
 )
-from precision_tool.lib.errors import FormatError, UsageError
-from precision_tool.lib.settings import Settings
-from precision_tool.lib.workspace import Workspace
 
 #: What each mode dumps, in words.
 _MODE_WORDS = {"all": "inputs and outputs", "input": "inputs", "output": "outputs"}

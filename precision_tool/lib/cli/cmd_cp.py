@@ -24,17 +24,15 @@ from precision_tool.lib.cli.tensor_names import (
     TENSOR_HELP,
     look_up,
 )
-from precision_tool.lib.engine.blocks import NO_MEMORY
-from precision_tool.lib.engine.elements import compare_elements
+from precision_tool.lib.compare.element_errors import compare_elements
+from precision_tool.lib.compare.exports import write_elements
+from precision_tool.lib.compare.named_tensors import pair_up, split_slot
+from precision_tool.lib.compare.scheduler import Resources
+from precision_tool.lib.compare.tensor_reader import NO_MEMORY
+from precision_tool.lib.data.dump_names import shortened
 from precision_tool.lib.errors import FormatError, UsageError
-from precision_tool.lib.inspect.exports import write_elements
-from precision_tool.lib.inspect.named_tensors import (
-    pair_up,
-    split_slot,
-)
-from precision_tool.lib.present import tensors as report
 from precision_tool.lib.session import Session
-from precision_tool.lib.sources.names import shortened
+from precision_tool.lib.view import tensors_screen as report
 
 
 def _cp_parser(session: Session) -> Parser:
@@ -108,7 +106,7 @@ def _run_cp(session: Session, args: argparse.Namespace, output: Output) -> int:
     try:
         with progress_of(output, "comparing", pair.npu, pair.golden) as progress:
             detail = compare_elements(
-                pair, atol=args.atol, rtol=args.rtol, shown=args.shown, workers=args.workers, progress=progress
+                pair, Resources(args.workers, progress=progress), atol=args.atol, rtol=args.rtol, shown=args.shown
             )
     except MemoryError:
         raise FormatError.of(npu.path, f"{NO_MEMORY}", "free some, or try fewer workers (--workers 1)") from None

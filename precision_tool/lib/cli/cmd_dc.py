@@ -29,20 +29,16 @@ from precision_tool.lib.cli.tensor_names import (
     one_name,
     sources_below,
 )
-from precision_tool.lib.engine.scheduler import Resources, WorkStoppedError
+from precision_tool.lib.compare.convert import Decoded, Source, convert_files
+from precision_tool.lib.compare.named_tensors import split_slot
+from precision_tool.lib.compare.scheduler import Resources, WorkStoppedError
+from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
-from precision_tool.lib.inspect.convert import (
-    Decoded,
-    Source,
-    convert_files,
-)
-from precision_tool.lib.inspect.named_tensors import split_slot
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, real_path
-from precision_tool.lib.numbers.layouts import known_layouts
-from precision_tool.lib.present import tensors as report
-from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.session import Session
-from precision_tool.lib.workspace import lies_in
+from precision_tool.lib.view import tensors_screen as report
+from precision_tool.lib.view.console import ProgressReport
 
 #: The file that names what could not be decoded; the vendor's tool writes one of this name.
 FAILED_LIST = "convert_failed_file_list.txt"

@@ -10,13 +10,13 @@ from shlex import quote
 
 from precision_tool.lib.cli.arguments import program
 from precision_tool.lib.cli.command import DONE, Command, Output, Parser, count, load_command
-from precision_tool.lib.demo.faults import FAULTS
+from precision_tool.lib.demo.device import FAULTS
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.demo.pytorch import generate_pytorch
+from precision_tool.lib.demo.pytorch_demo import generate_pytorch
 from precision_tool.lib.demo.ranks import BENCHMARKS, RANK_FAULTS, RanksTruth, generate_ranks
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.present.text import byte_size, plain
 from precision_tool.lib.session import Session
+from precision_tool.lib.view.text import byte_size, plain
 
 #: The commands that find what `ac -c` alone does not.
 _MORE = {

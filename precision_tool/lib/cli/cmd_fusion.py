@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from precision_tool.lib.checks.run_checks import fusion_graphs
 from precision_tool.lib.cli.cmd_fusion_bisect import bisect
 from precision_tool.lib.cli.cmd_fusion_blame import blame
 from precision_tool.lib.cli.cmd_fusion_switches import all_off, note_bisected, reset, show, switch
@@ -24,12 +23,13 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.cli.switch_files import find_switch_file
-from precision_tool.lib.collect.fusion_files import FILE_VARIABLE
+from precision_tool.lib.diagnose.run_checks import fusion_graphs
 from precision_tool.lib.errors import PrecisionToolError, UsageError
-from precision_tool.lib.formats.fusion_passes import SECTIONS
-from precision_tool.lib.formats.fusion_switch import Switches
-from precision_tool.lib.present import fusion as report
+from precision_tool.lib.io.fusion_passes import SECTIONS
+from precision_tool.lib.io.fusion_switch import Switches
 from precision_tool.lib.session import Session
+from precision_tool.lib.training.fusion_files import FILE_VARIABLE
+from precision_tool.lib.view import fusion_screen as report
 
 _ACTIONS = ("list", "show", "off", "on", "all-off", "reset", "blame", "bisect")
 

@@ -6,7 +6,6 @@ import argparse
 import shlex
 from collections.abc import Mapping
 
-from precision_tool.lib.checks.fusion_bisect import Bisection, Outcome, bisect_passes
 from precision_tool.lib.cli.bisect_runner import BisectRun, Try, check_edit
 from precision_tool.lib.cli.cmd_fusion_blame import write_off
 from precision_tool.lib.cli.cmd_fusion_switches import (
@@ -19,13 +18,14 @@ from precision_tool.lib.cli.cmd_fusion_switches import (
     seen_passes,
 )
 from precision_tool.lib.cli.command import DONE, FOUND, Output, tell_notes
+from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome, bisect_passes
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
-from precision_tool.lib.formats.fusion_switch import text_to_write
 from precision_tool.lib.io.files import real_path
-from precision_tool.lib.present import fusion as report
-from precision_tool.lib.present.text import counted, plain
+from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
+from precision_tool.lib.io.fusion_switch import text_to_write
 from precision_tool.lib.session import Session
+from precision_tool.lib.view import fusion_screen as report
+from precision_tool.lib.view.text import counted, plain
 
 
 def bisect(session: Session, args: argparse.Namespace, output: Output) -> int:

@@ -6,25 +6,24 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
-from precision_tool.lib.checks.comparing import compare, fusion_pair
 from precision_tool.lib.cli.cmd_fusion_switches import edit, files_asked_for, sections_of, seen_passes
 from precision_tool.lib.cli.command import DONE, FOUND, Output, collect_again, resources_of, spaced, tell_notes
 from precision_tool.lib.cli.switch_files import script_lines
 from precision_tool.lib.compare.folders import CompareOptions
+from precision_tool.lib.compare.result_files import BLAME_PREFIX
+from precision_tool.lib.data.dump_tree import nothing_below
+from precision_tool.lib.data.fusion_pair import Fusion
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.comparing import compare, fusion_pair
+from precision_tool.lib.diagnose.fusion_blame import Blame, Verdict, blame_compared
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.io.files import is_folder, list_folder
+from precision_tool.lib.io.fusion_switch import Switches
 from precision_tool.lib.model.run import Run
-from precision_tool.lib.pairing.fusion_pair import Fusion
-from precision_tool.lib.present import fusion as report
-from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.text import plain
-from precision_tool.lib.results.result_files import BLAME_PREFIX
 from precision_tool.lib.session import Session
-from precision_tool.lib.sources.walk import nothing_below
-from precision_tool.lib.verdict.blame import blame_compared
-from precision_tool.lib.verdict.blamed import Blame, Verdict
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.view import fusion_screen as report
+from precision_tool.lib.view.console import ProgressReport
+from precision_tool.lib.view.text import plain
 
 
 def blame(session: Session, args: argparse.Namespace, output: Output) -> int:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from precision_tool.lib.checks.run_checks import fusion_graphs
 from precision_tool.lib.cli.bisect_runner import bisected, check_edit, edit_alone
 from precision_tool.lib.cli.command import (
     DONE,
@@ -20,14 +19,15 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.cli.switch_files import LAST, SwitchFile, find_switch_file, script_lines
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.run_checks import fusion_graphs
 from precision_tool.lib.errors import PrecisionToolError, UsageError
-from precision_tool.lib.formats.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
-from precision_tool.lib.formats.fusion_switch import ALL, Switches, read_switches
 from precision_tool.lib.io.files import exists, real_path
-from precision_tool.lib.present import fusion as report
-from precision_tool.lib.present.text import json_text, plain
+from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
+from precision_tool.lib.io.fusion_switch import ALL, Switches, read_switches
 from precision_tool.lib.session import Session
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.view import fusion_screen as report
+from precision_tool.lib.view.text import json_text, plain
 
 #: Where bisections keep their state, below the results.
 BISECT_FOLDER = "fusion_bisect"

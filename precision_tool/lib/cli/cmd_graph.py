@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from precision_tool.lib.checks.graph_diff import diff_graphs
-from precision_tool.lib.checks.similarity import compare_graphs
 from precision_tool.lib.cli.command import (
     DONE,
     Command,
@@ -18,11 +16,12 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.cli.switch_files import find_switch_file
+from precision_tool.lib.data.graph_catalog import RunGraph
+from precision_tool.lib.diagnose.graph_diff import compare_graphs, diff_graphs
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.fusion_switch import Switches
-from precision_tool.lib.graph.catalog import RunGraph
-from precision_tool.lib.present import fusion as report
+from precision_tool.lib.io.fusion_switch import Switches
 from precision_tool.lib.session import Session
+from precision_tool.lib.view import fusion_screen as report
 
 
 def _parser(session: Session) -> Parser:

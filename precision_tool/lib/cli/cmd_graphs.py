@@ -17,10 +17,10 @@ from precision_tool.lib.cli.command import (
     spaced,
     tell_notes,
 )
-from precision_tool.lib.data.graph_files import search_graphs, survey_graphs
+from precision_tool.lib.compare.data_folder import search_graphs, survey_graphs
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.present import graphs as report
 from precision_tool.lib.session import Session
+from precision_tool.lib.view import graphs_screen as report
 
 _AUTO = "auto"
 

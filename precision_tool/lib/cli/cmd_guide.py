@@ -6,7 +6,7 @@ import pydoc
 import sys
 
 from precision_tool.lib.cli.arguments import Parser, PlainCommand
-from precision_tool.lib.settings import Settings
+from precision_tool.lib.data.settings import Settings
 
 PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "GUIDE.md")
 

@@ -17,13 +17,13 @@ from precision_tool.lib.cli.command import (
     completes,
     tell_notes,
 )
+from precision_tool.lib.data.pytorch_pairing import H5Hit
+from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.formats.h5 import copy_ops
 from precision_tool.lib.io.files import size_of
-from precision_tool.lib.pairing.pytorch_ops import H5Hit
-from precision_tool.lib.present.text import byte_size, counted, json_text, plain
+from precision_tool.lib.io.hdf5 import copy_ops
 from precision_tool.lib.session import Session
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.view.text import byte_size, counted, json_text, plain
 
 
 def _copy_parser(session: Session) -> Parser:

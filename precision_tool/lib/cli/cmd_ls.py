@@ -23,19 +23,18 @@ from precision_tool.lib.cli.command import (
     spaced,
     tell_notes,
 )
+from precision_tool.lib.data.dump_names import flatten, op_number
+from precision_tool.lib.data.graph_catalog import RunGraph, where_of
+from precision_tool.lib.data.pair_listing import DumpListing, OpFilter, list_dumps, list_ops
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, op_verdicts
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.graph.catalog import RunGraph
-from precision_tool.lib.graph.lookup import where_of
-from precision_tool.lib.pairing.listing import DumpListing, OpFilter, list_dumps, list_ops
-from precision_tool.lib.present import ops as report
 from precision_tool.lib.session import Session
-from precision_tool.lib.sources.names import flatten, op_number
-from precision_tool.lib.verdict.stored import newest_verdicts, op_verdicts
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.view import ops_screen as report
 
 # What shows PyTorch dumps takes long to load, and most data has none.
 if TYPE_CHECKING:
-    from precision_tool.lib.pairing.pytorch_ops import H5Listing
+    from precision_tool.lib.data.pytorch_pairing import H5Listing
 
 #: Rows that are shown where nothing else is asked for.
 _LIMIT = 50
@@ -143,7 +142,7 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
 def _where_judged(whole: Session, placed: Session) -> str:
     """What to do where no verdict is kept: a study may have judged the step and rank already."""
     if placed is not whole:
-        from precision_tool.lib.study.places import study_rows
+        from precision_tool.lib.diagnose.study import study_rows
 
         with suppress(DataNotFoundError):
             study_rows(whole.workspace, whole.place()[0], whole.settings.threshold)
@@ -189,7 +188,7 @@ def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, ou
     listings, h5_listings = _dumps(session, name, args.type)
     tell_notes(session, output)
     if h5_listings:
-        from precision_tool.lib.present.pytorch import listings_json, value_listing
+        from precision_tool.lib.view.pytorch_screen import listings_json, value_listing
     if args.json:
         h5_dumps = listings_json(h5_listings, args.limit or 0, {}) if h5_listings else ()
         output.out.file.write(report.dumps_json(listings, args.limit or 0, h5_dumps) + "\n")

@@ -19,17 +19,17 @@ from precision_tool.lib.cli.command import (
     completes,
     count,
 )
-from precision_tool.lib.graph.lookup import FoundOp
-from precision_tool.lib.graph.neighbourhood import Wiring, connections, neighbourhood
-from precision_tool.lib.inspect.op_tensors import compare_op
-from precision_tool.lib.model.judged import Examined, JudgedOp
-from precision_tool.lib.present import op as report
-from precision_tool.lib.present.op_json import to_json
-from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.text import plain, shown_reason
+from precision_tool.lib.compare.named_tensors import compare_op
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.graph_catalog import FoundOp
+from precision_tool.lib.data.neighbourhood import Wiring, connections, neighbourhood
+from precision_tool.lib.diagnose.stored_verdict import op_verdicts
+from precision_tool.lib.model.op_verdict import Examined, JudgedOp
 from precision_tool.lib.session import Session
-from precision_tool.lib.sources.names import flatten
-from precision_tool.lib.verdict.stored import op_verdicts
+from precision_tool.lib.view import op_screen as report
+from precision_tool.lib.view.console import ProgressReport
+from precision_tool.lib.view.op_screen import to_json
+from precision_tool.lib.view.text import plain, shown_reason
 
 #: Steps around an op that are drawn at most.
 _MOST_STEPS = 100
@@ -116,7 +116,7 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
     with ProgressReport(output.err, "reading") as progress:
         rows = compare_op(hit.op, pairs, session.settings.workers, progress)
     run = hit.run
-    from precision_tool.lib.verdict.examine import examine_in
+    from precision_tool.lib.diagnose.checked_ops import examine_in
 
     examined = examine_in(session.data, run, hit.op)
     not_dumped = ""
@@ -162,7 +162,7 @@ def _draw(
     wirings: Mapping[int, Wiring],
 ) -> list[str]:
     """Draws the op's neighbourhood in every graph; the paths of the files."""
-    from precision_tool.lib.present import drawing  # the one user of graphviz
+    from precision_tool.lib.view import drawing
 
     folder = args.folder or str(session.workspace.output_dir("op_graph"))
     files: dict[str, None] = {}

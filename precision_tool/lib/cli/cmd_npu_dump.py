@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Sequence
 
 from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line, run_in_shell, training_environment
-from precision_tool.lib.collect import actions
+from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.settings import Settings
-from precision_tool.lib.workspace import Workspace
+from precision_tool.lib.training import switches as actions
 
 DONE = 0
 

@@ -2,8 +2,8 @@
 
 from precision_tool.lib.cli.arguments import PlainCommand
 from precision_tool.lib.cli.cmd_npu_dump import flagged_parser, run_flagged
-from precision_tool.lib.collect import actions
-from precision_tool.lib.workspace import Workspace
+from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.training import switches as actions
 
 COMMAND = PlainCommand(
     lambda: flagged_parser("npu_overflow", "overflow detection"),

@@ -7,8 +7,6 @@ import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
-from precision_tool.lib.checks.overflow_advice import Advice, advise, black_list
-from precision_tool.lib.checks.overflow_search import statuses_asked_for
 from precision_tool.lib.cli.cmd_toolkit import add_engine, engine_of, overflow_by_toolkit, show_overflow
 from precision_tool.lib.cli.command import (
     DONE,
@@ -25,20 +23,22 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.cli.switch_files import helper_lines, option_lines
-from precision_tool.lib.collect.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
-from precision_tool.lib.engine.scheduler import Resources
+from precision_tool.lib.compare.scheduler import Resources
+from precision_tool.lib.data.settings import load_settings
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.checked_ops import recompute_overflow
+from precision_tool.lib.diagnose.overflow import statuses_asked_for
+from precision_tool.lib.diagnose.overflow_advice import Advice, advise, black_list
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.io.writing import why_no_file
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.present import overflow as report
-from precision_tool.lib.present.fusion import script_block
-from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
-from precision_tool.lib.settings import load_settings
-from precision_tool.lib.verdict.checked_ops import recompute_overflow
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.training.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
+from precision_tool.lib.view import overflow_screen as report
+from precision_tool.lib.view.console import ProgressReport
+from precision_tool.lib.view.fusion_screen import script_block
+from precision_tool.lib.view.text import plain
 
 #: Stands for the usual place of the list.
 _DEFAULT = ""

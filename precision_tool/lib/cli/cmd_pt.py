@@ -29,18 +29,18 @@ from precision_tool.lib.cli.tensor_names import (
     look_up,
     one_name,
 )
+from precision_tool.lib.compare.exports import write_text
+from precision_tool.lib.compare.named_tensors import NamedTensor, View, split_slot, views_of
+from precision_tool.lib.data.dump_names import file_part, shortened
+from precision_tool.lib.data.kinds import NPY
+from precision_tool.lib.data.settings import MOST_PRINTED
+from precision_tool.lib.data.workspace import path_below
 from precision_tool.lib.errors import FormatError, UsageError
-from precision_tool.lib.inspect.exports import write_text
-from precision_tool.lib.inspect.named_tensors import NamedTensor, View, split_slot, views_of
 from precision_tool.lib.io.files import real_path
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
-from precision_tool.lib.present import tensors as report
-from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.session import Session
-from precision_tool.lib.settings import MOST_PRINTED
-from precision_tool.lib.sources.kinds import NPY
-from precision_tool.lib.sources.names import file_part, shortened
-from precision_tool.lib.workspace import path_below
+from precision_tool.lib.view import tensors_screen as report
+from precision_tool.lib.view.console import ProgressReport
 
 #: Lines of a histogram.
 _BINS = 12

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from math import isfinite
 
-from precision_tool.lib.checks.random_errors import RandomReport, State
 from precision_tool.lib.cli.command import (
     DONE,
     FOUND,
@@ -23,15 +22,16 @@ from precision_tool.lib.cli.command import (
     resources_of,
     tell_notes,
 )
-from precision_tool.lib.present import random_errors as report
-from precision_tool.lib.present.passports import passport_lines
-from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.text import plain
-from precision_tool.lib.present.whole import Heading
-from precision_tool.lib.results.noise import FOLDER, Noise, noise_path, write_noise
+from precision_tool.lib.compare.noise import FOLDER, Noise, noise_path, write_noise
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.checked_ops import recompute_random
+from precision_tool.lib.diagnose.random_errors import RandomReport, State
 from precision_tool.lib.session import Session
-from precision_tool.lib.verdict.checked_ops import recompute_random
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.view import random_screen as report
+from precision_tool.lib.view.console import ProgressReport
+from precision_tool.lib.view.findings import passport_lines
+from precision_tool.lib.view.tables import Heading
+from precision_tool.lib.view.text import plain
 
 
 def _parser(session: Session) -> Parser:

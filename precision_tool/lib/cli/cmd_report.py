@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import posixpath
 
-from precision_tool.lib.checks.comparing import read_results
 from precision_tool.lib.cli.command import (
     DONE,
     Command,
@@ -15,13 +14,14 @@ from precision_tool.lib.cli.command import (
     add_graph,
     completes,
 )
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.comparing import read_results
 from precision_tool.lib.diagnose.pipeline import Diagnosis
+from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, read_beside, read_verdict
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.files import folder_exists
-from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
-from precision_tool.lib.verdict.stored import newest_verdicts, read_beside, read_verdict
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.view.text import plain
 
 
 def _parser(session: Session) -> Parser:
@@ -49,18 +49,18 @@ def _parser(session: Session) -> Parser:
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    from precision_tool.lib.report.report_material import export_graphs, make_report
+    from precision_tool.lib.view.report_material import export_graphs, make_report
 
     if args.exchange is not None and args.output:
         raise UsageError("report: --model-explorer writes no report", "leave -o out, or make both one after the other")
     diagnoses = _diagnoses(session, args.result)
     if args.exchange is not None:
-        for path in export_graphs(session, diagnoses, args.exchange, graph=args.graph):
+        for path in export_graphs(session.data, diagnoses, args.exchange, graph=args.graph):
             output.out.print(plain(f"model-explorer: {shown_path(path)}"), soft_wrap=True)
         return DONE
     folder = posixpath.dirname(posixpath.expanduser(args.output))
     is_new = bool(folder) and not folder_exists(folder)
-    path = make_report(session, diagnoses, args.output, graph=args.graph)
+    path = make_report(session.data, diagnoses, args.output, graph=args.graph)
     if is_new:
         output.out.print(plain(f"made the folder {shown_path(folder)}"), soft_wrap=True)
     tell_report(path, output)

@@ -15,13 +15,13 @@ from precision_tool.lib.cli.command import (
     add_place,
     completes,
 )
+from precision_tool.lib.data.dump_names import file_part, flatten, shortened
+from precision_tool.lib.data.workspace import shown_path, typed_path
+from precision_tool.lib.diagnose.checked_ops import references_of
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.present.reasons import reason_words
-from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
-from precision_tool.lib.sources.names import file_part, flatten, shortened
-from precision_tool.lib.verdict.examine import references_of
-from precision_tool.lib.workspace import shown_path, typed_path
+from precision_tool.lib.view.text import plain
+from precision_tool.lib.view.verdict_messages import reason_words
 
 #: Bytes of a folder's name.
 _LONGEST = 120
@@ -45,7 +45,7 @@ def _parser(session: Session) -> Parser:
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    from precision_tool.lib.report.reproduction import reproduction, write_repro
+    from precision_tool.lib.view.reproduction import reproduction, write_repro
 
     session = session.at(args.step, args.rank)
     hits = session.find_ops(args.name, args.graph)

@@ -19,20 +19,20 @@ from precision_tool.lib.cli.command import (
     add_json,
     tell_notes,
 )
+from precision_tool.lib.compare.result_files import TOOLKIT_PREFIX
+from precision_tool.lib.data.overflow_files import DECODED_FOLDER, StatusFile
+from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.files import open_text
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.present.text import plain
-from precision_tool.lib.results.result_files import TOOLKIT_PREFIX
 from precision_tool.lib.session import Session
-from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.view.text import plain
 
 if TYPE_CHECKING:
-    from precision_tool.lib.checks.analysis import Analysis
-    from precision_tool.lib.inspect.convert import Decoded, Source
-    from precision_tool.lib.toolkit.tools import Produced
+    from precision_tool.lib.compare.convert import Decoded, Source
+    from precision_tool.lib.compare.toolkit import Produced
+    from precision_tool.lib.diagnose.run_checks import Analysis
 
 
 #: What rows say that native could not read, and that the toolkit is asked for.
@@ -175,7 +175,7 @@ def _toolkit_parser(session: Session) -> Parser:
 
 
 def _run_toolkit(session: Session, args: argparse.Namespace, output: Output) -> int:
-    from precision_tool.lib.present import toolkit as report  # no other command here needs it
+    from precision_tool.lib.view import toolkit_screen as report
 
     found = session.toolkit()
     python = session.settings.python or sys.executable

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Sequence
 
 from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line
-from precision_tool.lib.collect import actions, replay
-from precision_tool.lib.collect.packages import MissingPackageError, require_npu_bridge
-from precision_tool.lib.settings import Settings
-from precision_tool.lib.workspace import Workspace
+from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.training import replay
+from precision_tool.lib.training import switches as actions
+from precision_tool.lib.training.packages import MissingPackageError, require_npu_bridge
 
 DONE = 0
 

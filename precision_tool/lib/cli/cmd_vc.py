@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.cli.cmd_toolkit import ask_toolkit, engine_of
 from precision_tool.lib.cli.command import (
     Command,
@@ -25,14 +24,15 @@ from precision_tool.lib.cli.comparison_options import (
     noise_floor_of,
 )
 from precision_tool.lib.cli.comparison_screen import finish, finish_mapping
+from precision_tool.lib.compare.columns import METRIC_COLUMNS, parse_metrics
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
+from precision_tool.lib.data.kinds import kind_at
+from precision_tool.lib.data.pair_selection import OpNames, Selection, parse_ids, parse_range
+from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.io.local import shared_open_files
-from precision_tool.lib.pairing.selection import OpNames, Selection, parse_ids, parse_range
-from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.results.columns import METRIC_COLUMNS, parse_metrics
 from precision_tool.lib.session import Session
-from precision_tool.lib.sources.kinds import kind_at
+from precision_tool.lib.view.console import ProgressReport
 
 #: Rows of the tables of the worst elements, unless --top says otherwise, and at most (the vendor's figures).
 TOP, MOST_TOP = 20, 10000
@@ -174,7 +174,7 @@ def compare_sides(
     session: Session, args: argparse.Namespace, output: Output, options: CompareOptions = DEFAULT_OPTIONS
 ) -> list[Analysis]:
     """Compare the two sides that were asked for, by the engine that was asked for."""
-    from precision_tool.lib.checks.comparing import compare, compare_by_toolkit, fusion_pair
+    from precision_tool.lib.diagnose.comparing import compare, compare_by_toolkit, fusion_pair
 
     left, right = args.left, args.right
     if options.other_graph is not None and left is None and right is None:

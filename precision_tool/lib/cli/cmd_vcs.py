@@ -43,7 +43,7 @@ def vcs_parser(session: Session) -> Parser:
 
 def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.file is None and session.at(args.step, args.rank) is not session:
-        from precision_tool.lib.study.places import study_rows
+        from precision_tool.lib.diagnose.study import study_rows
 
         return finish(session, args, output, study_rows(session.workspace, session.place()[0], args.threshold))
     noise = noise_floor_of(session, args)

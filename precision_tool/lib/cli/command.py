@@ -18,19 +18,19 @@ from rich.text import Text
 from precision_tool.lib.cli.arguments import Parser as Parser
 from precision_tool.lib.cli.arguments import PlainCommand, program
 from precision_tool.lib.cli.words import find_word
+from precision_tool.lib.data.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.extensions import take_notes
 from precision_tool.lib.io import urls
-from precision_tool.lib.present.text import plain, shown_reason
 from precision_tool.lib.session import ALL, Session
-from precision_tool.lib.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS
+from precision_tool.lib.view.text import plain, shown_reason
 
 if TYPE_CHECKING:  # the words of verdicts are loaded when one is shown
-    from precision_tool.lib.engine.cluster import ClusterExecutor
-    from precision_tool.lib.engine.scheduler import Progress, Resources
-    from precision_tool.lib.present.verdict import NextSteps
-    from precision_tool.lib.verdict.model import ToldStep
-    from precision_tool.lib.verdict.stored import newest_verdicts
+    from precision_tool.lib.compare.cluster import ClusterExecutor
+    from precision_tool.lib.compare.scheduler import Progress, Resources
+    from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
+    from precision_tool.lib.diagnose.verdict_model import ToldStep
+    from precision_tool.lib.view.verdict_screen import NextSteps
 
 DONE, FOUND = 0, 1
 #: What options are added to: a parser, or a group of one, which the help shows under a heading.
@@ -213,7 +213,7 @@ def cluster_of(args: argparse.Namespace) -> Iterator[ClusterExecutor | None]:
             raise UsageError("--worker-for only goes with --cluster", "name the cluster with --cluster tcp://HOST:PORT")
         yield None
         return
-    from precision_tool.lib.engine.cluster import open_cluster, parse_place
+    from precision_tool.lib.compare.cluster import open_cluster, parse_place
 
     places = [parse_place(text) for text in args.worker_for or ()]
     with open_cluster(args.cluster, places) as executor:
@@ -227,7 +227,7 @@ def resources_of(
     progress: Progress | None = None,
 ) -> Resources:
     """Return who shares the work of a command: the cluster, or the workers that its options or the settings say."""
-    from precision_tool.lib.engine.scheduler import Resources
+    from precision_tool.lib.compare.scheduler import Resources
 
     workers = session.settings.workers if args.workers is None else args.workers
     return Resources(workers if executor is None else executor.workers, executor, progress)
@@ -264,8 +264,8 @@ def spaced(parts: Sequence[Sequence[RenderableType]]) -> list[RenderableType]:
 
 def collect_again(session: Session, output: Output, before: Sequence[ToldStep] = ()) -> NextSteps:
     """To see whether it helped: held against an earlier verdict, if one named a culprit. `before` is done first."""
-    from precision_tool.lib.present.verdict import NextSteps
-    from precision_tool.lib.verdict.model import ToldStep
+    from precision_tool.lib.diagnose.verdict_model import ToldStep
+    from precision_tool.lib.view.verdict_screen import NextSteps
 
     has_earlier = any(one.verdict["culprit"] is not None for one in newest_verdicts(session.workspace))
     line = "ac -c --since" if has_earlier else "ac -c"

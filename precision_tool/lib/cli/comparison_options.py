@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.cli.cmd_toolkit import add_engine
 from precision_tool.lib.cli.command import (
     Completion,
@@ -19,12 +18,13 @@ from precision_tool.lib.cli.command import (
     cosine,
     count,
 )
+from precision_tool.lib.compare.columns import columns_of
+from precision_tool.lib.compare.custom_metrics import load_metrics
 from precision_tool.lib.compare.folders import CompareOptions
-from precision_tool.lib.compare.result_source import newer_than
-from precision_tool.lib.engine.custom_metrics import load_metrics
+from precision_tool.lib.compare.noise import NoiseFloor, find_noise, read_noise
+from precision_tool.lib.compare.result_files import newer_than
+from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.model.table import ColumnChoice
-from precision_tool.lib.results.columns import columns_of
-from precision_tool.lib.results.noise import NoiseFloor, find_noise, read_noise
 from precision_tool.lib.session import Session
 
 
@@ -103,7 +103,7 @@ def read_results(
     session: Session, path: str | None, threshold: float, again: str, noise: NoiseFloor | None
 ) -> list[Analysis]:
     """Earlier results, with a note where what was compared has changed since; `again` compares it."""
-    from precision_tool.lib.checks.comparing import read_results as read
+    from precision_tool.lib.diagnose.comparing import read_results as read
 
     analyses = read(session.data, path, threshold, noise)
     sources = [(analysis.path, analysis.source) for analysis in analyses if analysis.source is not None]

@@ -10,24 +10,24 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.checks.analysis import Analysis
 from precision_tool.lib.cli.command import DONE, FOUND, Output, tell_notes
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.present import compare as report
-from precision_tool.lib.present.checks import check_line, check_panel
-from precision_tool.lib.present.text import plain
-from precision_tool.lib.present.whole import Heading
 from precision_tool.lib.session import Session
-from precision_tool.lib.workspace import shown_path
+from precision_tool.lib.view import compare_screen as report
+from precision_tool.lib.view.compare_screen import check_line, check_panel
+from precision_tool.lib.view.tables import Heading
+from precision_tool.lib.view.text import plain
 
 if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
     from rich.text import Text
 
-    from precision_tool.lib.checks.comparing import OtherRun
-    from precision_tool.lib.verdict.model import Verdict
-    from precision_tool.lib.verdict.since import Since
+    from precision_tool.lib.diagnose.comparing import OtherRun
+    from precision_tool.lib.diagnose.stored_verdict import Since
+    from precision_tool.lib.diagnose.verdict_model import Verdict
 
 #: Findings of a comparison that no verdict replaces.
 _ALWAYS_TOLD = (FindingKind.UNREADABLE, FindingKind.NOTHING_COMPARED)
@@ -51,8 +51,8 @@ def _show_next_alone(session: Session, analysis: Analysis, output: Output) -> No
     faulty = [one for one in analysis.findings if one.kind is FindingKind.FIRST_FAULTY_OP]
     if analysis.has_graph or not faulty or analysis.leaf is None:
         return
-    from precision_tool.lib.present.verdict import NextSteps
-    from precision_tool.lib.verdict.model import ToldStep
+    from precision_tool.lib.diagnose.verdict_model import ToldStep
+    from precision_tool.lib.view.verdict_screen import NextSteps
 
     name = faulty[0].op_name
     copying = shlex.join(["h5copy", "-i", analysis.leaf.leaf.path, "-o", "output.h5", "-s", name])
@@ -153,21 +153,21 @@ def _show_other(other: OtherRun | None, output: Output) -> None:
 def _verdict_lines(analyses: Sequence[Analysis], verdicts: Sequence[Verdict | None]) -> Sequence[Text | None]:
     if not any(verdicts):
         return [None] * len(analyses)
-    from precision_tool.lib.present.verdict import verdict_line
+    from precision_tool.lib.view.verdict_screen import verdict_line
 
     return [None if verdict is None else verdict_line(verdict) for verdict in verdicts]
 
 
 def _show_verdict(session: Session, verdict: Verdict | None, output: Output, part: str = "") -> None:
     if verdict is not None:
-        from precision_tool.lib.present.verdict import verdict_block
+        from precision_tool.lib.view.verdict_screen import verdict_block
 
         output.out.print(verdict_block(verdict, part, output.command_for(session)))
 
 
 def _show_since(session: Session, held: Since | None, output: Output) -> None:
     if held is not None:
-        from precision_tool.lib.present.verdict import since_block
+        from precision_tool.lib.view.verdict_screen import since_block
 
         output.out.print(since_block(held, output.command_for(session)))
 
@@ -180,7 +180,7 @@ def _show_checks(
         for check in checks:
             output.out.print(check_panel(check))
         return
-    from precision_tool.lib.present.verdict import belongs_to
+    from precision_tool.lib.view.verdict_screen import belongs_to
 
     for check in checks:
         output.out.print(check_panel(check) if belongs_to(verdict, check.name) else check_line(check))
@@ -219,7 +219,7 @@ def finish(
         output.out.file.write(report.to_json(analyses, checks, verdicts, held, passports, other) + "\n")
     else:
         if passports is not None and passports.differences:
-            from precision_tool.lib.present.passports import passport_lines
+            from precision_tool.lib.view.findings import passport_lines
 
             output.out.print(passport_lines(passports))
         telling = [None if one is None or one.is_empty else one for one in verdicts]

@@ -37,16 +37,15 @@ from rich.text import Text
 from precision_tool.lib.cli.arguments import NAME
 from precision_tool.lib.cli.command import Completion, Output, Parser, completion_of, load_command
 from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, Word, find_word, words_by_family
+from precision_tool.lib.compare.columns import METRIC_COLUMNS
+from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.errors import PrecisionToolError, UsageError
 from precision_tool.lib.io.files import folder_exists, history_file, is_folder
+from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.messages.language import LANGUAGES
-from precision_tool.lib.numbers.layouts import known_layouts
-from precision_tool.lib.present.banner import banner, command_list
-from precision_tool.lib.present.console import THEMES, ReportConsole
-from precision_tool.lib.present.text import plain, safe, shown_reason
-from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.session import Session
-from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.view.console import THEMES, ReportConsole, banner, command_list
+from precision_tool.lib.view.text import plain, safe, shown_reason
 
 DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
 #: Commands of cmd2 that have no place here: they start editors and Python code.

@@ -11,20 +11,16 @@ from precision_tool.lib.cli.command import (
     spaced,
     tell_notes,
 )
+from precision_tool.lib.compare.named_tensors import BENCHMARK, named_value, view_of
+from precision_tool.lib.data.pytorch_pairing import H5Hit, H5Listing, H5Side, list_h5
 from precision_tool.lib.errors import UsageError
-from precision_tool.lib.inspect.named_tensors import (
-    BENCHMARK,
-    named_value,
-    view_of,
-)
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.pytorch import H5Value
-from precision_tool.lib.pairing.pytorch_ops import H5Hit, H5Listing, H5Side, list_h5
-from precision_tool.lib.present import pytorch as report
-from precision_tool.lib.present.progress import ProgressReport
-from precision_tool.lib.present.tensors import number_text
-from precision_tool.lib.present.text import json_text
 from precision_tool.lib.session import Session
+from precision_tool.lib.view import pytorch_screen as report
+from precision_tool.lib.view.console import ProgressReport
+from precision_tool.lib.view.tensors_screen import number_text
+from precision_tool.lib.view.text import json_text
 
 # --- ls ---------------------------------------------------------------------------------------------------------------
 
@@ -92,7 +88,7 @@ def show_op(session: Session, args: argparse.Namespace, name: str, output: Outpu
 
 
 def _report(session: Session, hit: H5Hit, output: Output) -> report.H5Report:
-    from precision_tool.lib.inspect.op_tensors import compare_op  # what compares takes long to load
+    from precision_tool.lib.compare.named_tensors import compare_op
 
     pairs = hit.side.pairs_of(hit.op)
     with ProgressReport(output.err, "reading") as progress:

@@ -14,30 +14,24 @@ from precision_tool.lib.cli.command import (
     Parser,
     completes,
 )
-from precision_tool.lib.collect.tfdbg import runs as tfdbg
+from precision_tool.lib.compare.convert import Origins, Source, find_sources, h5_source, in_own_folders
+from precision_tool.lib.compare.named_tensors import NamedTensor, named_value, tensors_of_file, tensors_of_pair
+from precision_tool.lib.data.dump_names import is_number, parse_dump_name
+from precision_tool.lib.data.dump_tree import find_named
+from precision_tool.lib.data.graph_catalog import FoundOp
+from precision_tool.lib.data.kinds import NPY, PYTORCH, kind_at
+from precision_tool.lib.data.overflow_files import DECODED_FOLDER, parse_status_name
+from precision_tool.lib.data.pytorch_pairing import H5Hit, parse_h5_name
+from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
-from precision_tool.lib.graph.lookup import FoundOp
-from precision_tool.lib.inspect.convert import Origins, Source, find_sources, h5_source, in_own_folders
-from precision_tool.lib.inspect.named_tensors import (
-    NamedTensor,
-    named_value,
-    tensors_of_file,
-    tensors_of_pair,
-)
+from precision_tool.lib.io import tfdbg_runs as tfdbg
 from precision_tool.lib.io.files import exists, folder_exists, is_folder
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.pytorch import OUTPUT, H5Value
 from precision_tool.lib.model.wording import first_of
-from precision_tool.lib.pairing.pytorch_ops import H5Hit, parse_h5_name
-from precision_tool.lib.present.op import run_name
-from precision_tool.lib.present.text import plain
 from precision_tool.lib.session import Session
-from precision_tool.lib.sources.h5_files import PYTORCH
-from precision_tool.lib.sources.kinds import NPY, kind_at
-from precision_tool.lib.sources.names import is_number, parse_dump_name
-from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, parse_status_name
-from precision_tool.lib.sources.walk import find_named
-from precision_tool.lib.workspace import lies_in, shown_path
+from precision_tool.lib.view.op_screen import run_name
+from precision_tool.lib.view.text import plain
 
 #: Of many outputs as many are named.
 _LISTED = 8

@@ -8,13 +8,23 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from precision_tool.lib.engine.bundles import Measures
-from precision_tool.lib.engine.custom_metrics import CustomMetrics
-from precision_tool.lib.engine.element_errors import compare_elements
-from precision_tool.lib.engine.pairwise import compare_pairs
-from precision_tool.lib.engine.scheduler import ALL_CORES, Resources, WorkStoppedError
+from precision_tool.lib.compare.bundles import Measures
+from precision_tool.lib.compare.compat import vendor_rows
+from precision_tool.lib.compare.custom_metrics import CustomMetrics
+from precision_tool.lib.compare.element_errors import compare_elements
+from precision_tool.lib.compare.noise import NoiseFloor
+from precision_tool.lib.compare.pairwise import compare_pairs
+from precision_tool.lib.compare.scheduler import ALL_CORES, Resources, WorkStoppedError
+from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
+from precision_tool.lib.data.fusion_pair import check_fits, pair_notes
+from precision_tool.lib.data.graph_choice import NAMED, GraphChoice, GraphChooser, UnreadGraphError
+from precision_tool.lib.data.inputs import Inputs, find_inputs, golden_leaf, own_benchmark
+from precision_tool.lib.data.kinds import kind_of_both
+from precision_tool.lib.data.matching import Counterpart, GraphDumps, match_by_graph, match_by_name, same_name
+from precision_tool.lib.data.origins import counterparts
+from precision_tool.lib.data.pair_selection import Selection, is_by_number, select
+from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.graph.choice import NAMED, GraphChoice, GraphChooser, UnreadGraphError
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.elements import Detail
@@ -22,18 +32,6 @@ from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
 from precision_tool.lib.model.wording import counted
-from precision_tool.lib.pairing.fusion_pair import check_fits, pair_notes
-from precision_tool.lib.pairing.inserted import counterparts
-from precision_tool.lib.pairing.match import match_by_graph
-from precision_tool.lib.pairing.match_names import Counterpart, match_by_name, same_name
-from precision_tool.lib.pairing.selection import Selection, is_by_number, select
-from precision_tool.lib.pairing.unfused import GraphDumps
-from precision_tool.lib.results.compat import vendor_rows
-from precision_tool.lib.results.noise import NoiseFloor
-from precision_tool.lib.settings import DEFAULT_THRESHOLD
-from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
-from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf, own_benchmark
-from precision_tool.lib.sources.kinds import kind_of_both
 
 #: Pairs that are wanted beside those of a leaf, given its dumps and its graph.
 Beside = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
@@ -429,7 +427,7 @@ def compare_sides(
     """
     kind = kind_of_both(npu, golden, {"-g": options.graph, "-cf": options.other_graph})
     if not kind.has_graph:
-        from precision_tool.lib.compare.pytorch import compare_h5  # takes long to load, for few
+        from precision_tool.lib.compare.pytorch_files import compare_h5
 
         return compare_h5(npu, golden, options, resources)
     return compare_folders(npu, golden, options, resources, finders)

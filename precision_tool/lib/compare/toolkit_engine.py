@@ -8,25 +8,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_tool import __version__
+from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.compare.folders import (
     CompareOptions,
     Finders,
     no_other_graph,
 )
-from precision_tool.lib.compare.written import prefix_of
+from precision_tool.lib.compare.result_files import prefix_of
+from precision_tool.lib.compare.toolkit import Produced, Tools
+from precision_tool.lib.data.dumped_ops import GoldenFiles
+from precision_tool.lib.data.graph_choice import GraphChooser
+from precision_tool.lib.data.inputs import Inputs, golden_leaf
+from precision_tool.lib.data.kinds import NPY, kind_of_both, pair_h5_files
+from precision_tool.lib.data.pair_selection import OpIds, OpNames, OpRange
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
-from precision_tool.lib.formats.ge_graph_tree import is_json, read_graph_bytes
-from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary
+from precision_tool.lib.io.ge_graph import is_json, read_graph_bytes
+from precision_tool.lib.io.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.model.run import DumpLeaf, Run
-from precision_tool.lib.pairing.selection import OpIds, OpNames, OpRange
-from precision_tool.lib.results.columns import METRIC_COLUMNS
-from precision_tool.lib.sources.dumps import GoldenFiles
-from precision_tool.lib.sources.h5_files import pair_h5_files
-from precision_tool.lib.sources.inputs import Inputs, golden_leaf
-from precision_tool.lib.sources.kinds import NPY, kind_of_both
-from precision_tool.lib.toolkit.tools import Produced, Tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

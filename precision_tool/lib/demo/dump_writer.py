@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.numbers.data_types import BY_NAME, LAYOUT_CODES
+from precision_tool.lib.io.data_types import BY_NAME, LAYOUT_CODES
 
 Array = npt.NDArray[Any]
 #: Data too big for memory: each call starts a new pass over the blocks, in storage order.

@@ -1,13 +1,9 @@
-"""A training step computed for real on two sides at once.
-
-The benchmark side runs in float32. The device side runs the ops of a compiled graph: fused ops, `Cast` and
-`TransData`, float16 storage with float32 sums. Every device op is computed from the very values it finds stored,
-so errors travel as on a device, and recomputing an op tells its own error from one it inherited.
-"""
+"""Layers of the demo's network, forward and backward: convolution and matrix product with their updates."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,19 +11,266 @@ from typing import Any
 import numpy as np
 
 from precision_tool.lib.demo import numerics
-from precision_tool.lib.demo.dump_writer import Array
-from precision_tool.lib.demo.layers import (
-    MATMUL_ELEMWISE_PASS,
-    Layer,
-    conv_attrs,
-    conv_layer,
-    conv_updates,
-    dense_layer,
-    dense_updates,
-    matmul_attrs,
-    product_second_transposed,
+from precision_tool.lib.demo.device import (
+    FILTER_GRAD,
+    FLAT16,
+    FLAT32,
+    IMAGE,
+    MATRIX,
+    UPDATE_STREAM,
+    Form,
+    Machine,
+    Stage,
+    Streamed,
+    Value,
+    _overlap,
+    _overwritten,
 )
-from precision_tool.lib.demo.machine import FLAT16, FLAT32, IMAGE, MATRIX, UPDATE_STREAM, Form, Machine, Stage, Value
+from precision_tool.lib.demo.dump_writer import Array
+
+CONV_PASS = "TbeConvDequantVaddReluQuantFusionPass"
+MATMUL_BIAS_PASS = "MatMulBiasAddFusionPass"
+MATMUL_ELEMWISE_PASS = "TbeMatmulElemwiseFusionPass"
+
+
+# ---- layers ------------------------------------------------------------------------------------------------
+
+
+def _he(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Weights that keep the size of activations (He et al. 2015), centred per output channel."""
+    weights = rng.standard_normal(shape, dtype=np.float32)
+    weights -= weights.mean(axis=tuple(range(len(shape) - 1)), keepdims=True)
+    return weights * np.float32(math.sqrt(2 / math.prod(shape[:-1])))
+
+
+def _bias(rng: np.random.Generator, count: int) -> Array:
+    return (rng.standard_normal(count) * 0.05).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Layer:
+    """Parameters of a layer and what its backward pass needs again."""
+
+    name: str
+    kernel: Value
+    bias: Value
+    device_kernel: Value
+    features: Value
+    out: Value
+
+
+def conv_layer(machine: Machine, name: str, features: Value, kernel_shape: tuple[int, ...], pad: int = 0) -> Layer:
+    """Conv2D + BiasAdd + Relu, fused. `features` are images in NC1HWC0."""
+    kernel = machine.variable(f"{name}/kernel", machine.scaled(name, _he(machine.rng, kernel_shape)), "HWCN")
+    bias = machine.variable(f"{name}/bias", _bias(machine.rng, kernel_shape[-1]))
+    device_kernel = machine.trans_data(machine.cast(kernel, "float16"), "FRACTAL_Z")
+    stages = [
+        Stage(name=f"{name}/Conv2D", compute=partial(numerics.conv2d, pad=pad), takes=2),
+        Stage(name=f"{name}/BiasAdd", compute=numerics.bias_add),
+        Stage(name=f"{name}/Relu", compute=numerics.relu, takes=0),
+    ]
+    inputs = [features, device_kernel, machine.cast(bias, "float16")]
+    out = machine.compute(
+        "Conv2D", stages, inputs, [IMAGE], passes=(CONV_PASS,), attrs=conv_attrs(pad) | {"fusion_scope": 100}
+    )[0]
+    return Layer(name=name, kernel=kernel, bias=bias, device_kernel=device_kernel, features=features, out=out)
+
+
+def conv_attrs(pad: int) -> dict[str, Any]:
+    """Attributes of the convolutions."""
+    ones = (int, (1, 1, 1, 1))
+    return {
+        "data_format": "NHWC",
+        "strides": ones,
+        "dilations": ones,
+        "pads": (int, (pad,) * 4),
+        "padding": "SAME" if pad else "VALID",
+    }
+
+
+def conv_updates(machine: Machine, layer: Layer, grad: Value, rate: Value, pad: int = 0) -> None:
+    """Gradients of a convolution's parameters, and their updates."""
+    prefix = f"gradients/{layer.name}"
+    bias_grad = machine.single(
+        "BiasAddGrad", f"{prefix}/BiasAdd_grad/BiasAddGrad", numerics.bias_add_grad, [grad], FLAT16
+    )
+    machine.update(layer.bias, rate, machine.cast(bias_grad, "float32", UPDATE_STREAM))
+    kernel_grad = machine.single(
+        "Conv2DBackpropFilter",
+        f"{prefix}/Conv2D_grad/Conv2DBackpropFilter",
+        partial(numerics.conv2d_backprop_filter, shape=layer.kernel.array.shape, pad=pad),
+        [layer.features, grad],
+        FILTER_GRAD,
+        attrs=conv_attrs(pad),
+    )
+    machine.update(layer.kernel, rate, machine.trans_data(kernel_grad, "HWCN", UPDATE_STREAM))
+
+
+def dense_layer(machine: Machine, name: str, features: Value, width: int, relu: bool, gain: float = 1.0) -> Layer:
+    """MatMul + BiasAdd (+ Relu), fused. `features` are rows in FRACTAL_NZ."""
+    weights = _he(machine.rng, (features.array.shape[1], width)) * np.float32(gain)
+    kernel = machine.variable(f"{name}/kernel", weights)
+    bias = machine.variable(f"{name}/bias", _bias(machine.rng, width))
+    at = features.address + _overlap(features) if machine.overwrites(name) else 0
+    device_kernel = machine.trans_data(machine.cast(kernel, "float16"), "FRACTAL_NZ", at=at)
+    if at:
+        features = _overwritten(features, device_kernel)
+        machine.overwriter = device_kernel.op
+    stages = [
+        Stage(name=f"{name}/MatMul", compute=numerics.matmul, takes=2),
+        Stage(name=f"{name}/BiasAdd", compute=numerics.bias_add),
+    ]
+    if relu:
+        stages.append(Stage(name=f"{name}/Relu", compute=numerics.relu, takes=0))
+    inputs = [features, device_kernel, machine.cast(bias, "float16")]
+    out = machine.compute(
+        "MatMulV2", stages, inputs, [MATRIX], passes=(MATMUL_BIAS_PASS,), attrs=matmul_attrs() | {"fusion_scope": 101}
+    )[0]
+    return Layer(name=name, kernel=kernel, bias=bias, device_kernel=device_kernel, features=features, out=out)
+
+
+def matmul_attrs(x1: bool = False, x2: bool = False) -> dict[str, Any]:
+    """Attributes of the matrix products."""
+    return {"transpose_x1": x1, "transpose_x2": x2}
+
+
+def _product_first_transposed(x: Array, grad: Array) -> Array:
+    return numerics.matmul(x.T, grad)
+
+
+def product_second_transposed(grad: Array, weights: Array) -> Array:
+    return numerics.matmul(grad, weights.T)
+
+
+def dense_updates(machine: Machine, layer: Layer, grad: Value, bias_grad: Value, rate: Value) -> None:
+    """Gradient of a dense layer's weights, and the updates. `grad` is in FRACTAL_NZ."""
+    machine.update(layer.bias, rate, bias_grad)
+    kernel_grad = machine.single(
+        "MatMulV2",
+        f"gradients/{layer.name}/MatMul_grad/MatMul_1",
+        _product_first_transposed,
+        [layer.features, grad],
+        MATRIX,
+        attrs=matmul_attrs(x1=True),
+    )
+    wide = machine.cast(kernel_grad, "float32", UPDATE_STREAM)
+    machine.update(layer.kernel, rate, machine.trans_data(wide, "ND", UPDATE_STREAM))
+
+
+# --- Stacks of blocks for benchmarks: as many ops and bytes as one asks for, at little arithmetic and memory ---
+
+
+CHANNELS = 32
+#: Pairs of blocks in a tower, at most.
+HEIGHT = 8
+#: Activations of the smallest tower.
+SMALLEST = 16 * CHANNELS
+_GIANT_COLUMNS = 4096
+_GIANT_BLOCK_ROWS = 1024
+
+
+def features_shape(size: int) -> tuple[int, ...]:
+    """Shape (N, H, W, C) of activations with about `size` elements."""
+    pixels = max(SMALLEST, size) // CHANNELS
+    side = min(56, math.isqrt(pixels))
+    return max(1, round(pixels / side**2)), side, side, CHANNELS
+
+
+def _heights(pairs: int) -> list[int]:
+    """Heights of the towers that have `pairs` pairs of blocks together."""
+    return [min(HEIGHT, pairs - start) for start in range(0, pairs, HEIGHT)]
+
+
+def targets(pairs: int) -> dict[str, str]:
+    """The ops that faults strike, by kind: half way up the tower in the middle."""
+    heights = _heights(pairs)
+    number = (len(heights) - 1) // 2
+    conv, dense = (f"tower{number}/{kind}{heights[number] // 2}" for kind in ("conv", "dense"))
+    return {
+        "conv": f"{conv}/Conv2D{conv}/BiasAdd{conv}/Relu",
+        "matmul": f"{dense}/MatMul{dense}/BiasAdd{dense}/Relu",
+    }
+
+
+def build_towers(machine: Machine, features: Value, rate: Value, pairs: int) -> list[Value]:
+    """Run towers of `pairs` pairs of blocks together; returns their last activations."""
+    base = machine.trans_data(machine.cast(features, "float16"), "NC1HWC0")
+    tops = []
+    for number, height in enumerate(_heights(pairs)):
+        x = base
+        for floor in range(height):
+            x = _conv_block(machine, f"tower{number}/conv{floor}", x, rate)
+            x = _dense_block(machine, f"tower{number}/dense{floor}", x, rate)
+        tops.append(machine.single("ReduceMeanD", f"tower{number}/Mean", _channel_means, [x], FLAT16))
+    return tops
+
+
+def _channel_means(images: Array) -> Array:
+    means: Array = images.mean(axis=(1, 2))
+    return means
+
+
+def _normalised(machine: Machine, name: str, value: Value) -> Value:
+    """The value times a constant that brings its root mean square near 1; a tall tower would overflow float16."""
+    assert isinstance(value.reference, np.ndarray)
+    sample = value.reference.ravel()[:65536].astype(np.float64)
+    factor = 2.0 ** -round(math.log2(max(1e-3, math.sqrt(float(sample @ sample) / sample.size))))
+    return machine.single("Mul", f"{name}/scale", np.multiply, [value, machine.constant(factor)], value.form)
+
+
+def _block_grad(machine: Machine, name: str, out: Value, layer: Layer) -> Value:
+    """Gradient of the block's own loss (a multiple of its squared output) before the layer's Relu."""
+    share = machine.constant(2.0**-12)
+    grad = machine.single("Mul", f"gradients/{name}/loss_grad/mul", np.multiply, [out, share], out.form)
+    return machine.single(
+        "ReluGrad", f"gradients/{name}/Relu_grad/ReluGrad", numerics.relu_grad, [grad, layer.out], layer.out.form
+    )
+
+
+def _conv_block(machine: Machine, name: str, x: Value, rate: Value) -> Value:
+    layer = conv_layer(machine, name, x, (1, 1, CHANNELS, CHANNELS))
+    total = machine.single("Add", f"{name}/add", np.add, [x, layer.out], IMAGE)
+    out = _normalised(machine, name, total)
+    conv_updates(machine, layer, _block_grad(machine, name, out, layer), rate)
+    return out
+
+
+def _dense_block(machine: Machine, name: str, x: Value, rate: Value) -> Value:
+    shape = x.array.shape
+    plain = machine.trans_data(x, "NHWC")
+    rows = machine.reshape(plain, f"{name}/rows", (math.prod(shape[:-1]), CHANNELS), "ND")
+    layer = dense_layer(machine, name, machine.trans_data(rows, "FRACTAL_NZ"), CHANNELS, relu=True)
+    total = machine.single("Sub", f"{name}/sub", np.subtract, [rows, machine.trans_data(layer.out, "ND")], FLAT16)
+    out = _normalised(machine, name, total)
+    grad = _block_grad(machine, name, machine.trans_data(out, "FRACTAL_NZ"), layer)
+    bias_grad = machine.single(
+        "BiasAddGrad", f"gradients/{name}/BiasAdd_grad/BiasAddGrad", numerics.bias_add_grad, [grad], FLAT32
+    )
+    dense_updates(machine, layer, grad, bias_grad, rate)
+    return machine.trans_data(machine.reshape(out, f"{name}/image", shape, "NHWC"), "NC1HWC0")
+
+
+def build_giant(machine: Machine, nbytes: int) -> Value:
+    """One float32 tensor in ND of about `nbytes`, an outer product, made and written in blocks."""
+    name = "giant/Mul"
+    rows = max(1, nbytes // (4 * _GIANT_COLUMNS))
+    factors = []
+    for part, shape in (("rows", (rows, 1)), ("columns", (1, _GIANT_COLUMNS))):
+        parameter = machine.variable(f"giant/{part}", machine.rng.standard_normal(shape, dtype=np.float32))
+        factors.append(machine.cast(machine.cast(parameter, "float16"), "float32"))
+
+    def product(left: Array, right: Array) -> Streamed:
+        def blocks() -> Iterator[Array]:
+            for start in range(0, rows, _GIANT_BLOCK_ROWS):
+                yield left[start : start + _GIANT_BLOCK_ROWS] * right
+
+        return Streamed(shape=(rows, _GIANT_COLUMNS), dtype=np.dtype(np.float32), blocks=blocks)
+
+    return machine.single("Mul", name, product, factors, FLAT32)
+
+
+# --- A training step computed for real on two sides at once ---
+
 
 MEAN_PASS = "AReduceMeanFusionPass"
 #: The share of values that dropout keeps.

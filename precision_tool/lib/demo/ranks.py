@@ -25,8 +25,10 @@ from pathlib import Path
 
 import numpy as np
 
-from precision_tool.lib.demo import faults, machine, network
-from precision_tool.lib.demo.compiled_graphs import graph_path, model_name, write_graphs
+from precision_tool.lib.demo import device as faults
+from precision_tool.lib.demo import device as machine
+from precision_tool.lib.demo import network
+from precision_tool.lib.demo.device import FAULTS, Fault, Machine, Step, Value
 from precision_tool.lib.demo.dump_writer import (
     Array,
     dump_file_name,
@@ -35,10 +37,8 @@ from precision_tool.lib.demo.dump_writer import (
     write_golden,
     write_statistics,
 )
-from precision_tool.lib.demo.faults import FAULTS, Fault
-from precision_tool.lib.demo.folder import TRUTH, WORK, check_folder, move_in, write_errors
-from precision_tool.lib.demo.generate import microseconds, out_tensor
-from precision_tool.lib.demo.machine import Machine, Step, Value
+from precision_tool.lib.demo.generate import TRUTH, WORK, check_folder, microseconds, move_in, out_tensor, write_errors
+from precision_tool.lib.demo.graph_writer import graph_path, model_name, write_graphs
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.model.graph import Op
 

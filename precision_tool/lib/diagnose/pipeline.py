@@ -9,11 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from precision_tool.lib.checks.agreement import agrees, ops_of
-from precision_tool.lib.checks.analysis import Analysis, analyse
-from precision_tool.lib.checks.overflow import Origin, StatusReport
-from precision_tool.lib.checks.overflow_search import told_statuses
-from precision_tool.lib.checks.passports import PassportPair, find_passports
+from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.compare.folders import (
     DEFAULT_OPTIONS,
     CompareOptions,
@@ -22,26 +18,27 @@ from precision_tool.lib.compare.folders import (
     match_alone,
     match_leaf,
 )
-from precision_tool.lib.data.folder import DataFolder
-from precision_tool.lib.engine.scheduler import ALL_CORES, Resources
+from precision_tool.lib.compare.noise import with_noise
+from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
+from precision_tool.lib.data.dumped_ops import GoldenFiles
+from precision_tool.lib.data.graph_catalog import RunGraph, named_by
+from precision_tool.lib.data.graph_choice import GraphChooser
+from precision_tool.lib.data.inputs import Inputs
+from precision_tool.lib.diagnose.agreement import agrees, ops_of
+from precision_tool.lib.diagnose.decide import SECONDS, Judged, Request, judge
+from precision_tool.lib.diagnose.overflow import Origin, StatusReport, told_statuses
+from precision_tool.lib.diagnose.passports import PassportPair, find_passports
+from precision_tool.lib.diagnose.plan import with_passports_known
+from precision_tool.lib.diagnose.run_checks import Analysis, analyse
+from precision_tool.lib.diagnose.stored_verdict import StoredVerdict, stored
+from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Flag, Step, Suspect, ToldStep, Verdict
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.graph.catalog import RunGraph
-from precision_tool.lib.graph.choice import GraphChooser
-from precision_tool.lib.graph.named import named_by
 from precision_tool.lib.messages import render
-from precision_tool.lib.model.changed import changed
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row, Table
-from precision_tool.lib.results.noise import with_noise
-from precision_tool.lib.sources.dumps import GoldenFiles
-from precision_tool.lib.sources.inputs import Inputs
-from precision_tool.lib.verdict.decide import SECONDS, Judged
-from precision_tool.lib.verdict.model import Cause, Fact, Flag, Step, Suspect, ToldStep, Verdict
-from precision_tool.lib.verdict.plan import with_passports_known
-from precision_tool.lib.verdict.runs import Request, judge
-from precision_tool.lib.verdict.stored import StoredVerdict, stored
+from precision_tool.lib.model.wording import changed
 
 #: Confidence that data or variables differ whose hashes differ.
 _HASH_CONFIDENCE = 0.98

@@ -11,7 +11,6 @@ from math import pi, sqrt
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import Mask, common_shape, near, numbers, real, typed, unbroadcast
 from precision_tool.lib.ops.base import (
     Call,
     Doubles,
@@ -26,6 +25,7 @@ from precision_tool.lib.ops.base import (
     typed_misfit,
 )
 from precision_tool.lib.ops.elementwise import elementwise
+from precision_tool.lib.ops.op_arguments import Mask, common_shape, near, numbers, real, typed, unbroadcast
 
 _SELU_SCALE = 1.0507009873554805
 _SELU_ALPHA = 1.6732632423543772

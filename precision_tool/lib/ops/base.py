@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.extensions import Registry
 from precision_tool.lib.messages import Message
-from precision_tool.lib.model.reason import ReasonError
+from precision_tool.lib.model.finding import ReasonError
 
 Doubles = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]

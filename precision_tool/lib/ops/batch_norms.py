@@ -13,7 +13,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import flag, floats, numbers, real, same_shape
 from precision_tool.lib.ops.base import (
     Call,
     Doubles,
@@ -27,7 +26,8 @@ from precision_tool.lib.ops.base import (
     op,
     summed_of,
 )
-from precision_tool.lib.ops.products import limited
+from precision_tool.lib.ops.matrix import limited
+from precision_tool.lib.ops.op_arguments import flag, floats, numbers, real, same_shape
 from precision_tool.lib.ops.tracked import Tracked
 from precision_tool.lib.ops.windows import BLOCK, expected, has_channels_first
 

@@ -13,7 +13,6 @@ from math import prod
 import numpy as np
 
 from precision_tool.lib.messages import Message
-from precision_tool.lib.ops.arguments import floats, integer, required_numbers, whole_numbers
 from precision_tool.lib.ops.base import (
     Call,
     Doubles,
@@ -28,7 +27,8 @@ from precision_tool.lib.ops.base import (
     op,
 )
 from precision_tool.lib.ops.correlation import Factors, Forward, ToFilter, ToImage
-from precision_tool.lib.ops.products import crossings, limited, rounded, signs_of
+from precision_tool.lib.ops.matrix import crossings, limited, rounded, signs_of
+from precision_tool.lib.ops.op_arguments import floats, integer, required_numbers, whole_numbers
 from precision_tool.lib.ops.windows import (
     along_space,
     as_script,

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Doubles, Places
-from precision_tool.lib.ops.products import EXACT_TERMS, Product, at_places, column_factors, signed
+from precision_tool.lib.ops.matrix import EXACT_TERMS, Product, at_places, column_factors, signed
+from precision_tool.lib.ops.op_arguments import distinct
 from precision_tool.lib.ops.windows import BLOCK, Windows, unrolled, windows_at, windows_over
 
 #: Of a large gradient of filters every so many products are squared to tell `terms`.

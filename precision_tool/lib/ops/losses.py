@@ -11,7 +11,20 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import (
+from precision_tool.lib.ops.base import (
+    Call,
+    Doubles,
+    Kind,
+    NotComputedError,
+    Output,
+    Outputs,
+    Places,
+    needed,
+    op,
+    typed_misfit,
+)
+from precision_tool.lib.ops.matrix import limited
+from precision_tool.lib.ops.op_arguments import (
     ROUNDOFF,
     Mask,
     attribute,
@@ -26,19 +39,6 @@ from precision_tool.lib.ops.arguments import (
     text,
     whole_numbers,
 )
-from precision_tool.lib.ops.base import (
-    Call,
-    Doubles,
-    Kind,
-    NotComputedError,
-    Output,
-    Outputs,
-    Places,
-    needed,
-    op,
-    typed_misfit,
-)
-from precision_tool.lib.ops.products import limited
 from precision_tool.lib.ops.tracked import Tracked, maximum, where
 from precision_tool.lib.ops.windows import expected
 

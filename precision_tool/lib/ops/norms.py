@@ -11,7 +11,9 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import (
+from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, Places, needed, op
+from precision_tool.lib.ops.matrix import limited
+from precision_tool.lib.ops.op_arguments import (
     axes_of,
     axis_of,
     floats,
@@ -22,8 +24,6 @@ from precision_tool.lib.ops.arguments import (
     same_shape,
     text,
 )
-from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, Places, needed, op
-from precision_tool.lib.ops.products import limited
 from precision_tool.lib.ops.tracked import Tracked
 from precision_tool.lib.ops.windows import expected, has_channels_first
 

@@ -1,18 +1,62 @@
-"""Optimizers: variables and slots after the update, from their values before it.
-
-Sources: the prototypes of GE's nn_training_ops.h, tf.raw_ops.ResourceApply…. The forms with D have further outputs
-(the slots) and may hold numbers as attributes instead of inputs.
-"""
+"""Which inputs of an op are the memory of a variable that it writes: its dump shows them before the update or after."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import ROUNDOFF, attribute, flag, numbers, real, scalar
-from precision_tool.lib.ops.base import Call, Kind, NotComputedError, Outputs, op
+from precision_tool.lib.ops.base import Call, Doubles, Input, Kind, NotComputedError, Output, Outputs, needed, op
+from precision_tool.lib.ops.op_arguments import (
+    ROUNDOFF,
+    Array,
+    attribute,
+    distinct,
+    flag,
+    numbers,
+    real,
+    same_shape,
+    scalar,
+)
+from precision_tool.lib.ops.scatter import indices_of
 from precision_tool.lib.ops.tracked import Tracked, maximum, where
+
+#: Types that begin so have the variable as their first input. What else they write (slots of an optimizer) has no other
+#: reader, or an address that tells.
+_FIRST = (
+    "Assign",
+    "Apply",
+    "SparseApply",
+    "ResourceApply",
+    "ResourceSparseApply",
+    "FusedMulApply",
+    "ResourceFusedMulApply",
+)
+_SCATTERED = frozenset(
+    f"{prefix}{what}"
+    for prefix in ("Scatter", "ScatterNd", "ResourceScatter", "ResourceScatterNd")
+    for what in ("Update", "Add", "Sub", "Mul", "Div", "Min", "Max")
+)
+#: Others, with the places of what they write, as the prototypes name them (the inputs that are outputs as well).
+_ELSEWHERE = {
+    "SGD": (0, 3, 5),
+    "AdamApplyOneAssign": (1, 2, 3),
+    "AdamApplyOneWithDecayAssign": (1, 2, 3),
+    "LambApplyOptimizerAssign": (1, 2),
+    "LambApplyWeightAssign": (4,),
+}
+
+
+def updated_inputs(op_type: str) -> tuple[int, ...]:
+    """The inputs of an op, by slot, that it updates in place; none for most types."""
+    if op_type.startswith(_FIRST) or op_type in _SCATTERED:
+        return (0,)
+    return _ELSEWHERE.get(op_type, ())
+
+
+# --- Optimizers: variables and slots after the update, from their values before it ---
+
 
 #: New values of a variable and of its slots, from the tensors (the gradient among them) and the numbers.
 Rule = Callable[[Call, dict[str, Tracked], dict[str, float]], Sequence[Tracked]]
@@ -444,3 +488,121 @@ def power_sign(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequen
     """The same with an exponential."""
     m = t["m"] * n["beta"] + t["grad"] * (1 - n["beta"])
     return [t["var"] - t["grad"] * (_sign_of(t, m, n) * n["logbase"]).exp() * n["lr"], m]
+
+
+# --- Optimizers that update the rows of a variable which indices name ---
+
+
+def _sparse(types: str, inputs: str, tensors: str, rule: Rule) -> None:
+    """The same rule on the rows that the indices name, each at most once."""
+    names, arrays = names_of(inputs), names_of(tensors)
+    state = [name for name in arrays if name != "grad"]
+
+    def compute(call: Call) -> Outputs:
+        missing = len(names) - sum(given is not None for given in call.inputs)
+        taken = [name for name in names if name not in (*arrays, "indices") and attribute(call, name) is not None]
+        order = [name for name in names if name not in taken] if missing else list(names)
+        slots = {name: slot for slot, name in enumerate(order)}
+        var = needed(call, slots["var"]).array
+        if var.ndim < 1:
+            raise NotComputedError("shape", name="var", shape=var.shape)
+        rows = indices_of(needed(call, slots["indices"]), var.shape[0])
+        if rows.ndim != 1 or len(distinct(rows)) != rows.size:
+            raise NotComputedError("index_twice")
+        whole = numbers(call, *(slots[name] for name in state))
+        if any(array.shape != var.shape for array in whole):
+            raise NotComputedError("shapes_differ", shapes=(var.shape, *(array.shape for array in whole)))
+        cut = {slots[name]: array[rows] for name, array in zip(state, whole, strict=True)}
+        kept = [
+            given if slot not in cut else Input(array=cut[slot], dtype=needed(call, slot).dtype)
+            for slot, given in enumerate(call.inputs)
+            if slot != slots["indices"]
+        ]
+        dense = names_of(*(name for name in names if name != "indices"))
+        done = rule(call, *gathered(replace(call, inputs=tuple(kept)), dense, arrays))
+        return [_put(array, rows, new) for array, new in zip(whole, done, strict=True)]
+
+    plain = names_of(types)
+    op(*plain, *(f"Resource{name}" for name in plain if not name.endswith("D")), kind=Kind.COMPOSITE, inputs=names)(
+        compute
+    )
+
+
+def _put(array: Doubles, rows: Array, new: Tracked) -> Output:
+    result, summed = array.copy(), np.zeros(array.shape)
+    result[rows], summed[rows] = new.value, new.summed
+    return Output(array=result, summed=summed)
+
+
+def _proximal_rows(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
+    return proximal_descent(call, t | {"delta": t["grad"]}, n)
+
+
+_ADAGRAD = "var accum"
+_RMS = "var ms mom"
+_CENTERED = "var mg ms mom"
+_DUAL = "var gradient_accumulator gradient_squared_accumulator grad"
+_RATES = "lr rho momentum epsilon grad indices"
+_sparse("SparseApplyAdagrad SparseApplyAdagradD", f"{_ADAGRAD} lr grad indices", f"{_ADAGRAD} grad", adagrad)
+_sparse(
+    "SparseApplyAdagradV2 SparseApplyAdagradV2D", f"{_ADAGRAD} lr epsilon grad indices", f"{_ADAGRAD} grad", adagrad
+)
+_sparse(
+    "SparseApplyAdadelta SparseApplyAdadeltaD", f"{_ADADELTA} lr rho epsilon grad indices", f"{_ADADELTA} grad",
+    adadelta,
+)  # fmt: skip
+_sparse("SparseApplyRMSProp SparseApplyRMSPropD", f"{_RMS} {_RATES}", f"{_RMS} grad", rms)
+_sparse("SparseApplyCenteredRMSProp", f"{_CENTERED} {_RATES}", f"{_CENTERED} grad", centered_rms)
+_sparse("SparseApplyFtrl SparseApplyFtrlD", f"{_FTRL} indices lr l1 l2 lr_power", _FTRL, ftrl)
+_sparse("SparseApplyFtrlV2 SparseApplyFtrlV2D", f"{_FTRL} indices lr l1 l2 l2_shrinkage lr_power", _FTRL, ftrl)
+_sparse("SparseApplyMomentum", f"{_ADAGRAD} lr grad indices momentum", f"{_ADAGRAD} grad", momentum)
+_sparse("SparseApplyKerasMomentum", f"{_ADAGRAD} lr grad indices momentum", f"{_ADAGRAD} grad", keras_momentum)
+_sparse("SparseApplyProximalGradientDescent", "var alpha l1 l2 grad indices", "var grad", _proximal_rows)
+_sparse("SparseApplyProximalAdagrad", f"{_ADAGRAD} lr l1 l2 grad indices", f"{_ADAGRAD} grad", proximal_adagrad)
+_sparse("SparseApplyAdagradDA", f"{_DUAL} indices lr l1 l2 global_step", _DUAL, adagrad_dual)
+
+
+# --- Optimizers as PyTorch has them ---
+
+
+@op(
+    "ApplyAdamW", kind=Kind.COMPOSITE,
+    inputs=(
+        "var", "m", "v", "beta1_power", "beta2_power", "lr", "weight_decay", "beta1", "beta2", "epsilon", "grad",
+        "max_grad_norm",
+    ),
+)  # fmt: skip
+def adam_with_decay(call: Call) -> Outputs:
+    """Adam with a part of the variable taken off before; the powers of the betas are those of the step before."""
+    if flag(call, "amsgrad"):
+        raise NotComputedError("no_variant", name="amsgrad", value="True")
+    arrays = numbers(call, 0, 1, 2, 10)
+    same_shape(call, *arrays)
+    var, m, v, grad = (Tracked(array) for array in arrays)
+    power1, power2, rate, decay, beta1, beta2, epsilon = (np.float64(scalar(call, slot)) for slot in range(3, 10))
+    if flag(call, "maximize"):
+        grad = -grad
+    m = m * beta1 + grad * (1 - beta1)
+    v = v * beta2 + grad * grad * (1 - beta2)
+    root = (v / (1 - power2 * beta2)).sqrt() + epsilon
+    var = var * (1 - rate * decay) - m / root * (rate / (1 - power1 * beta1))
+    return [var.output(), m.output(), v.output()]
+
+
+@op(
+    "SGD", kind=Kind.COMPOSITE, inputs=("parameters", "gradient", "learning_rate", "accum", "momentum", "stat"),
+)  # fmt: skip
+def descent_with_momentum(call: Call) -> Outputs:
+    """The parameters less lr accum, or Nesterov's step; `stat` is 1 where no step was made before."""
+    arrays = numbers(call, 0, 1, 3, 5)
+    same_shape(call, *arrays)
+    var, grad, accum, stat = (Tracked(array) for array in arrays)
+    rate, momentum = (np.float64(scalar(call, slot)) for slot in (2, 4))
+    decay, dampening = real(call, "weight_decay", default=0.0), real(call, "dampening", default=0.0)
+    if decay:
+        grad = grad + var * decay
+    accum = accum * momentum + grad
+    if dampening:
+        accum = accum - grad * (1 - stat) * dampening
+    step = grad * rate + accum * momentum * rate if flag(call, "nesterov") else accum * rate
+    return [(var - step).output()]

@@ -12,7 +12,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import Mask, attribute, flag, integer, near, required_numbers, text
 from precision_tool.lib.ops.base import (
     Call,
     Doubles,
@@ -25,6 +24,7 @@ from precision_tool.lib.ops.base import (
     op,
     summed_of,
 )
+from precision_tool.lib.ops.op_arguments import Mask, attribute, flag, integer, near, required_numbers, text
 from precision_tool.lib.ops.windows import (
     BLOCK,
     Windows,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import ROUNDOFF, axis_of, common_shape, flag, floats, numbers, real, text
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op
+from precision_tool.lib.ops.op_arguments import ROUNDOFF, axis_of, common_shape, flag, floats, numbers, real, text
 from precision_tool.lib.ops.tracked import Tracked, maximum
 from precision_tool.lib.ops.windows import has_channels_first
 

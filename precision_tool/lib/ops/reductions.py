@@ -12,7 +12,8 @@ from math import inf, prod
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import (
+from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op, summed_of
+from precision_tool.lib.ops.op_arguments import (
     ROUNDOFF,
     Array,
     attribute,
@@ -29,7 +30,6 @@ from precision_tool.lib.ops.arguments import (
     typed,
     whole_numbers,
 )
-from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op, summed_of
 
 Axes = tuple[int, ...]
 #: Elements that are widened to float64 at one time: they stay in the cache.

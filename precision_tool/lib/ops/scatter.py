@@ -13,18 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.ops.arguments import (
-    Array,
-    axis_of,
-    common_shape,
-    flag,
-    floats,
-    integer,
-    required_numbers,
-    single_number,
-    typed,
-    whole_numbers,
-)
 from precision_tool.lib.ops.base import (
     Call,
     Doubles,
@@ -39,6 +27,18 @@ from precision_tool.lib.ops.base import (
     op,
 )
 from precision_tool.lib.ops.movement import one
+from precision_tool.lib.ops.op_arguments import (
+    Array,
+    axis_of,
+    common_shape,
+    flag,
+    floats,
+    integer,
+    required_numbers,
+    single_number,
+    typed,
+    whole_numbers,
+)
 
 Indices = npt.NDArray[np.int64]
 

@@ -12,8 +12,36 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.ops.arguments import Array, Mask, flag, floats, text, whole_numbers
-from precision_tool.lib.ops.base import Call, Doubles, Input, NotComputedError, Places
+from precision_tool.lib.ops.base import (
+    Call,
+    Doubles,
+    Input,
+    Kind,
+    NotComputedError,
+    Output,
+    Outputs,
+    Places,
+    check_size,
+    needed,
+    op,
+)
+from precision_tool.lib.ops.movement import one
+from precision_tool.lib.ops.op_arguments import (
+    Array,
+    Mask,
+    attribute,
+    axes_of,
+    axis_of,
+    flag,
+    floats,
+    image_axes,
+    integer,
+    near,
+    real,
+    required_numbers,
+    text,
+    whole_numbers,
+)
 
 #: Elements of the blocks in which windows are unrolled (32 MiB).
 BLOCK = 1 << 22
@@ -299,3 +327,263 @@ def windows_over(grads: Doubles, windows: Windows, places: Places) -> Doubles:
 
 def _beside(count: int, axis: int, rank: int) -> tuple[int, ...]:
     return (count, *(-1 if at == axis else 1 for at in range(rank)))
+
+
+# --- Padding, blocks between plane, channels and batch, and reversed orders ---
+
+
+# --- padding ----------------------------------------------------------------------------------------------------------
+
+
+def _paddings(call: Call, rank: int) -> list[tuple[int, int]]:
+    flat = whole_numbers(call, "paddings", slot=1)
+    if flat is None:
+        raise NotComputedError("not_given", name="paddings")
+    if len(flat) != 2 * rank:
+        raise NotComputedError("count_misfit", name="paddings", number=len(flat), other="axes", limit=rank)
+    pairs = list(zip(flat[::2], flat[1::2], strict=True))
+    if call.op_type.startswith("PadV3") and not flag(call, "paddings_contiguous", default=True):
+        pairs = list(zip(flat[:rank], flat[rank:], strict=True))
+    if min(flat, default=0) < 0:
+        raise NotComputedError("not_allowed", name="paddings", value=str(flat))
+    return pairs
+
+
+@op("Pad", "PadD", "PadV2", "PadV2D", "PadV3", "PadV3D", "MirrorPad", kind=Kind.EXACT, inputs=("x", "paddings"))
+def pad(call: Call) -> Outputs:
+    """The input with a border: of a constant, or mirrored."""
+    x = needed(call, 0).array
+    pairs = _paddings(call, x.ndim)
+    check_size([size + before + after for size, (before, after) in zip(x.shape, pairs, strict=True)])
+    if not pairs:
+        return one(x)
+    mode = text(call, "mode", default="constant").lower()
+    if mode in ("constant", ""):
+        value = real(call, "constant_values", default=0.0)
+        if call.op_type.startswith("PadV") and attribute(call, "constant_values") is None:
+            slot = 2 if attribute(call, "paddings") is None else 1
+            given = call.inputs[slot] if slot < len(call.inputs) else None
+            value = 0.0 if given is None else given.array.reshape(-1)[0]
+        return one(np.pad(x, pairs, constant_values=value))
+    room = 1 if mode == "reflect" else 0
+    if mode not in ("reflect", "symmetric", "edge"):
+        raise NotComputedError("no_variant", name="padding", value=mode)
+    if mode != "edge" and any(max(pair) > size - room for pair, size in zip(pairs, x.shape, strict=True)):
+        raise NotComputedError("out_of_shape", name="paddings", value=str(pairs), shape=x.shape)
+    return one(np.pad(x, pairs, mode={"reflect": "reflect", "symmetric": "symmetric", "edge": "edge"}[mode]))  # type: ignore[call-overload]
+
+
+# --- blocks -----------------------------------------------------------------------------------------------------------
+
+
+def _blocks(call: Call) -> tuple[Array, int, bool]:
+    """Images with channels last, the block size, and whether channels came first."""
+    given = needed(call, 0)
+    size = integer(call, "block_size")
+    if size < 1:
+        raise NotComputedError("not_allowed", name="block_size", value=str(size))
+    first = image_axes(call, given)[2] == 1
+    return (np.moveaxis(given.array, 1, 3) if first else given.array), size, first
+
+
+@op("DepthToSpace", kind=Kind.EXACT, inputs=("x",))
+def depth_to_space(call: Call) -> Outputs:
+    """Channels into blocks of the plane; the block's place is the outer part of the channel, or (CRD) the inner."""
+    x, size, first = _blocks(call)
+    n, height, width, channels = x.shape
+    if channels % size**2:
+        raise NotComputedError("no_multiple", name="channels", number=channels, limit=size**2)
+    if text(call, "mode", default="DCR") == "CRD":
+        parts = x.reshape(n, height, width, channels // size**2, size, size).transpose(0, 1, 4, 2, 5, 3)
+    else:
+        parts = x.reshape(n, height, width, size, size, channels // size**2).transpose(0, 1, 3, 2, 4, 5)
+    y = parts.reshape(n, height * size, width * size, channels // size**2)
+    return one(np.moveaxis(y, 3, 1) if first else y)
+
+
+@op("SpaceToDepth", kind=Kind.EXACT, inputs=("x",))
+def space_to_depth(call: Call) -> Outputs:
+    """Blocks of the plane into channels."""
+    x, size, first = _blocks(call)
+    n, height, width, channels = x.shape
+    if height % size or width % size:
+        raise NotComputedError("value_misfit", name="block_size", value=str(size), shapes=((height, width),))
+    parts = x.reshape(n, height // size, size, width // size, size, channels).transpose(0, 1, 3, 2, 4, 5)
+    y = parts.reshape(n, height // size, width // size, channels * size**2)
+    return one(np.moveaxis(y, 3, 1) if first else y)
+
+
+def _block_shape(call: Call, *margins: str) -> tuple[Array, list[int], list[tuple[int, int]]]:
+    """The input, the block's shape and the crops or paddings, of the ND forms and of those with one block_size."""
+    x = needed(call, 0).array
+    if call.op_type in ("BatchToSpace", "SpaceToBatch", "BatchToSpaceD", "SpaceToBatchD"):
+        block = [integer(call, "block_size")] * 2
+        flat = required_numbers(call, *margins, slot=1)
+    else:
+        block = required_numbers(call, "block_shape", slot=1)
+        flat = required_numbers(call, *margins, slot=2 if attribute(call, "block_shape") is None else 1)
+    if len(flat) != 2 * len(block) or x.ndim <= len(block) or min(block, default=1) < 1 or min(flat, default=0) < 0:
+        raise NotComputedError(
+            "value_misfit", name=f"block_shape, {margins[0]}", value=f"{block}, {flat}", shapes=(x.shape,)
+        )
+    return x, block, list(zip(flat[::2], flat[1::2], strict=True))
+
+
+@op("SpaceToBatch", "SpaceToBatchD", "SpaceToBatchND", "SpaceToBatchNDD", kind=Kind.EXACT, inputs=("x", "paddings"))
+def space_to_batch(call: Call) -> Outputs:
+    """Blocks of the plane into the batch, after padding with 0."""
+    x, block, margins = _block_shape(call, "paddings")
+    count = len(block)
+    pairs = [(0, 0), *margins, *[(0, 0)] * (x.ndim - count - 1)]
+    check_size([size + before + after for size, (before, after) in zip(x.shape, pairs, strict=True)])
+    x = np.pad(x, pairs)
+    if any(size % step for size, step in zip(x.shape[1:], block, strict=False)):
+        raise NotComputedError("value_misfit", name="block_shape", value=str(block), shapes=(x.shape[1 : count + 1],))
+    inner = [part for size, step in zip(x.shape[1:], block, strict=False) for part in (size // step, step)]
+    y = x.reshape(x.shape[0], *inner, *x.shape[count + 1 :])
+    places = [2 * axis + 2 for axis in range(count)], [2 * axis + 1 for axis in range(count)]
+    y = y.transpose(*places[0], 0, *places[1], *range(2 * count + 1, y.ndim))
+    shape = [x.shape[0] * prod(block), *[size // step for size, step in zip(x.shape[1:], block, strict=False)]]
+    return one(y.reshape(*shape, *x.shape[count + 1 :]))
+
+
+@op("BatchToSpace", "BatchToSpaceD", "BatchToSpaceND", "BatchToSpaceNDD", kind=Kind.EXACT, inputs=("x", "crops"))
+def batch_to_space(call: Call) -> Outputs:
+    """The batch into blocks of the plane, which is cropped then."""
+    x, block, crops = _block_shape(call, "crops")
+    count = len(block)
+    if x.shape[0] % prod(block):
+        raise NotComputedError("no_multiple", name="images", number=x.shape[0], limit=prod(block))
+    batch = x.shape[0] // prod(block)
+    y = x.reshape(*block, batch, *x.shape[1:])
+    order = [place for axis in range(count) for place in (count + 1 + axis, axis)]
+    y = y.transpose(count, *order, *range(2 * count + 1, y.ndim))
+    y = y.reshape(batch, *[size * step for size, step in zip(x.shape[1:], block, strict=False)], *x.shape[count + 1 :])
+    box = [slice(before, y.shape[axis + 1] - after) for axis, (before, after) in enumerate(crops)]
+    return one(y[(slice(None), *box)])
+
+
+# --- the order of elements --------------------------------------------------------------------------------------------
+
+
+@op("ReverseV2", "ReverseV2D", kind=Kind.EXACT, inputs=("x", "axis"))
+def reverse(call: Call) -> Outputs:
+    """The elements in opposite order along axes."""
+    x = needed(call, 0).array
+    return one(np.flip(x, axes_of(call, required_numbers(call, "axis", slot=1), x.ndim)))
+
+
+@op("ReverseSequence", kind=Kind.EXACT, inputs=("x", "seq_lengths"))
+def reverse_sequence(call: Call) -> Outputs:
+    """The first elements of each sequence in opposite order."""
+    x, lengths = needed(call, 0).array, needed(call, 1).array
+    along = axis_of(call, integer(call, "seq_dim"), x.ndim)
+    batch = axis_of(call, integer(call, "batch_dim", default=0), x.ndim)
+    moved = np.moveaxis(x, (batch, along), (0, 1))
+    if lengths.shape != (moved.shape[0],) or (lengths < 0).any() or (lengths > moved.shape[1]).any():
+        raise NotComputedError("shape_misfit", name="seq_lengths", shape=lengths.shape, other="x", other_shape=x.shape)
+    y = moved.copy()
+    for row, length in enumerate(lengths.tolist()):
+        y[row, :length] = moved[row, :length][::-1]
+    return one(np.moveaxis(y, (0, 1), (batch, along)))
+
+
+# --- Grey-scale dilation and its gradients ---
+
+
+_ALL = slice(None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Dilation:
+    """Images with the channels last, filters (rows, columns, channels), and the windows that are looked at."""
+
+    images: Doubles
+    filters: Doubles
+    windows: Windows
+    first: bool
+    maxima: Doubles
+
+
+def _dilation(call: Call) -> _Dilation:
+    x, given = needed(call, 0), needed(call, 1)
+    first = has_channels_first(call, x)
+    images, filters = image(call, x), floats(given)
+    if filters.ndim == 3 and first and given.layout != "ND":
+        filters = np.moveaxis(filters, 0, -1)
+    if filters.ndim != 3 or filters.shape[-1] != images.shape[-1]:
+        raise NotComputedError(
+            "shape_misfit", name="filter", shape=given.array.shape, other="x", other_shape=x.array.shape
+        )
+    rates = required_numbers(call, "rates", "dilations")
+    spaced = replace(call, attrs={**call.attrs, "dilations": rates})
+    windows = windows_of(spaced, images.shape[1:-1], filters.shape[:2], first)
+    check_size((images.shape[0], *windows.count, images.shape[-1]))
+    maxima = np.full((images.shape[0], *windows.count, images.shape[-1]), -np.inf)
+    for tap, inside, places in windows.taps():
+        target = maxima[(_ALL, *inside)]
+        np.maximum(target, images[(_ALL, *places)] + filters[tap], out=target)
+    return _Dilation(images, filters, windows, first, maxima)
+
+
+@op("Dilation2D", "Dilation", kind=Kind.ROUNDED, inputs=("x", "filter"))
+def _forwards(call: Call) -> Outputs:
+    """The largest sum of an element of the window and of the filter."""
+    found = _dilation(call)
+    size = np.zeros(found.maxima.shape)
+    for tap, inside, places in found.windows.taps():
+        target = size[(_ALL, *inside)]
+        np.maximum(target, np.abs(found.images[(_ALL, *places)]) + np.abs(found.filters[tap]), out=target)
+    expected(call, 0, script_shape(found.maxima.shape, found.first))
+    return [Output(array=as_script(found.maxima, found.first), summed=as_script(size, found.first))]
+
+
+def _gradient(call: Call) -> tuple[_Dilation, Output, Output]:
+    """The gradients of the images and of the filters: each goes to the first largest sum of its window.
+
+    Where another sum of the window is as large, or would be after rounding, it may as well go there.
+    """
+    found = _dilation(call)
+    grads = image(call, needed(call, 2))
+    if grads.shape != found.maxima.shape:
+        raise NotComputedError("shape_expected", name="dy", shape=grads.shape, other_shape=found.maxima.shape)
+    dtype = needed(call, 0).dtype
+    taps = [(tap, (_ALL, *inside), (_ALL, *places)) for tap, inside, places in found.windows.taps()]
+    to_images, sizes = np.zeros(found.images.shape), np.zeros(found.images.shape)
+    to_filters, filter_sizes = np.zeros(found.filters.shape), np.zeros(found.filters.shape)
+    doubtful: Mask = np.zeros(found.images.shape, np.bool_)
+    filter_doubtful: Mask = np.zeros(found.filters.shape, np.bool_)
+    given_away: Mask = np.zeros(grads.shape, np.bool_)
+    candidates = np.zeros(grads.shape, np.int32)
+    for tap, inside, places in taps:
+        seen = found.images[places] + found.filters[tap]
+        here = (seen == found.maxima[inside]) & ~given_away[inside]
+        given_away[inside] |= here
+        candidates[inside] += near(seen, found.maxima[inside], dtype)
+        part = np.where(here, grads[inside], 0.0)
+        to_images[places] += part
+        sizes[places] += np.abs(part)
+        to_filters[tap] += part.sum(axis=(0, 1, 2))
+        filter_sizes[tap] += np.abs(part).sum(axis=(0, 1, 2))
+    for tap, inside, places in taps:
+        open_ = (candidates[inside] > 1) & near(found.images[places] + found.filters[tap], found.maxima[inside], dtype)
+        doubtful[places] |= open_
+        filter_doubtful[tap] |= open_.any(axis=(0, 1, 2))
+    first = found.first
+    return (
+        found,
+        Output(array=as_script(to_images, first), summed=as_script(sizes, first), doubtful=as_script(doubtful, first)),
+        Output(array=to_filters, summed=filter_sizes, doubtful=filter_doubtful),
+    )
+
+
+@op("Dilation2DBackpropInput", kind=Kind.SUM, inputs=("x", "filter", "out_backprop"))
+def _backwards_input(call: Call) -> Outputs:
+    """The gradient of the images."""
+    return [_gradient(call)[1]]
+
+
+@op("Dilation2DBackpropFilter", kind=Kind.SUM, inputs=("x", "filter", "out_backprop"))
+def _backwards_filter(call: Call) -> Outputs:
+    """The gradient of the filters."""
+    return [_gradient(call)[2]]

@@ -18,56 +18,50 @@ import numpy as np
 from fuzzing import seeds
 from fuzzing.mutations import BINARY, CLAIMS, CSV, TEXT, Mutation
 from fuzzing.structures import MessageSeed, npy_file
-from precision_tool.lib.checks.passports import compare_passports
 from precision_tool.lib.cli.bisect_runner import BisectRun, bisected
 from precision_tool.lib.cli.switch_files import SwitchFile
-from precision_tool.lib.collect.acl_json import check_acl_json, write_acl_json
-from precision_tool.lib.collect.actions import parse_action
-from precision_tool.lib.collect.feeds import load_feed, read_feeds
-from precision_tool.lib.collect.switches import _check_switch_file
-from precision_tool.lib.collect.tfdbg.event import read_event
-from precision_tool.lib.collect.tfdbg.npy_files import is_same_npy, write_npy
-from precision_tool.lib.compare.cosines import _decoded as decoded_cosines
-from precision_tool.lib.compare.result_source import read_source
-from precision_tool.lib.engine.element_errors import compare_elements
-from precision_tool.lib.engine.pairwise import compare_pairs
-from precision_tool.lib.engine.scheduler import THIS_THREAD
+from precision_tool.lib.compare.columns import parse_metrics
+from precision_tool.lib.compare.data_folder import _decoded as decoded_cosines
+from precision_tool.lib.compare.element_errors import compare_elements
+from precision_tool.lib.compare.named_tensors import named_value, pair_up, split_slot, tensors_of_file, view_of
+from precision_tool.lib.compare.noise import read_noise
+from precision_tool.lib.compare.pairwise import compare_pairs
+from precision_tool.lib.compare.result_csv import read_output_figures, read_result
+from precision_tool.lib.compare.result_files import read_source
+from precision_tool.lib.compare.scheduler import THIS_THREAD
+from precision_tool.lib.compare.toolkit import _MEMORY, _json_problem, _remembered, _table_problem, read_kept
+from precision_tool.lib.data import dump_names as file_names
+from precision_tool.lib.data import graph_cache as cache
+from precision_tool.lib.data.dump_tree import find_benchmark, find_named, find_run
+from precision_tool.lib.data.graph_catalog import RunFolder, find_run_graphs
+from precision_tool.lib.data.graph_choice import GraphChooser
+from precision_tool.lib.data.kinds import PYTORCH
+from precision_tool.lib.data.overflow_files import find_status_files, parse_status_name
+from precision_tool.lib.data.overview import overview
+from precision_tool.lib.data.pair_selection import parse_ids, parse_range
+from precision_tool.lib.data.settings import check_dump_step, read_settings_file
+from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.diagnose.passport_file import parse_passport, read_passport
+from precision_tool.lib.diagnose.passports import compare_passports
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats.fusion_result import read_fusion_result
-from precision_tool.lib.formats.fusion_switch import parse_switches, read_switches, render
-from precision_tool.lib.formats.ge_graph import load_graph_file
-from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
-from precision_tool.lib.formats.ge_graph_lines import load_graph_lines
-from precision_tool.lib.formats.ge_graph_skim import peek_graph_name, skim_graph_file, skim_ops
-from precision_tool.lib.formats.ge_graph_tree import is_json
-from precision_tool.lib.formats.h5 import copy_ops, read_h5
-from precision_tool.lib.formats.om_file import read_om_header
-from precision_tool.lib.formats.opdebug import document_text, read_opdebug
-from precision_tool.lib.formats.passport import parse_passport, read_passport
-from precision_tool.lib.formats.proto_text import parse_proto_text
-from precision_tool.lib.formats.registry import open_op_dump
-from precision_tool.lib.graph import cache
-from precision_tool.lib.graph.catalog import RunFolder, find_run_graphs
-from precision_tool.lib.graph.choice import GraphChooser
-from precision_tool.lib.graph.overview import overview
-from precision_tool.lib.inspect.named_tensors import named_value, pair_up, split_slot, tensors_of_file, view_of
 from precision_tool.lib.io.cache import OddCacheError
 from precision_tool.lib.io.files import read_small_json, signature_of
+from precision_tool.lib.io.fusion_passes import read_fusion_result
+from precision_tool.lib.io.fusion_switch import parse_switches, read_switches, render
+from precision_tool.lib.io.ge_graph import is_json, load_graph_file
+from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_partial import load_graph_lines, peek_graph_name, skim_graph_file, skim_ops
+from precision_tool.lib.io.hdf5 import copy_ops, read_h5
+from precision_tool.lib.io.om_file import read_om_header
+from precision_tool.lib.io.opdebug import document_text, read_opdebug
+from precision_tool.lib.io.proto_text import parse_proto_text
+from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.io.tfdbg_files import is_same_npy, read_event, write_npy
 from precision_tool.lib.model.graph import GraphFile
-from precision_tool.lib.pairing.selection import parse_ids, parse_range
-from precision_tool.lib.present.passports import pair_json
-from precision_tool.lib.results.columns import parse_metrics
-from precision_tool.lib.results.noise import read_noise
-from precision_tool.lib.results.result_csv import read_output_figures, read_result
-from precision_tool.lib.settings import check_dump_step, read_settings_file
-from precision_tool.lib.sources import names as file_names
-from precision_tool.lib.sources.h5_files import PYTORCH
-from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
-from precision_tool.lib.sources.walk import find_benchmark, find_named, find_run
-from precision_tool.lib.toolkit.finder import _MEMORY, _remembered
-from precision_tool.lib.toolkit.kept import read_kept
-from precision_tool.lib.toolkit.tools import _json_problem, _table_problem
-from precision_tool.lib.workspace import Workspace
+from precision_tool.lib.training.acl_json import check_acl_json, write_acl_json
+from precision_tool.lib.training.saving import load_feed, read_feeds
+from precision_tool.lib.training.switches import _check_switch_file, parse_action
+from precision_tool.lib.view.findings import pair_json
 
 #: Reasons for a part of the input that could not be read; they are checked as messages are.
 Reasons = Iterable[str]

@@ -20,17 +20,17 @@ from h5_files import GPU, add_tensor
 from om_files import model_def, om_bytes
 
 from fuzzing.structures import MessageSeed, parsed
-from precision_tool.lib.collect.acl_json import acl_config
-from precision_tool.lib.compare.result_source import ResultSource, write_source
+from precision_tool.lib.compare.columns import METRIC_COLUMNS
+from precision_tool.lib.compare.noise import Noise, write_noise
+from precision_tool.lib.compare.result_files import ResultSource, write_source
+from precision_tool.lib.data import graph_cache as cache
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
-from precision_tool.lib.formats.ge_graph import load_graph_bytes
-from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
-from precision_tool.lib.formats.ge_graph_lines import load_graph_lines
-from precision_tool.lib.formats.opdebug import decode_status, document_text
-from precision_tool.lib.graph import cache
+from precision_tool.lib.io.ge_graph import load_graph_bytes
+from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.io.ge_graph_partial import load_graph_lines
+from precision_tool.lib.io.opdebug import decode_status, document_text
 from precision_tool.lib.model.graph import TensorDesc
-from precision_tool.lib.results.columns import METRIC_COLUMNS
-from precision_tool.lib.results.noise import Noise, write_noise
+from precision_tool.lib.training.acl_json import acl_config
 
 #: A `.npy` has its data behind the header; this is enough for every shape the campaign asks for.
 NPY_DATA = bytes(range(64))

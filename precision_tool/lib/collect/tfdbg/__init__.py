@@ -1,1 +1,0 @@
-"""What TensorFlow's debugger dumped, turned into `.npy` benchmark tensors. Runs on Python 3.7."""

@@ -1,0 +1,354 @@
+"""A Dask cluster as the executor that does the work: `pip install '.[cluster]'` here and where its workers run.
+
+Tasks carry paths and plans and bring back rows, so a worker has to see the data under the same paths, or by the same
+URLs. Dask pickles what goes between the two, so only a cluster that one trusts may be named. A task that a lost worker
+had is done by another one; a task that fails in each of three tries is a `PoisonedTaskError`.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, InvalidStateError
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import precision_tool
+from precision_tool.lib.compare.scheduler import PoisonedTaskError, WorkersLostError, cores, reuse_memory
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import is_file
+from precision_tool.lib.io.local import reading_from
+from precision_tool.lib.io.native.library import library
+
+#: Each task is tried so often before it counts as poisoned.
+TRIES = 3
+#: Bytes of a task, as far as there are enough of them for every worker.
+TASK_BYTES = 256 << 20
+#: Seconds until a scheduler has to answer, until it has to have a worker, and that it may be without one later.
+_CONNECTING, _FIRST_WORKER, _WITHOUT_WORKERS = 10.0, 20.0, 60.0
+#: Seconds between two looks whether there are workers, and while one is waited for.
+_WATCHING, _POLL = 2.0, 0.2
+_ADDRESS = re.compile(r"(?:[a-z]+://)?[\w.\-\[\]:]+:[0-9]+/?\Z")
+_INSTALL = "pip install 'precision-tool[cluster]', here and where the workers run"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Data below `folder` is read by the workers of `host`: their host name or address, their name, or a resource."""
+
+    host: str
+    folder: str
+
+
+def parse_place(text: str) -> Place:
+    """`HOST=DIR`; UsageError for anything else."""
+    host, _, folder = text.partition("=")
+    if not host or not folder:
+        raise UsageError(f"--worker-for {text}: names no host and folder", "--worker-for HOST=DIR, once for each host")
+    return Place(host, posixpath.join(posixpath.abspath(folder), ""))
+
+
+@contextmanager
+def open_cluster(address: str, places: Sequence[Place] = ()) -> Iterator[ClusterExecutor]:
+    """The executor of the cluster at `address` (`tcp://host:port`, or the path of its scheduler file).
+
+    UsageError where Dask is not installed or versions differ, DataNotFoundError where nobody answers. Whatever is
+    not done at the end of the block is cancelled.
+    """
+    client = _connected(address)
+    try:
+        executor = ClusterExecutor(client, address, places)
+        try:
+            yield executor
+        finally:
+            executor.shutdown()
+    finally:
+        with suppress(Exception):  # a scheduler that has gone cannot be told
+            client.close(timeout=2)
+
+
+def _connected(address: str) -> Any:
+    is_path = is_file(address)
+    if not is_path and not _ADDRESS.match(address):
+        raise UsageError(
+            f"--cluster {address}: no address of a scheduler, and no such file",
+            "name tcp://HOST:PORT, or the file that `dask scheduler --scheduler-file` wrote",
+        )
+    try:
+        from distributed import Client
+    except ImportError:
+        raise UsageError("--cluster needs Dask, which is not installed", _INSTALL) from None
+    for name in ("distributed", "distributed.client", "distributed.core", "distributed.comm"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what matters becomes an error of ours
+    where = {"scheduler_file": address} if is_path else {"address": address}
+    until = time.monotonic() + _CONNECTING
+    while True:
+        try:
+            client = Client(**where, timeout=_CONNECTING, set_as_default=False)
+            break
+        except Exception as error:  # a scheduler that is busy with a client that has gone may answer wrongly once
+            if time.monotonic() > until:
+                raise DataNotFoundError(
+                    f"{address}: no Dask scheduler answers there ({type(error).__name__})",
+                    "check that it runs and can be reached; `dask scheduler` shows its address as it starts",
+                ) from None
+            time.sleep(_POLL)
+    try:
+        _check_workers(client, address)
+    except BaseException:
+        with suppress(Exception):
+            client.close(timeout=2)
+        raise
+    return client
+
+
+def versions() -> dict[str, str]:
+    """What has to be the same where the work is given out and where it is done."""
+    from importlib import metadata  # only where there is a cluster: it takes as long to load as numpy
+
+    python = ".".join(map(str, sys.version_info[:2]))
+    return {
+        "Python": python, "Dask": metadata.version("distributed"), "precision_tool": precision_tool.__version__,
+        "kernel": "numpy's" if library() is None else "the compiled one",
+    }  # fmt: skip
+
+
+def _check_workers(client: Any, address: str) -> None:
+    """Raises the error for a cluster without workers, or with ones that are not as we are."""
+    try:
+        client.wait_for_workers(1, timeout=_FIRST_WORKER)
+    except Exception:
+        raise DataNotFoundError(
+            f"{address}: the cluster has no worker", f"start one on each server: dask worker {address}"
+        ) from None
+    try:
+        answers: Mapping[str, Any] = client.run(versions, on_error="return")
+    except Exception as error:
+        raise _differ(address, f"its workers cannot be asked ({type(error).__name__})") from None
+    expected = versions()
+    for worker, installed in answers.items():
+        if not isinstance(installed, dict):
+            raise _differ(
+                f"worker {worker}", f"precision_tool does not load there ({type(installed).__name__}: {installed})"
+            )
+        different = difference(expected, installed)
+        if different:
+            raise _differ(f"worker {worker}", different)
+
+
+def difference(expected: Mapping[str, str], installed: Mapping[str, str]) -> str:
+    """In which versions two differ, as a sentence's part; "" if in none."""
+    parts = [f"{name} {installed.get(name, 'none')} instead of {expected[name]}" for name in expected]
+    return ", ".join(part for name, part in zip(expected, parts, strict=True) if installed.get(name) != expected[name])
+
+
+def _differ(where: str, what: str) -> UsageError:
+    mend = "install the same versions there as here"
+    if "kernel" in what:
+        mend += " (a C compiler makes the compiled kernel, PRECISION_TOOL_KERNEL=numpy does without)"
+    return UsageError(f"{where}: {what}", f"{mend}, and start the workers again")
+
+
+class ClusterExecutor(Executor):
+    """The workers of a cluster. Made by `open_cluster`."""
+
+    task_bytes = TASK_BYTES
+
+    def __init__(self, client: Any, address: str, places: Sequence[Place] = ()) -> None:
+        self._client = client
+        self.address = address
+        self._places = sorted(places, key=lambda place: -len(place.folder))  # of folders in one another the inner one
+        self._executors: dict[str, Any] = {}
+        #: What was given out, and what the cluster does for it. A task that is done is held by neither: Dask then
+        #: drops its result, and does not do it again when the worker is lost.
+        self._pending: dict[Future[Any], Future[Any]] = {}
+        self._lock = threading.Lock()
+        self._is_closed = threading.Event()
+        self._folder = posixpath.abspath(".")
+        for place in places:
+            self._executor_of(place.host)
+        self._watch = threading.Thread(target=self._watched, daemon=True)
+        self._watch.start()
+
+    @property
+    def workers(self) -> int:
+        """Tasks that run at once."""
+        return max(1, int(sum(self._client.nthreads().values())))
+
+    def host_of(self, path: str) -> str:
+        """Whose workers read a path; "": any."""
+        full = posixpath.abspath(path)
+        return next((place.host for place in self._places if full.startswith(place.folder)), "")
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        """Hands out a task to whichever worker is free."""
+        return self.submit_to("", task, arguments, options)
+
+    def at(self, host: str) -> Executor:
+        """The workers of a host, as `host_of` names it, alone."""
+        return _Host(self, host)
+
+    def submit_to(
+        self, host: str, task: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]
+    ) -> Future[Any]:
+        """Hands out a task to the workers of a host."""
+        inner = self._executor_of(host).submit(_run_in, (self._folder, urls.secrets()), task, arguments, options)
+        outer: Future[Any] = Future()
+        with self._lock:
+            self._pending[outer] = inner
+        outer.add_done_callback(self._done)
+        inner.add_done_callback(lambda future: self._hand_on(future, outer))
+        return outer
+
+    def _done(self, outer: Future[Any]) -> None:
+        with self._lock:
+            inner = self._pending.pop(outer)
+        if outer.cancelled():
+            inner.cancel()
+
+    def _hand_on(self, inner: Future[Any], outer: Future[Any]) -> None:
+        """What became of a task on the cluster, in our words."""
+        with suppress(InvalidStateError):  # it was cancelled, or the watch was quicker
+            if inner.cancelled():
+                outer.set_exception(self._lost("the cluster has given up a task"))
+            elif (error := inner.exception()) is not None:
+                outer.set_exception(_poisoned(error))
+            elif isinstance(result := inner.result(), _Raised):
+                outer.set_exception(result.error)
+            else:
+                outer.set_result(result)
+
+    def _executor_of(self, host: str) -> Any:
+        executor = self._executors.get(host)
+        if executor is None:
+            options = self._workers_of(host) if host else {}
+            executor = self._client.get_executor(pure=False, retries=TRIES - 1, **options)
+            self._executors[host] = executor
+        return executor
+
+    def _workers_of(self, host: str) -> dict[str, Any]:
+        """How Dask is told of the workers that a host name, a worker's name or a resource stands for."""
+        until = time.monotonic() + _FIRST_WORKER  # one that was lost may be starting again
+        while True:
+            workers = self._workers()
+            names = {str(worker.get("name")): worker.get("name") for worker in workers}  # which may be a number
+            hosts = {str(worker.get("host")) for worker in workers}
+            if host in names or host in hosts:
+                return {"workers": [names.get(host, host)], "allow_other_workers": False}
+            resources = {name for worker in workers for name in worker.get("resources", {})}
+            if host in resources:
+                return {"resources": {host: 1e-9}}
+            if time.monotonic() > until:
+                named = ", ".join(sorted({*names, *hosts, *resources})[:20])
+                hint = f"it has {named}"
+                raise UsageError(f"--worker-for {host}: {self.address} has no such worker", hint)
+            time.sleep(_POLL)
+
+    def _workers(self) -> list[Mapping[str, Any]]:
+        return list(self._client.scheduler_info()["workers"].values())
+
+    def _watched(self) -> None:
+        """Gives up when there are no workers any more, which Dask would wait for without end."""
+        without = 0.0
+        while not self._is_closed.wait(_WATCHING):
+            lack = self._lack()
+            without = without + _WATCHING if lack else 0.0
+            if without >= _WITHOUT_WORKERS:  # and so does what is handed out from then on
+                self._fail(self._lost(lack))
+
+    def _lack(self) -> str:
+        """What of the cluster is gone; "" while there is all that is needed."""
+        try:
+            workers = self._workers()
+        except Exception:
+            return "the scheduler does not answer any more"
+        for host in filter(None, list(self._executors)):
+            if not any(
+                host in (worker.get("host"), str(worker.get("name")), *worker.get("resources", {}))
+                for worker in workers
+            ):
+                return f"the cluster has no worker any more that {host} stands for"
+        return "" if workers else "the cluster has no worker any more"
+
+    def _lost(self, what: str) -> WorkersLostError:
+        return WorkersLostError(f"{self.address}: {what}", "look at the logs of its scheduler and workers")
+
+    def _fail(self, error: PrecisionToolError) -> None:
+        with self._lock:
+            pending = list(self._pending)
+        for future in pending:
+            with suppress(InvalidStateError):  # done meanwhile
+                future.set_exception(error)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
+        """Cancels what is not done; what a worker has begun ends with its task."""
+        self._is_closed.set()
+        with self._lock:
+            pending = list(self._pending)
+        for future in pending:
+            future.cancel()
+        for executor in self._executors.values():
+            with suppress(Exception):
+                executor.shutdown(wait=False)
+
+
+def near(executor: Executor, path: str) -> Executor:
+    """Who of an executor's workers reads a path: of a cluster those of its host, else all."""
+    return executor.at(executor.host_of(path)) if isinstance(executor, ClusterExecutor) else executor
+
+
+class _Host(Executor):
+    def __init__(self, cluster: ClusterExecutor, host: str) -> None:
+        self._cluster = cluster
+        self._host = host
+
+    def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
+        return self._cluster.submit_to(self._host, task, arguments, options)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """The user's error that a task raised, which no other try would make good."""
+
+    error: PrecisionToolError
+
+
+def _run_in(
+    where: tuple[str, urls.Secrets],
+    task: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    options: Mapping[str, Any],
+) -> Any:
+    """Does a task on a worker: relative paths are those of whoever asked for it."""
+    try:
+        _make_ready()
+        urls.take_secrets(where[1])
+        with reading_from(where[0]):
+            return task(*arguments, **options)
+    except PrecisionToolError as error:
+        return _Raised(error)
+
+
+@cache
+def _make_ready() -> None:
+    """What a worker does once: it keeps freed memory as our own processes do, beside one worker for each core."""
+    reuse_memory(cores())
+
+
+def _poisoned(error: BaseException) -> PoisonedTaskError:
+    from distributed.scheduler import KilledWorker
+
+    if isinstance(error, KilledWorker):
+        why = f"the worker that had it ended, {error.allowed_failures + 1} times"
+        return PoisonedTaskError(f"not compared: {why}", "was it killed for its memory? its log may tell")
+    return PoisonedTaskError(
+        f"not compared: it failed in {TRIES} tries on the cluster: {type(error).__name__}: {error}"
+    )

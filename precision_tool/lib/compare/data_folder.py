@@ -1,0 +1,785 @@
+"""The pairs of single ops, matched as the comparison of all of them does."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import wraps
+from math import isnan
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from precision_tool.lib.compare.result_csv import OutputFigures, read_output_figures
+from precision_tool.lib.compare.result_files import ResultSource, newest_results, read_source, results_in, source_path
+from precision_tool.lib.data import dump_tree as walk
+from precision_tool.lib.data import graph_catalog as catalog
+from precision_tool.lib.data import graph_catalog as lookup
+from precision_tool.lib.data import graph_choice
+from precision_tool.lib.data.default_sides import benchmark_folder, default_npu, has_dump_alone, kind_of, pytorch_files
+from precision_tool.lib.data.dump_names import flatten, op_number
+from precision_tool.lib.data.dump_tree import Stamps
+from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
+from precision_tool.lib.data.graph_cache import GraphStore
+from precision_tool.lib.data.graph_catalog import FoundOp, MissingGraph, RunFolder, RunGraph, RunGraphs, where_of
+from precision_tool.lib.data.graph_choice import Choice, GraphChoice, GraphChooser, find_graph_files
+from precision_tool.lib.data.graph_survey import FoundIn, GraphSurvey, search, survey
+from precision_tool.lib.data.inputs import Inputs, find_golden, find_inputs, golden_leaf, own_benchmark
+from precision_tool.lib.data.kinds import DataKind, pair_h5_files
+from precision_tool.lib.data.matching import Counterpart, GraphMatcher, match_name, same_name
+from precision_tool.lib.data.origins import counterparts
+from precision_tool.lib.data.pair_listing import find_ops
+from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.io.cache import CacheFiles
+from precision_tool.lib.io.files import exists, real_path, signature_of
+from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.table import Row
+
+if TYPE_CHECKING:
+    from precision_tool.lib.data.pytorch_pairing import H5Data, H5Hit
+    from precision_tool.lib.io.fusion_passes import GraphPasses
+    from precision_tool.lib.model.pytorch import H5Op
+
+
+class OpPairs:
+    """Pairs single ops of one leaf as `vc` would with all of them."""
+
+    def __init__(
+        self,
+        run: RunGraph,
+        golden: GoldenFiles | Run | None,
+        leaves: Sequence[DumpLeaf],
+        graphs: Callable[[], Sequence[RunGraph]],
+    ) -> None:
+        assert run.leaf is not None
+        self._of = (run.leaf, run.file, run.is_named, golden)
+        self._dumps = DumpIndex(run.leaf)
+        self._other: GoldenDumps | None = None
+        side: BenchmarkSide = NoBenchmark()
+        if isinstance(golden, Run):
+            position = next((at for at, leaf in enumerate(leaves) if leaf.path == run.leaf.path), 0)
+            with suppress(DataNotFoundError):  # the other run has no such step
+                side = self._other = GoldenDumps(golden_leaf(golden, run.leaf, position, len(leaves)))
+        elif golden is not None:
+            side = own_benchmark(golden, run.leaf, len(leaves))
+        self._side = side
+        # Two runs are matched by the names of ops, unless a graph is asked for.
+        by_name = self._other is not None and not run.is_named
+        self._counterpart: Counterpart = same_name
+        if by_name and self._other is not None:
+            path = self._other.root
+            for one in graphs():
+                if path in (leaf.path for leaf in one.leaves):
+                    self._counterpart = counterparts(run.file, one.file).of
+        self._by_graph = None if by_name else GraphMatcher(self._dumps, run.file, side)
+
+    def is_for(self, run: RunGraph, golden: GoldenFiles | Run | None) -> bool:
+        """True if nothing of what it was made of was read again since."""
+        leaf, file, is_named, side = self._of
+        return leaf is run.leaf and file is run.file and is_named == run.is_named and side is golden
+
+    def pairs_of(self, found: FoundOp, looks_again: bool) -> tuple[Pair, ...]:
+        """The pairs of one op, of the files as they are now: they may be written anew while a prompt is open."""
+        if looks_again:
+            self._dumps.forget_changed()
+            self._side.forget_changed()
+        if self._by_graph is not None:
+            return self._by_graph.pairs_of(found.op)
+        other = None if self._other is None else self._other.index
+        return match_name(flatten(found.op.name), self._dumps, self._side, other, self._counterpart)
+
+
+# --- The cosines of the newest result by op, for those who only want to know how an op came out ---
+
+
+#: To be raised with every change of what is kept.
+_VERSION = 2
+#: A run with fewer of the ops of a result than this share is not what the result is of.
+_ENOUGH = 0.5
+
+
+class Cosines(Mapping[str, float]):
+    """Op name → cosine; a name is also found where one side spells it with `/` and the other with `_`."""
+
+    def __init__(self, values: Mapping[str, float], scalars: Mapping[str, tuple[float, float]] | None = None) -> None:
+        self._values = dict(values)
+        #: The values of both sides of ops that put out single numbers, by flattened name.
+        self.scalars = {flatten(name): pair for name, pair in (scalars or {}).items()}
+        self._flat = {flatten(name): value for name, value in self._values.items()}
+
+    def __getitem__(self, name: str) -> float:
+        known = self._values.get(name)
+        return self._flat[flatten(name)] if known is None else known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+@dataclass(frozen=True, slots=True)
+class FileCosines:
+    """The lowest cosine of the outputs of each op in one result file, and what the file is of, if it says so."""
+
+    values: Mapping[str, float]
+    scalars: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    source: ResultSource | None = None
+
+
+@dataclass(frozen=True)
+class ResultCosines:
+    """The cosines of all files of one result; `whole` takes them together, NaN lowest of all."""
+
+    files: tuple[FileCosines, ...]
+    whole: Cosines = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "whole", _together(self.files))
+
+    def of_run(self, run: RunGraph, others: Sequence[RunGraph]) -> tuple[Cosines, str]:
+        """The cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
+
+        Files that do not say what they are of, as the vendor's, count for the only run that has their ops.
+        """
+        runs = (run, *others)
+        owners = [_owners(one, runs) for one in self.files]
+        mine = [one for one, owning in zip(self.files, owners, strict=True) if owning == [0]]
+        if mine:
+            return (self.whole if len(mine) == len(self.files) else _together(mine)), ""
+        if any(len(owning) == 1 for owning in owners):  # it is of another run, which shows it
+            return Cosines({}), ""
+        return Cosines({}), _why_nobodys(self.files, [[runs[at] for at in owning] for owning in owners])
+
+
+def _together(files: Iterable[FileCosines]) -> Cosines:
+    lowest: dict[str, float] = {}
+    scalars: dict[str, tuple[float, float]] = {}
+    for file in files:
+        scalars |= file.scalars
+        for name, cosine in file.values.items():
+            known = lowest.get(name, cosine)
+            lowest[name] = known if isnan(known) or known <= cosine else cosine
+    return Cosines(lowest, scalars)
+
+
+def _owners(file: FileCosines, runs: Sequence[RunGraph]) -> list[int]:
+    """The places of the runs that a result file may be of."""
+    if file.source is not None:
+        return [at for at, run in enumerate(runs) if _is_of(file.source, run)][:1]
+    if len(runs) == 1:
+        return [0]
+    wanted = set(map(flatten, file.values))
+    shares = [len(wanted & {flatten(op.name) for op in run.file.ops}) for run in runs]
+    return [at for at, share in enumerate(shares) if share and share >= _ENOUGH * len(wanted)]
+
+
+def _is_of(source: ResultSource, run: RunGraph) -> bool:
+    """Whether the dump of the run was compared; without a dump, whether its graph was used."""
+    paths = [leaf.path for leaf in run.leaves] or [run.file.path]
+    compared = source.npu if run.leaves else source.graph
+    return compared in paths or real_path(compared) in map(real_path, paths)
+
+
+def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGraph]]) -> str:
+    again = "`vc` compares again"
+    for file, owning in zip(files, owners, strict=True):
+        if file.source is not None:
+            return f"no cosines are shown: the newest result is of another dump, {file.source.npu}; {again}"
+        if owning:
+            runs = where_of(sorted(owning, key=lambda run: run.number or 0))
+            return (
+                f"no cosines are shown: the newest result does not say what it is of, and its ops are those of {runs}; "
+                f"{again}"
+            )
+    return f"no cosines are shown: the newest result has other ops than the graphs in use; {again}" if files else ""
+
+
+def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
+    """The lowest cosine of the outputs of each op in tables that are at hand, rounded as result files have them."""
+    values = (
+        {row.op_name: round(row.cosine, 6)}
+        for table in tables
+        for row in table
+        if row.slot.startswith("output") and row.cosine is not None
+    )
+    return _together(map(FileCosines, values))
+
+
+def result_cosines(paths: Sequence[str], cache: CacheFiles) -> ResultCosines:
+    """The lowest cosine of the outputs of each op in some result files."""
+    return ResultCosines(tuple(FileCosines(*_of_file(path, cache), read_source(path)) for path in paths))
+
+
+def _of_file(path: str, cache: CacheFiles) -> OutputFigures:
+    signature = signature_of(path)
+    if signature is None:
+        return read_output_figures(path)  # which says what is wrong
+    payload = cache.read(path, signature, _VERSION)
+    known = None if payload is None else _decoded(payload)
+    if known is None:
+        known = read_output_figures(path)
+        cache.write(path, signature, _VERSION, json.dumps(known).encode())
+    return known
+
+
+def _decoded(payload: bytes) -> OutputFigures | None:
+    try:
+        values, pairs = json.loads(payload)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(values, dict) or any(type(value) is not float for value in values.values()):
+        return None
+    if not isinstance(pairs, dict):
+        return None
+    scalars = {name: tuple(pair) for name, pair in pairs.items() if isinstance(pair, list)}
+    if len(scalars) < len(pairs) or any([*map(type, pair)] != [float, float] for pair in scalars.values()):
+        return None
+    return OutputFigures(values, scalars)
+
+
+# --- One data folder as it is read: what was found is kept, and read again only where it changed ---
+
+
+T = TypeVar("T")
+P = ParamSpec("P")
+
+#: Leaves whose matching is kept.
+_OP_PAIRS = 4
+
+
+class Kept(StrEnum):
+    """What a data folder keeps; each can be forgotten alone."""
+
+    RUNS = "run"
+    GRAPHS = "graphs"
+    FUSION = "fusion reports"
+    BENCHMARK = "golden"
+    PYTORCH = "pytorch"
+    CHOICE = "choice"
+    RESULTS = "results"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The one step of one rank that a data folder is looked at for: its dump folders, and its benchmark ("": none)."""
+
+    leaves: tuple[str, ...]
+    golden: str = ""
+    #: Of each leaf what changes when its dump, and its benchmark, do; of the same place these may change.
+    prints: Mapping[str, tuple[str, str]] = field(default_factory=dict, compare=False)
+
+
+def alone(method: Callable[Concatenate[DataFolder, P], T]) -> Callable[Concatenate[DataFolder, P], T]:
+    """One thread at a time in these methods: Tab completes in a thread of its own, while a command may begin."""
+
+    @wraps(method)
+    def alone(self: DataFolder, /, *args: P.args, **options: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *args, **options)
+
+    return alone
+
+
+class DataFolder:
+    """A data folder. Nothing is read before it is asked for."""
+
+    def __init__(self, workspace: Workspace, place: Place | None = None) -> None:
+        self.workspace = workspace
+        self._place = place
+        self._cache = CacheFiles(workspace.cache_dirs)
+        self.store = GraphStore(self._cache)
+        self._kept: dict[tuple[Kept, *tuple[object, ...]], tuple[Any, Stamps]] = {}
+        self._choices: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = {}
+        self._op_pairs: dict[tuple[str, str], OpPairs] = {}
+        self._cosines: tuple[object, ResultCosines] = (None, ResultCosines(()))
+        #: The graph that `use_graph` chose; None: not looked up yet.
+        self._choice: Choice | None = None
+        self._lock = threading.RLock()
+
+    @alone
+    def refresh(self, *what: Kept) -> None:
+        """Forgets what was read of these kinds, of all without any."""
+        kinds = set(what or Kept)
+        self._kept = {key: kept for key, kept in self._kept.items() if key[0] not in kinds}
+        if Kept.GRAPHS in kinds:
+            self.store.forget()
+            self._choices.clear()
+        if kinds & {Kept.RUNS, Kept.GRAPHS, Kept.BENCHMARK}:
+            self._op_pairs.clear()
+        if Kept.RESULTS in kinds:
+            self._cosines = (None, ResultCosines(()))
+        if Kept.CHOICE in kinds:
+            self._choice = None
+
+    def check_data(self) -> None:
+        """Raises DataNotFoundError where there is no data folder."""
+        check_data(self.workspace.root)
+
+    def default_npu(self) -> str:
+        """The dump of the NPU run under test."""
+        return default_npu(self.workspace)
+
+    def pytorch_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The `.h5` files of the NPU and of the benchmark, by name only."""
+        return pytorch_files(self.workspace)
+
+    def kind(self) -> DataKind:
+        """What kind of data the folder holds of the NPU."""
+        return kind_of(self.workspace)
+
+    def has_dump_alone(self) -> bool:
+        """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
+        return has_dump_alone(self.workspace)
+
+    def _keep(self, key: tuple[Kept, *tuple[object, ...]], read: Callable[[Stamps], T]) -> T:
+        """What `read` gives, read again only when a folder or file that it noted has changed."""
+        known = self._kept.get(key)
+        if known is not None and known[1].are_current():
+            value: T = known[0]
+            return value
+        stamps = Stamps()
+        value = read(stamps)
+        self._kept[key] = (value, stamps)
+        return value
+
+    def _run(self, number: int) -> Run | None:
+        """What NPU run `number` dumped; None if nothing."""
+
+        def read(stamps: Stamps) -> Run | None:
+            try:
+                if self._place is not None and number == 0:
+                    runs = [self.run_at(leaf, stamps) for leaf in self._place.leaves]
+                    return Run(root=runs[0].root, leaves=tuple(leaf for run in runs for leaf in run.leaves))
+                return self.run_at(str(self.workspace.dump_dir(number)), stamps)
+            except DataNotFoundError:
+                return None  # `vc` says why
+            except PrecisionToolError as error:
+                self.workspace.notes.append(f"{error.message}; the run is taken for one without a dump")
+                return None
+
+        return self._keep((Kept.RUNS, number), read)
+
+    def _found(self, kind: Kept, path: str, find: Callable[[str, Stamps], T], noted_in: Stamps | None) -> T:
+        """What `find` finds below a folder, or its error; found once. `noted_in` notes what that depends on."""
+
+        def read(stamps: Stamps) -> T | PrecisionToolError:
+            stamps.note(path)
+            try:
+                return find(path, stamps)
+            except PrecisionToolError as error:
+                return error
+
+        key = (kind, posixpath.abspath(path))
+        value = self._keep(key, read)
+        if isinstance(value, PrecisionToolError) and path not in value.message:  # it was spelled in another way
+            return find(path, Stamps())
+        if noted_in is not None:
+            noted_in.update(self._kept[key][1])
+        if isinstance(value, PrecisionToolError):
+            raise value.with_traceback(None)
+        return value
+
+    @alone
+    def run_at(self, path: str, noted_in: Stamps | None = None) -> Run:
+        """The NPU run below a folder, as `walk.find_run` finds it."""
+        return self._found(Kept.RUNS, path, walk.find_run, noted_in)
+
+    def leaves_at(self, path: str) -> tuple[DumpLeaf, ...]:
+        """The dumps of ops below a folder, newest time only; () if there are none, or they cannot be listed."""
+        try:
+            return self.run_at(path).leaves
+        except PrecisionToolError:
+            return ()
+
+    @alone
+    def golden_at(self, path: str, noted_in: Stamps | None = None) -> GoldenFiles | Run:
+        """The benchmark tensors, or the other NPU run, below a folder, as `inputs.find_golden` finds them."""
+        found = self._found(Kept.BENCHMARK, path, find_golden, noted_in)
+        if isinstance(found, GoldenFiles):
+            found.forget_changed()
+        return found
+
+    def inputs(self, npu: str, golden: str) -> Inputs:
+        """What a comparison of two folders reads, found but not opened."""
+        return find_inputs(npu, golden, run_at=self.run_at, golden_at=self.golden_at)
+
+    def graph_chooser(self, graph: str | None = None) -> GraphChooser:
+        """What chooses the graph of a dump, the one that the user chose first; `graph` was asked for instead."""
+        chosen = self.chosen_graph() if graph is None else None
+        return GraphChooser(store=self.store, extra_folders=(".",), chosen=chosen, kept=self._choices)
+
+    @alone
+    def run_folders(self) -> tuple[RunFolder, ...]:
+        """Every NPU run of the data folder."""
+        return tuple(
+            RunFolder(number=number, graph_folder=str(self.workspace.graph_dir(number)), run=self._run(number))
+            for number in self.workspace.debug_numbers()
+        )
+
+    def run_graphs(self, graph: str | None = None) -> tuple[RunGraph, ...]:
+        """The graph of every dumped model of every NPU run; `graph` (a file or a folder) is used instead of those.
+
+        Raises DataNotFoundError when there is none, FormatError when the one asked for is damaged.
+        """
+        return self._graphs(graph).runs
+
+    def missing_graphs(self, graph: str | None = None) -> tuple[MissingGraph, ...]:
+        """The dumped models that have no graph, with the reason: none, or none that can be read or fits."""
+        return self._graphs(graph).missing
+
+    def graph_reasons(self) -> tuple[str, ...]:
+        """Why dumped models have no graph, for an error: the notes that say so are taken back."""
+        reasons = self._graphs(None).lost
+        self.workspace.notes[:] = [note for note in self.workspace.notes if note not in reasons]
+        return reasons
+
+    @alone
+    def _graphs(self, graph: str | None) -> RunGraphs:
+        folders = self.run_folders()
+        chooser = self.graph_chooser(graph)
+        chosen = chooser.chosen
+
+        def read(stamps: Stamps) -> RunGraphs:
+            for folder in folders:
+                stamps.update(self._kept[Kept.RUNS, folder.number][1])
+                stamps.note(folder.graph_folder)
+            find_graph_files([folder.graph_folder for folder in folders], (".",), stamps=stamps)
+            if graph is not None:
+                stamps.note(graph)
+                find_graph_files([graph], stamps=stamps)
+            root = shown_path(str(self.workspace.root))
+            try:
+                with way_back_from(chosen):
+                    found = catalog.find_run_graphs(folders, chooser, root=root, graph=graph)
+            except DataNotFoundError:
+                check_data(self.workspace.root)  # a mistyped folder is the better reason
+                if graph is None and not kind_of(self.workspace).has_graph:
+                    raise DataNotFoundError(
+                        f"{root}: no graph: its dumps are PyTorch's, which have none",
+                        "ls, ni, pt, cp, vc and ac work without one",
+                    ) from None
+                raise
+            for run in found.runs:
+                signature = self.store.signature(run.file.path)
+                if signature is not None:
+                    stamps.note_read(run.file.path, signature)
+            self.workspace.notes += [note for note in found.notes if note not in self.workspace.notes]
+            return found
+
+        return self._keep((Kept.GRAPHS, graph, chosen, tuple(folder.number for folder in folders)), read)
+
+    @alone
+    def fusion_reports(self) -> tuple[GraphPasses, ...]:
+        """What the `fusion_result.json` files say; one that cannot be read gives a note."""
+        from precision_tool.lib.io.fusion_passes import read_fusion_result
+
+        paths = [str(path) for path in self.workspace.fusion_result_files()]
+
+        def read(stamps: Stamps) -> tuple[GraphPasses, ...]:
+            found: list[GraphPasses] = []
+            for path in paths:
+                stamps.note(path)
+                try:
+                    found += read_fusion_result(path)
+                except PrecisionToolError as error:
+                    self.workspace.notes.append(error.advice)
+            return tuple(found)
+
+        return self._keep((Kept.FUSION, *paths), read)
+
+    def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
+        """The op of this name, part of a name or number, as `[17]`, in every graph (see `listing.find_ops`)."""
+        return find_ops(self.run_graphs(graph), name)
+
+    @alone
+    def pairs_of(self, found: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:
+        """Every input and output of the op's dump with its benchmark tensor, as `vc` pairs them; () without a dump.
+
+        Only the files of the op, and of its benchmark tensors, are opened. Each call looks at all that were opened
+        before whether they changed: for many ops in a row do so (`looks_again`) with the first only.
+        """
+        run = found.run
+        if run.leaf is None:
+            return ()
+        golden = self.golden_of(run.number)
+        key = (run.leaf.path, run.file.path)
+        matcher = self._op_pairs.get(key)
+        if matcher is None or not matcher.is_for(run, golden):
+            while len(self._op_pairs) >= _OP_PAIRS:
+                del self._op_pairs[next(iter(self._op_pairs))]
+            all_of_run = self._run(run.number) if run.number is not None else None
+            matcher = self._op_pairs[key] = OpPairs(
+                run, golden, all_of_run.leaves if all_of_run else run.leaves, self.run_graphs
+            )
+        return matcher.pairs_of(found, looks_again)
+
+    def golden_of(self, number: int | None) -> GoldenFiles | Run | None:
+        """What run `number` is compared with: the benchmark's files, for run 0 else run 1; None if there is nothing."""
+        folders = [str(self.workspace.tf_dump_dir), str(self.workspace.tf_debug_dir), str(self.workspace.dump_dir(1))]
+
+        def read(stamps: Stamps) -> GoldenFiles | Run | None:
+            for folder in folders:
+                stamps.note(folder)
+            if number is None:
+                return None
+            if self._place is not None and number == 0:
+                return self.golden_at(self._place.golden, stamps) if self._place.golden else None
+            benchmark = benchmark_folder(self.workspace, stamps)
+            if benchmark is None and number != 0:
+                return None
+            with suppress(PrecisionToolError):  # `vc` says what is wrong with it
+                return self.golden_at(str(benchmark or folders[-1]), stamps)
+            return None
+
+        return self._keep((Kept.BENCHMARK, number is None, number == 0), read)
+
+    @alone
+    def pytorch(self) -> H5Data | None:
+        """The PyTorch dumps of the data folder; None if there is none. FormatError if none can be read."""
+        npu, golden = pytorch_files(self.workspace)
+        if not npu and not golden:
+            return None
+        from precision_tool.lib.data.pytorch_pairing import load_h5_data
+
+        def read(stamps: Stamps) -> H5Data:
+            for path in (*npu, *golden):
+                stamps.note(path)
+            pairs: tuple[tuple[str, str], ...] = ()
+            if npu and golden:
+                found, _ = pair_h5_files(str(self.workspace.pt_npu_dir), str(self.workspace.pt_gpu_dir))
+                pairs = tuple((one.npu, one.golden) for one in found)
+            return load_h5_data(npu, golden, pairs)
+
+        data = self._keep((Kept.PYTORCH, npu, golden), read)
+        self.workspace.notes += [problem for problem in data.problems if problem not in self.workspace.notes]
+        return data
+
+    def find_h5(self, name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
+        """The ops and data sets of a name in the PyTorch dumps (see `compare.pytorch`).
+
+        Those of the NPU, each with its counterpart; of the benchmark only if the NPU has none of the name. `FILE.h5`
+        and `FILE.h5:/op/seq/…` name the file too.
+        """
+        from precision_tool.lib.data.pytorch_pairing import find_by_name
+
+        npu, golden = pytorch_files(self.workspace)
+        return find_by_name(name, (*npu, *golden), self.pytorch, many=many)
+
+    def is_pytorch_name(self, name: str) -> bool:
+        """Whether a name is one of a PyTorch dump: of a `.h5` file, or of an op where the folder has such dumps."""
+        from precision_tool.lib.data.pytorch_pairing import is_own_name, parse_h5_name
+
+        asked = parse_h5_name(name)
+        if asked is not None and asked.file:
+            return True
+        if exists(name) or not any(self.pytorch_files()):
+            return False
+        if not self.kind().has_graph:
+            return True
+        try:
+            return is_own_name(name) and bool(self.find_h5(name, many=True))
+        except PrecisionToolError:
+            return False
+
+    @alone
+    def chosen_graph(self) -> str | None:
+        """The graph file that `use_graph` chose, now or in an earlier session; one that is gone is told of once."""
+        if self._choice is None:
+            self._choice = graph_choice.read(self.workspace.result_dirs(), self.workspace.root)
+        path = self._choice.path
+        if path is not None and not exists(path):
+            self.workspace.notes.append(
+                f"the graph chosen with graphs --use is gone, so one is chosen automatically: {path}"
+            )
+            self._choice = Choice(path=None)
+            return None
+        return path
+
+    @alone
+    def use_graph(self, path: str | None) -> None:
+        """Uses this graph file from now on where no other is asked for; None: the one that fits, as at first.
+
+        The choice is remembered for the data folder. Raises the reader's errors for a file that is no graph, UsageError
+        for one that does not fit the dump, and OutputError where the choice cannot be remembered; it holds for this
+        session all the same.
+        """
+        if path is not None:
+            catalog.check_choice(path, self.run_folders(), self.store)
+        self._choice = Choice(path=None if path is None else posixpath.abspath(path))
+        graph_choice.write(self._choice, self.workspace)
+
+    @alone
+    def cosines(self, run: RunGraph | None = None) -> Mapping[str, float]:
+        """Op name → the lowest cosine of its outputs in the newest result, NaN lowest of all; {} without a result.
+
+        Names are found with `/` and with `_`. With `run` only what is of its dump; why there is nothing of any run is
+        a note.
+        """
+        try:
+            paths = newest_results(self.workspace)
+            key = tuple((path, signature_of(path), signature_of(source_path(path))) for path in paths)
+            if self._cosines[0] != key:
+                self._cosines = (key, result_cosines(paths, self._cache))
+        except PrecisionToolError:
+            return {}  # `vcs` says what is wrong
+        found = self._cosines[1]
+        if run is None:
+            return found.whole
+        cosines, reason = found.of_run(run, self._others(run))
+        if reason and reason not in self.workspace.notes:
+            self.workspace.notes.append(reason)
+        return cosines
+
+    def scalars(self, run: RunGraph) -> Mapping[str, tuple[float, float]]:
+        """Flattened op name → both sides' values, of ops of a run that put out single numbers, in the newest result."""
+        found = self.cosines(run)
+        return found.scalars if isinstance(found, Cosines) else {}
+
+    def _others(self, run: RunGraph) -> list[RunGraph]:
+        """The graphs in use of other dumps than `run` has; none for a graph that was only named."""
+        if run.number is None:
+            return []
+
+        def place(one: RunGraph) -> tuple[int | None, str]:
+            return one.number, one.leaf.path if one.leaf is not None else ""
+
+        with suppress(PrecisionToolError):  # -g names one where no other is found
+            return [other for other in self.run_graphs() if place(other) != place(run)]
+        return []
+
+
+@contextmanager
+def way_back_from(chosen: str | None) -> Iterator[None]:
+    """Errors about the graph that was chosen say how to be rid of it."""
+    try:
+        yield
+    except (DataNotFoundError, FormatError) as error:
+        if chosen is None or chosen not in error.message:
+            raise
+        raise type(error)(
+            error.message, "it was chosen with graphs --use: `graphs --use auto` chooses automatically again"
+        ) from error
+
+
+# --- The graph files of a data folder, of every stage of the compiler, whether or not one is in use ---
+
+
+def survey_graphs(data: DataFolder) -> GraphSurvey:
+    """Every graph file there is, what it holds, and whether it is in use."""
+    problem: PrecisionToolError | None = None
+    in_use: tuple[RunGraph, ...] = ()
+    try:
+        in_use = data.run_graphs()
+    except PrecisionToolError as error:
+        problem = error
+    return survey(data.run_folders(), in_use, data.store, extra_folders=(".",), problem=problem)
+
+
+def search_graphs(data: DataFolder, word: str) -> tuple[FoundIn, ...]:
+    """The graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
+
+    DataNotFoundError when none has such an op, with the closest names.
+    """
+    check_data(data.workspace.root)
+    in_use: tuple[RunGraph, ...] = ()
+    with suppress(PrecisionToolError):  # files are searched whether or not one can be used
+        in_use = data.run_graphs()
+    if op_number(word) is not None:  # the number is that of the graph in use
+        word = data.find_ops(word)[0].op.name
+    return search(data.run_folders(), in_use, word, extra_folders=(".",))
+
+
+# --- The names there are in a data folder, for completion: () rather than an error ---
+
+
+class DataNames:
+    """Names of ops, files and so on, sorted once as long as what they come from is the same."""
+
+    def __init__(self, data: DataFolder) -> None:
+        self._data = data
+        self._names: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {}
+
+    def op_names(self) -> tuple[str, ...]:
+        """Names of the ops of the graphs in use, for completion: () rather than an error, as all below."""
+        return self._with_h5("ops", self._of_ops("ops", lambda op: (op.name,)), lambda op: (op.name,))
+
+    def op_types(self) -> tuple[str, ...]:
+        """Types of the ops of the graphs in use."""
+        return self._with_h5("types", self._of_ops("types", lambda op: (op.type,)), lambda op: (op.type,))
+
+    def pass_names(self) -> tuple[str, ...]:
+        """Names of the fusion passes that made ops of the graphs in use."""
+        return self._of_ops("passes", lambda op: op.pass_names)
+
+    def kernel_names(self) -> tuple[str, ...]:
+        """Names of the kernels, and of the libraries they are in."""
+        return self._of_ops("kernels", lambda op: (op.kernel_name, op.kernel_lib))
+
+    def graph_paths(self) -> tuple[str, ...]:
+        """Build graphs of the runs and of the working folder."""
+        folders = [str(self._data.workspace.graph_dir(number)) for number in self._data.workspace.debug_numbers()]
+        with suppress(PrecisionToolError, OSError):
+            return tuple(sorted(map(shown_path, find_graph_files(folders, (".",)))))
+        return ()
+
+    def result_paths(self) -> tuple[str, ...]:
+        """Result files, newest comparison first."""
+        return tuple(shown_path(path) for folder in self._data.workspace.compare_dirs() for path in results_in(folder))
+
+    def dump_file_names(self) -> tuple[str, ...]:
+        """Names of the dump files of all runs, and of the data sets of PyTorch dumps."""
+        runs = [folder.run for folder in self._data.run_folders()]
+        files = self._sorted(
+            "dumps",
+            runs,
+            lambda: (
+                posixpath.basename(file.path) for run in runs if run for leaf in run.leaves for file in leaf.files
+            ),
+        )
+        return self._with_h5("values", files, lambda op: (value.path for value in op.values))
+
+    def golden_file_names(self) -> tuple[str, ...]:
+        """Names of the benchmark's files."""
+        golden = self._data.golden_of(0)
+        if not isinstance(golden, GoldenFiles):
+            return ()
+        return self._sorted("goldens", [golden], lambda: (posixpath.basename(file.path) for file in golden.files))
+
+    def _of_ops(self, what: str, names_of: Callable[[Op], Iterable[str]]) -> tuple[str, ...]:
+        try:
+            runs = self._data.run_graphs()
+        except PrecisionToolError:
+            return ()
+        return self._sorted(
+            what,
+            runs,
+            lambda: (name for _, _, op in lookup.every_op(runs) for name in names_of(op) if name),
+        )
+
+    def _with_h5(self, what: str, names: tuple[str, ...], names_of: Callable[[H5Op], Iterable[str]]) -> tuple[str, ...]:
+        """The names, and those of PyTorch dumps; the same object as long as they are the same."""
+        try:
+            data = self._data.pytorch()
+        except PrecisionToolError:
+            data = None
+        if data is None:
+            return names
+        ops = [op for side in data.sides for op in side.dump.ops]
+        return self._sorted(
+            f"h5 {what}", [names, data], lambda: (*names, *(name for op in ops for name in names_of(op)))
+        )
+
+    def _sorted(self, what: str, sources: Sequence[object], names: Callable[[], Iterable[str]]) -> tuple[str, ...]:
+        """The names once each, sorted; worked out again when they come from other objects than before."""
+        before, known = self._names.get(what, ((), ()))
+        if len(before) != len(sources) or any(old is not new for old, new in zip(before, sources, strict=True)):
+            known = tuple(sorted(set(names())))
+            self._names[what] = (tuple(sources), known)
+        return known

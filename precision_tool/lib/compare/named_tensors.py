@@ -1,0 +1,301 @@
+"""Tensors that the user names: by a file, a slot of a dump file, or an op, each with the order it is read in."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+
+from precision_tool.lib.compare.convert import slots_of
+from precision_tool.lib.compare.pairwise import compare_pairs
+from precision_tool.lib.compare.scheduler import THIS_THREAD, Progress, Resources, map_tasks
+from precision_tool.lib.compare.tensor_figures import TensorFigures, figures_of
+from precision_tool.lib.compare.tensor_reader import NO_MEMORY
+from precision_tool.lib.data.axis_alignment import SizeMismatchError, align
+from precision_tool.lib.data.neighbourhood import described_inputs
+from precision_tool.lib.data.pytorch_pairing import Refused, align_h5
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
+from precision_tool.lib.io import data_types, layouts
+from precision_tool.lib.io.files import exists, open_binary
+from precision_tool.lib.io.layouts import LayoutError, Reading, reading_of
+from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.io.tfdbg_tensor import looks_like_event
+from precision_tool.lib.model.comparison import Pair, Summary
+from precision_tool.lib.model.graph import Op, TensorDesc
+from precision_tool.lib.model.pytorch import H5Op, H5Value
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor
+
+_SLOT = re.compile(r"(?P<name>.+):(?P<slot>(?:input|output):\d{1,5})", re.ASCII | re.DOTALL)
+
+NPU, BENCHMARK = "NPU", "benchmark"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedTensor:
+    """A tensor and where it is from. Without a tensor, or without a reading of one, `reason` says why.
+
+    `slot` is empty for a file that is one tensor, `side` for a file that was named itself. `origin_layout` and
+    `origin_shape` are what the graph tells.
+    """
+
+    path: str
+    slot: str = ""
+    side: str = ""
+    op_name: str = ""
+    run: str = ""
+    tensor: AnyTensor | None = None
+    reading: Reading | None = None
+    reason: str = ""
+    origin_layout: str | None = None
+    origin_shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """A named tensor and its figures; None where `reason` says why there are none."""
+
+    named: NamedTensor
+    figures: TensorFigures | None = None
+    reason: str = ""
+
+
+def split_slot(text: str) -> tuple[str, str]:
+    """`FILE:output:0` as name and slot; the slot is empty without one, or where there is a file of the whole name."""
+    match = None if exists(text) else _SLOT.fullmatch(text)
+    if match is None:
+        return text, ""
+    side, _, number = match["slot"].partition(":")
+    return match["name"], f"{side}:{int(number)}"
+
+
+def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
+    """The tensors of a file, or the one in `slot`; FormatError for a file that cannot be read at all."""
+    dump = open_op_dump(path)
+    found = []
+    is_single = _has_one(path)
+    for name, tensor in slots_of(dump):
+        if slot not in ("", name):
+            continue
+        known = NamedTensor(path=path, slot="" if is_single else name, op_name=dump.op_name)
+        found.append(replace(known, reason=tensor) if isinstance(tensor, str) else _read(known, tensor))
+    if not found:
+        slots = ", ".join(name for name, _ in slots_of(dump)) or "no inputs and outputs"
+        raise DataNotFoundError.of(path, f"no {slot or 'tensor'} in it", f"it has {slots}")
+    return found
+
+
+def _has_one(path: str) -> bool:
+    """Whether it is of a kind that holds one tensor and no slots."""
+    with open_binary(path) as file:
+        head = file.read(16)
+    return head.startswith(b"\x93NUMPY") or looks_like_event(head)
+
+
+def tensors_of_pair(
+    pair: Pair, run: str, origin_layout: str | None = None, origin_shape: tuple[int, ...] | None = None
+) -> tuple[NamedTensor, NamedTensor | None]:
+    """Both sides of a row; the second is None where there is no benchmark tensor.
+
+    `origin_layout` and `origin_shape` are what the graph tells of the NPU's tensor.
+    """
+    known = NamedTensor(
+        path="" if pair.npu is None else pair.npu.path,
+        slot=pair.slot,
+        side=NPU,
+        op_name=pair.op_name,
+        run=run,
+        origin_layout=origin_layout,
+        origin_shape=origin_shape,
+    )
+    npu = replace(known, reason=pair.reason) if pair.npu is None else _read(known, pair.npu)
+    if isinstance(pair.npu, Tensor) and pair.npu_plan is not None and not layouts.is_plain(pair.npu.layout):
+        shape = pair.error_shape if pair.npu_plan.is_flat else pair.npu_plan.logical_shape
+        if prod(shape) == prod(pair.npu_plan.logical_shape):
+            npu = replace(npu, reading=Reading(pair.npu_plan, shape, "in the benchmark's order", pair.reason))
+    if pair.golden is None:
+        return replace(npu, reason=npu.reason or pair.reason), None
+    golden = NamedTensor(path=pair.golden.path, slot=pair.golden_tensor, side=BENCHMARK, run=run)
+    return npu, _read(golden, pair.golden)
+
+
+def read_named(
+    tensor: AnyTensor, origin_layout: str | None = None, origin_shape: tuple[int, ...] | None = None
+) -> NamedTensor:
+    """A tensor of a dump with the order it is read in; the layout and shape are those that the graph tells."""
+    known = NamedTensor(path=tensor.path, side=NPU, origin_layout=origin_layout, origin_shape=origin_shape)
+    return _read(known, tensor)
+
+
+def _read(known: NamedTensor, tensor: AnyTensor) -> NamedTensor:
+    if not isinstance(tensor, Tensor):
+        return replace(known, tensor=tensor)
+    if not data_types.BY_NAME[tensor.dtype].is_numeric:
+        return replace(known, tensor=tensor, reason=f"elements of type {tensor.dtype} are no numbers")
+    reading = reading_of(tensor, known.origin_layout, known.origin_shape)
+    return replace(known, tensor=tensor, reading=reading)
+
+
+def named_value(path: str, op: H5Op, value: H5Value, side: str = "") -> NamedTensor:
+    """A data set of a PyTorch dump."""
+    known = NamedTensor(path=path, slot=value.slot, side=side, op_name=op.name, reason=value.reason)
+    if value.tensor is None:
+        return known
+    named = _read(known, value.tensor)
+    return replace(named, reading=replace(named.reading, note=value.note)) if named.reading and value.note else named
+
+
+def view_of(named: NamedTensor, *, bins: int, first: int) -> View:
+    """The figures of a tensor. One that cannot be read is a view with the reason."""
+    if named.tensor is None or (isinstance(named.tensor, Tensor) and named.reading is None):
+        return View(named=named, reason=named.reason)
+    plan: Plan | None = None if named.reading is None else named.reading.plan
+    try:
+        return View(named=named, figures=figures_of(named.tensor, plan, bins=bins, first=first))
+    except PrecisionToolError as error:
+        return View(named=named, reason=error.advice)
+    except MemoryError:
+        return View(named=named, reason=NO_MEMORY)
+
+
+def views_of(named: Sequence[NamedTensor], *, bins: int, first: int, resources: Resources = THIS_THREAD) -> list[View]:
+    """As `view_of` of each, shared out among processes or by any executor."""
+    with resources.open() as pool:
+        return map_tasks(partial(view_of, bins=bins, first=first), [(each,) for each in named], pool)
+
+
+def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
+    """Two tensors as a pair to compare; FormatError says why they cannot be."""
+    for named in (npu, golden):
+        if named.tensor is None:
+            raise FormatError.of(named.path, named.reason, "name another tensor", what=_name(named))
+        if not isinstance(named.tensor, Tensor):
+            raise FormatError.of(
+                named.path,
+                "the dump holds only statistics of this tensor",
+                "dump the op's tensors (dump_data tensor), or look at the statistics with pt",
+                what=_name(named),
+            )
+        if not data_types.BY_NAME[named.tensor.dtype].is_numeric:
+            raise FormatError.of(named.path, named.reason, "name another tensor", what=_name(named))
+    one, two = npu.tensor, golden.tensor
+    assert isinstance(one, Tensor)
+    assert isinstance(two, Tensor)
+    if one.dataset or two.dataset:
+        return _pair_h5(npu, golden, one, two)
+    layout, shape = (npu.origin_layout, npu.origin_shape) if npu.origin_layout else _origin(golden)
+    try:
+        alignment = align(one, two, layout, shape)
+    except SizeMismatchError as error:
+        hint = "different numbers of elements are never padded or cut: name two tensors of one size"
+        raise FormatError.of(npu.path, str(error), hint, what=_not_compared(npu, golden)) from error
+    except LayoutError as error:
+        hint = "convert them with dc -f first, or name the graph with -g"
+        raise FormatError.of(npu.path, str(error), hint, what=_not_compared(npu, golden)) from error
+    return replace(
+        _unread_pair(npu, golden),
+        npu=one,
+        golden=two,
+        npu_plan=alignment.npu_plan,
+        golden_plan=alignment.golden_plan,
+        shape=alignment.shape,
+        error_shape=alignment.error_shape(two),
+        reason=alignment.note,
+    )
+
+
+def _not_compared(npu: NamedTensor, golden: NamedTensor) -> str:
+    return f"cannot compare {_name(npu)} with {_name(golden)}"
+
+
+def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
+    """What the names alone tell of a pair."""
+    return Pair(
+        index=0,
+        op_name=npu.op_name or posixpath.basename(npu.path),
+        op_type="",
+        npu_ops=(_name(npu),),
+        golden_ops=(_name(golden),),
+        slot=npu.slot,
+    )
+
+
+def _pair_h5(npu: NamedTensor, golden: NamedTensor, one: Tensor, two: Tensor) -> Pair:
+    """Two tensors of which one at least is of a PyTorch dump."""
+    what = _not_compared(npu, golden)
+    for tensor in (one, two):
+        if not layouts.is_plain(tensor.layout):
+            reason = f"{tensor.path} is stored as {tensor.layout}"
+            raise FormatError.of(tensor.path, reason, "convert it with dc -f ND first", what=what)
+    aligned = align_h5(one, two)
+    if isinstance(aligned, Refused):
+        raise FormatError.of(one.path, aligned.reason, "name two tensors of one size", what=what)
+    return replace(
+        _unread_pair(npu, golden),
+        npu=aligned.npu,
+        golden=aligned.golden,
+        npu_plan=aligned.npu_plan,
+        golden_plan=aligned.golden_plan,
+        shape=one.shape,
+        error_shape=two.shape,
+        reason=aligned.note,
+    )
+
+
+def _origin(named: NamedTensor) -> tuple[str | None, tuple[int, ...] | None]:
+    return named.origin_layout, named.origin_shape
+
+
+def _name(named: NamedTensor) -> str:
+    if isinstance(named.tensor, Tensor) and named.tensor.dataset:
+        return f"{named.path}:{named.tensor.dataset}"
+    return f"{named.path}:{named.slot}" if named.slot and named.side != BENCHMARK else named.path
+
+
+# --- The figures of every tensor of one op: both sides, and how they compare where they can be compared ---
+
+
+def compare_op(op: Op, pairs: Sequence[Pair], workers: int = 0, progress: Progress | None = None) -> list[Row]:
+    """One row a pair, in order. Tensors without a partner, or one that fits, have their own figures all the same.
+
+    What cannot be read, or only with its padding, is said in the row's reason.
+    """
+    return [_completed(op, row) for row in compare_pairs(pairs, Resources(workers, progress=progress))]
+
+
+def _completed(op: Op, row: Row) -> Row:
+    notes = [row.reason] if row.reason else []
+    npu, golden = row.npu, row.golden
+    if npu is None and row.pair.npu is not None:
+        npu = _summary(row.pair.npu, _desc(op, row.pair.slot), notes)
+    if golden is None and row.pair.golden is not None:
+        golden = _summary(row.pair.golden, None, notes)
+    return replace(row, npu=npu, golden=golden, reason="; ".join(notes))
+
+
+def _desc(op: Op, slot: str) -> TensorDesc | None:
+    """The graph's description of the input or output that a slot names."""
+    kind, _, number = slot.partition(":")
+    descs = dict(enumerate(op.output_descs)) if kind == "output" else described_inputs(op)
+    return descs.get(int(number)) if number.isdecimal() else None
+
+
+def _summary(tensor: AnyTensor, desc: TensorDesc | None, notes: list[str]) -> Summary | None:
+    plan = None
+    try:
+        if isinstance(tensor, Tensor):
+            if not data_types.BY_NAME[tensor.dtype].is_numeric:
+                return None
+            layout, shape = (None, None) if desc is None else (desc.origin_layout, desc.origin_shape)
+            reading = reading_of(tensor, layout, shape)
+            plan = reading.plan
+            if reading.note:
+                notes.append(f"figures: {reading.note}")
+        return figures_of(tensor, plan).summary
+    except PrecisionToolError as error:
+        if error.advice not in notes:
+            notes.append(error.advice)
+        return None

@@ -1,0 +1,543 @@
+"""The cells of many rows: what `Column.cell` writes, with what is the same for all of them found out once."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import MISSING, fields, replace
+from functools import lru_cache
+from itertools import groupby
+from math import isnan, nan
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from precision_tool.lib.compare.columns import (
+    ALL_NAMES,
+    COSINE,
+    METRIC_COLUMNS,
+    NAMES,
+    NO_RESULT,
+    PARTS,
+    READABLE,
+    SCALAR_NOTE,
+    Column,
+    columns_of,
+    field_of,
+    headers,
+    mapping_columns,
+    read_custom,
+    read_number,
+    read_text,
+)
+from precision_tool.lib.errors import FormatError, PrecisionToolError
+from precision_tool.lib.io.files import atomic_text, open_text
+from precision_tool.lib.io.local import user_error
+from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
+from precision_tool.lib.model.table import MAX_NAMES, ColumnChoice, Row, Table, joined
+
+#: The cells of a row, or of some columns of it.
+Cells = Callable[[Row], list[str]]
+
+
+def cells_of(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
+    """What makes the cells of a row: as `Column.cell` does, but numbers that stand side by side all at once."""
+    parts: list[Cells] = []
+    for key, group in groupby(columns, _side_by_side):
+        together = list(group)
+        parts.append(_numbers(together, choice) if key else _singles(together, choice))
+
+    def cells(row: Row) -> list[str]:
+        found: list[str] = []
+        for part in parts:
+            found += part(row)
+        return found
+
+    return cells
+
+
+def _side_by_side(column: Column) -> tuple[object, ...]:
+    """Columns with one key are numbers of one part of a row, hidden together; () of others."""
+    part, _, field = column.field.partition(".")
+    return (part, column.hides) if field and column.form.style and column.value is None else ()
+
+
+def _singles(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
+    makers = [_maker(column, choice) for column in columns]
+    return lambda row: [make(row) for make in makers]
+
+
+def _maker(column: Column, choice: ColumnChoice) -> Callable[[Row], str]:
+    """`Column.cell` of one column, with what is the same for all rows found out before."""
+    write, none, value = column.form.write, column.form.none, column.value
+    if column.hides is not None or (value is None and not column.field.startswith("pair.")):
+        return lambda row: column.cell(row, choice)
+    if value is not None:
+        said = value
+
+        def from_row(row: Row) -> str:
+            held = said(row, choice)
+            return none if held is None else write(held)
+
+        return from_row
+    found = attrgetter(column.field)
+
+    def from_pair(row: Row) -> str:
+        if row.absent:
+            return column.cell(row, choice)
+        held = found(row)
+        return none if held is None else write(held)
+
+    return from_pair
+
+
+def _numbers(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
+    part, hides = columns[0].field.partition(".")[0], columns[0].hides
+    fields = [column.field.partition(".")[2] for column in columns]
+    style = " ".join(column.form.style for column in columns)
+    nothing = [column.form.none for column in columns]
+
+    def cells(row: Row) -> list[str]:
+        holder = getattr(row, part)
+        if holder is None or (hides is not None and hides(row)):
+            return nothing
+        values = tuple([getattr(holder, field) for field in fields])
+        if row.absent or None in values:
+            return [column.cell(row, choice) for column in columns]
+        return (style % values).split(" ")
+
+    return cells
+
+
+# --- Rows of a result file from the cells of its lines, columns found by name ---
+
+
+_UNLISTED = re.compile(r"… \(\+(\d+) more\)")
+_DEVIATION = re.compile(r"\((.*);(.*)\),\((.*);(.*)\)")
+_STATUSES = {str(status): status for status in Status}
+#: Cells that very many rows have.
+_USUAL_CELLS = ("", NO_RESULT, "0", "0.000000", "1.000000")
+_PARTS = tuple(PARTS)
+#: What of a row is known without any number of the data, and what may be None.
+_NO_NUMBERS = frozenset(
+    ("max_error_index", "first_mismatch_index", "non_finite_mismatches", "is_scalar", "both_zero", "count")
+)
+_OPTIONAL = frozenset(("max_error_index", "first_mismatch_index"))
+#: Of Metrics and Summary the fields, and what those stand at that have no default and are not in a file.
+_FIELDS = {kind: frozenset(field.name for field in fields(kind)) for kind in (Metrics, Summary)}
+_REQUIRED = {kind: {field.name: nan for field in fields(kind) if field.default is MISSING} for kind in _FIELDS}
+
+Values = dict[str, Any]
+
+
+class _Cell(NamedTuple):
+    """How the cell of a column is read, and the part and field of a row that it is."""
+
+    column: str
+    part: int
+    field: str
+    read: Callable[[str], Any]
+    usual: Mapping[str, Any]
+    strict: bool
+
+
+class RowReader:
+    """Makes rows of the lines below one header; `custom` are the columns of the user's own metrics."""
+
+    def __init__(self, header: Sequence[str], custom: Sequence[str] = ()) -> None:
+        self._header = header
+        self._custom = tuple(custom)
+        self._cells = [_cell_of(name) for name in header]
+        self._places = {name: place for place, name in enumerate(header)}
+        self._cosine = [self._places[name] for name in (COSINE.name, *COSINE.others) if name in self._places]
+
+    def row(self, cells: Sequence[str], line: int) -> Row:
+        """The row of a line. ValueError for one that says too little, or has no number where it must."""
+        if not any(place < len(cells) for place in self._cosine):
+            raise ValueError(f"it ends before the {COSINE.name} column")
+        damaged: list[tuple[str, str]] = []
+        own, pair, metrics, npu, golden = self._values(cells, damaged)
+        if "index" not in pair:
+            raise ValueError("it ends before the Index column")
+        if self._text(cells, "NPUDumpPath") is not None:
+            pair |= self._h5_names(cells)
+        else:
+            pair |= _named_tensor(pair.pop("tensor_index", ""), pair.get("npu_ops", ()))
+        unlisted = (
+            _take_unlisted(pair, "npu_ops"), _take_unlisted(pair, "golden_ops"), _take_unlisted(pair, "original_names")
+        )  # fmt: skip
+        status = pair.get("status", "")
+        pair["status"] = _STATUSES.get(status, status)
+        _add_deviation(own.get("deviation", ""), npu, golden, damaged)
+        reason = own.get("reason", "")
+        self._add_marks(metrics, npu, golden, reason, self._first_cosine(cells))
+        parts = [
+            _part(Metrics, "metrics", metrics), _part(Summary, "npu", npu), _part(Summary, "golden", golden),
+        ]  # fmt: skip
+        return Row(
+            pair=Pair(**{"op_type": "", "npu_ops": (), "golden_ops": (), **pair}),
+            metrics=parts[0][0],
+            npu=parts[1][0],
+            golden=parts[2][0],
+            reason=reason,
+            overflow=own.get("overflow"),
+            own_error=own.get("own_error"),
+            custom={name: read_custom(self._text(cells, name) or "") for name in self._custom},
+            npu_dtype=own.get("npu_dtype", ""),
+            golden_dtype=own.get("golden_dtype", ""),
+            line=line,
+            absent=_union(*(absent for _, absent in parts)),
+            unlisted=unlisted,
+            damaged=tuple(damaged),
+        )
+
+    def _values(self, cells: Sequence[str], damaged: list[tuple[str, str]]) -> list[Values]:
+        """What the cells of a line say, by part and field. Adds the cells that cannot be read to `damaged`."""
+        values: list[Values] = [{} for _ in _PARTS]
+        for cell, text in zip(self._cells, cells, strict=False):
+            if cell is None:
+                continue
+            column, part, field, read, usual, strict = cell
+            if text in usual:
+                values[part][field] = usual[text]
+                continue
+            try:
+                values[part][field] = read(text)
+            except ValueError:
+                if strict:
+                    raise
+                damaged.append((column, text))
+        return values
+
+    def _text(self, cells: Sequence[str], column: str) -> str | None:
+        """The cell of a column; None where the line has none."""
+        place = self._places.get(column, len(cells))
+        return cells[place] if place < len(cells) else None
+
+    def _first_cosine(self, cells: Sequence[str]) -> str:
+        return next(cells[place] for place in self._cosine if place < len(cells))
+
+    @staticmethod
+    def _add_marks(metrics: Values, npu: Values, golden: Values, reason: str, cosine: str) -> None:
+        """What the file says of a pair by other things than a column."""
+        mismatches = metrics.get("non_finite_mismatches") or 0
+        metrics["first_mismatch_index"] = metrics.get("max_error_index") if mismatches else None
+        is_scalar = SCALAR_NOTE in reason
+        metrics["is_scalar"] = is_scalar
+        metrics["both_zero"] = cosine == "1.0" or (
+            is_scalar and all(side.get(name) == 0 for side in (npu, golden) for name in ("minimum", "maximum"))
+        )
+
+    def _h5_names(self, cells: Sequence[str]) -> Values:
+        """The ops and the tensor of a line about PyTorch dumps."""
+        npu, golden, op_type = (
+            read_text(self._text(cells, name) or "") for name in ("NPUDumpPath", "GroundTruthPath", "NPUDump")
+        )
+        npu_parts, golden_parts = npu.split("/", 4), golden.split("/", 4)
+        golden_op = "*" if golden == NO_RESULT else "/".join(golden_parts[:3])
+        if op_type == NO_RESULT:
+            kind, npu_op, parts = golden_op.split("/")[1] if golden_op.count("/") > 1 else "", "*", []
+        else:
+            # The vendor's index is the op's number in the dump, also where the path is NaN.
+            index = self._text(cells, "Index")
+            kind, npu_op = op_type, f"/{op_type}/{index}" if npu == NO_RESULT else "/".join(npu_parts[:3])
+            parts = golden_parts if npu == NO_RESULT else npu_parts
+        tensor = f"{npu_op}:{parts[3]}:{parts[4].replace(':', '_')}" if len(parts) == 5 else ""
+        return {
+            "op_type": kind, "npu_ops": (npu_op,), "golden_ops": (golden_op,), **_named_tensor(tensor, (npu_op,)),
+        }  # fmt: skip
+
+
+def _cell_of(name: str) -> _Cell | None:
+    """How the cells of a column are read; None for one that says nothing of a row."""
+    column = READABLE.get(name)
+    if column is None:
+        return None
+    usual = {}
+    for cell in _USUAL_CELLS:
+        try:
+            usual[cell] = column.form.read(cell)
+        except ValueError:  # said where a line has it
+            continue
+    part, _, field = column.field.rpartition(".")
+    return _Cell(name, _PARTS.index(part), field, column.form.read, usual, column.strict)
+
+
+def _part(kind: type[Metrics] | type[Summary], part: str, values: Values) -> tuple[Any, frozenset[str]]:
+    """The metrics, or one side, of a row, and what of it is not there; None if the file has no number of it."""
+    known = {name: value for name, value in values.items() if value is not None}
+    if known.keys() <= _NO_NUMBERS:
+        return None, frozenset()
+    missing = _FIELDS[kind].difference(known, _OPTIONAL)
+    if not missing:
+        return kind(**known), frozenset()
+    return kind(**(_REQUIRED[kind] | known)), _paths(part, missing)
+
+
+@lru_cache(maxsize=256)  # the rows of a file lack the same
+def _paths(part: str, names: frozenset[str]) -> frozenset[str]:
+    return frozenset(f"{part}.{name}" for name in names)
+
+
+@lru_cache(maxsize=256)
+def _union(*sets: frozenset[str]) -> frozenset[str]:
+    return frozenset().union(*sets)
+
+
+def _take_unlisted(values: Values, name: str) -> int:
+    """How many names a list left out; the words that say so are taken from it."""
+    names = values.get(name, ())
+    more = _UNLISTED.fullmatch(names[-1]) if names else None
+    if more is None:
+        return 0
+    values[name] = names[:-1]
+    return int(more[1])
+
+
+def _named_tensor(tensor_index: str, npu_ops: Sequence[str]) -> Values:
+    """Op and slot by the TensorIndex cell."""
+    if tensor_index.count(":") < 2:
+        return {"op_name": joined(npu_ops), "slot": ""}
+    op_name, side, number = tensor_index.rsplit(":", 2)
+    return {"op_name": op_name, "slot": f"{side}:{number}"}
+
+
+def _add_deviation(cell: str, npu: Values, golden: Values, damaged: list[tuple[str, str]]) -> None:
+    """Mean and deviation from the vendor's cell, which is all that its files tell of the two sides."""
+    means = _DEVIATION.fullmatch(cell)
+    if means is None:
+        return
+    places = ((npu, "mean"), (npu, "std"), (golden, "mean"), (golden, "std"))
+    for (side, name), text in zip(places, means.groups(), strict=True):
+        if side.get(name) is None:
+            try:
+                side[name] = read_number(text)
+            except ValueError:
+                damaged.append(("StandardDeviation", text))
+
+
+# --- The result file: written by the table of columns, and read by it ---
+
+
+_MAX_CELL = 1 << 20
+_REASON = "CompareFailReason"
+_NO_RESULT_HINT = "name a result_*.csv that vc, ac -c or msaccucmp wrote"
+
+
+def write_result(path: str, rows: Sequence[Row], choice: ColumnChoice | None = None) -> None:
+    """Writes the result file (CRLF, as the vendor's). OutputError when it cannot be written."""
+    choice = choice or ColumnChoice()
+    columns = columns_of(choice)
+    with atomic_text(path) as file:
+        writer = csv.writer(file, lineterminator="\r\n")
+        writer.writerow(headers(columns))
+        written: _Lists = {}
+        cells_of_row = cells_of(columns, choice)
+        lists = [(at, column) for at, column in enumerate(columns) if column.form is NAMES]
+        for row in rows:
+            cells = cells_of_row(row)
+            for at, column in lists:
+                cells[at] = _whole_names(row, column, written) or cells[at]
+            writer.writerow(cells)
+
+
+def write_own_errors(path: str, rows: Sequence[Row], choice: ColumnChoice) -> None:
+    """`write_result` of rows that were written there without their own errors, which are the last column.
+
+    Only these cells are made, for a third of the time. A file that is not as it was written is made anew.
+    """
+    columns = columns_of(choice)
+    lines = _lines_as_written(path)
+    told = [(at, one) for at, one in enumerate(columns) if one.name in ("Index", "TensorIndex")]
+    if (
+        len(lines) != len(rows) + 1
+        or lines[0] != headers(columns)[:-1]
+        or any(
+            len(line) != len(lines[0]) or any(line[at] != one.cell(row, choice) for at, one in told)
+            for line, row in zip(lines[1:], rows, strict=True)
+        )
+    ):  # shorter, or sorted by somebody meanwhile
+        write_result(path, rows, choice)
+        return
+    own = columns[-1]
+    with atomic_text(path) as file:
+        writer = csv.writer(file, lineterminator="\r\n")
+        writer.writerow([*lines[0], *headers([own])])
+        writer.writerows([*line, own.cell(row, choice)] for line, row in zip(lines[1:], rows, strict=True))
+
+
+def _lines_as_written(path: str) -> list[list[str]]:
+    """The cells of a file of ours; none of one that cannot be read."""
+    usual_limit = csv.field_size_limit(_MAX_CELL)
+    try:
+        with open_text(path, encoding="utf-8", errors="strict", newline="") as file:
+            return list(csv.reader(file))
+    except (OSError, csv.Error, UnicodeError, PrecisionToolError):
+        return []
+    finally:
+        csv.field_size_limit(usual_limit)
+
+
+#: Lists of a column of a group by their first names and their length, of those alike the first.
+_Lists = dict[tuple[int, str, tuple[str, ...], int], tuple[str, ...]]
+
+
+def _key_of(row: Row, field: str, names: tuple[str, ...], left: int = 0) -> tuple[int, str, tuple[str, ...], int]:
+    return row.index, field, names[: MAX_NAMES - 1], len(names) + left
+
+
+def _whole_names(row: Row, column: Column, written: _Lists) -> str:
+    """The cell with all names of a long list, in the first row of a group that has it: the others give a part."""
+    names = field_of(row, column.field)
+    if not names or len(names) <= MAX_NAMES:
+        return ""
+    cell = ALL_NAMES.write(names)
+    if len(cell) >= _MAX_CELL:
+        return ""
+    known = written.get(_key_of(row, column.field, names))
+    if known is None:
+        written[_key_of(row, column.field, names)] = names
+    return "" if known == names else cell
+
+
+def _with_whole_names(row: Row, known: _Lists) -> Row:
+    """The row with the lists that it gives a part of as an earlier row of its group has them."""
+    left = list(row.unlisted)
+    found: dict[str, Any] = {}
+    for number, field in enumerate(("npu_ops", "golden_ops", "original_names")):
+        names = getattr(row.pair, field) or ()
+        if left[number]:
+            whole = known.get(_key_of(row, field, names, left[number]))
+            if whole is not None:
+                found[field], left[number] = whole, 0
+        elif len(names) > MAX_NAMES:
+            known.setdefault(_key_of(row, field, names), names)
+    if not found:
+        return row
+    npu, golden, original = left
+    return replace(row, pair=replace(row.pair, **found), unlisted=(npu, golden, original))
+
+
+def write_mapping(path: str, pairs: Sequence[Pair], *, sequence: bool = False) -> None:
+    """Writes the vendor's mapping table. OutputError when it cannot be written."""
+    columns = mapping_columns(sequence=sequence)
+    with atomic_text(path) as file:
+        writer = csv.writer(file, lineterminator="\r\n")
+        writer.writerow(headers(columns))
+        for pair in pairs:
+            writer.writerow([column.cell(Row(pair=pair), ColumnChoice()) for column in columns])
+
+
+def read_result(path: str) -> Table:
+    """The table of a result CSV, columns found by header name (current, `NPUDump`, and oldest, `LeftOp`).
+
+    FormatError names the file and line of what is no result file.
+    """
+    rows: list[Row] = []
+    known: _Lists = {}
+    with _csv_lines(path) as (header, lines):
+        custom = _custom_columns(header)
+        reader = RowReader(header, custom)
+        for line, values in lines:
+            try:
+                row = reader.row(values, line)
+            except ValueError as error:
+                raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+            rows.append(_with_whole_names(row, known))
+    choice = ColumnChoice(
+        h5="NPUDumpPath" in header,
+        sequence="OpSequence" in header,
+        overflow="OverFlow" in header,
+        custom=tuple(custom),
+        golden_address="GroundTruthAddress" in header,
+        own_error="OwnError" in header,
+    )
+    return Table(tuple(rows), choice)
+
+
+class OutputFigures(NamedTuple):
+    """Op name → the lowest cosine of its outputs, NaN lowest of all; of ops whose outputs are single numbers only,
+    the values of both sides, as far as the file has them.
+    """
+
+    cosines: dict[str, float]
+    scalars: dict[str, tuple[float, float]]
+
+
+def read_output_figures(path: str) -> OutputFigures:
+    """What a result file says of the outputs of ops; quicker than all rows."""
+    lowest: dict[str, float] = {}
+    scalars: dict[str, tuple[float, float]] = {}
+    tensors: set[str] = set()
+    with _csv_lines(path) as (header, lines):
+        cosine_at = header.index(next(name for name in (COSINE.name, *COSINE.others) if name in header))
+        is_h5 = "NPUDumpPath" in header
+        column = "NPUDumpPath" if is_h5 else "TensorIndex"
+        name_at = header.index(column) if column in header else len(header)
+        sides = [header.index(one) if one in header else len(header) for one in ("NPUMax", "GroundTruthMax")]
+        reason_at = header.index(_REASON) if _REASON in header else len(header)
+        for line, values in lines:
+            if max(cosine_at, name_at) >= len(values):
+                continue
+            where = read_text(values[name_at])
+            name, is_output, _ = where.partition("/output/") if is_h5 else where.rpartition(":output:")
+            try:
+                cosine = read_number(values[cosine_at]) if is_output else None
+            except ValueError as error:
+                raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+            if cosine is not None:
+                known = lowest.get(name, cosine)
+                lowest[name] = known if isnan(known) or known <= cosine else cosine
+                values_of = [values[at] for at in (*sides, reason_at) if at < len(values)]
+                if len(values_of) == len(sides) + 1 and SCALAR_NOTE in values_of[-1]:
+                    with suppress(ValueError):
+                        scalars[name] = (float(values_of[0]), float(values_of[1]))
+                else:
+                    tensors.add(name)
+    return OutputFigures(lowest, {name: pair for name, pair in scalars.items() if name not in tensors})
+
+
+@contextmanager
+def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
+    """The header of a result file, its columns under names of their own, and its lines with their numbers."""
+    usual_limit = csv.field_size_limit(_MAX_CELL)  # of the whole process, so it is put back
+    try:
+        with open_text(path, encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
+            reader = csv.reader(file)
+            header = _unique(next(reader, []))
+            column = _absent_column(header)
+            if column:
+                raise FormatError.of(
+                    path, f"no comparison result: the first line has no {column} column", _NO_RESULT_HINT
+                )
+            yield header, ((reader.line_num, values) for values in reader if values)
+    except PrecisionToolError:  # some are OSErrors too
+        raise
+    except OSError as error:
+        raise user_error(path, error) from error
+    except csv.Error as error:
+        raise FormatError.of(path, f"no valid CSV: {error}", _NO_RESULT_HINT) from error
+    finally:
+        csv.field_size_limit(usual_limit)
+
+
+def _absent_column(header: Sequence[str]) -> str:
+    """The column without which a file is no result, empty if none is missing."""
+    for names in ((COSINE.name, *COSINE.others), ("Index",), ("NPUDump", "LeftOp")):
+        if not set(names) & set(header):
+            return names[0]
+    return ""
+
+
+def _custom_columns(names: Sequence[str]) -> list[str]:
+    """The columns of the user's own metrics: those behind the shape that are not known."""
+    start = names.index("Shape") + 1 if "Shape" in names else len(names)
+    stop = names.index("CompareFailReason") if "CompareFailReason" in names else len(names)
+    return [name for name in names[start:stop] if name not in METRIC_COLUMNS and name != "OverFlow"]
+
+
+def _unique(header: Sequence[str]) -> list[str]:
+    """The columns under names of their own: of two DataType, or Address, the second is the benchmark's."""
+    first = {name: position for position, name in reversed(list(enumerate(header)))}
+    return [name if first[name] == position else f"GroundTruth{name}" for position, name in enumerate(header)]

@@ -1,0 +1,282 @@
+"""Where result files are, and which of them are the newest."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from precision_tool.lib.compare.exports import write_detail
+from precision_tool.lib.compare.folders import CompareOptions, LeafResult
+from precision_tool.lib.compare.result_csv import write_mapping, write_result
+from precision_tool.lib.data.dump_tree import list_folders
+from precision_tool.lib.data.pair_selection import OpNames
+from precision_tool.lib.data.workspace import Workspace, check_data, lies_in, typed_path
+from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError
+from precision_tool.lib.io.files import (
+    atomic_text,
+    could_be_path,
+    exists,
+    is_folder,
+    open_text,
+    read_small_json,
+    signature_of,
+)
+
+if TYPE_CHECKING:
+    from precision_tool.lib.compare.folders import LeafResult
+
+
+#: Characters that a header has at most; one of many custom metrics may be longer, its Address columns stand before.
+_MAX_HEADER = 4096
+
+#: What the names of results that do not stand for a whole run begin with: they are not taken for the newest result.
+PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX = "partial_", "single_op_", "part_"
+#: The toolkit's result beside ours, of what ours could not read.
+TOOLKIT_PREFIX = "toolkit_"
+#: What `fusion blame` compared to judge fusion passes.
+BLAME_PREFIX = "blame_"
+#: The result of a run that is compared beside the one under test: its number follows.
+RUN_PREFIX = "debug_"
+_SET_APART = (PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX, TOOLKIT_PREFIX, BLAME_PREFIX, RUN_PREFIX)
+#: What is said of such a result when it is read.
+_PARTS = {
+    PARTIAL_PREFIX: "only a part: the comparison was stopped; the rows that it did not reach say so",
+    OPS_PREFIX: "only a part: the ops that were asked for with -op",
+    PART_PREFIX: "only a part: the ops, or the first elements of each tensor, that were asked for",
+}
+
+
+def find_results(folder: str) -> list[str]:
+    """The result files of the newest comparison below `folder` (`vector_compare`), by name."""
+    if not is_folder(folder):
+        if not exists(folder):
+            raise DataNotFoundError.of(
+                folder,
+                "no such file or folder, here or in temp/vector_compare",
+                "without a name the newest result is read",
+            )
+        return [folder]
+    found: dict[str, list[str]] = {}
+    for below, names in list_folders(folder, unread=[]):
+        results = [name for name in names if _is_result(name)]
+        if results:
+            found[below] = sorted(results)
+    if not found:
+        raise DataNotFoundError.of(folder, "no comparison result below this folder", "run `vc` or `ac -c` first")
+    newest = max(found, key=lambda below: (max(_result_time(name) for name in found[below]), below))
+    return [posixpath.join(newest, name) for name in found[newest]]
+
+
+def named_result(space: Workspace, name: str) -> str:
+    """The file or folder of this name: here, else below the `vector_compare` folders, of the newest comparison."""
+    if posixpath.lexists(name) or posixpath.isabs(name) or ".." in Path(name).parts or "\0" in name:
+        return name
+    folders = space.compare_dirs()
+    endings = ("", ".csv")
+    found = (str(place / (name + ending)) for one in folders for place in (one, one.parent) for ending in endings)
+    return next((path for path in found if exists(path)), name)
+
+
+def is_of_two_runs(path: str) -> bool:
+    """Whether a result file compares two NPU runs: both sides have addresses then. False for what is no result file."""
+    try:
+        with open_text(path, "utf-8-sig", "backslashreplace") as file:
+            return file.readline(_MAX_HEADER).rstrip("\r\n").split(",").count("Address") > 1
+    except PrecisionToolError:
+        return False  # whoever reads it says what is wrong
+
+
+def _is_result(name: str) -> bool:
+    """Not so the tables of the worst errors of one op, whose name may be anything."""
+    return name.endswith(".csv") and "result_" in name and not name.startswith(".") and not name.endswith("_topn.csv")
+
+
+def _result_time(name: str) -> str:
+    return name.rsplit("result_", 1)[-1]
+
+
+def newest_results(space: Workspace, *, tells: bool = False) -> list[str]:
+    """The complete result files of the newest comparison with the benchmark; without one, of two NPU runs.
+
+    `tells`: that a newer one is left out is a note.
+    """
+    check_data(space.root)
+    folders = space.compare_dirs()
+    if not folders:
+        is_folder(space.root / "temp")  # says so where that cannot be told
+        raise DataNotFoundError(
+            f"{space.root}: no comparison result yet",
+            "run `vc` or `ac -c` first, or name a file with -f",
+        )
+    newest = next((found for folder in folders if (found := results_in(folder))), [])
+    benchmarked = (found for folder in folders if (found := results_in(folder)) and not is_of_two_runs(found[0]))
+    paths = next(benchmarked, newest)
+    if tells and paths != newest:
+        left_out = typed_path(posixpath.dirname(newest[0]))
+        space.notes.append(f"a newer result compares two NPU runs: `vcs -f {left_out}` shows it")
+    if not paths:
+        raise DataNotFoundError(
+            f"{folders[0]}: no complete result file",
+            "run `vc` or `ac -c` again; `vcs -f` shows a folder or file with the result of a part",
+        )
+    return paths
+
+
+def results_in(folder: Path) -> list[str]:
+    try:
+        return [path for path in find_results(str(folder)) if not posixpath.basename(path).startswith(_SET_APART)]
+    except DataNotFoundError:
+        return []
+
+
+def part_of(path: str) -> str:
+    """What is missing of a result by its name, empty for a whole one."""
+    name = posixpath.basename(path)
+    return next((words for prefix, words in _PARTS.items() if name.startswith(prefix)), "")
+
+
+# --- What a result file is of: the dump, the benchmark and the graph, in a small JSON file beside it ---
+
+
+#: To be raised with every change of what is kept.
+_VERSION = 1
+#: Folders from the one that the training script was told down to one step.
+_MAX_LEVELS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultSource:
+    """Absolute paths of what was compared: the folder of the dump files, the other side, and the graph or ""."""
+
+    npu: str
+    golden: str
+    graph: str = ""
+
+
+def source_path(result: str) -> str:
+    """Where the source of a result file is kept."""
+    return f"{posixpath.splitext(result)[0]}.json"
+
+
+def source_of(result: LeafResult) -> ResultSource:
+    """The source of a fresh result."""
+    graph = posixpath.abspath(result.graph.file.path) if result.graph is not None else ""
+    return ResultSource(
+        npu=posixpath.abspath(result.leaf.path), golden=posixpath.abspath(result.golden_root), graph=graph
+    )
+
+
+def write_source(result: str, source: ResultSource, root: str) -> None:
+    """Keeps the source of a result file; where that cannot be done the result does without.
+
+    Of what lies in the data folder `root`, as the result does, the place is kept too as seen from the result: it holds
+    wherever the data folder is moved to.
+    """
+    folder = posixpath.dirname(posixpath.abspath(result))
+    places = {name: kept_place(getattr(source, name), folder, root) for name in ResultSource.__slots__}
+    document = {"version": _VERSION, **places}
+    with suppress(OutputError), atomic_text(source_path(result)) as file:
+        file.write(json.dumps(document, indent=1) + "\n")
+
+
+def kept_place(path: str, folder: str, root: str) -> dict[str, str]:
+    """How a file in `folder` keeps an absolute path: within the data folder `root` also as seen from there."""
+    root = posixpath.abspath(root)
+    is_inside = path and all(lies_in(one, root) for one in (path, folder))
+    return {"path": path, "from_here": posixpath.relpath(path, folder) if is_inside else ""}
+
+
+def read_source(result: str) -> ResultSource | None:
+    """The source of a result file; None if nothing, or nothing sound, is known of it."""
+    document = read_small_json(source_path(result))
+    if not isinstance(document, dict) or document.get("version") != _VERSION:
+        return None
+    folder = posixpath.dirname(posixpath.abspath(result))
+    npu, golden, graph = (placed(document.get(name), folder) for name in ("npu", "golden", "graph"))
+    if not npu or not golden or graph is None:
+        return None
+    return ResultSource(npu=npu, golden=golden, graph=graph)
+
+
+def newer_than(result: str, source: ResultSource) -> list[str]:
+    """What of the source of a result file changed after it was written, by the times of folders alone."""
+    folders = [source.npu]
+    for folder in list(PurePath(source.npu).parents)[:_MAX_LEVELS]:
+        if PurePath(folders[-1]).name == "dump":
+            break
+        folders.append(str(folder))
+    else:
+        folders = folders[:1]  # a tree of another form: what lies above the files may be anything
+    sides = ((folders[-1], folders), (source.golden, [source.golden]), (source.graph, [source.graph]))
+    written = _modified(result)
+    if not written:
+        return []
+    return [side for side, paths in sides if any(_modified(path) > written for path in paths)]
+
+
+def _modified(path: str) -> int:
+    """When a folder or file was changed (ns); 0 for what is not there."""
+    signature = signature_of(path) if path else None
+    return 0 if signature is None else signature[1]
+
+
+def placed(place: object, folder: str) -> str | None:
+    """The path of a place as seen from `folder`, if it is there, else as it was; None for what is no place."""
+    if not isinstance(place, dict):
+        return None
+    path, from_here = place.get("path"), place.get("from_here")
+    if not isinstance(path, str) or not isinstance(from_here, str) or not could_be_path(path + from_here):
+        return None
+    moved = posixpath.normpath(posixpath.join(folder, from_here)) if from_here else ""
+    return moved if moved and exists(moved) else path
+
+
+# --- The files that a comparison leaves: tables, what they are of, the worst elements of single ops ---
+
+
+def write_results(
+    space: Workspace, folder: Path, results: Sequence[LeafResult], prefix: str = "", pairs_only: bool = False
+) -> list[str]:
+    """Write the results; return the path of each one's file, empty for a result without rows, which gets none."""
+    paths: list[str] = []
+    kind = "mapping" if pairs_only else "result"
+    try:
+        for result in results:
+            if not result.rows:
+                paths.append("")
+                continue
+            leaf = result.leaf
+            parts = "_".join(part for part in (leaf.device, leaf.model_name, leaf.step) if part)
+            name = stem = f"{parts or 'dump'}_" if len(results) > 1 else ""
+            path = folder / f"{prefix}{name}{kind}_{folder.name}.csv"
+            number = 1
+            while str(path) in paths:  # the same model under two ids
+                number += 1
+                name = f"{stem}{number}_"
+                path = folder / f"{prefix}{name}{kind}_{folder.name}.csv"
+            if pairs_only:
+                write_mapping(str(path), [row.pair for row in result.rows], sequence=result.choice.sequence)
+            else:
+                write_result(str(path), result.rows, result.choice)
+                write_source(str(path), source_of(result), str(space.root))
+            for detail in result.details:
+                write_detail(str(folder), detail, name)
+            paths.append(str(path))
+    except OutputError:
+        space.remove_empty(folder)
+        raise
+    return paths
+
+
+def prefix_of(options: CompareOptions) -> str:
+    """Return what the name of a result begins with: nothing where it is of every op, whole."""
+    if options.prefix:
+        return options.prefix
+    if isinstance(options.selection, OpNames):
+        return OPS_PREFIX
+    return PART_PREFIX if options.selection is not None or options.limit else ""

@@ -1,0 +1,761 @@
+"""Where CANN's toolkit is installed: in the places it is known to lie, and by a bounded search where it is not.
+
+Nothing is run and nothing imported: files are looked at by name. What only the search found is remembered in a file,
+because walking a big installation takes a while.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import posixpath
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError
+from precision_tool.lib.io.files import (
+    atomic_text,
+    entries,
+    folder_exists,
+    open_binary,
+    open_file,
+    open_text,
+    open_to_write,
+    read_text,
+    signature_of,
+)
+from precision_tool.lib.io.local import LocalFile
+from precision_tool.lib.io.om_file import MAGIC
+from precision_tool.lib.io.stores import Kind
+
+#: Environment variables that set_env.sh sets to the toolkit's folder.
+VARIABLES = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")
+#: Below an installation's root, where a toolkit lies.
+_BASES = (
+    ".", "ascend-toolkit/latest", "latest", "cann", "cann/latest", "ascend-toolkit", "nnae/latest", "toolkit", "tools"
+)  # fmt: skip
+#: Below a toolkit, where its tools lie.
+_ATC = (
+    "bin/atc", "compiler/bin/atc", "atc/bin/atc", "x86_64-linux/bin/atc", "aarch64-linux/bin/atc", "latest/bin/atc",
+    "latest/compiler/bin/atc",
+)  # fmt: skip
+_COMPARE_FOLDERS = (
+    "tools/operator_cmp/compare", "toolkit/tools/operator_cmp/compare", "tools/operator_cmp/compare/command",
+    "operator_cmp/compare", "latest/toolkit/tools/operator_cmp/compare", "latest/tools/operator_cmp/compare",
+)  # fmt: skip
+_COMPARE_NAMES = ("msaccucmp.py", "msaccucmp.pyc")
+_SET_ENV = ("set_env.sh", "../set_env.sh", "bin/setenv.bash", "ascend-toolkit/set_env.sh")
+_VERSION_FILES = ("version.cfg", "version.info", "ascend_toolkit_install.info", "compiler/version.info",
+                  "toolkit/version.info")  # fmt: skip
+_VERSION = re.compile(r"(?im)^\s*(?:runtime_running_)?version\s*=\s*\[?\s*(?:[\w.]+:)?([\w.\-+]+)")
+#: The search ends after so many folders, or so deep.
+_MOST_FOLDERS, _DEEPEST = 20_000, 8
+_MEMORY = "toolkit.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Toolkit:
+    """What was found of a toolkit; None for what is missing. `looked_in` are the folders that were looked into."""
+
+    root: str | None = None
+    version: str = ""
+    atc: str | None = None
+    msaccucmp: str | None = None
+    set_env: str | None = None
+    looked_in: tuple[str, ...] = ()
+    searched: bool = False
+
+    def need(self, tool: str) -> str:
+        """The path of `atc` or `msaccucmp`; DataNotFoundError says where it was looked for."""
+        path: str | None = getattr(self, tool)
+        if path is None:
+            raise DataNotFoundError(
+                f"the toolkit's {tool} was not found in {', '.join(self.looked_in) or 'any folder'}",
+                "set CMD_ROOT_PATH in the configuration, or PRECISION_TOOL_CMD_ROOT_PATH in the environment, to where "
+                "CANN is installed, or use --engine native, which needs no toolkit; "
+                "`toolkit` shows what was looked for",
+            )
+        return path
+
+
+def find_toolkit(root: str, environment: Mapping[str, str] | None = None, memories: Sequence[Path] = ()) -> Toolkit:
+    """The toolkit below `root` (CMD_ROOT_PATH), or where the environment says it is.
+
+    `memories` are folders in which the result of a search is kept, the first one that exists is written to.
+    """
+    environment = os.environ if environment is None else environment
+    roots = list(dict.fromkeys(filter(None, (root, *(environment.get(name, "") for name in VARIABLES)))))
+    there = [os.path.abspath(path) for path in roots if os.path.isdir(path)]
+    found = _known(there)
+    searched = False
+    if there and (found.get("atc") is None or found.get("msaccucmp") is None):
+        remembered = _remembered(memories, there)
+        more = remembered if remembered is not None else _search(there)
+        searched = True
+        if remembered is None:
+            _remember(memories, there, more)
+        for name, path in more.items():
+            found.setdefault(name, path)
+    home = found.pop("root", None)
+    place = home or next((os.path.dirname(path) for path in found.values()), None)
+    return Toolkit(
+        root=place,
+        version=_version(_around(place)) if place else "",
+        atc=found.get("atc"),
+        msaccucmp=found.get("msaccucmp"),
+        set_env=_first_file(_around(place), _SET_ENV) if place else None,
+        looked_in=tuple(roots),
+        searched=searched,
+    )
+
+
+def _around(place: str) -> list[str]:
+    """A folder and those above it in which files about the whole installation lie."""
+    above = [place]
+    while len(above) < 5 and os.path.dirname(above[-1]) != above[-1]:
+        above.append(os.path.dirname(above[-1]))
+    return above
+
+
+def _known(roots: Sequence[str]) -> dict[str, str]:
+    """The tools in the known places; `root` is the toolkit that the first of them belongs to."""
+    found: dict[str, str] = {}
+    compare = [f"{folder}/{name}" for folder in _COMPARE_FOLDERS for name in _COMPARE_NAMES]
+    for root in roots:
+        for base in _BASES:
+            folder = os.path.normpath(os.path.join(root, base))
+            if not os.path.isdir(folder):
+                continue
+            for tool, places in (("atc", _ATC), ("msaccucmp", compare)):
+                path = _first_file([folder], places)
+                if path is not None and tool not in found:
+                    found[tool] = path
+                    found.setdefault("root", folder)
+    return found
+
+
+def _first_file(folders: Sequence[str], places: Sequence[str]) -> str | None:
+    for folder in folders:
+        for place in places:
+            path = os.path.normpath(os.path.join(folder, place))
+            if os.path.isfile(path):
+                return path
+    return None
+
+
+def _search(roots: Sequence[str]) -> dict[str, str]:
+    """The tools by name, anywhere below the roots; links are not followed."""
+    found: dict[str, str] = {}
+    for folder, names in _folders(roots):
+        if "atc" in names and os.path.basename(folder) == "bin" and "atc" not in found:
+            found["atc"] = os.path.join(folder, "atc")
+        script = next((name for name in _COMPARE_NAMES if name in names), None)
+        if script is not None and "msaccucmp" not in found:
+            found["msaccucmp"] = os.path.join(folder, script)
+        if len(found) == 2:
+            break
+    return found
+
+
+def _folders(roots: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
+    left = _MOST_FOLDERS
+    for root in roots:
+        depth = root.rstrip(os.sep).count(os.sep)
+        for folder, below, names in os.walk(root):
+            below[:] = sorted(name for name in below if not name.startswith("."))
+            if folder.count(os.sep) - depth >= _DEEPEST:
+                below.clear()
+            left -= 1
+            if left < 0:
+                return
+            yield folder, set(names)
+
+
+def _version(folders: Sequence[str]) -> str:
+    for folder in folders:
+        for name in _VERSION_FILES:
+            with suppress(PrecisionToolError):
+                match = _VERSION.search(read_text(os.path.join(folder, name))[:4096])
+                if match:
+                    return match[1]
+    return ""
+
+
+# --- memory of the search ---------------------------------------------------------------------------------------------
+
+
+def _remembered(memories: Sequence[Path], roots: Sequence[str]) -> dict[str, str] | None:
+    """What an earlier search below these roots found, if it still is there; None to search again."""
+    for folder in memories:
+        with suppress(PrecisionToolError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            kept = json.loads(read_text(str(folder / _MEMORY)))
+            found = {str(name): str(path) for name, path in kept["found"].items() if name in ("atc", "msaccucmp")}
+            if kept["roots"] == list(roots) and found and all(map(os.path.isfile, found.values())):
+                return found
+    return None
+
+
+def _remember(memories: Sequence[Path], roots: Sequence[str], found: Mapping[str, str]) -> None:
+    """Keeps what was found; where that cannot be written the next search is as slow as this."""
+    for folder in memories:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            temporary = folder / f".{_MEMORY}.{os.getpid()}"
+            temporary.write_text(json.dumps({"roots": list(roots), "found": dict(found)}), "utf-8")
+            os.replace(temporary, folder / _MEMORY)
+            return
+
+
+# --- What the toolkit made before, kept by the contents of what it was made of, whatever the files are called ---
+
+
+_BLOCK = 1 << 20
+#: Bytes of the texts that are kept as one, at most.
+_MAX_TEXT = 256 << 20
+
+
+def content_key(words: Sequence[str], paths: Iterable[str]) -> str:
+    """A name for the result of `words`, which say who makes it and how, from these files and folders of files.
+
+    The names inside a folder count, its own and those of files given by themselves do not. A user's error, or OSError,
+    for what cannot be read.
+    """
+    key = hashlib.sha256("\0".join([*words, ""]).encode("utf-8", "surrogateescape"))
+    for path in paths:
+        if not folder_exists(path):
+            key.update(_digest(path))
+            continue
+        for name in _files_in(path):
+            key.update(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
+            key.update(_digest(posixpath.join(path, name)))
+        key.update(b"end of a folder")
+    return key.hexdigest()[:32]
+
+
+def signatures(paths: Iterable[str]) -> list[object]:
+    """What changes when one of these files, or a file in one of these folders, does."""
+    found: list[object] = []
+    for path in paths:
+        found.append(signature_of(path))
+        if folder_exists(path):
+            with suppress(PrecisionToolError):
+                found += [(name, signature_of(posixpath.join(path, name))) for name in _files_in(path)]
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """Text files, by name, that a program wrote, and what there was to say of the run."""
+
+    texts: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def keep(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
+    """Keeps text files as one. Where there is no room for it, or they are no UTF-8, they are not kept."""
+    texts = {}
+    with suppress(PrecisionToolError):
+        for one in files:
+            texts[posixpath.basename(one)] = read_text(one, _MAX_TEXT, newline="")
+        with atomic_text(path) as file:
+            json.dump({"texts": texts, "notes": list(notes)}, file)
+
+
+def read_kept(path: str) -> Kept:
+    """What was kept; of a file that is missing or damaged nothing."""
+    try:
+        document = json.loads(read_text(path, _MAX_TEXT))
+        texts, notes = dict(document["texts"]), tuple(map(str, document["notes"]))
+        if all(isinstance(text, str) and posixpath.basename(name) == name for name, text in texts.items()):
+            return Kept(texts=texts, notes=notes)
+    except (PrecisionToolError, ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return Kept(texts={})
+
+
+def _files_in(folder: str) -> list[str]:
+    return [entry.name for entry in entries(folder) if entry.kind is Kind.FILE]
+
+
+def _digest(path: str) -> bytes:
+    key = hashlib.sha256()
+    with open_file(path) as file:
+        for offset in range(0, file.size, _BLOCK):
+            key.update(file.read_at(offset, min(_BLOCK, file.size - offset)))
+    return key.digest()
+
+
+# --- Runs a program of the toolkit: argument list, environment of set_env.sh, log file, time limit, no survivors ---
+
+
+#: Lines of the log that an error shows.
+_LAST_LINES = 8
+_LONGEST_LINE = 300
+#: How long a program may take to end when it is told to, and set_env.sh to say what it sets.
+_GRACE, _ENVIRONMENT_SECONDS = 3.0, 30.0
+#: Prints its environment after sourcing the file it is given. The path is an argument, never part of the text.
+_SOURCE = '. "$1" >/dev/null 2>&1; exec env -0'
+
+
+class ToolkitError(PrecisionToolError):
+    """A program of the toolkit that could not be run, or did not do what it was to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRun:
+    """A program that has ended. `log` is the file with all it printed."""
+
+    name: str
+    code: int
+    log: str
+
+    @property
+    def last_lines(self) -> str:
+        """The end of what it printed, on one line."""
+        return last_lines(self.log)
+
+    def failure(self, why: str) -> ToolkitError:
+        """The error for a run that did not give what it was to give."""
+        ending = f"exit code {self.code}" if self.code >= 0 else f"killed by signal {-self.code}"
+        said = self.last_lines
+        return ToolkitError(
+            f"{self.name}: {why} ({ending})" + (f"; it said: {said}" if said else "; it printed nothing"),
+            f"its whole output is in {self.log}; --engine native needs no toolkit",
+        )
+
+
+def last_lines(path: str) -> str:
+    """The last lines of a log that say anything, joined."""
+    try:
+        with open_binary(path) as file:
+            file.seek(max(0, os.path.getsize(path) - 64 * 1024))
+            lines = file.read().decode("utf-8", "backslashreplace").splitlines()
+    except (OSError, PrecisionToolError):
+        return ""
+    told = [line.strip()[:_LONGEST_LINE] for line in lines if line.strip()]
+    return " | ".join(told[-_LAST_LINES:])
+
+
+@cache
+def sourced_environment(path: str) -> Mapping[str, str]:
+    """The environment after `set_env.sh`; ours where it cannot be read, hangs or fails."""
+    with suppress(OSError, subprocess.SubprocessError):
+        run = subprocess.run(
+            ["bash", "-c", _SOURCE, "bash", path],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_ENVIRONMENT_SECONDS,
+            check=True,
+        )
+        pairs = [entry.partition(b"=") for entry in run.stdout.split(b"\0") if b"=" in entry]
+        if pairs:
+            return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    return dict(os.environ)
+
+
+def run_tool(
+    name: str,
+    arguments: Sequence[str],
+    *,
+    log: str,
+    cwd: str,
+    variables: Mapping[str, str] | None = None,
+    set_env: str | None = None,
+    time_limit: float = 0.0,
+) -> ToolRun:
+    """Runs a program to its end; all it prints goes to `log`. A `time_limit` of 0 is none.
+
+    Its environment is that after `set_env` (a path), else ours, with `variables` set.
+
+    It runs in a process group of its own, which is ended as a whole when the time is up or the user stops us.
+    Raises ToolkitError when it cannot be started or takes too long.
+    """
+    environment = {**(sourced_environment(set_env) if set_env is not None else os.environ), **(variables or {})}
+    # Threads of BLAS in each of its workers only stand in each other's way.
+    environment.setdefault("OPENBLAS_NUM_THREADS", "1")
+    with open_to_write(log) as file:
+        try:
+            process = subprocess.Popen(
+                list(arguments),
+                cwd=cwd,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ToolkitError(
+                f"{arguments[0]}: cannot be run ({error.strerror or error})",
+                "`toolkit` shows what was found; the setting PYTHON names the interpreter for msaccucmp",
+            ) from None
+        try:
+            code = process.wait(time_limit or None)
+        except subprocess.TimeoutExpired:
+            raise ToolkitError(
+                f"{name} was stopped after {time_limit:g} s; it said last: {last_lines(log) or 'nothing'}",
+                f"its output is in {log}; the setting TOOLKIT_SECONDS is the limit, 0 for none",
+            ) from None
+        finally:
+            end_group(process)
+    return ToolRun(name=name, code=code, log=log)
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Ends the whole process group: the program may have ended and left children behind."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, sent)
+        except (ProcessLookupError, PermissionError):
+            break
+        deadline = time.monotonic() + _GRACE
+        while time.monotonic() < deadline and _is_alive(process):
+            time.sleep(0.02)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE)
+
+
+def _is_alive(process: subprocess.Popen[bytes]) -> bool:
+    """Whether anyone of the group still runs."""
+    process.poll()  # collects the leader, which would count as long as nobody does
+    try:
+        os.killpg(process.pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+# --- atc and msaccucmp as functions: each makes its arguments, runs the program, and checks what it wrote ---
+
+
+#: Bytes of a table that msaccucmp wrote, at most.
+_MAX_TABLE = 4 << 30
+#: What names of folders for results that are not complete begin with.
+_TEMPORARY = ".precision_tool-toolkit-"
+#: Where temporary files may go if the user's place for them will not do.
+_TEMPORARY_FOLDERS = ("/tmp", "/var/tmp")
+#: Linux takes 107 bytes for a socket, of which Python's multiprocessing uses 32 for names of its own.
+_MAX_SOCKET_FOLDER = 75
+#: msaccucmp's exit code where ops of the graph, often variables, have no dump.
+_NOT_DUMPED = 2
+#: Where msaccucmp looks for the library that reads dumps.
+_LIBRARY_VARIABLES = ("LD_LIBRARY_PATH", "ASCEND_TOOLKIT_HOME")
+#: What msaccucmp's own paths may hold; others it refuses.
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:()=\\-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Produced:
+    """What a program wrote, and what to say of the run."""
+
+    paths: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tools:
+    """A toolkit with everything that its programs need to run.
+
+    `python` runs msaccucmp ("" for ours), `folder` holds the logs, `cache` what they made of files before.
+    """
+
+    toolkit: Toolkit
+    folder: str
+    cache: str
+    python: str = ""
+    time_limit: float = 0.0
+    _runs: list[ToolRun] = field(default_factory=list)
+
+    # --- atc ---
+
+    def graph_json(self, graph: str) -> Produced:
+        """The JSON that atc makes of a graph file or an offline model; kept by content, so made once."""
+        atc = self.toolkit.need("atc")
+        mode = "1" if _is_om(graph) else "5"
+        kept = self.kept_json(graph, "atc", mode, *_tools_version(atc))
+        if os.path.isfile(kept):
+            return Produced(paths=(kept,))
+        os.makedirs(self.cache, exist_ok=True)
+        with self._place(self.cache) as place:
+            made = os.path.join(place, "graph.json")
+            arguments = [atc, f"--mode={mode}", f"--om={os.path.abspath(graph)}", f"--json={made}"]
+            run = self._run("atc", arguments, place)
+            problem = _json_problem(made)
+            if problem:
+                raise run.failure(f"it made no JSON of {graph}: {problem}")
+            shutil.move(made, kept)
+        return Produced(paths=(kept,), notes=_warning(run, "the JSON it wrote is complete"))
+
+    def kept_json(self, graph: str, maker: str, *version: str) -> str:
+        """Where the JSON that `maker` makes of a graph file's contents is kept, whatever the file is called."""
+        return os.path.join(self.cache, f"{maker}_{content_key(version, [graph])}.json")
+
+    # --- msaccucmp ---
+
+    def compare(
+        self,
+        npu: str,
+        golden: str,
+        output: str,
+        *,
+        graph: str | None = None,
+        unfused: str | None = None,
+        options: Sequence[str] = (),
+    ) -> Produced:
+        """`msaccucmp compare` of two folders of files, or two `.h5`; its tables, moved to the folder `output`.
+
+        `graph` is the JSON of atc, None for two NPU runs by name; with `unfused`, that of the other run, two runs are
+        compared by their graphs. `options` are msaccucmp's own. What it made of files of the same content before is
+        used again.
+        """
+        read = [path for path in (npu, golden, graph, unfused) if path is not None]
+        kept, before = self._kept_tables(read, [str(graph is None), str(unfused is None), *options])
+        known = read_kept(kept)
+        if _results_in(known.texts):
+            return _compared_before(kept, known, output)
+        with self._place(output) as place, _plain_paths(npu, golden) as paths:
+            rule = []
+            for flag, path in (("-f", graph), ("-cf", unfused)):
+                if path is not None:
+                    copy = os.path.join(place, f"graph{flag}.json")
+                    shutil.copyfile(path, copy)
+                    rule += [flag, copy]
+            arguments = ["compare", "-m", paths[0], "-g", paths[1], *rule, *options, "-out", place]
+            run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
+            made = sorted(name for name in os.listdir(place) if name.endswith((".csv", ".txt")))
+            results = _results_in(made)
+            if not results:
+                raise run.failure("it wrote no result")
+            for name in results:
+                problem = _table_problem(os.path.join(place, name))
+                if problem:
+                    raise run.failure(f"its result is not complete: {problem}")
+            notes = _warning(run, "its result is complete")
+            if kept and signatures(read) == before and _depends_on_files_alone(run):
+                keep(kept, [os.path.join(place, name) for name in made], notes)
+            moved = tuple(_move(os.path.join(place, name), output) for name in made)
+        return Produced(paths=moved, notes=notes)
+
+    def _kept_tables(self, read: Sequence[str], how: Sequence[str]) -> tuple[str, list[object]]:
+        """The file in which the tables that msaccucmp makes of such files are kept, and what changes when they do.
+
+        The file is "" where they cannot be read.
+        """
+        python, script = self._msaccucmp()
+        makers = [shutil.which(python) or python, self.toolkit.set_env or "", *_modules_beside(script)]
+        version = [self.toolkit.version, *(os.environ.get(name, "") for name in _LIBRARY_VARIABLES)]
+        version += [word for one in makers for word in _tools_version(one)]
+        try:
+            before = signatures(read)
+            key = content_key([*version, *how], read)
+        except (PrecisionToolError, OSError):
+            return "", []  # msaccucmp has its own words for them
+        return os.path.join(self.cache, f"compared_{key}.json"), before
+
+    def convert(self, dumps: Mapping[str, str], output: str, options: Sequence[str] = ()) -> Produced:
+        """`msaccucmp convert` of dump files, given by the names that results begin with; the `.npy`, in `output`."""
+        with (
+            self._place(output) as place,
+            tempfile.TemporaryDirectory(prefix="precision_tool_", dir=_plain_folder()) as links,
+        ):
+            for name, path in dumps.items():
+                os.symlink(os.path.abspath(path), os.path.join(links, name))
+            arguments = ["convert", "-d", links, *options, "-out", place]
+            run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
+            made = sorted(name for name in os.listdir(place) if name.endswith((".npy", ".bin")))
+            if not made:
+                raise run.failure(f"it decoded nothing of {', '.join(sorted(dumps)[:3])}")
+            moved = tuple(_move(os.path.join(place, name), output) for name in made)
+        return Produced(paths=moved, notes=_warning(run, f"{len(made)} tensors were decoded"))
+
+    def overflow(self, dump: str, output: str, count: int = 1) -> Produced:
+        """`msaccucmp overflow`: its summary and the decoded status files, moved to `output`."""
+        with self._place(output) as place, _plain_paths(dump, link=shutil.copyfile) as (path,):
+            arguments = ["overflow", "-d", path, "-out", place, "-n", str(count)]
+            run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
+            made = sorted(name for name in os.listdir(place) if name.endswith((".txt", ".json", ".npy")))
+            if not any(name.startswith("overflow_summary_") for name in made):
+                raise run.failure("it wrote no summary")
+            moved = tuple(_move(os.path.join(place, name), output) for name in made)
+        return Produced(paths=moved, notes=_warning(run, "its summary is complete"))
+
+    def _msaccucmp(self) -> list[str]:
+        return [self.python or sys.executable, self.toolkit.need("msaccucmp")]
+
+    def _run(self, name: str, arguments: Sequence[str], place: str) -> ToolRun:
+        log = os.path.join(self.folder, f"{name}_{os.getpid()}_{len(self._runs)}.log")
+        run = run_tool(
+            name,
+            arguments,
+            log=log,
+            cwd=place,
+            variables={"TMPDIR": _short_folder()},
+            set_env=self.toolkit.set_env,
+            time_limit=self.time_limit,
+        )
+        self._runs.append(run)
+        return run
+
+    @contextmanager
+    def _place(self, folder: str) -> Iterator[str]:
+        """A folder, inside `folder` where that is possible, for what is not complete yet; it is removed in the end."""
+        try:
+            os.makedirs(folder, exist_ok=True)
+            place = os.path.abspath(tempfile.mkdtemp(prefix=_TEMPORARY, dir=_plain_folder(folder)))
+        except OSError as error:
+            raise OutputError.of(folder, f"cannot be written ({error.strerror})", "name another with --work") from None
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def _plain_paths(*paths: str, link: Callable[[str, str], object] = os.symlink) -> Iterator[tuple[str, ...]]:
+    """The paths as msaccucmp takes them.
+
+    It refuses spaces, quotes and much else in a path and resolves links to folders: so what lies in such a place is
+    reached through a plain folder of links to the files. `overflow` resolves those of files too: it gets copies.
+    """
+    found = []
+    with tempfile.TemporaryDirectory(prefix="precision_tool_", dir=_plain_folder()) as links:
+        for number, path in enumerate(paths):
+            whole = os.path.realpath(path)
+            place = os.path.join(links, str(number))
+            if os.path.isfile(whole):  # a .h5: nothing else is given as a file
+                if not _is_plain(whole) or not whole.endswith(".h5"):
+                    link(whole, f"{place}.h5")
+                    whole = f"{place}.h5"
+            elif not _is_plain(whole):
+                whole = _linked(whole, place, link)
+            found.append(whole)
+        yield tuple(found)
+
+
+def _linked(folder: str, place: str, link: Callable[[str, str], object]) -> str:
+    """`place`, a new folder with a link, or whatever `link` makes, to each file of a folder."""
+    os.mkdir(place)
+    for name in os.listdir(folder):
+        if os.path.isfile(os.path.join(folder, name)):
+            try:
+                link(os.path.join(folder, name), os.path.join(place, name))
+            except OSError as error:
+                raise OutputError(
+                    f"{place}: cannot hold {name} ({error.strerror or error})",
+                    "msaccucmp takes no path with spaces, quotes and the like: move the dump, or set TMPDIR to a "
+                    "folder with room for a copy; --engine native takes it where it is",
+                ) from error
+    return place
+
+
+def _plain_folder(*wanted: str) -> str:
+    """The first folder to write to whose path msaccucmp takes, in links resolved: of `wanted`, else a temporary one."""
+    for folder in (*wanted, tempfile.gettempdir(), *_TEMPORARY_FOLDERS):
+        if _is_plain(os.path.realpath(folder)) and os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    raise OutputError(
+        f"{tempfile.gettempdir()}: msaccucmp takes no path with spaces, quotes and the like",
+        "set TMPDIR to a folder without them",
+    )
+
+
+def _short_folder() -> str:
+    """A folder for msaccucmp's temporary files; its processes talk through sockets there, whose paths are short."""
+    folders = (tempfile.gettempdir(), *_TEMPORARY_FOLDERS)
+    return next((one for one in folders if len(os.fsencode(one)) <= _MAX_SOCKET_FOLDER), folders[0])
+
+
+def _is_plain(path: str) -> bool:
+    return set(path) <= _PLAIN
+
+
+def _tools_version(program: str) -> tuple[str, ...]:
+    """What changes when a program is another one."""
+    return os.path.realpath(program), str(signature_of(program))
+
+
+def _modules_beside(script: str) -> Iterator[str]:
+    """The files of the program that a script belongs to, itself among them."""
+    for folder, folders, names in os.walk(os.path.dirname(os.path.realpath(script))):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        yield from (os.path.join(folder, name) for name in sorted(names) if name.endswith((".py", ".pyc", ".so")))
+
+
+def _depends_on_files_alone(run: ToolRun) -> bool:
+    """Not where msaccucmp tells of an error, which may be one of the moment and leave ops out."""
+    if run.code not in (0, _NOT_DUMPED):
+        return False
+    with open_binary(run.log) as file:
+        return not any(b"[ERROR]" in line for line in file)
+
+
+def _compared_before(kept: str, known: Kept, output: str) -> Produced:
+    paths = [os.path.join(output, name) for name in known.texts]
+    for path, text in zip(paths, known.texts.values(), strict=True):
+        with atomic_text(path) as file:
+            file.write(text)
+    told = f"msaccucmp compared files of this content before: its result of then, kept in {kept}"
+    return Produced(paths=tuple(paths), notes=(*known.notes, f"{told} (remove it to have it compare again)"))
+
+
+def _results_in(names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(("result_", "mapping_"))]
+
+
+def _is_om(path: str) -> bool:
+    with LocalFile(path) as file:
+        return file.size >= len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC
+
+
+def _json_problem(path: str) -> str:
+    """Why a file is no complete JSON of a graph; empty if it is."""
+    try:
+        with open_text(path, errors="surrogateescape") as file:
+            root = json.load(file)
+    except DataNotFoundError:
+        return "it wrote no file"
+    except PrecisionToolError as error:
+        return error.message
+    except (ValueError, RecursionError) as error:
+        return f"the file is cut off or no JSON ({error})"
+    return "" if isinstance(root, dict) and "graph" in root else "it holds no graph"
+
+
+def _table_problem(path: str) -> str:
+    """Why a table is not complete; empty if it is."""
+    try:
+        text = read_text(path, _MAX_TABLE, errors="surrogateescape", newline="")
+    except PrecisionToolError as error:
+        return error.message
+    if not text.endswith("\n"):
+        return f"{os.path.basename(path)} ends in the middle of a line"
+    try:
+        lines = list(csv.reader(text.splitlines()))
+    except csv.Error as error:
+        return f"{os.path.basename(path)} is no valid CSV: {error}"
+    if len(lines) < 2:
+        return f"{os.path.basename(path)} has no line of an op"
+    return "" if all(len(line) == len(lines[0]) for line in lines) else f"{os.path.basename(path)} has lines cut off"
+
+
+def _move(path: str, folder: str) -> str:
+    return shutil.move(path, os.path.join(folder, os.path.basename(path)))
+
+
+def _warning(run: ToolRun, but: str) -> tuple[str, ...]:
+    if run.code == 0:
+        return ()
+    return (f"{run.name} ended with exit code {run.code}, but {but}; its output is in {run.log}",)

@@ -1,0 +1,304 @@
+"""How an NPU tensor and its benchmark tensor are read so that equal positions mean the same element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from precision_tool.lib.io import data_types, layouts
+from precision_tool.lib.io.layouts import LayoutError
+from precision_tool.lib.model.tensor import Plan, Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    """Both reading plans, over one logical shape, and the shape the result file prints.
+
+    `golden_layout` is the order of the benchmark tensor's axes, where their names are known, else empty.
+    """
+
+    npu_plan: Plan
+    golden_plan: Plan
+    shape: tuple[int, ...]
+    note: str = ""
+    golden_layout: str = ""
+
+    def error_shape(self, golden: Tensor) -> tuple[int, ...]:
+        """The shape in which the place of an error is told: the benchmark's, if its order is the one compared in."""
+        is_its_order = layouts.is_plain(golden.layout) or self.npu_plan.is_flat
+        return golden.shape if is_its_order else self.npu_plan.logical_shape
+
+
+class SizeMismatchError(LayoutError):
+    """The two tensors hold different numbers of elements, padding aside."""
+
+
+def printed_shape(tensor: Tensor) -> tuple[int, ...]:
+    """The shape of a plain tensor as the result file prints it: ND flat, a scalar as [1]."""
+    if tensor.size == 1:
+        return (1,)
+    return (tensor.size,) if tensor.layout == "ND" else tensor.shape
+
+
+def align(
+    npu: Tensor,
+    golden: Tensor,
+    origin_layout: str | None,
+    origin_shape: tuple[int, ...] | None,
+    golden_layout: str = "",
+) -> Alignment:
+    """The plans that bring `npu` and `golden` to one order. LayoutError says why there are none.
+
+    `origin_layout` and `origin_shape` are the graph's; the shape in the dump's own header wins over the graph's.
+    `golden_layout` is what another copy of the benchmark tensor has shown its order to be.
+    """
+    form = _form(npu), _form(golden), origin_layout, origin_shape, golden_layout
+    alignment = _known.get(form)
+    if alignment is None:
+        alignment = _align(npu, golden, origin_layout, origin_shape, golden_layout)
+        if npu.fortran_order or golden.fortran_order:
+            alignment = _as_they_lie(alignment, npu, golden)
+        if len(_known) >= _MOST_KNOWN:
+            _known.clear()
+        _known[form] = alignment
+    return alignment
+
+
+#: Alignments by all that they depend on: a network has few shapes, and each many times.
+_known: dict[object, Alignment] = {}
+_MOST_KNOWN = 4096
+
+
+def _form(tensor: Tensor) -> tuple[object, ...]:
+    """All of a tensor that its alignment depends on."""
+    return tensor.dtype, tensor.shape, tensor.layout, tensor.origin_shape, tensor.fortran_order
+
+
+def _align(
+    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None, golden_layout: str
+) -> Alignment:
+    """The plans of arrays that both lie in C order."""
+    npu_complex, golden_complex = (data_types.BY_NAME[t.dtype].is_complex for t in (npu, golden))
+    if npu_complex != golden_complex:
+        raise LayoutError(f"one side is complex: NPU {npu.dtype}, benchmark {golden.dtype}")
+    if not layouts.is_known(npu.layout) and npu.size != golden.size:
+        raise LayoutError(f"layout {npu.layout} is unknown and its padding cannot be told from data")
+    if layouts.is_plain(golden.layout):
+        if layouts.is_plain(npu.layout) or not layouts.is_known(npu.layout):
+            return _align_plain(npu, golden, origin_layout)
+        # A dump as benchmark knows its own layout.
+        layout = golden.layout if layouts.is_named(golden.layout) else origin_layout
+        return _align_blocked(npu, golden, layout, origin_shape, golden_layout)
+    if (npu.layout, npu.shape) == (golden.layout, golden.shape):
+        return _align_stored_alike(npu, golden, origin_layout, origin_shape)
+    if layouts.is_plain(npu.layout):
+        return _align_plain_with_blocked(npu, golden, origin_layout, origin_shape)
+    return _align_two_blocked(npu, golden, origin_layout, origin_shape)
+
+
+def _as_they_lie(alignment: Alignment, npu: Tensor, golden: Tensor) -> Alignment:
+    """An alignment of C-ordered arrays for the order that each really lies in."""
+    plans = alignment.npu_plan, alignment.golden_plan
+    if all(plan.is_flat for plan in plans):  # read in C order, so any shape will do that keeps the axes
+        shape = npu.shape if npu.fortran_order else golden.shape
+        plans = layouts.plain_plan(shape), layouts.plain_plan(shape)
+    one, two = (
+        layouts.reversed_plan(plan, tensor.shape) if tensor.fortran_order else plan
+        for plan, tensor in zip(plans, (npu, golden), strict=True)
+    )
+    return replace(alignment, npu_plan=one, golden_plan=two)
+
+
+def _check_sizes(npu: Tensor, golden: Tensor) -> None:
+    if npu.size != golden.size:
+        raise SizeMismatchError(
+            f"different sizes: NPU {list(npu.shape)} ({npu.size} elements, {npu.layout}), "
+            f"benchmark {list(golden.shape)} ({golden.size} elements)"
+        )
+
+
+def _align_plain(npu: Tensor, golden: Tensor, origin_layout: str | None) -> Alignment:
+    _check_sizes(npu, golden)
+    target = golden.layout if layouts.is_named(golden.layout) else origin_layout
+    converted = _align_permuted(npu, golden, target)
+    if converted is not None:
+        return converted
+    note = ""
+    if layouts.squeezed(npu.shape) != layouts.squeezed(golden.shape):
+        note = f"shapes differ, compared in storage order: NPU {list(npu.shape)}, benchmark {list(golden.shape)}"
+    # What a dump calls its axes counts for less than what the graph declares.
+    lies_alike = npu.shape == golden.shape and layouts.is_named(npu.layout) and target in (None, "ND", npu.layout)
+    return Alignment(
+        layouts.flat_plan(npu.size),
+        layouts.flat_plan(golden.size),
+        printed_shape(npu),
+        note,
+        npu.layout if lies_alike else "",
+    )
+
+
+def _align_permuted(npu: Tensor, golden: Tensor, target: str | None) -> Alignment | None:
+    """Named axes in another order: the declared one, else the one that the benchmark's own shape shows."""
+    if not layouts.is_named(npu.layout):
+        return None
+    orders = [str(target)] if layouts.is_named(target) else []
+    orders += [layout for layout in layouts.plain_layouts() if layout not in orders]
+    for layout in orders:
+        shape = layouts.permuted_shape(npu.shape, npu.layout, layout)
+        if shape != golden.shape or (layout == npu.layout and layout == target):
+            continue
+        if layout == npu.layout or (layout != target and npu.shape == golden.shape):
+            return None  # it lies as it is
+        plan = layouts.plan(npu.layout, npu.shape, layout, shape)
+        note = "" if layout == target else f"the benchmark tensor is {layout}, the graph declares {target}"
+        return Alignment(plan, layouts.plain_plan(shape), shape, note, layout)
+    if npu.shape != golden.shape and sorted(npu.shape) == sorted(golden.shape):
+        raise LayoutError(
+            f"axes in an unknown order: NPU {list(npu.shape)} ({npu.layout}), benchmark {list(golden.shape)}"
+        )
+    return None
+
+
+def _targets(
+    npu: Tensor, golden_shape: tuple[int, ...], origin_layout: str | None, origin_shape: tuple[int, ...] | None
+) -> Iterator[tuple[str, tuple[int, ...], str]]:
+    """(plain layout, shape, note) to try, likeliest first. All have as many elements as the benchmark."""
+    size = prod(golden_shape)
+    declared = npu.origin_shape if npu.origin_shape is not None else origin_shape
+    if declared is not None and prod(declared) != size:
+        declared = None
+    candidates = layouts.candidate_targets(npu.layout)
+    if npu.layout == "FRACTAL_NZ":
+        for shape in (declared, golden_shape):
+            if shape is not None:
+                yield "ND", shape, ""
+        return
+    swapped = declared is not None and declared != golden_shape and sorted(declared) == sorted(golden_shape)
+    if swapped:
+        # The benchmark's own shape shows its real order when it differs from what the graph declares.
+        for layout in candidates:
+            if layout != origin_layout and len(layout) == len(golden_shape):
+                yield layout, golden_shape, f"the benchmark tensor is {layout}, the graph declares {origin_layout}"
+    if layouts.is_named(origin_layout) and declared is not None:
+        yield str(origin_layout), declared, ""
+    if layouts.is_named(origin_layout) and len(golden_shape) == len(str(origin_layout)):
+        yield str(origin_layout), golden_shape, ""
+    declares = f"declares {origin_layout}" if layouts.is_named(origin_layout) else "gives no origin layout"
+    for layout in candidates:
+        note = "" if layout == origin_layout else f"read as {layout}: the graph {declares}"
+        if len(layout) == len(golden_shape):
+            yield layout, golden_shape, note
+        elif len(golden_shape) < len(layout):
+            # A vector per channel, or a matrix as a 1x1 filter.
+            yield layout, (*([1] * (len(layout) - len(golden_shape))), *golden_shape), note
+            if layout == "NCHW" and len(golden_shape) == 2:
+                yield layout, (*golden_shape, 1, 1), note
+            if layout == "NCHW" and len(golden_shape) == 1:
+                yield layout, (1, *golden_shape, 1, 1), note
+
+
+def _align_blocked(
+    npu: Tensor,
+    golden: Tensor,
+    origin_layout: str | None,
+    origin_shape: tuple[int, ...] | None,
+    golden_layout: str = "",
+) -> Alignment:
+    reasons: list[str] = []
+    targets = list(_targets(npu, golden.shape, origin_layout, origin_shape))
+    if layouts.is_named(golden_layout) and len(golden_layout) == len(golden.shape):
+        is_declared = golden_layout == origin_layout
+        repaired = f"the benchmark tensor is {golden_layout}, the graph declares {origin_layout}"
+        targets.insert(0, (golden_layout, golden.shape, "" if is_declared else repaired))
+    for layout, shape, note in targets:
+        try:
+            plan = layouts.plan(npu.layout, npu.shape, layout, shape)
+        except LayoutError as error:
+            reasons.append(str(error))
+            continue
+        if golden.fortran_order and layouts.squeezed(shape) != layouts.squeezed(golden.shape):
+            reasons.append(f"{list(golden.shape)} in Fortran order is not read as {list(shape)}")
+            continue
+        golden_plan = layouts.plain_plan(plan.logical_shape)
+        differ = layouts.squeezed(shape) != layouts.squeezed(golden.shape)
+        shapes = f"shapes differ, compared element by element: NPU {list(shape)}, benchmark {list(golden.shape)}"
+        said = note or (shapes if differ else "")
+        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, said, layout)
+    why = reasons[0] if reasons else f"benchmark shape {list(golden.shape)}"
+    known = npu.origin_shape if npu.origin_shape is not None else origin_shape
+    if known is not None and prod(known) != golden.size:
+        raise SizeMismatchError(
+            f"different sizes: NPU {list(known)} ({prod(known)} elements, stored as {npu.layout} {list(npu.shape)}), "
+            f"benchmark {list(golden.shape)} ({golden.size} elements)"
+        )
+    raise LayoutError(f"{npu.layout} {list(npu.shape)} cannot be read as the benchmark's shape: {why}")
+
+
+def _align_stored_alike(
+    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
+) -> Alignment:
+    """Two NPU dumps stored the same way: as they lie, but padding is no data and is left out where it is known."""
+    shape = npu.origin_shape or golden.origin_shape or origin_shape
+    if shape and prod(shape) < npu.size:
+        named = (str(origin_layout),) if layouts.is_named(origin_layout) else ()
+        for layout in (*named, *(layouts.candidate_targets(npu.layout) or ("ND",))):
+            try:
+                plan = layouts.plan(npu.layout, npu.shape, layout, shape)
+            except LayoutError:
+                continue
+            return Alignment(plan, plan, npu.shape)
+    return Alignment(layouts.flat_plan(npu.size), layouts.flat_plan(golden.size), npu.shape)
+
+
+def _align_plain_with_blocked(
+    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
+) -> Alignment:
+    """An NPU dump in a plain layout with one in a blocked layout: as the other way round."""
+    known = golden.origin_shape
+    if known is not None and prod(known) != npu.size:
+        raise SizeMismatchError(
+            f"different sizes: NPU {list(npu.shape)} ({npu.size} elements, {npu.layout}), benchmark {list(known)} "
+            f"({prod(known)} elements, stored as {golden.layout} {list(golden.shape)})"
+        )
+    layout = npu.layout if layouts.is_named(npu.layout) else origin_layout
+    turned = _align_blocked(golden, npu, layout, origin_shape)
+    return Alignment(turned.golden_plan, turned.npu_plan, turned.shape, turned.note)
+
+
+def _align_two_blocked(
+    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
+) -> Alignment:
+    """Two NPU dumps stored differently: both are read in the first plain layout and shape that fit both."""
+    shapes = [shape for shape in (npu.origin_shape, golden.origin_shape, origin_shape) if shape]
+    if not shapes:
+        raise LayoutError(f"stored as {npu.layout} and {golden.layout}, and no header gives the original shape")
+    targets = [layout for layout in (origin_layout, npu.layout) if layout is not None and layouts.is_named(layout)]
+    targets += [*layouts.candidate_targets(golden.layout), *layouts.candidate_targets(npu.layout), "ND"]
+    reasons: list[str] = []
+    for target, shape in product(dict.fromkeys(targets), dict.fromkeys(shapes)):
+        try:
+            one, two = (layouts.plan(tensor.layout, tensor.shape, target, shape) for tensor in (npu, golden))
+        except LayoutError as error:
+            reasons.append(str(error))
+            continue
+        if one.logical_shape == two.logical_shape:
+            return Alignment(one, two, shape)
+    for shape in dict.fromkeys(shapes):
+        # Two graphs may call the axes of one tensor by different names.
+        one_name, two_name = (_first_fitting(tensor, targets, shape) for tensor in (npu, golden))
+        if one_name is not None and two_name is not None:
+            one, two = one_name[1], two_name[1]
+            note = f"{npu.layout} read as {one_name[0]}, {golden.layout} as {two_name[0]}: the two graphs do not agree"
+            return Alignment(one, two, shape, note)
+    why = reasons[0] if reasons else "no layout fits both"
+    raise LayoutError(f"stored as {npu.layout} and {golden.layout}, which cannot be brought to one shape: {why}")
+
+
+def _first_fitting(tensor: Tensor, targets: Sequence[str], shape: tuple[int, ...]) -> tuple[str, Plan] | None:
+    for target in dict.fromkeys(targets):
+        with suppress(LayoutError):
+            return target, layouts.plan(tensor.layout, tensor.shape, target, shape)
+    return None

@@ -1,0 +1,389 @@
+"""The two sides of a comparison, asked by op name: dump files of a leaf merged per op, and golden `.npy`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from precision_tool.lib.data.dump_names import NPY, StepAndRank, base_name, flatten, slice_number, whole_name
+from precision_tool.lib.data.dump_tree import find_benchmark
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.io.files import signature_of
+from precision_tool.lib.io.npy import read_npy
+from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.io.stores import Signature
+from precision_tool.lib.io.tensor_bytes import joined
+from precision_tool.lib.io.tfdbg_tensor import NoNumbersError, read_tensor_event
+from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
+from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
+
+#: The task type of ops that FFTS+ runs in slices, in the names of their files.
+_FFTS = 4
+#: Slices whose shapes a reason names.
+_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A tensor that is not there or cannot be read, and why. `damaged` tells the two apart.
+
+    `path` is the file that cannot be read, empty where there is none. `declared` is what the header says of a tensor
+    that has too few bytes.
+    """
+
+    reason: str
+    damaged: bool = False
+    path: str = ""
+    declared: Tensor | None = None
+
+
+Found = AnyTensor | Missing
+
+
+@dataclass(slots=True)
+class DumpedOp:
+    """The newest tensors of one op of a leaf, by slot."""
+
+    name: str
+    op_type: str
+    timestamp: int
+    inputs: dict[int, Found] = field(default_factory=dict)
+    outputs: dict[int, Found] = field(default_factory=dict)
+    #: Files of the op that cannot be read at all.
+    errors: list[Missing] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    #: Slots that come from a file older than one that cannot be read.
+    older: set[str] = field(default_factory=set)
+    #: FFTS+ threads, or slices, that dumped the op; with more than one each file holds a slice.
+    threads: int = 1
+    #: Whether FFTS+ ran it, and whether its outputs are joined of the slices; its inputs are those of the first.
+    is_ffts: bool = False
+    merged: bool = False
+    #: Slices that were not dumped, of those that ran.
+    missing: int = 0
+    #: How its files were told from those of other ops of its name; empty where there are none.
+    told_apart: str = ""
+    #: What the files were when they were opened, by path.
+    signatures: dict[str, Signature | None] = field(default_factory=dict)
+
+
+class DumpIndex:
+    """The dump files of one leaf by flattened op name; files are opened when their op is asked for."""
+
+    def __init__(self, leaf: DumpLeaf) -> None:
+        self.leaf = leaf
+        self._files: dict[str, list[DumpFile]] = {}
+        for file in sorted(leaf.files, key=lambda file: -file.name.timestamp):
+            name = file.name.op_name
+            self._files.setdefault(whole_name(name) if file.name.task_type == _FFTS else name, []).append(file)
+        #: Files by the name that the op has in the script's graph: without slice, and without the graph of threads.
+        self._by_short: dict[str, list[DumpFile]] = {}
+        for name, files in self._files.items():
+            short = base_name(name)
+            if short not in self._files:
+                self._by_short.setdefault(short, []).extend(files)
+            if short != whole_name(name) and whole_name(name) not in self._files:
+                self._by_short.setdefault(whole_name(name), []).extend(files)
+        for files in self._by_short.values():
+            files.sort(key=lambda file: -file.name.timestamp)
+        self._ops: dict[str, DumpedOp] = {}
+
+    def __contains__(self, op_name: str) -> bool:
+        return bool(self._of(op_name))
+
+    def _of(self, op_name: str) -> list[DumpFile]:
+        """The files of an op, the newest first; of one that ran in slices those of all slices."""
+        for name in (op_name, whole_name(op_name)):
+            files = self._files.get(name) or self._by_short.get(name)
+            if files:
+                return files
+        return []
+
+    def names_by_time(self) -> list[str]:
+        """Flattened op names in the order in which the ops ran (their newest dump)."""
+        return sorted(self._files, key=lambda name: (self._files[name][0].name.timestamp, name))
+
+    def timestamp(self, op_name: str) -> int:
+        """When the newest dump of an op that is in the index was made, by its file name."""
+        return self._of(op_name)[0].name.timestamp
+
+    def op(self, op_name: str) -> DumpedOp:
+        """The tensors of an op that is in the index; per tensor the newest file that holds it wins."""
+        known = self._ops.get(op_name)
+        if known is None:
+            known = self._ops[op_name] = self._merge(op_name, self._of(op_name))
+        return known
+
+    def op_by_header(self, op_name: str, real_name: str) -> DumpedOp | None:
+        """As `op`, for one of several ops whose names are flattened alike: by the names inside the files."""
+        files = self._of(op_name)
+        mine, nameless = [], 0
+        for file in files:
+            try:
+                inside = open_op_dump(file.path).op_name
+            except PrecisionToolError:
+                continue  # nobody's: it cannot be told whose it is
+            nameless += not inside
+            if inside == real_name:
+                mine.append(file)
+        if mine:
+            return self._merge(op_name, mine)
+        if not nameless:
+            return None
+        unclear = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
+        path = files[0].path
+        why = f"{path}: file names spell several ops like {real_name}, and the file does not tell"
+        unclear.errors = [Missing(why, damaged=True, path=path)]
+        return unclear
+
+    def op_of_several(self, op_name: str, place: int, count: int) -> DumpedOp:
+        """As `op`, for the one at `place` of `count` ops of one name: their files go by the order of their tasks.
+
+        Where there are not as many tasks it cannot be told whose a file is, which is an error of the op.
+        """
+        key = f"{op_name}\0{place}"
+        known = self._ops.get(key)
+        if known is not None:
+            return known
+        files = self._of(op_name)
+        tasks = sorted({(file.name.task_id, file.name.stream_id or 0) for file in files})
+        if len(tasks) == count:
+            mine = [file for file in files if (file.name.task_id, file.name.stream_id or 0) == tasks[place]]
+            op = self._merge(op_name, mine)
+            op.told_apart = f"one of {count} ops of this name, whose dumps are told apart by the order of their tasks"
+        else:
+            op = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
+            dumped = f"{count} ops of the graph have this name, and {len(tasks)} of their tasks were dumped"
+            why = f"{files[0].path}: {dumped}: whose it is cannot be told"
+            op.errors = [Missing(why, damaged=True, path=files[0].path)]
+        self._ops[key] = op
+        return op
+
+    def forget_changed(self) -> None:
+        """Forgets the ops of which a file has changed since it was opened; they are read again when asked for."""
+        for name, known in list(self._ops.items()):
+            if any(signature_of(path) != known.signatures[path] for path in known.paths):
+                del self._ops[name]
+
+    def _merge(self, op_name: str, files: list[DumpFile]) -> DumpedOp:
+        """The tensors of `files`, newest first. A damaged one is not replaced in silence by an older one."""
+        newest = files[0].name
+        op = DumpedOp(op_name, newest.op_type, newest.timestamp)
+        op.threads = len({(file.name.thread_id, slice_number(file.name.op_name)) for file in files})
+        opened: list[tuple[DumpFile, OpDump]] = []
+        for file in files:
+            op.paths.append(file.path)
+            op.signatures[file.path] = signature_of(file.path)  # before it is read: a change meanwhile shows
+            try:
+                dump = open_op_dump(file.path)
+            except PrecisionToolError as error:
+                op.errors.append(Missing(error.advice, damaged=True, path=file.path))
+                continue
+            opened.append((file, dump))
+            bad = dict(dump.bad_slots)
+            for side, slots, merged in (("input", dump.inputs, op.inputs), ("output", dump.outputs, op.outputs)):
+                for index, tensor in enumerate(slots):
+                    slot = f"{side}:{index}"
+                    if index in merged or (tensor is None and slot not in bad):
+                        continue
+                    if tensor is None:
+                        why = f"{file.path}: {side} {index}: {bad[slot]}"
+                        declared = dict(dump.declared).get(slot)
+                        merged[index] = Missing(why, damaged=True, path=file.path, declared=declared)
+                        continue
+                    merged[index] = tensor
+                    if op.errors:
+                        op.older.add(slot)
+        _join_slices(op, opened)
+        return op
+
+
+def _join_slices(op: DumpedOp, opened: list[tuple[DumpFile, OpDump]]) -> None:
+    """Joins the outputs of an op that FFTS+ ran in slices, as msaccucmp does, where the dump tells how they were cut.
+
+    `opened` are the files that can be read, the newest first: of each slice the newest counts.
+    """
+    slices: dict[int, OpDump] = {}
+    for file, dump in opened:
+        op.is_ffts = op.is_ffts or dump.slicing is not None
+        number = slice_number(file.name.op_name)
+        number = file.name.thread_id if number is None else number
+        if file.name.task_type == _FFTS and number is not None:
+            slices.setdefault(number, dump)
+    dumps = [dump for _, dump in sorted(slices.items())]
+    base = dumps[0].slicing if len(dumps) > 1 else None
+    if base is None:
+        return
+    axes = [next((axis for axis, pieces in enumerate(cut) if pieces != 1), None) for cut in base.cuts]
+    if all(axis is None for axis in axes):
+        return  # the newest file counts
+    op.merged = True
+    op.missing = max((base.count or 0) - len(dumps), 0)
+    op.inputs = {number: tensor for number, tensor in enumerate(dumps[0].inputs) if tensor is not None}
+    for number, axis in enumerate(axes[: len(dumps[0].outputs)]):
+        whole = dumps[0].outputs[number] if axis is None else _joined_output(dumps, number, axis)
+        if whole is not None:
+            op.outputs[number] = whole
+            op.older.discard(f"output:{number}")
+
+
+def _joined_output(dumps: list[OpDump], number: int, axis: int) -> Found:
+    """Output `number` of slices, in their order, joined along an axis."""
+    parts: list[Tensor] = []
+    for place, dump in enumerate(dumps):
+        part = dump.outputs[number] if number < len(dump.outputs) else None
+        if not isinstance(part, Tensor):
+            why = dict(dump.bad_slots).get(f"output:{number}", "not in this slice, so that the slices cannot be joined")
+            return Missing(f"{dump.path}: output {number}: {why}", damaged=True, path=dump.path)
+        shapes = dumps[0].slicing.shapes if dumps[0].slicing is not None and dumps[0].slicing.is_threaded else ()
+        told = shapes[place][number] if place < len(shapes) and number < len(shapes[place]) else part.shape
+        parts.append(replace(part, shape=told) if min(told, default=0) >= 0 and prod(told) == part.size else part)
+    whole = joined(tuple(parts), axis, number)
+    if whole is None:
+        shapes_told = ", ".join(str(part.shape) for part in parts[:_NAMED])
+        why = f"its slices {shapes_told} cannot be joined along axis {axis}"
+        return Missing(f"{dumps[0].path}: output {number}: {why}", damaged=True, path=dumps[0].path)
+    return whole
+
+
+class BenchmarkSide(ABC):
+    """What the NPU side is compared with."""
+
+    @abstractmethod
+    def output(self, op_name: str, index: int) -> Found:
+        """Output `index` of the op with this flattened name."""
+
+    def output_of(self, real_name: str, index: int) -> Found:
+        """Output `index` of the op with this name."""
+        return self.output(flatten(real_name), index)
+
+    def tells(self, real_name: str, index: int) -> bool:
+        """Whether it has output `index` of the op of just this name, not only of one that file names spell so."""
+        return False
+
+    def ops_of(self, originals: tuple[str, ...]) -> tuple[str, ...]:
+        """The ops of this side that do the work of ops of the training script: of a benchmark these themselves."""
+        return originals
+
+    def forget_changed(self) -> None:  # noqa: B027  # a side without files has nothing to forget
+        """Forgets what was opened of files that have changed since; they are read again when asked for."""
+
+
+class GoldenFiles(BenchmarkSide):
+    """Golden `.npy` files, or the tensor files of tfdbg, as the benchmark side."""
+
+    def __init__(self, benchmark: Benchmark) -> None:
+        self._benchmark = benchmark
+        #: What was opened, and what its file was then, by path.
+        self._opened: dict[str, tuple[Found, Signature | None]] = {}
+        self._of_places: dict[StepAndRank, GoldenFiles] = {}
+
+    @property
+    def root(self) -> str:
+        """The folder of the files."""
+        return self._benchmark.root
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of the files."""
+        return self._benchmark.notes
+
+    @property
+    def files(self) -> tuple[BenchmarkFile, ...]:
+        """The files, one a tensor."""
+        return tuple((self._benchmark.by_real_name or self._benchmark.files).values())
+
+    @property
+    def places(self) -> int:
+        """How many steps and ranks its folders are called by, each with tensors of its own; 0: it is of all."""
+        return len(self._benchmark.places)
+
+    def of_place(self, step: int | None, rank: int | None) -> GoldenFiles | None:
+        """The tensors of a step and rank; None where there are none. Folders that name no rank are of all."""
+        for place in ((step, rank), (step, None), (None, rank), (None, None)):
+            folder = self._benchmark.places.get(place)
+            if folder is not None:
+                if place not in self._of_places:
+                    self._of_places[place] = GoldenFiles(find_benchmark(folder))
+                return self._of_places[place]
+        return None
+
+    def output(self, op_name: str, index: int) -> Found:
+        """The golden tensor of an op's output."""
+        file = self._benchmark.files.get((op_name, index))
+        if file is None:
+            return Missing(f"the benchmark has no tensor {op_name}:{index}")
+        if (op_name, index) in self._benchmark.alike:
+            return Missing(f"the benchmark has tensors {op_name}:{index} of several ops, spelled alike in file names")
+        return self._open(file.path)
+
+    def output_of(self, real_name: str, index: int) -> Found:
+        """The golden tensor of an op's output, by the real name where the benchmark has these."""
+        file = self._benchmark.by_real_name.get((real_name, index))
+        return self._open(file.path) if file is not None else self.output(flatten(real_name), index)
+
+    def tells(self, real_name: str, index: int) -> bool:
+        """Whether the real name of the tensor's op is known to be this one."""
+        return (real_name, index) in self._benchmark.by_real_name
+
+    def _open(self, path: str) -> Found:
+        known = self._opened.get(path)
+        if known is not None:
+            return known[0]
+        signature = signature_of(path)  # before it is read: a change meanwhile shows
+        found = _open_golden(path)
+        self._opened[path] = found, signature
+        return found
+
+    def forget_changed(self) -> None:
+        """Forgets the tensors of these files."""
+        for path, (_, signature) in list(self._opened.items()):
+            if signature_of(path) != signature:
+                del self._opened[path]
+        for side in self._of_places.values():
+            side.forget_changed()
+
+
+def _open_golden(path: str) -> Found:
+    try:
+        return read_npy(path) if path.endswith(NPY) else read_tensor_event(path)
+    except NoNumbersError as error:
+        return Missing(error.message)
+    except PrecisionToolError as error:
+        return Missing(error.advice, damaged=True, path=path)
+
+
+class NoBenchmark(BenchmarkSide):
+    """The benchmark side where there is none."""
+
+    def output(self, op_name: str, index: int) -> Found:
+        """Says that there is none."""
+        return Missing(f"there is no benchmark to compare {op_name}:{index} with")
+
+
+class GoldenDumps(BenchmarkSide):
+    """Another NPU run as the benchmark side."""
+
+    def __init__(self, leaf: DumpLeaf) -> None:
+        self.index = DumpIndex(leaf)
+
+    @property
+    def root(self) -> str:
+        """The folder of the dump files."""
+        return self.index.leaf.path
+
+    def output(self, op_name: str, index: int) -> Found:
+        """Output `index` of the same op in the other run."""
+        if op_name not in self.index:
+            return Missing(f"the other run has no dump of {op_name}")
+        op = self.index.op(op_name)
+        if index in op.outputs:
+            return op.outputs[index]
+        if op.errors:
+            return op.errors[0]
+        return Missing(f"the other run's dump of {op_name} has no output {index}")
+
+    def forget_changed(self) -> None:
+        """Forgets the ops of these files."""
+        self.index.forget_changed()

@@ -1,0 +1,174 @@
+"""Which of two NPU runs was compiled with fusion and which without: told by their graphs, not by their folders."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.graph_catalog import RunGraph
+from precision_tool.lib.data.graph_choice import ENOUGH, GraphChoice
+from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.io.fusion_passes import is_switchable
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.wording import counted
+
+#: What a training script has to do for a run without fusion.
+COLLECT_UNFUSED = "collect a run with action='fusion_off|dump' into the other of npu/debug_0 and npu/debug_1"
+#: How a run must be compiled for its graph to name the passes.
+COLLECT_PASSES = "collect graphs of the compiled stage (ge_proto_*_Build.txt, with DUMP_GE_GRAPH=2)"
+#: Two graphs with a smaller share of the training script's ops in common are of different networks.
+_ALIKE = 0.5
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """What fusion made of a graph."""
+
+    file: GraphFile
+
+    @cached_property
+    def passes(self) -> Counter[str]:
+        """Ops by the pass that made them."""
+        return Counter(name for op in self.file.ops for name in op.pass_names)
+
+    @property
+    def switchable(self) -> Counter[str]:
+        """Ops by the pass that made them and that a switch file can turn off."""
+        return Counter({name: count for name, count in self.passes.items() if is_switchable(name)})
+
+    @cached_property
+    def nameless(self) -> tuple[Op, ...]:
+        """Fused ops of which the graph does not tell the pass."""
+        return tuple(op for op in self.file.ops if is_fused(op) and not op.pass_names)
+
+    @cached_property
+    def script_ops(self) -> frozenset[str]:
+        """Flattened names of the ops of the training script."""
+        return frozenset(
+            flatten(name)
+            for op in self.file.ops
+            for name in ((op.name,) if op.original_names is None else op.original_names)
+        )
+
+
+def is_fused(op: Op) -> bool:
+    """Whether an op does the work of several ops of the training script."""
+    return len(set(op.original_names or ())) > 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FusionPair:
+    """A run with fusion and one of the same network without it. `notes` say what is not as clean as that."""
+
+    fused: RunGraph
+    unfused: RunGraph
+    notes: tuple[str, ...] = ()
+
+
+def find_pair(runs: Sequence[RunGraph]) -> FusionPair:
+    """The fused and the unfused run among the graphs of the NPU runs.
+
+    Errors say what is missing: a second run, a dump, a run without fusion, names of passes, the same network.
+    """
+    if not runs:
+        raise DataNotFoundError("no NPU run has a graph", COLLECT_PASSES)
+    dumped = [run for run in runs if run.leaf is not None]
+    if len({run.number for run in dumped}) < 2:
+        only = ", ".join(f"debug_{run.number}" for run in dumped[:1]) or "no run"
+        without = [f"debug_{run.number} has a graph but no dump" for run in runs if run.leaf is None]
+        raise DataNotFoundError(
+            f"only {only} has both a dump and a graph" + "".join(f"; {why}" for why in without), COLLECT_UNFUSED
+        )
+    pairs = [(one, two) for one, two in combinations(dumped, 2) if one.number != two.number]
+    alike = [(one, two) for one, two in pairs if _share(one, two) >= _ALIKE]
+    if not alike:
+        one, two = max(pairs, key=lambda pair: _share(*pair))
+        raise UsageError(
+            f"debug_{one.number} and debug_{two.number} are of different networks: their graphs have "
+            f"{_share(one, two):.0%} of the training script's ops in common",
+            "collect both runs with the same script, or name two folders with -lt and -rt",
+        )
+    problems: list[UsageError] = []
+    for one, two in sorted(alike, key=lambda pair: -_share(*pair)):
+        try:
+            return _ordered(one, two)
+        except UsageError as error:
+            problems.append(error)
+    raise problems[0]
+
+
+def _share(one: RunGraph, two: RunGraph) -> float:
+    mine, others = Fusion(one.file).script_ops, Fusion(two.file).script_ops
+    return len(mine & others) / max(1, min(len(mine), len(others)))
+
+
+def _ordered(one: RunGraph, two: RunGraph) -> FusionPair:
+    first, second = Fusion(one.file), Fusion(two.file)
+    counts = first.switchable.total(), second.switchable.total()
+    if counts == (0, 0) and (first.nameless or second.nameless):
+        counts = len(first.nameless), len(second.nameless)
+    if counts == (0, 0):
+        raise UsageError(
+            f"neither debug_{one.number} nor debug_{two.number} has an op that a switchable fusion pass made",
+            f"if one of them ran with fusion, its graph does not name the passes: {COLLECT_PASSES}",
+        )
+    if counts[0] == counts[1] or min(counts) > 0.9 * max(counts):
+        raise UsageError(
+            f"debug_{one.number} and debug_{two.number} were both compiled with fusion: {counts[0]} and {counts[1]} "
+            "ops of them were made by passes that a switch file turns off",
+            COLLECT_UNFUSED,
+        )
+    fused, unfused = (one, two) if counts[0] > counts[1] else (two, one)
+    steps = [sorted({leaf.step for leaf in run.leaves}) for run in (fused, unfused)]
+    if all(steps) and not set(steps[0]) & set(steps[1]):
+        raise UsageError(
+            f"dumps of different steps: debug_{fused.number} has {', '.join(steps[0][:_NAMED])}, "
+            f"debug_{unfused.number} has {', '.join(steps[1][:_NAMED])}",
+            "collect the same steps in both runs (TF_DUMP_STEP in config.py), from the same checkpoint",
+        )
+    return FusionPair(fused=fused, unfused=unfused, notes=tuple(_left_over(Fusion(unfused.file), unfused.number)))
+
+
+def _left_over(unfused: Fusion, number: int | None) -> list[str]:
+    left = unfused.switchable
+    if not left:
+        return []
+    return [f"debug_{number} is not free of fusion: {_listed(left)}; ops they made cannot be told apart there"]
+
+
+def _listed(passes: Counter[str]) -> str:
+    named = [f"{name} made {counted(count, 'op')}" for name, count in passes.most_common(_NAMED)]
+    more = len(passes) - _NAMED
+    return ", ".join(named) + (f" and {more} more passes" if more > 0 else "")
+
+
+# --- two graphs that were named, or found beside the dumps ------------------------------------------------------------
+
+
+def check_fits(choice: GraphChoice, option: str) -> None:
+    """Raises UsageError for a graph that is not the one of its dump."""
+    if choice.matched < ENOUGH * choice.total:
+        raise UsageError(
+            f"{choice.file.path}: names {choice.matched} of {choice.total} ops of its dump",
+            f"name the graph of that very run with {option}; are the two graphs swapped?",
+        )
+
+
+def pair_notes(fused: GraphChoice, unfused: GraphChoice) -> list[str]:
+    """What the user should know of two graphs compared as fused and unfused. UsageError if they are no pair."""
+    one, two = Fusion(fused.file), Fusion(unfused.file)
+    share = len(one.script_ops & two.script_ops) / max(1, min(len(one.script_ops), len(two.script_ops)))
+    if share < _ALIKE:
+        raise UsageError(
+            f"{fused.file.path} and {unfused.file.path}: graphs of different networks, with {share:.0%} of the "
+            "training script's ops in common",
+            "name the graphs of two runs of the same script with -g and -cf",
+        )
+    if two.switchable.total() > one.switchable.total():
+        return ["the other run has more fused ops than this one: name the fused run with -lt and -g"]
+    return [f"the other run is not free of fusion: {_listed(two.switchable)}"] if two.switchable else []

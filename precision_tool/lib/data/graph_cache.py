@@ -1,0 +1,444 @@
+"""Graph files read once: kept in memory as long as they do not change, large ones in cache files too.
+
+A cache file holds the model of one graph without its attributes, which are read from the graph file when somebody
+asks for them. Whatever is odd about it, the graph file is read instead. Layout: columns of 64-bit numbers (`_COLUMNS`),
+each after its length; texts are numbers of a table of distinct texts at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+import threading
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate, islice
+from typing import TypeVar
+
+from precision_tool.lib.io.cache import LARGE, CacheFiles, OddCacheError
+from precision_tool.lib.io.files import signature_of
+from precision_tool.lib.io.ge_graph import load_graph_bytes, load_graph_file, read_graph_bytes
+from precision_tool.lib.io.ge_graph_partial import (
+    DATA_SOURCE_TYPES,
+    AttrSource,
+    GraphSkim,
+    LazyAttrs,
+    load_graph_lines,
+    peek_graph_name,
+    skim_graph_file,
+)
+from precision_tool.lib.io.proto_text import paused_gc
+from precision_tool.lib.io.stores import Signature
+from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+#: To be raised with every change of the layout, or of what readers make of a graph file.
+_VERSION = 1
+_NONE = -(1 << 63)
+_COLUMNS = (
+    # of the skim
+    "skim_names", "skim_sources", "skim_count",
+    # of the file (none for a skim alone), and of each graph
+    "is_whole", "notes", "graph_name", "graph_ops",
+    # of each op; counts are those of the columns below
+    "name", "type", "id", "stream", "kernel", "kernel_lib", "l1_group", "is_multiop", "parent", "offset",
+    "inputs", "controls", "input_descs", "output_descs", "passes", "originals", "subgraphs",
+    # of all ops together
+    "input_producer", "input_index", "control", "input_desc", "output_desc", "pass", "original", "subgraph",
+    # of each distinct tensor, and of all together
+    "dtype", "layout", "dims", "origin_layout", "origin_dims", "dump_name", "dump_index", "dump_layout",
+    "dim", "origin_dim",
+)  # fmt: skip
+#: Columns of one length each: one entry a graph, an op, a tensor.
+_SAME_LENGTH = (
+    ("graph_name", "graph_ops"),
+    ("name", "type", "id", "stream", "kernel", "kernel_lib", "l1_group", "is_multiop", "parent", "offset",
+     "inputs", "controls", "input_descs", "output_descs", "passes", "originals", "subgraphs"),
+    ("input_producer", "input_index"),
+    ("dtype", "layout", "dims", "origin_layout", "origin_dims", "dump_name", "dump_index", "dump_layout"),
+)  # fmt: skip
+#: A column of counts, and the one that holds so many entries in all.
+_COUNTED = (
+    ("graph_ops", "name"), ("inputs", "input_producer"), ("controls", "control"), ("input_descs", "input_desc"),
+    ("output_descs", "output_desc"), ("passes", "pass"), ("originals", "original"), ("subgraphs", "subgraph"),
+    ("dims", "dim"), ("origin_dims", "origin_dim"),
+)  # fmt: skip
+#: Counts that may be -1: the graph does not say.
+_MAY_BE_UNSAID = ("originals", "origin_dims")
+_TEXTS = ("skim_names", "skim_sources", "notes", "graph_name", "name", "type", "kernel", "kernel_lib", "control",
+          "pass", "original", "subgraph", "dtype", "layout")  # fmt: skip
+_TEXTS_OR_NONE = ("l1_group", "input_producer", "origin_layout", "dump_name", "dump_layout")
+_Columns = dict[str, list[int]]
+
+
+@dataclass(slots=True)
+class _ReadFile:
+    """What is known of one file as it was at `signature`."""
+
+    signature: Signature
+    file: GraphFile | None = None
+    skim: GraphSkim | None = None
+
+
+@dataclass
+class GraphStore:
+    """Reads graph files, each once as long as it does not change. Threads may share it."""
+
+    cache: CacheFiles = field(default_factory=CacheFiles)
+    _known: dict[str, _ReadFile] = field(default_factory=dict, init=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
+
+    def load(self, path: str) -> GraphFile:
+        """As `load_graph_file`."""
+        with self._lock:
+            return self._load(path)
+
+    def _load(self, path: str) -> GraphFile:
+        known = self._entry(path)
+        if known is None:
+            return load_graph_file(path)  # which says what is wrong
+        if known.file is None:
+            self._find_cached(path, known)
+        if known.file is None:
+            known.file = _read_whole(path, known.signature)
+            known.skim = _skim_of(known.file, known.signature)
+            self._keep(path, known)
+        return known.file
+
+    def skim(self, path: str) -> GraphSkim:
+        """As `skim_graph_file`."""
+        with self._lock:
+            return self._skim(path)
+
+    def _skim(self, path: str) -> GraphSkim:
+        known = self._entry(path)
+        if known is None:
+            return skim_graph_file(path)
+        if known.skim is None:
+            self._find_cached(path, known)
+        if known.skim is None:
+            known.skim = skim_graph_file(path)
+            self._keep(path, known)
+        return known.skim
+
+    def peek(self, path: str) -> str | None:
+        """As `peek_graph_name`."""
+        return peek_graph_name(path)
+
+    def forget(self) -> None:
+        """Drops everything that was read; cache files stay, as they are checked whenever they are read."""
+        with self._lock:
+            self._known.clear()
+
+    def signature(self, path: str) -> Signature | None:
+        """The signature that a file had when it was read; None for one that was not."""
+        known = self._known.get(path)
+        return None if known is None else known.signature
+
+    def _entry(self, path: str) -> _ReadFile | None:
+        signature = signature_of(path)
+        if signature is None:
+            self._known.pop(path, None)
+            return None
+        known = self._known.get(path)
+        if known is None or known.signature != signature:
+            known = self._known[path] = _ReadFile(signature)
+        return known
+
+    def _find_cached(self, path: str, known: _ReadFile) -> None:
+        """Takes what a cache file has of the graph file."""
+        payload = self.cache.read(path, known.signature, _VERSION)
+        if payload is None:
+            return
+        try:
+            skim, file = _decode(payload, path, known.signature)
+        except OddCacheError as error:
+            _log.info("%s: its cache file is odd (%s); the graph file is read instead", path, error)
+            return
+        known.skim = skim
+        known.file = known.file or file
+
+    def _keep(self, path: str, known: _ReadFile) -> None:
+        """Writes a cache file."""
+        if known.signature[0] < LARGE:
+            return
+        try:
+            self.cache.write(path, known.signature, _VERSION, _encode(known))
+        except (OverflowError, UnicodeEncodeError) as error:  # numbers and texts no real graph has
+            _log.info("%s: not cached: %s", path, error)
+
+
+def _read_whole(path: str, signature: Signature) -> GraphFile:
+    if signature[0] < LARGE:
+        return load_graph_file(path)
+    data = read_graph_bytes(path)
+    return load_graph_lines(data, path, signature) or load_graph_bytes(data, path)
+
+
+def _skim_of(file: GraphFile, signature: Signature) -> GraphSkim:
+    types = {op.type for op in file.ops}
+    return GraphSkim(
+        path=file.path,
+        size=signature[0],
+        graph_names=tuple(graph.name for graph in file.graphs),
+        data_source_types=tuple(kind for kind in DATA_SOURCE_TYPES if kind in types),
+        op_count=len(file.ops),
+    )
+
+
+# ---- what is in them
+
+
+class _Texts:
+    """A table of distinct texts."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+
+    def __call__(self, text: str) -> int:
+        return self._numbers.setdefault(text, len(self._numbers))
+
+    def or_none(self, text: str | None) -> int:
+        """The number of a text, -1 for None."""
+        return -1 if text is None else self(text)
+
+    def encoded(self) -> bytes:
+        """Number of texts, their lengths, and all of them."""
+        lengths = array("q", map(len, self._numbers)).tobytes()
+        return struct.pack("<Q", len(self._numbers)) + lengths + "".join(self._numbers).encode("utf-8")
+
+
+def _encode(known: _ReadFile) -> bytes:
+    skim, file = known.skim, known.file
+    assert skim is not None
+    texts = _Texts()
+    columns: _Columns = {name: [] for name in _COLUMNS}
+    columns["skim_names"] = [texts(name) for name in skim.graph_names]
+    columns["skim_sources"] = [texts(kind) for kind in skim.data_source_types]
+    columns["skim_count"] = [skim.op_count]
+    if file is not None:
+        columns["is_whole"] = [1]
+        columns["notes"] = [texts(note) for note in file.notes]
+        descs: dict[TensorDesc, int] = {}
+        for graph in file.graphs:
+            columns["graph_name"].append(texts(graph.name))
+            columns["graph_ops"].append(len(graph.ops))
+            for op in graph.ops:
+                _encode_op(op, columns, texts, descs)
+        for desc in descs:
+            _encode_desc(desc, columns, texts)
+    parts = []
+    for name in _COLUMNS:
+        parts += [struct.pack("<Q", len(columns[name])), array("q", columns[name]).tobytes()]
+    return b"".join([*parts, texts.encoded()])
+
+
+def _encode_op(op: Op, columns: _Columns, texts: _Texts, descs: dict[TensorDesc, int]) -> None:
+    originals = op.original_names or ()
+    for name, value in (
+        ("name", texts(op.name)),
+        ("type", texts(op.type)),
+        ("id", _number(op.id)),
+        ("stream", _number(op.stream_id)),
+        ("kernel", texts(op.kernel_name)),
+        ("kernel_lib", texts(op.kernel_lib)),
+        ("l1_group", texts.or_none(op.l1_fusion_group)),
+        ("is_multiop", int(op.is_multiop)),
+        ("parent", _number(op.parent_index)),
+        ("offset", op.attrs.offset if isinstance(op.attrs, LazyAttrs) else -1),
+        ("inputs", len(op.inputs)),
+        ("controls", len(op.control_inputs)),
+        ("input_descs", len(op.input_descs)),
+        ("output_descs", len(op.output_descs)),
+        ("passes", len(op.pass_names)),
+        ("originals", -1 if op.original_names is None else len(originals)),
+        ("subgraphs", len(op.subgraph_names)),
+    ):
+        columns[name].append(value)
+    columns["input_producer"] += [-1 if edge is None else texts(edge.producer) for edge in op.inputs]
+    columns["input_index"] += [0 if edge is None else edge.index for edge in op.inputs]
+    columns["control"] += map(texts, op.control_inputs)
+    columns["input_desc"] += [descs.setdefault(desc, len(descs)) for desc in op.input_descs]
+    columns["output_desc"] += [descs.setdefault(desc, len(descs)) for desc in op.output_descs]
+    columns["pass"] += map(texts, op.pass_names)
+    columns["original"] += map(texts, originals)
+    columns["subgraph"] += map(texts, op.subgraph_names)
+
+
+def _encode_desc(desc: TensorDesc, columns: _Columns, texts: _Texts) -> None:
+    for name, value in (
+        ("dtype", texts(desc.dtype)),
+        ("layout", texts(desc.layout)),
+        ("dims", len(desc.shape)),
+        ("origin_layout", texts.or_none(desc.origin_layout)),
+        ("origin_dims", -1 if desc.origin_shape is None else len(desc.origin_shape)),
+        ("dump_name", texts.or_none(desc.dump_origin_name)),
+        ("dump_index", _number(desc.dump_origin_index)),
+        ("dump_layout", texts.or_none(desc.dump_origin_layout)),
+    ):
+        columns[name].append(value)
+    columns["dim"] += desc.shape
+    columns["origin_dim"] += desc.origin_shape or ()
+
+
+def _number(value: int | None) -> int:
+    if value == _NONE:
+        raise OverflowError(f"{value} stands for no number")
+    return _NONE if value is None else value
+
+
+def _decode(payload: bytes, path: str, signature: Signature) -> tuple[GraphSkim, GraphFile | None]:
+    """The skim, and the graphs where the file has them. Everything is checked before anything is made of it."""
+    columns, texts = _columns_of(payload)
+    _check(columns, len(texts), signature[0])
+    skim = GraphSkim(
+        path=path,
+        size=signature[0],
+        graph_names=tuple(texts[at] for at in columns["skim_names"]),
+        data_source_types=tuple(texts[at] for at in columns["skim_sources"]),
+        op_count=columns["skim_count"][0],
+    )
+    if not columns["is_whole"]:
+        return skim, None
+    with paused_gc():
+        source = AttrSource(path, signature)
+        ops = _ops(columns, texts, source)
+        of_graphs = zip(columns["graph_name"], _split(ops, columns["graph_ops"]), strict=True)
+        graphs = tuple(
+            Graph(name=texts[name], ops=ops_of_one, attrs=LazyAttrs(source, number, is_graph=True))
+            for number, (name, ops_of_one) in enumerate(of_graphs)
+        )
+    return skim, GraphFile(path=path, graphs=graphs, notes=tuple(texts[at] for at in columns["notes"]))
+
+
+def _columns_of(payload: bytes) -> tuple[_Columns, list[str]]:
+    columns: _Columns = {}
+    position = 0
+
+    def numbers() -> list[int]:
+        nonlocal position
+        if position + 8 > len(payload):
+            raise OddCacheError("cut off")
+        (count,) = struct.unpack_from("<Q", payload, position)
+        begin, position = position + 8, position + 8 + 8 * count
+        if position > len(payload):
+            raise OddCacheError("cut off")
+        return array("q", payload[begin:position]).tolist()
+
+    for name in _COLUMNS:
+        columns[name] = numbers()
+    lengths = numbers()
+    try:
+        text = payload[position:].decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise OddCacheError(str(error)) from None
+    if (lengths and min(lengths) < 0) or sum(lengths) != len(text):
+        raise OddCacheError("texts of wrong lengths")
+    ends = list(accumulate(lengths))
+    return columns, [text[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+
+
+def _check(columns: _Columns, text_count: int, size: int) -> None:
+    """Raises OddCacheError unless all numbers point to something."""
+
+    def within(name: str, low: int, end: int) -> None:
+        column = columns[name]
+        if column and not (low <= min(column) and max(column) < end):
+            raise OddCacheError(f"{name} out of range")
+
+    for names in _SAME_LENGTH:
+        if len({len(columns[name]) for name in names}) != 1:
+            raise OddCacheError(f"{', '.join(names)} of different lengths")
+    for counts, counted in _COUNTED:
+        within(counts, -1 if counts in _MAY_BE_UNSAID else 0, len(columns[counted]) + 1)
+        unsaid = columns[counts].count(-1)
+        if sum(columns[counts]) + unsaid != len(columns[counted]):
+            raise OddCacheError(f"{counted} of a wrong length")
+    for name in _TEXTS:
+        within(name, 0, text_count)
+    for name in _TEXTS_OR_NONE:
+        within(name, -1, text_count)
+    for name in ("input_desc", "output_desc"):
+        within(name, 0, len(columns["dtype"]))
+    within("input_index", 0, 1 << 63)
+    within("is_multiop", 0, 2)
+    within("offset", -1, size)
+    within("skim_count", 0, 1 << 63)
+    if len(columns["skim_count"]) != 1 or any(_NONE < value < 0 for value in columns["parent"]):
+        raise OddCacheError("skim_count or parent out of range")
+
+
+def _split(values: Iterable[T], counts: Iterable[int]) -> list[tuple[T, ...]]:
+    """The values in tuples of so many each; a count of -1 gives none."""
+    rest = iter(values)
+    return [tuple(islice(rest, count)) if count > 0 else () for count in counts]
+
+
+def _ops(columns: _Columns, texts: list[str], source: AttrSource) -> list[Op]:
+    descs = _descs(columns, texts)
+    edges = [
+        None if producer < 0 else Edge(producer=texts[producer], index=index)
+        for producer, index in zip(columns["input_producer"], columns["input_index"], strict=True)
+    ]
+
+    def listed(counts: str, table: list[T], numbers: str) -> list[tuple[T, ...]]:
+        return _split([table[at] for at in columns[numbers]], columns[counts])
+
+    singles = ("name", "type", "id", "stream", "kernel", "kernel_lib", "l1_group", "is_multiop", "parent", "offset")
+    rows = zip(*(columns[name] for name in singles), columns["originals"], _split(edges, columns["inputs"]),
+        listed("controls", texts, "control"), listed("input_descs", descs, "input_desc"),
+        listed("output_descs", descs, "output_desc"), listed("passes", texts, "pass"),
+        listed("originals", texts, "original"), listed("subgraphs", texts, "subgraph"), strict=True)  # fmt: skip
+    return [
+        Op(
+            name=texts[name],
+            type=texts[op_type],
+            id=_value(op_id),
+            inputs=inputs,
+            control_inputs=controls,
+            input_descs=input_descs,
+            output_descs=output_descs,
+            pass_names=passes,
+            original_names=None if original_count < 0 else originals,
+            stream_id=_value(stream),
+            kernel_name=texts[kernel],
+            kernel_lib=texts[kernel_lib],
+            l1_fusion_group=None if l1_group < 0 else texts[l1_group],
+            is_multiop=bool(is_multiop),
+            parent_index=_value(parent),
+            subgraph_names=subgraphs,
+            attrs=LazyAttrs(source, number, offset),
+        )
+        for number, (
+            name, op_type, op_id, stream, kernel, kernel_lib, l1_group, is_multiop, parent, offset, original_count,
+            inputs, controls, input_descs, output_descs, passes, originals, subgraphs,
+        ) in enumerate(rows)
+    ]  # fmt: skip
+
+
+def _descs(columns: _Columns, texts: list[str]) -> list[TensorDesc]:
+    shapes = _split(columns["dim"], columns["dims"])
+    origin_shapes = _split(columns["origin_dim"], columns["origin_dims"])
+    names = ("dtype", "layout", "origin_layout", "origin_dims", "dump_name", "dump_index", "dump_layout")
+    rows = zip(*(columns[name] for name in names), shapes, origin_shapes, strict=True)
+    return [
+        TensorDesc(
+            dtype=texts[dtype],
+            layout=texts[layout],
+            shape=shape,
+            origin_layout=None if origin_layout < 0 else texts[origin_layout],
+            origin_shape=None if origin_count < 0 else origin_shape,
+            dump_origin_name=None if dump_name < 0 else texts[dump_name],
+            dump_origin_index=_value(dump_index),
+            dump_origin_layout=None if dump_layout < 0 else texts[dump_layout],
+        )
+        for dtype, layout, origin_layout, origin_count, dump_name, dump_index, dump_layout, shape, origin_shape in rows
+    ]
+
+
+def _value(number: int) -> int | None:
+    return None if number == _NONE else number

@@ -1,0 +1,470 @@
+"""The graph of every dumped model of a data folder."""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.dump_tree import nothing_below
+from precision_tool.lib.data.graph_cache import GraphStore
+from precision_tool.lib.data.graph_choice import (
+    CHOSEN,
+    ENOUGH,
+    NAMED,
+    GraphChoice,
+    GraphChooser,
+    choose_graph,
+    choose_without_dump,
+    find_graph_files,
+    is_named_by,
+    is_what_ran,
+    load_choice,
+    load_chosen,
+)
+from precision_tool.lib.data.workspace import lies_in
+from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
+from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
+from precision_tool.lib.model.graph import Graph, GraphFile, Op
+from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.wording import counted, first_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunGraph:
+    """A graph that commands look ops up in, and the dump that belongs to it."""
+
+    #: N of npu/debug_N; None for a graph that was only named.
+    number: int | None
+    #: The newest dump leaf (first device, lowest step) of this graph's model; None: not dumped.
+    leaf: DumpLeaf | None
+    file: GraphFile
+    #: Why this graph.
+    reason: str
+    #: All leaves (devices, steps) of this model.
+    leaves: tuple[DumpLeaf, ...] = ()
+    #: True for a graph that was asked for with -g.
+    is_named: bool = False
+    #: Dumped ops that the graph names, of how many.
+    matched: int = 0
+    total: int = 0
+    #: The other candidates, each with what spoke against it.
+    rejected: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    #: What cannot be read and may fit better; empty as a rule.
+    doubt: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingGraph:
+    """A dumped model, or a run that was not dumped, whose graph there is not, and why."""
+
+    number: int
+    #: Empty for a run without a dump.
+    model: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunGraphs:
+    """The graphs that were found, and what has none."""
+
+    runs: tuple[RunGraph, ...]
+    missing: tuple[MissingGraph, ...] = ()
+
+    @property
+    def lost(self) -> tuple[str, ...]:
+        """What has no graph, and why."""
+        several = len({one.model for one in self.missing}) > 1
+        return tuple(f"debug_{one.number}{f' ({one.model})' * several}: {one.reason}" for one in self.missing)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of graphs that cannot be used, a sentence each."""
+        return (*self.lost, *dict.fromkeys(run.doubt for run in self.runs if run.doubt))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """One NPU run: its number, its graph folder and what it dumped."""
+
+    number: int
+    graph_folder: str
+    run: Run | None
+
+
+def find_run_graphs(
+    folders: Sequence[RunFolder], graphs: GraphChooser, *, root: str = "", graph: str | None = None
+) -> RunGraphs:
+    """The graph of every dumped model of every run of the data folder `root`; of a run without a dump the largest.
+
+    `graph` (a file, or a folder to choose from) overrides what would be found. Raises DataNotFoundError when there is
+    no graph at all.
+    """
+    store, chosen, extra_folders = graphs.store, graphs.chosen, graphs.extra_folders
+    if graph is not None:
+        return RunGraphs(runs=_named_graphs(folders, store, graph))
+    found: list[RunGraph] = []
+    missing: list[MissingGraph] = []
+    refused: list[PrecisionToolError] = []
+    for folder in folders:
+        models = _models(folder.run)
+        for leaves in models.values():
+            try:
+                choice = graphs.of(leaves[0], models=models)
+            except DataNotFoundError as error:
+                refused.append(error)
+                missing.append(MissingGraph(number=folder.number, model=leaves[0].model_name, reason=error.message))
+                continue
+            found.append(_run_graph(folder.number, leaves, choice))
+        paths = [] if models else find_graph_files([folder.graph_folder])
+        if paths:
+            try:
+                choice = choose_without_dump(paths, store)
+            except DataNotFoundError as error:
+                refused.append(error)
+                missing.append(MissingGraph(number=folder.number, model="", reason=error.message))
+                continue
+            found.append(_run_graph(folder.number, (), choice))
+    if chosen is not None and not any(_is_same(run.file.path, chosen) for run in found):
+        place = _place_without_dump(chosen, folders)
+        if place is not None:
+            return RunGraphs(runs=_with_chosen(found, place, store, chosen), missing=tuple(missing))
+    if not found:
+        paths = find_graph_files((), extra_folders)
+        if not paths:
+            raise refused[0] if refused else _no_graph(root)
+        found.append(_run_graph(None, (), choose_without_dump(paths, store)))
+    return RunGraphs(runs=tuple(found), missing=tuple(missing))
+
+
+def _no_graph(root: str) -> PrecisionToolError:
+    runs = posixpath.join(root, "npu")
+    nothing = DataNotFoundError(
+        f"no graph: no ge_proto_*_Build.txt in {posixpath.join(runs, 'debug_*', 'graph')}, nor in the working folder",
+        "set DUMP_GE_GRAPH=2 for the NPU run and copy its ge_proto_*_Build.txt to npu/debug_0/graph",
+    )
+    there = list_folder(runs) if is_folder(runs) else []
+    return nothing_below(nothing, *(posixpath.join(runs, name, "graph") for name in there))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a graph stands without a dump: the run it lies beside, None for one that lies elsewhere."""
+
+    number: int | None
+
+
+def _place_without_dump(path: str, folders: Sequence[RunFolder]) -> _Place | None:
+    """The place of a graph whose run has no dump that it would have to fit; None if there is such a dump."""
+    beside = _beside(path, folders)
+    if any(_models(folder.run) for folder in beside or folders):
+        return None
+    return _Place(beside[0].number if beside else None)
+
+
+def _beside(path: str, folders: Sequence[RunFolder]) -> list[RunFolder]:
+    """The run whose folder a graph lies in."""
+    place = real_path(path)
+    return [folder for folder in folders if lies_in(place, real_path(posixpath.dirname(folder.graph_folder)))]
+
+
+def _with_chosen(found: Sequence[RunGraph], place: _Place, store: GraphStore, chosen: str) -> tuple[RunGraph, ...]:
+    """The graphs, with one that was chosen, and for which there is no dump, in the place of its run's."""
+    choice = GraphChoice(file=store.load(chosen), reason=CHOSEN, matched=0, total=0)
+    others = [] if place.number is None else [run for run in found if run.number != place.number]
+    return tuple(sorted((*others, _run_graph(place.number, (), choice)), key=lambda run: run.number or 0))
+
+
+def check_choice(path: str, folders: Sequence[RunFolder], store: GraphStore) -> None:
+    """Whether a graph can be chosen: UsageError with figures for one that commands would not use.
+
+    Raises the reader's errors for a file that is no graph.
+    """
+    store.load(path)
+    if not is_what_ran(path):
+        raise UsageError(
+            f"{path}: a graph of another stage of the compiler, which is not what ran",
+            "choose one whose name ends with _Build.txt: `graphs` lists them; `ls -g FILE` looks into any",
+        )
+    if _place_without_dump(path, folders) is not None:
+        return
+    figures = []
+    for folder in _beside(path, folders) or folders:
+        models = _models(folder.run)
+        for leaves in models.values():
+            if not isinstance(load_chosen(path, leaves[0], models, store), str):
+                return
+            share = load_choice(path, leaves[0], CHOSEN, store)
+            figures.append(f"{share.matched} of {counted(share.total, 'dumped op')} of debug_{folder.number}")
+    raise UsageError(
+        f"{path}: it does not fit: it names {', '.join(dict.fromkeys(figures))}",
+        f"choose one that names at least {ENOUGH:.0%} of them, as `graphs` shows; `ls -g FILE` looks into any",
+    )
+
+
+def _is_same(path: str, other: str) -> bool:
+    return real_path(path) == real_path(other)
+
+
+def _models(run: Run | None) -> dict[str, tuple[DumpLeaf, ...]]:
+    """The leaves of each dumped model."""
+    models: dict[str, tuple[DumpLeaf, ...]] = {}
+    for leaf in run.leaves if run is not None else ():
+        models[leaf.model_name] = (*models.get(leaf.model_name, ()), leaf)
+    return models
+
+
+def _run_graph(
+    number: int | None, leaves: tuple[DumpLeaf, ...], choice: GraphChoice, is_named: bool = False
+) -> RunGraph:
+    return RunGraph(
+        number=number,
+        leaf=leaves[0] if leaves else None,
+        file=choice.file,
+        reason=choice.reason,
+        leaves=leaves,
+        is_named=is_named,
+        matched=choice.matched,
+        total=choice.total,
+        rejected=choice.rejected,
+        doubt=choice.doubt,
+    )
+
+
+def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -> tuple[RunGraph, ...]:
+    """The graph asked for, with the dump it lies beside, else with every dump it fits."""
+    is_one = not is_folder(graph)
+    if is_one and not exists(graph):
+        raise DataNotFoundError(f"{graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
+    paths = [graph] if is_one else find_graph_files([graph])
+    if not paths:
+        nothing = f"no graph: no ge_proto_*_Build.txt in {graph}"
+        raise nothing_below(DataNotFoundError(nothing, "name another folder, or a file"), graph)
+    if is_one:
+        store.load(graph)  # whatever is wrong with it is said, dump or not
+    beside = _beside(graph, folders)
+    found = []
+    for folder in beside or folders:
+        for leaves in _models(folder.run).values():
+            try:
+                choice = (
+                    load_choice(graph, leaves[0], NAMED, store) if is_one else choose_graph(paths, leaves[0], store)
+                )
+            except DataNotFoundError:
+                continue  # none of the folder's graphs is of this model
+            called = [one.name for one in choice.file.graphs[:1]]
+            if choice.matched >= ENOUGH * choice.total or is_named_by(called, leaves[0].model_name):
+                found.append(_run_graph(folder.number, leaves, choice, is_named=True))
+    if found:
+        return tuple(found)
+    number = beside[0].number if len(beside) == 1 else None
+    if not is_one:
+        return (_run_graph(number, (), choose_without_dump(paths, store), is_named=True),)
+    choice = GraphChoice(file=store.load(graph), reason=NAMED, matched=0, total=0)
+    return (_run_graph(number, (), choice, is_named=True),)
+
+
+# --- The names of a graph's ops for those of a result, which may be spelled as in the names of dump files ---
+
+
+def names_in(file: GraphFile | None) -> Callable[[str], str]:
+    """Gives the op's name in the graph for a name that two NPU runs were matched by; any other name as it is.
+
+    Of two runs that are matched without a graph, results have the names of dump files, where `/` is `_`.
+    """
+    return named_by(op.name for op in file.ops) if file is not None else str
+
+
+def named_by(names: Iterable[str]) -> Callable[[str], str]:
+    """As `names_in`, for names of ops. A name that two of them are spelled as stays as it is."""
+    known = set(names)
+    flat: dict[str, str] = {}
+
+    def name_of(name: str) -> str:
+        if name in known:
+            return name
+        if not flat:  # for the first name that is spelled so
+            for one in known:
+                key = flatten(one)
+                flat[key] = "" if key in flat else one
+        return flat.get(name) or name
+
+    return name_of
+
+
+# --- Ops of the graphs of a data folder, found by any part of their names ---
+
+
+#: Names that an error lists.
+_LISTED = 10
+#: Names that share most three-letter pieces with a name are looked at closer: so many of them.
+_CANDIDATES = 100
+#: How like a name another is that is offered in its place, as `difflib` measures it.
+_ALIKE = 0.6
+_NO_GLOB = str.maketrans("", "", "*?[]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundOp:
+    """An op, and where it was found."""
+
+    run: RunGraph
+    op: Op
+    #: The (sub)graph of `run.file` the op is in.
+    graph: Graph
+
+
+def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
+    """The op of this name in every graph that has it, in the order of `runs`.
+
+    `name` is an op's, with `/` or `_`, or that of an op of the training script that went into it, else a part that
+    only one op's name has. UsageError lists the ops that a part fits, DataNotFoundError the closest names.
+    A script's op that became several ops gives them all.
+    """
+    if not name.strip():
+        raise UsageError("an op's name is empty", "give a name, or part of one")
+    found = [hit for run in runs for hit in _by_whole_name(run, name)]
+    if found:
+        return tuple(found)
+    part = flatten(name).lower()
+    found = [
+        FoundOp(run=run, op=op, graph=graph) for run, graph, op in every_op(runs) if part in flatten(op.name).lower()
+    ]
+    different = sorted(dict.fromkeys(hit.op.name for hit in found), key=lambda other: _farness(part, other))
+    if len(different) == 1:
+        return tuple(found)
+    if different:
+        raise UsageError(f"{name!r} fits {len(different)} ops: {first_of(different, _LISTED)}", "give more of the name")
+    known = dict.fromkeys(op.name for _, _, op in every_op(runs))
+    originals = dict.fromkeys(one for _, _, op in every_op(runs) for one in op.original_names or ())
+    raise DataNotFoundError(
+        f"no op {name!r} among {counted(len(known), 'op')} of {where_of(runs)}",
+        closest_hint(name, known | originals, "`ls` lists the ops"),
+    )
+
+
+def _farness(part: str, name: str) -> int:
+    """0 for a name that begins with this part, 1 where a piece between slashes is the part, 2 for any other."""
+    if flatten(name).lower().startswith(part):
+        return 0
+    return 1 if part in map(str.lower, name.split("/")) else 2
+
+
+def where_of(runs: Iterable[RunGraph]) -> str:
+    """The runs, or files, that ops were looked for in, for a message: `debug_0 and debug_1`."""
+    places = dict.fromkeys(run.file.path if run.number is None else f"debug_{run.number}" for run in runs)
+    return " and ".join(filter(None, (", ".join([*places][:-1]), *[*places][-1:])))
+
+
+def every_op(runs: Iterable[RunGraph]) -> Iterable[tuple[RunGraph, Graph, Op]]:
+    """All ops of all graphs."""
+    return ((run, graph, op) for run in runs for graph in run.file.graphs for op in graph.ops)
+
+
+def _by_whole_name(run: RunGraph, name: str) -> list[FoundOp]:
+    flat = flatten(name)
+    ops = [(graph, op) for graph in run.file.graphs for op in graph.ops]
+    hits = [(graph, op) for graph, op in ops if op.name == name]
+    hits = hits or [(graph, op) for graph, op in ops if flatten(op.name) == flat]
+    if not hits:
+        made_of = [(graph, op) for graph, op in ops if op.original_names and flat in map(flatten, op.original_names)]
+        # Of several ops it became, the one that puts out its result says most.
+        ends = [
+            (graph, op)
+            for graph, op in made_of
+            if any(desc.dump_origin_name and flatten(desc.dump_origin_name) == flat for desc in op.output_descs)
+        ]
+        hits = ends if len(ends) == 1 else made_of
+    return [FoundOp(run=run, op=op, graph=graph) for graph, op in hits]
+
+
+def closest_names(name: str, known: Iterable[str], count: int = 5) -> list[str]:
+    """The names among `known` that are spelled much like `name`, which may be a glob; quick for many.
+
+    A name without `/` may also be like a part of one.
+    """
+    wanted = flatten(name.translate(_NO_GLOB)).lower()
+    pieces = _pieces(wanted)
+    scored = sorted(known, key=lambda other: -len(pieces & _pieces(flatten(other).lower())))[:_CANDIDATES]
+    by_part: dict[str, list[str]] = {}
+    for other in scored:
+        parts = {other, *other.split("/")} if "/" not in name else {other}
+        for part in parts:
+            by_part.setdefault(flatten(part).lower(), []).append(other)
+    close = difflib.get_close_matches(wanted, by_part, n=count, cutoff=_ALIKE)
+    return list(dict.fromkeys(other for part in close for other in by_part[part]))[:count]
+
+
+def _pieces(text: str) -> set[str]:
+    return {text[start : start + 3] for start in range(max(len(text) - 2, 1))}
+
+
+def closest_hint(name: str, known: Iterable[str], otherwise: str) -> str:
+    """What to say of a name that is not known."""
+    close = closest_names(name, known)
+    return f"closest: {', '.join(close)}" if close else otherwise
+
+
+# --- Whose kernel an op runs: one that CANN brings, or one of the user's own ---
+
+
+_KIND, _IS_CUSTOM = "_fe_imply_type", "_is_custom_op"
+#: Kinds of OpImplType by number.
+_CUSTOM = {0: "CCE", 1: "TIK", 2: "TBE", 10: "TBE, vector core", 11: "TBE, not persistent"}
+_BUILT_IN = {
+    3: "CCE constant", 4: "CCE", 5: "TIK", 6: "TBE", 7: "runtime", 8: "TBE plug-in", 9: "TBE, vector core", 12: "DSA"
+}  # fmt: skip
+#: Parts of the paths of kernels and of their sources, below `opp` of an installation.
+_CUSTOM_PLACES = ("op_impl/custom", "op_impl/vendors", "opp/vendors/", "/vendors/customize", "libcust_aicpu")
+_BUILT_IN_PLACES = ("op_impl/built-in", "opp/built-in/")
+#: Kernel libraries that only CANN itself can be: the runtime, the graph engine and communication.
+_OWN_LIBRARIES = ("DNN_VM_RTS_OP_STORE", "DNN_VM_RTS_FFTS_PLUS_OP_STORE", "DNN_VM_GE_LOCAL_OP_STORE",
+                  "DNN_VM_HOST_CPU_OP_STORE", "ops_kernel_info_hccl")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """Whether a kernel is `custom`, and what of the graph says so."""
+
+    is_custom: bool
+    why: str
+
+
+def implementation(op: Op) -> Implementation | None:
+    """Built-in or custom; None where the graph does not tell."""
+    is_custom = _attribute(op, _IS_CUSTOM)
+    if is_custom is True or (is_custom == 1 and isinstance(is_custom, int)):
+        return Implementation(True, _IS_CUSTOM)
+    number = _attribute(op, _KIND)
+    if isinstance(number, int) and not isinstance(number, bool):
+        kind = number & 0xFFFFFFFF
+        for known, custom in ((_CUSTOM, True), (_BUILT_IN, False)):
+            if kind in known:
+                return Implementation(custom, f"{known[kind]}: {_KIND} {number}")
+    for name, path in _paths(op):
+        for places, custom in ((_CUSTOM_PLACES, True), (_BUILT_IN_PLACES, False)):
+            if any(place in path for place in places):
+                return Implementation(custom, f"{name} {path}")
+    if op.kernel_lib == "CUSTAICPUKernel":
+        return Implementation(True, f"kernel library {op.kernel_lib}")
+    if op.kernel_lib in _OWN_LIBRARIES:
+        return Implementation(False, f"kernel library {op.kernel_lib}")
+    return None
+
+
+def _attribute(op: Op, name: str) -> object:
+    try:
+        return op.attrs.get(name)
+    except FormatError:  # a damaged attribute says nothing; -a shows what is wrong with it
+        return None
+
+
+def _paths(op: Op) -> Iterator[tuple[str, str]]:
+    """Attributes that are paths, by name: releases differ in what they call that of a kernel."""
+    for name in sorted(op.attrs):
+        if "path" in name or "impl" in name or "kernelSo" in name:
+            value = _attribute(op, name)
+            if isinstance(value, str):
+                yield name, value

@@ -1,0 +1,467 @@
+"""Finds the graph that a dump belongs to, and says why it is that one."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+
+from precision_tool.lib.data import dump_names as names
+from precision_tool.lib.data.dump_tree import Stamps, list_folders, nothing_below
+from precision_tool.lib.data.graph_cache import GraphStore
+from precision_tool.lib.data.kinds import GE, INFER, device_kind
+from precision_tool.lib.data.workspace import Workspace, path_below
+from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError
+from precision_tool.lib.io.files import (
+    atomic_text,
+    could_be_path,
+    folder_exists,
+    is_folder,
+    list_folder,
+    read_small_json,
+)
+from precision_tool.lib.io.ge_graph_partial import GraphSkim
+from precision_tool.lib.io.om_file import is_om, name_in_model
+from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.wording import counted
+
+#: A graph that names fewer of the dumped ops than this share is not the graph of the dump.
+ENOUGH = 0.5
+#: Reasons of graphs that somebody chose.
+NAMED = "it was named with -g"
+CHOSEN = "it was chosen with graphs --use"
+
+
+class UnreadGraphError(DataNotFoundError):
+    """Graphs are there, but none that can be read fits: one that cannot may be the dump's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphChoice:
+    """The graph in use and why; `rejected` are the other candidates, each with what spoke against it."""
+
+    file: GraphFile
+    reason: str
+    matched: int
+    total: int
+    rejected: tuple[tuple[str, str], ...] = ()
+    #: What cannot be read and may fit better; empty as a rule.
+    doubt: str = ""
+
+
+def find_graph_files(
+    folders: Iterable[str],
+    flat_folders: Iterable[str] = (),
+    *,
+    wanted: Callable[[str], bool] = names.is_build_graph,
+    stamps: Stamps | None = None,
+) -> list[str]:
+    """Paths of all Build graphs (or those with `wanted` names) below `folders` and directly in `flat_folders`.
+
+    `stamps` notes the folders and the files.
+    """
+    listed = [
+        (below, names_in) for folder in folders if is_folder(folder) for below, names_in in list_folders(folder, stamps)
+    ]
+    for folder in flat_folders:
+        if stamps is not None:
+            stamps.note(folder)
+        with suppress(PrecisionToolError):  # not there, or not to be read
+            listed.append((folder, list_folder(folder)))
+    found = list(
+        dict.fromkeys(
+            posixpath.join(folder, name)
+            for folder, file_names in listed
+            for name in file_names
+            if wanted(name) or INFER.is_graph(folder, name)
+        )
+    )
+    if stamps is not None:
+        for path in found:
+            stamps.note(path)
+    return found
+
+
+def graph_folders(dump_path: str, stamps: Stamps | None = None) -> list[str]:
+    """Where the graphs of a dump folder lie: a `graph` folder beside it or beside a folder above it.
+
+    Those of msquickcmp lie in `model`, beside its `dump_data`. `stamps` notes where they could lie.
+    """
+    folder = posixpath.abspath(dump_path)
+    for _ in range(8):
+        for candidate in filter(None, (kind.graph_folder(folder) for kind in (GE, INFER))):
+            if stamps is not None:
+                stamps.note(candidate)
+            if is_folder(candidate):
+                return [candidate]
+        parent = posixpath.dirname(folder)
+        if parent == folder:
+            break
+        folder = parent
+    return []
+
+
+def dumped_ops(leaf: DumpLeaf) -> set[str]:
+    """The flattened names of the ops of which there are dump files; those of slices are of one op."""
+    return {names.base_name(dump.name.op_name) for dump in leaf.files if dump.is_file}
+
+
+def matched_ops(file: GraphFile, leaf: DumpLeaf) -> int:
+    """How many of the dumped ops the graph names."""
+    known = {names.base_name(names.flatten(op.name)) for op in file.ops}
+    return len(dumped_ops(leaf) & known)
+
+
+def is_named_by(graph_names: Iterable[str], model_name: str) -> bool:
+    """True if one of the graph names is the dump's model folder (inference appends `_0`)."""
+    flat = {names.flatten(name_in_model(name)) for name in graph_names}
+    return model_name in flat or (model_name.endswith("_0") and model_name[:-2] in flat)
+
+
+def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
+    """The graph of the dump's model among several in one file, with the subgraphs it reaches.
+
+    It is the one named like the model folder, else the one that names most of the dumped ops. An offline model may hold
+    several models, of which this is one; any other file is of one, to which further graphs belong that name dumped ops
+    no other graph names, called by an op or not.
+    """
+    called = {name for op in file.ops for name in op.subgraph_names}
+    roots = [graph for graph in file.graphs if graph.name not in called]
+    if len(roots) < 2:
+        return file
+    below = {graph.name: graph for graph in file.graphs}
+    parts = []
+    for root in roots:
+        reached = {root.name: root}
+        waiting = [root]
+        while waiting:
+            names_below = [name for op in waiting.pop().ops for name in op.subgraph_names]
+            fresh = {name: below[name] for name in names_below if name in below and name not in reached}
+            reached.update(fresh)
+            waiting += fresh.values()
+        parts.append(replace(file, graphs=tuple(reached.values())))
+    best = max(parts, key=lambda part: (is_named_by([part.graphs[0].name], leaf.model_name), matched_ops(part, leaf)))
+    if is_om(file.path):
+        return best
+    kept = list(best.graphs)
+    for part in parts:
+        more = [graph for graph in part.graphs if all(graph is not one for one in kept)]
+        if matched_ops(replace(file, graphs=(*kept, *more)), leaf) > matched_ops(
+            replace(file, graphs=tuple(kept)), leaf
+        ):
+            kept += more
+    return best if len(kept) == len(best.graphs) else replace(file, graphs=tuple(kept))
+
+
+def load_choice(path: str, leaf: DumpLeaf, reason: str, store: GraphStore) -> GraphChoice:
+    """A graph that somebody chose by name, with its share of the dump."""
+    file = of_model(store.load(path), leaf)
+    total = len(dumped_ops(leaf))
+    return GraphChoice(file=file, reason=reason, matched=matched_ops(file, leaf), total=total)
+
+
+def _by_head(paths: Iterable[str], model_name: str, store: GraphStore) -> tuple[list[str], list[str]]:
+    """The files whose first bytes show the name of the dump's model, or do not tell, and those of another name."""
+    named: list[str] = []
+    others: list[str] = []
+    for path in paths:
+        try:
+            name = store.peek(path)
+        except PrecisionToolError:
+            name = None  # reading it whole will say why
+        (named if name is None or is_named_by([name], model_name) else others).append(path)
+    return named, others
+
+
+def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]], store: GraphStore) -> list[GraphSkim]:
+    """What the files hold; those that cannot be read are added to `rejected`."""
+    skims = []
+    listed = list(paths)
+    for path in listed:
+        try:
+            if len(listed) == 1:
+                store.load(path)  # it will be needed, and then need not be skimmed
+            skims.append(store.skim(path))
+        except PrecisionToolError as error:
+            rejected.append((path, error.message))
+    return skims
+
+
+def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> GraphChoice:
+    """The candidate that fits the dump: named like its model folder, with a data source, naming most of its ops.
+
+    DataNotFoundError says what was found when no candidate can be read or none fits.
+    """
+    rejected: list[tuple[str, str]] = []
+    named, others = _by_head(paths, leaf.model_name, store)
+    skims = _skim_all(named, rejected, store)
+    if any(is_named_by(skim.graph_names, leaf.model_name) for skim in skims):
+        rejected += [(path, "has another graph name") for path in others]  # and need not be read
+    else:
+        skims += _skim_all(others, rejected, store)
+    if not skims:
+        why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
+        kind = UnreadGraphError if rejected else DataNotFoundError
+        raise kind(f"no graph can be used: {why}", "copy the graph files beside the dump, or name one with -g")
+    by_name = [skim for skim in skims if is_named_by(skim.graph_names, leaf.model_name)]
+    # Any file that cannot be read may have been the dump's own graph, as long as no other has its name.
+    unread = [] if by_name else list(rejected)
+    pool = by_name or skims
+    with_source = [skim for skim in pool if skim.data_source_types]
+    candidates = with_source or pool
+    best = _naming_most(candidates, leaf, store, rejected, unread)
+    total = len(dumped_ops(leaf))
+    if best is None:
+        raise UnreadGraphError(
+            f"no graph can be used: {unread[-1][1]}", "copy the graph files again, or name one with -g"
+        )
+    matched, skim, file = best
+    for other in skims:
+        if other not in candidates:
+            why = "has another graph name" if by_name and other not in by_name else "has no data-source op"
+            rejected.append((other.path, why))
+    if matched < ENOUGH * total and not by_name:
+        what = f"the best of {len(skims)} graphs" if len(skims) > 1 else "the only graph"
+        what += f", {skim.path},"
+        hint = "the graphs and the dump are of different runs: collect both in one run, or name a graph with -g"
+        told = ""
+        if unread:
+            told, hint = f"{_told(unread)}; ", "copy the damaged graph again, or name one with -g"
+            what = "the best of the others"  # which one does not matter: it is of another model
+        raise (UnreadGraphError if unread else DataNotFoundError)(
+            f"no graph fits the dump: {told}{what} names {matched} of {counted(total, 'dumped op')}", hint
+        )
+    reasons = [f"its name is the dump's model folder {leaf.model_name}"] if by_name else []
+    if skim.data_source_types:
+        reasons.append(f"it holds the data source {', '.join(skim.data_source_types)}")
+    reasons.append(f"it names {matched} of {counted(total, 'dumped op')}")
+    return GraphChoice(
+        file=file,
+        reason=", ".join(reasons),
+        matched=matched,
+        total=total,
+        rejected=tuple(rejected),
+        doubt=_doubt(unread, skim.path),
+    )
+
+
+def _naming_most(
+    candidates: Iterable[GraphSkim],
+    leaf: DumpLeaf,
+    store: GraphStore,
+    rejected: list[tuple[str, str]],
+    unread: list[tuple[str, str]],
+) -> tuple[int, GraphSkim, GraphFile] | None:
+    """The graph that names most of the dumped ops, and how many; the others are added to those `rejected`."""
+    best: tuple[int, GraphSkim, GraphFile] | None = None
+    for skim in sorted(candidates, key=lambda skim: -skim.op_count):
+        if best is not None and best[0] >= skim.op_count:
+            rejected.append((skim.path, f"has only {counted(skim.op_count, 'op')}"))
+            continue
+        try:
+            file = of_model(store.load(skim.path), leaf)
+        except PrecisionToolError as error:
+            unread.append((skim.path, error.message))
+            rejected.append(unread[-1])
+            continue
+        count = matched_ops(file, leaf)
+        if best is None or count > best[0]:
+            if best is not None:
+                rejected.append((best[1].path, f"names only {best[0]} of the dumped ops"))
+            best = (count, skim, file)
+        else:
+            rejected.append((skim.path, f"names only {count} of the dumped ops"))
+    return best
+
+
+def _told(unread: Sequence[tuple[str, str]]) -> str:
+    """Which files cannot be read and why; their errors name them, and `graphs` shows these whole."""
+    more = len(unread) - 1
+    why, *_ = unread[0][1].split("; still open")
+    return f"cannot be read: {why}" + (f" (and {counted(more, 'other graph')})" if more else "")
+
+
+def _doubt(unread: Sequence[tuple[str, str]], used: str) -> str:
+    return f"{_told(unread)}; the graph in use, {used}, is only the best of the others" if unread else ""
+
+
+def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
+    """The candidate with a data source and most ops, where no dump tells more.
+
+    DataNotFoundError says why when none can be read.
+    """
+    rejected: list[tuple[str, str]] = []
+    skims = _skim_all(paths, rejected, store)
+    unread = list(rejected)
+    skims.sort(key=lambda skim: (not skim.data_source_types, -skim.op_count))
+    for position, skim in enumerate(skims):
+        try:
+            file = store.load(skim.path)
+        except PrecisionToolError as error:
+            rejected.append((skim.path, error.message))
+            continue
+        for other in skims[position + 1 :]:
+            smaller = f"has only {counted(other.op_count, 'op')}"
+            without = skim.data_source_types and not other.data_source_types
+            rejected.append((other.path, "has no data-source op" if without else smaller))
+        source = f"it holds the data source {', '.join(skim.data_source_types)} and " if skim.data_source_types else ""
+        reason = f"{source or 'it '}has most ops ({skim.op_count}); there is no dump to fit"
+        return GraphChoice(
+            file=file, reason=reason, matched=0, total=0, rejected=tuple(rejected), doubt=_doubt(unread, skim.path)
+        )
+    why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
+    raise DataNotFoundError(f"no graph can be used: {why}", "copy the graph files of the run to npu/debug_0/graph")
+
+
+def _is_of_other_run(path: str, leaf: DumpLeaf) -> bool:
+    """True for a graph that lies in the `graph` folder beside the dumps of another run."""
+    own = graph_folders(leaf.path)
+    for folder in PurePath(posixpath.abspath(path)).parents:
+        if folder.name == "graph" and folder_exists(folder.parent / "dump"):
+            return str(folder) not in own
+    return False
+
+
+def is_what_ran(path: str) -> bool:
+    """False for a graph whose name says that it is of an earlier stage of the compiler."""
+    name = posixpath.basename(path)
+    return names.is_build_graph(name) or not names.is_graph_file(name)
+
+
+def load_chosen(path: str, leaf: DumpLeaf, models: Collection[str], store: GraphStore) -> GraphChoice | str:
+    """The graph a user prefers, as the graph of a leaf of one of the run's `models`, or why it is not one."""
+    if not is_what_ran(path):
+        return f"{CHOSEN}, but is of another stage of the compiler"
+    if _is_of_other_run(path, leaf):
+        return f"{CHOSEN}, but lies beside another run"
+    choice = load_choice(path, leaf, CHOSEN, store)
+    called = [graph.name for graph in choice.file.graphs[:1]]
+    if not is_named_by(called, leaf.model_name) and any(is_named_by(called, model) for model in models):
+        return f"{CHOSEN}, but is of another model"
+    if choice.matched < ENOUGH * choice.total:
+        return f"{CHOSEN}, but names {choice.matched} of {counted(choice.total, 'dumped op')}"
+    return choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphChooser:
+    """The graph of each dump folder, chosen once: a choice holds until something that it was made from changes.
+
+    `extra_folders` may hold graphs too, `chosen` is a file to prefer to all others where it is a graph of the dump.
+    """
+
+    store: GraphStore = field(default_factory=GraphStore)
+    extra_folders: tuple[str, ...] = ()
+    chosen: str | None = None
+    #: What was chosen, for which leaf, and what the choice was made from.
+    kept: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = field(default_factory=dict, repr=False)
+
+    def of(
+        self, leaf: DumpLeaf, graph: str | None = None, models: Collection[str] = (), *, prefers_chosen: bool = True
+    ) -> GraphChoice:
+        """The graph of a leaf: the one asked for (a file, or a folder to choose from), or the one that fits.
+
+        The one that was chosen is not taken where it is of another of the run's `models`. DataNotFoundError where
+        there is none.
+        """
+        chosen = self.chosen if prefers_chosen else None
+        key = (leaf.path, graph, chosen, self.extra_folders, frozenset(models))
+        known = self.kept.get(key)
+        if known is not None and known[0] == leaf and known[2].are_current():
+            return known[1]
+        stamps = Stamps()
+        choice = _find_graph(leaf, graph, self.extra_folders, self.store, chosen, models, stamps)
+        signature = self.store.signature(choice.file.path)
+        if signature is not None:
+            stamps.note_read(choice.file.path, signature)
+        self.kept[key] = (leaf, choice, stamps)
+        return choice
+
+
+def _find_graph(
+    leaf: DumpLeaf,
+    graph: str | None,
+    extra_folders: Sequence[str],
+    store: GraphStore,
+    chosen: str | None,
+    models: Collection[str],
+    stamps: Stamps,
+) -> GraphChoice:
+    """The graph of a leaf; `stamps` notes what there could be one in."""
+    for named in filter(None, (graph, chosen)):
+        stamps.note(named)
+    if graph is not None and not is_folder(graph):
+        return load_choice(graph, leaf, NAMED, store)
+    refused: tuple[tuple[str, str], ...] = ()
+    if graph is None and chosen is not None:
+        choice = load_chosen(chosen, leaf, models, store)
+        if not isinstance(choice, str):
+            return choice
+        refused = ((chosen, choice),)
+    folders = [graph] if graph is not None else graph_folders(leaf.path, stamps)
+    # GE leaves graphs in the folder training was started in: only there, not below, lie this run's.
+    paths = find_graph_files(folders, stamps=stamps)
+    paths = paths or find_graph_files((), () if graph is not None else extra_folders, stamps=stamps)
+    if not paths:
+        kind = GE if graph is not None else device_kind(leaf.path)
+        raise nothing_below(kind.no_graph(leaf.path, folders), *folders)
+    choice = choose_graph(paths, leaf, store)
+    return replace(choice, rejected=(*refused, *choice.rejected))
+
+
+# --- The graph file that a user chose for a data folder, kept in a small file among the results ---
+
+
+FILE_NAME = "graph_choice.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The path of the graph file; None: the one that fits is taken."""
+
+    path: str | None
+
+
+def read(folders: Iterable[Path], root: Path) -> Choice:
+    """The choice remembered in the first of `folders` that has one; what cannot be understood is none.
+
+    A path that is not absolute is one below the data folder `root`.
+    """
+    for folder in folders:
+        document = read_small_json(str(folder / FILE_NAME))
+        path = document.get("graph") if isinstance(document, dict) else None
+        if isinstance(path, str) and path and could_be_path(path):
+            return Choice(path=posixpath.normpath(posixpath.join(posixpath.abspath(root), path)))
+    return Choice(path=None)
+
+
+def write(choice: Choice, workspace: Workspace) -> None:
+    """Remembers the choice; OutputError if that cannot be."""
+    if choice.path is None:
+        for folder in workspace.result_dirs():
+            _remove(folder / FILE_NAME)
+        return
+    path = path_below(choice.path, posixpath.abspath(workspace.root))  # holds wherever the data folder is moved to
+    file_path = workspace.output_dir() / FILE_NAME
+    try:
+        with atomic_text(str(file_path)) as file:
+            json.dump({"graph": path}, file)
+    except OutputError as error:
+        raise OutputError.of(
+            file_path,
+            f"the choice of the graph cannot be remembered ({error.__cause__})",
+            "name the graph with -g each time, or another folder with --work",
+        ) from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise OutputError.of(
+            path, f"cannot be removed ({error.strerror}), so it still holds the choice", "remove it yourself"
+        ) from error

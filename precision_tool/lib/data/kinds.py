@@ -1,0 +1,311 @@
+"""What every kind of data answers of itself, so that nobody else asks which kind it is."""
+
+from __future__ import annotations
+
+import posixpath
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from precision_tool.lib.data import dump_names as names
+from precision_tool.lib.data import dump_tree as walk
+from precision_tool.lib.data import tfdbg_folders as tfdbg
+from precision_tool.lib.data.dump_names import is_dump_file
+from precision_tool.lib.data.dump_tree import Stamps, list_folders, nothing_below
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
+from precision_tool.lib.model.run import Benchmark, DumpLeaf, Run
+from precision_tool.lib.model.wording import counted
+
+
+class DataKind(ABC):
+    """One kind of data that a side of a comparison can be. It is told by names; nothing is opened."""
+
+    #: Whether its ops are those of GE's graphs, so that they can be judged, and the toolkit reads them.
+    has_graph: ClassVar[bool] = True
+    #: How the names of its files end, in small letters; () where that tells nothing.
+    suffixes: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def owns(self, name: str) -> bool:
+        """Whether a file of this name is of this kind."""
+
+    def has_suffix(self, name: str) -> bool:
+        """Return whether a name, or a path, ends as those of this kind's files do."""
+        return name.lower().endswith(self.suffixes)
+
+    def lies_at(self, path: str) -> bool:
+        """Whether the first files below a folder that tell it are of this kind, not dump files of GE."""
+        for _, file_names in list_folders(path):
+            if any(map(self.owns, file_names)):
+                return True
+            if any(map(is_dump_file, file_names)):
+                return False
+        return False
+
+    @abstractmethod
+    def find(self, path: str, stamps: Stamps | None = None) -> Run | Benchmark:
+        """What lies at a path, of this kind; DataNotFoundError if nothing does. `stamps` notes the folders."""
+
+    def check_goes_with(self, path: str, other: str, options: dict[str, str | None]) -> None:  # noqa: B027
+        """Raises UsageError where data of this kind at `path` cannot be compared with `other`, or with these options.
+
+        `options` are a graph for each side, by the option that names it.
+        """
+
+    def check_judged(self, option: str) -> None:  # noqa: B027
+        """Raises UsageError for an option that asks which ops compute wrong by themselves, where none is recomputed."""
+
+    def check_command(self, command: str, path: str) -> None:  # noqa: B027
+        """Raises UsageError for a command that cannot use data of this kind, which lies at `path`."""
+
+
+# --- PyTorch's `.h5` dumps: where they lie, and which of two folders belong together. Nothing is opened ---
+
+
+#: Of files left out, as many are named.
+_NAMED = 3
+
+
+class H5Files(DataKind):
+    """PyTorch's dumps: a `.h5` file, or a folder of them."""
+
+    has_graph = False
+    suffixes = (".h5", ".hdf5")
+
+    def owns(self, name: str) -> bool:
+        return self.has_suffix(name)
+
+    def lies_at(self, path: str) -> bool:
+        """True for a `.h5` file, and for a folder in which such files, not dump files of GE, are found first."""
+        return super().lies_at(path) if is_folder(path) else self.owns(path)
+
+    def files(self, folder: str, stamps: Stamps | None = None) -> list[str]:
+        """The files below a folder, by path; none where there is no such folder. `stamps` notes the folders."""
+        try:
+            found = [
+                posixpath.join(place, name)
+                for place, names in list_folders(folder, stamps)
+                for name in names
+                if self.owns(name)
+            ]
+        except PrecisionToolError:
+            return []
+        return sorted(found)
+
+    def find(self, path: str, stamps: Stamps | None = None) -> Run:
+        """Each file is a model of its own, named after it where there are several."""
+        found = _files_of(path, "dump", stamps)
+        names = [posixpath.splitext(posixpath.basename(one))[0] if len(found) > 1 else "" for one in found]
+        leaves = [DumpLeaf(path=one, files=(), model_name=name) for one, name in zip(found, names, strict=True)]
+        return Run(root=path, leaves=tuple(leaves))
+
+    def check_goes_with(self, path: str, other: str, options: dict[str, str | None]) -> None:
+        if not self.lies_at(other):
+            raise UsageError(f"{other}: no .h5 dump, and the other side is one", "name two .h5 files with -lt and -rt")
+        for option, value in options.items():
+            if value is not None:
+                raise UsageError(
+                    f"{option}: .h5 dumps are compared by op and order, without a graph", f"leave {option} out"
+                )
+
+    def check_judged(self, option: str) -> None:
+        raise UsageError(f"{option}: ops of PyTorch dumps are not recomputed", "`ls --below` has their cosines")
+
+    def check_command(self, command: str, path: str) -> None:
+        raise UsageError(
+            f"{command}: {path} is a PyTorch dump, and {command} reads those of GE (dump_path of the NPU run)",
+            "vc, ac, ls, ni, pt, cp, dc and h5copy take .h5 dumps; vc -lt FILE.h5 -rt FILE.h5 compares any two",
+        )
+
+
+PYTORCH = H5Files()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Pair:
+    """Two files to be compared."""
+
+    npu: str
+    golden: str
+
+
+def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str, ...]]:
+    """The files, or files below folders, that belong together, and notes on those left out.
+
+    Files of one name belong together. Else the newest of each side do: the dumper names its files after the time.
+    DataNotFoundError for a side without any, UsageError where both sides are the same file.
+    """
+    left, right = _apart(_files_of(npu, "NPU dump"), _files_of(golden, "benchmark"))
+    roots = [path if folder_exists(path) else posixpath.dirname(path) or "." for path in (npu, golden)]
+    by_name = {posixpath.relpath(path, roots[1]): path for path in right}
+    same = [(path, by_name[name]) for path in left if (name := posixpath.relpath(path, roots[0])) in by_name]
+    if not same:
+        same = [(_newest(left), _newest(right))]
+    notes = []
+    for what, root, all_files, kept in (
+        ("NPU", roots[0], left, {one for one, _ in same}),
+        ("benchmark", roots[1], right, {other for _, other in same}),
+    ):
+        others = [posixpath.relpath(path, root) for path in all_files if path not in kept]
+        if others:
+            more = ", …" if len(others) > _NAMED else ""
+            names = ", ".join(others[:_NAMED]) + more
+            count = counted(len(others), "more .h5 file")
+            notes.append(f"{count} of the {what} left out ({names}): name one with -lt, -rt")
+    return tuple(H5Pair(npu=one, golden=other) for one, other in same), tuple(notes)
+
+
+def _apart(left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
+    """Both sides without what the larger one holds of the other: a file agrees with itself, whatever is in it."""
+    both = set(map(real_path, left)) & set(map(real_path, right))
+    if not both:
+        return left, right
+    if len(left) == len(right):
+        raise UsageError(f"{left[0]}: the same file on both sides", "name another one with -lt or -rt")
+    rest = [path for path in max(left, right, key=len) if real_path(path) not in both]
+    if not rest:
+        raise UsageError(f"{left[0]}: nothing but the same files on both sides", "name others with -lt or -rt")
+    return (rest, right) if len(left) > len(right) else (left, rest)
+
+
+def _files_of(path: str, what: str, stamps: Stamps | None = None) -> list[str]:
+    if not is_folder(path):
+        if not exists(path):
+            raise DataNotFoundError.of(path, "no such file", f"name the .h5 file of the {what}, or its folder")
+        return [path]
+    found = PYTORCH.files(path, stamps)
+    if not found:
+        nothing = DataNotFoundError.of(path, "no .h5 file below this folder", f"name the .h5 file of the {what}")
+        raise nothing_below(nothing, path)
+    return found
+
+
+def _newest(paths: list[str]) -> str:
+    return max(paths, key=lambda path: (_modified(path), path))
+
+
+def _modified(path: str) -> int:
+    signature = signature_of(path)
+    return 0 if signature is None else signature[1]
+
+
+# --- The kinds of data, a class each, and which of them lies at a path ---
+
+
+class GeDump(DataKind):
+    """What GE dumps on the NPU, a file for each run of an op. Its graphs lie in `graph`, beside it or higher."""
+
+    def owns(self, name: str) -> bool:
+        return names.is_dump_file(name)
+
+    def find(self, path: str, stamps: Stamps | None = None) -> Run:
+        return walk.find_run(path, stamps)
+
+    def graph_folder(self, above: str) -> str:
+        """Where graphs lie in a folder that a dump lies below; empty if this is no such folder."""
+        return posixpath.join(above, "graph")
+
+    def is_graph(self, folder: str, name: str) -> bool:
+        """Whether a file is a graph as it ran on the device."""
+        return names.is_build_graph(name)
+
+    def no_graph(self, path: str, folders: Sequence[str]) -> DataNotFoundError:
+        """The error for a dump at `path` without a graph in these folders."""
+        where = f"in {', '.join(folders)}" if folders else f"beside {path}"
+        return DataNotFoundError(
+            f"no graph: no ge_proto_*_Build.txt {where}",
+            "copy the graph files of the run to npu/debug_0/graph, or name one with -g",
+        )
+
+
+class InferDump(GeDump):
+    """What msquickcmp wrote: dumps of an offline model below `dump_data`, and the model's JSON in `model` beside it."""
+
+    _DUMPS, _MODEL = "dump_data", "model"
+
+    def lies_at(self, path: str) -> bool:
+        return bool(self._model_of(path))
+
+    def graph_folder(self, above: str) -> str:
+        return posixpath.join(above, self._MODEL) if folder_exists(posixpath.join(above, self._DUMPS)) else ""
+
+    def is_graph(self, folder: str, name: str) -> bool:
+        return (
+            name.endswith(".json")
+            and posixpath.basename(folder) == self._MODEL
+            and bool(self.graph_folder(posixpath.dirname(folder)))
+        )
+
+    def no_graph(self, path: str, folders: Sequence[str]) -> DataNotFoundError:
+        return DataNotFoundError(
+            f"no graph: no *.json in {self._model_of(path)}",
+            "copy msquickcmp's model/*.json there, or name a graph with -g; graph2json makes one of an .om",
+        )
+
+    def _model_of(self, path: str) -> str:
+        """Where the graphs of a dump below `dump_data` belong, there or not; empty for other dumps."""
+        root, found, _ = posixpath.abspath(path).rpartition(posixpath.join("/", self._DUMPS, ""))
+        return posixpath.join(root, self._MODEL) if found else ""
+
+
+class NpyFiles(DataKind):
+    """A benchmark's tensors, a `.npy` file each."""
+
+    suffixes = (names.NPY,)
+
+    def has_suffix(self, name: str) -> bool:
+        return name.endswith(self.suffixes)
+
+    def owns(self, name: str) -> bool:
+        return self.has_suffix(name) and names.parse_golden_name(name) is not None
+
+    def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
+        return walk.find_benchmark(path, stamps)
+
+
+class TfdbgRuns(NpyFiles):
+    """A benchmark's tensors as tfdbg wrote them; `.npy` files that lie among them are read instead."""
+
+    def lies_at(self, path: str) -> bool:
+        return bool(tfdbg.find_runs(path)) and not GE.lies_at(path)
+
+
+GE, INFER = GeDump(), InferDump()
+NPY, TFDBG = NpyFiles(), TfdbgRuns()
+#: What has GE's graphs, the more special kind first.
+DEVICE_KINDS: tuple[GeDump, ...] = (INFER, GE)
+#: Of these the first that lies at a path counts.
+BENCHMARK_KINDS: tuple[NpyFiles, ...] = (NPY, TFDBG)
+
+
+def kind_at(path: str) -> DataKind:
+    """The kind of what a run dumped: PyTorch's, or GE's, which may also be missing or odd."""
+    return PYTORCH if PYTORCH.lies_at(path) else device_kind(path)
+
+
+def device_kind(path: str) -> GeDump:
+    """Which of GE's kinds a dump is."""
+    return INFER if INFER.lies_at(path) else GE
+
+
+def benchmark_kind(path: str) -> NpyFiles | None:
+    """The kind of the benchmark's tensors below a folder; None where there are none, or a dump comes first."""
+    check_folder(path, "benchmark tensors")
+    return next((kind for kind in BENCHMARK_KINDS if kind.lies_at(path)), None)
+
+
+def kind_of_both(npu: str, golden: str, options: dict[str, str | None]) -> DataKind:
+    """The kind that both sides of a comparison have to be of. UsageError if only one is, and for options unfit."""
+    kinds = [kind_at(path) for path in (npu, golden)]
+    for kind, path, other in zip(kinds, (npu, golden), (golden, npu), strict=True):
+        kind.check_goes_with(path, other, options)
+    return kinds[0]
+
+
+def check_command(command: str, *sides: str | None) -> None:
+    """Raises UsageError for a command that cannot use the kind of data that one of its sides is."""
+    for side in sides:
+        if side is not None:
+            kind_at(side).check_command(command, side)

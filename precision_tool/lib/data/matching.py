@@ -1,0 +1,470 @@
+"""One NPU tensor and its benchmark tensor as a row, with the reason where they cannot be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from precision_tool.lib.data.axis_alignment import SizeMismatchError, align
+from precision_tool.lib.data.dump_names import base_name, flatten, whole_name
+from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpedOp, DumpIndex, Found, Missing, NoBenchmark
+from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES, described_inputs
+from precision_tool.lib.data.op_dumps import OpDumps
+from precision_tool.lib.data.origins import (
+    Group,
+    NoOrigin,
+    Origin,
+    Origins,
+    groups_of,
+    in_order,
+    originals,
+    output_desc,
+)
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io.layouts import LayoutError
+from precision_tool.lib.model.comparison import NO_GRAPH, NO_OPS, Pair, Status
+from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
+from precision_tool.lib.model.wording import changed
+
+
+def without(pair: Pair, status: Status, reason: str) -> Pair:
+    """The row without a comparison, and why."""
+    return changed(pair, status=status, reason=reason)
+
+
+def pair_with_origin(
+    row: Pair,
+    tensor: AnyTensor | Missing,
+    origin: Origin | NoOrigin,
+    desc: TensorDesc | None,
+    benchmark: BenchmarkSide,
+    orders: dict[str, str] | None = None,
+) -> Pair:
+    """The row of one tensor whose origin is known, or why there is nothing to compare it with.
+
+    `orders` has, and gets, the layouts that benchmark tensors were found to be in.
+    """
+    if isinstance(origin, NoOrigin):
+        return without(_with_npu(row, tensor), origin.status, origin.reason)
+    find = benchmark.output_of if origin.is_real else benchmark.output
+    golden = find(origin.op_name, origin.index)
+    layout, shape = origin.layout, origin.shape
+    if desc is not None and desc.origin_layout:
+        # The tensor's own description tells how this copy of it is laid out.
+        layout, shape = desc.origin_layout, shape if desc.origin_shape is None else desc.origin_shape
+    name = f"{origin.op_name}:{origin.index}"
+    return pair_up(row, tensor, golden, layout, shape, {} if orders is None else orders, name)
+
+
+def _with_npu(row: Pair, tensor: AnyTensor | Missing) -> Pair:
+    if isinstance(tensor, Missing):
+        return row
+    return changed(row, npu=tensor, shape=tensor.shape)
+
+
+def pair_up(
+    row: Pair,
+    tensor: AnyTensor | Missing,
+    golden: AnyTensor | Missing,
+    origin_layout: str | None,
+    origin_shape: tuple[int, ...] | None,
+    orders: dict[str, str],
+    golden_tensor: str = "",
+) -> Pair:
+    """The row of a tensor and its benchmark tensor: how both are read to lie alike, or why they cannot be compared."""
+    if isinstance(tensor, Missing):
+        row = changed(row, golden_tensor=golden_tensor, declared=tensor.declared)
+        return without(row, Status.UNREADABLE, tensor.reason)
+    found = None if isinstance(golden, Missing) else golden
+    row = changed(row, golden_tensor=golden_tensor, npu=tensor, shape=tensor.shape, golden=found)
+    if isinstance(golden, Missing):
+        return without(row, Status.UNREADABLE if golden.damaged else Status.NO_BENCHMARK, golden.reason)
+    for side, what in ((tensor, "NPU dump"), (golden, "benchmark")):
+        if isinstance(side, TensorStatistics):
+            return without(row, Status.STATISTICS_ONLY, f"the {what} holds only statistics of this tensor")
+        if not data_types.BY_NAME[side.dtype].is_numeric:
+            return without(row, Status.NOT_NUMERIC, f"the {what} tensor is of type {side.dtype}, which has no numbers")
+    assert isinstance(tensor, Tensor)
+    assert isinstance(golden, Tensor)
+    try:
+        alignment = align(tensor, golden, origin_layout, origin_shape, orders.get(row.golden_tensor, ""))
+    except SizeMismatchError as error:
+        return without(row, Status.SIZE_MISMATCH, str(error))
+    except LayoutError as error:
+        return without(row, Status.LAYOUT, str(error))
+    if alignment.golden_layout:
+        orders.setdefault(row.golden_tensor, alignment.golden_layout)
+    return changed(
+        row,
+        npu_plan=alignment.npu_plan,
+        golden_plan=alignment.golden_plan,
+        shape=alignment.shape,
+        error_shape=alignment.error_shape(golden),
+        reason=alignment.note,
+    )
+
+
+# --- Which benchmark tensor each NPU tensor of a run without a graph must equal: that of the op of the same name ---
+
+
+#: The op of the other run for an op of this one, both flattened; None for an op that has none there.
+Counterpart = Callable[[str], str | None]
+
+
+def same_name(name: str) -> str | None:
+    """The counterpart of an op whose run has no graph: the op of the same name."""
+    return name
+
+
+def match_by_name(
+    dumps: DumpIndex,
+    benchmark: BenchmarkSide,
+    other: DumpIndex | None = None,
+    counterpart: Counterpart = same_name,
+) -> Iterator[Pair]:
+    """Pairs of equal op names, NPU order; with `other` (an NPU run) inputs too, then the ops only it has.
+
+    `counterpart` tells of ops that are called otherwise in the other run.
+    """
+    names = dumps.names_by_time()
+    for index, name in enumerate(names):
+        yield from _match_name(index, name, dumps, benchmark, other, counterpart)
+    if other is not None:
+        matched = set(map(counterpart, names))
+        only_other = [name for name in other.names_by_time() if name not in matched]
+        for index, name in enumerate(only_other, start=len(names)):
+            base = Pair(index=index, op_name=name, op_type=other.op(name).op_type, npu_ops=NO_OPS, golden_ops=(name,))
+            yield without(base, Status.NO_NPU_DUMP, f"this run has no dump of {name}, the other has")
+
+
+def match_name(
+    name: str,
+    dumps: DumpIndex,
+    benchmark: BenchmarkSide,
+    other: DumpIndex | None = None,
+    counterpart: Counterpart = same_name,
+) -> tuple[Pair, ...]:
+    """The rows that `match_by_name` has for the op with this flattened name; () if it was not dumped."""
+    if name not in dumps:
+        return ()
+    return tuple(_match_name(dumps.names_by_time().index(name), name, dumps, benchmark, other, counterpart))
+
+
+def _match_name(
+    index: int,
+    name: str,
+    dumps: DumpIndex,
+    benchmark: BenchmarkSide,
+    other: DumpIndex | None,
+    counterpart: Counterpart,
+) -> Iterator[Pair]:
+    op = dumps.op(name)
+    name_there = counterpart(name)
+    base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=NO_OPS)
+    if name_there is None:
+        why = f"{name} was put in by the graph compiler, and no such op of the other run connects the same ops"
+        yield without(base, Status.NO_BENCHMARK, why)
+        return
+    if other is not None and name_there not in other:
+        yield without(base, Status.NO_BENCHMARK, f"the other run has no dump of {name_there}")
+        return
+    base = changed(base, golden_ops=(name_there,))
+    yield from (without(base, Status.UNREADABLE, error.reason) for error in op.errors)
+    if not op.inputs and not op.outputs:
+        if not op.errors:
+            yield without(base, Status.UNREADABLE, f"{op.paths[0]}: the dump holds no input and no output")
+        return
+    for slot, tensor in sorted(op.inputs.items()):
+        row = changed(base, slot=f"input:{slot}")
+        if other is None:
+            yield pair_with_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, NO_GRAPH), None, benchmark)
+        else:
+            missing = Missing(f"the other run's dump of {name_there} has no input {slot}")
+            found = other.op(name_there).inputs.get(slot, missing)
+            yield pair_up(row, tensor, found, None, None, {})
+    for slot, tensor in sorted(op.outputs.items()):
+        row = changed(base, slot=f"output:{slot}")
+        yield pair_with_origin(row, tensor, Origin(name_there, slot, None, None, is_real=False), None, benchmark)
+
+
+# --- Which benchmark tensor each NPU tensor of a run with a graph must equal: the fusion rules of FORMATS.md §5 ---
+
+
+#: Ops of a group that a reason names.
+_NAMED = 8
+
+
+def match_by_graph(dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) -> Iterator[Pair]:
+    """All pairs in execution order; ops without a dump are one row with the reason."""
+    return GraphMatcher(dumps, file, benchmark).pairs()
+
+
+class GraphMatcher:
+    """Matches one leaf by a graph: all of it, or one op, for which only the files it needs are opened."""
+
+    def __init__(self, dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) -> None:
+        self._dumps = dumps
+        self._benchmark = benchmark
+        self._groups = groups_of(file)
+        self._origins = Origins(file, self._groups)
+        self._finder = OpDumps(dumps, in_order(file))
+        self._file = file
+        self._group_of = {id(op): index for index, group in enumerate(self._groups) for op in group.ops}
+
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs, in execution order."""
+        for index, group in enumerate(self._groups):
+            yield from self._of_group(index, group)
+        strangers = [name for name in self._dumps.names_by_time() if not self._is_known(name)]
+        for index, name in enumerate(strangers, start=len(self._groups)):
+            op_type = self._dumps.op(name).op_type
+            base = Pair(index=index, op_name=name, op_type=op_type, npu_ops=(name,), golden_ops=NO_OPS)
+            yield without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        """The ops of the graph as files name them, and what they are slices of; a single op needs none of it."""
+        return frozenset(one for op in self._file.ops for one in (flatten(op.name), whole_name(flatten(op.name))))
+
+    def _is_known(self, name: str) -> bool:
+        """Whether the graph has the op of a file name: by itself, as a slice, or in a graph that threads run."""
+        return any(one in self._known for one in (name, whole_name(name), base_name(name)))
+
+    def pairs_of(self, op: Op) -> tuple[Pair, ...]:
+        """The rows that `pairs` has for one op of the graph; () if the op was not dumped."""
+        index = self._group_of[id(op)]
+        if not self._finder.has(op):
+            return ()
+        return tuple(self._of_group(index, self._groups[index], only=op))
+
+    def _of_group(self, index: int, group: Group, only: Op | None = None) -> Iterator[Pair]:
+        names = self._benchmark.ops_of(group.golden_ops)
+        for pair in _match_group(index, group, self._finder, self._origins, self._benchmark, only=only):
+            yield pair if names == pair.golden_ops else changed(pair, golden_ops=names)
+
+
+def _why_missing(op: Op) -> str:
+    """The reason for an op without a dump."""
+    return f"the NPU dumped no file of {op.name} ({op.type})"
+
+
+def _match_group(
+    index: int,
+    group: Group,
+    finder: OpDumps,
+    origins: Origins,
+    benchmark: BenchmarkSide,
+    only: Op | None = None,
+) -> Iterator[Pair]:
+    """The rows of a group, or with `only` those of that op of it."""
+    dumped = [op for op in group.ops if finder.has(op)]
+    npu_ops = tuple(op.name for op in group.ops)
+    if not dumped:
+        reason = "; ".join(_why_missing(op) for op in group.ops[:_NAMED]) + _more(len(group.ops) - _NAMED)
+        yield without(_base(index, group.ops[0], npu_ops, group), Status.NO_NPU_DUMP, reason)
+        return
+    inner: set[int] = set()
+    if group.ops[0].l1_fusion_group and len(dumped) > 2:
+        inner = {id(op) for op in sorted(dumped, key=finder.timestamp)[1:-1]}
+    for op in dumped:
+        if only is not None and op is not only:
+            continue
+        base = _base(index, op, npu_ops, group)
+        if id(op) in inner:
+            yield without(base, Status.INTERMEDIATE, f"{op.name} is inside an L1 fusion: its tensors stay on the chip")
+            continue
+        dump = finder.find(op)
+        if dump is None:  # its files have gone since `has`
+            continue
+        for pair in _match_op(base, op, dump, finder, origins, benchmark):
+            yield _with_dump_notes(pair, dump)
+
+
+def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
+    """The pair with what its dump files let one expect."""
+    if dump.threads > 1 and pair.status in (Status.SIZE_MISMATCH, Status.LAYOUT):
+        if not dump.merged:
+            why = f"was dumped in {dump.threads} slices by FFTS+, and the dump does not say how they were cut"
+        elif pair.slot.startswith("input"):
+            why = f"was run in {dump.threads} slices by FFTS+, and this is what the first was fed"
+        else:
+            why = (
+                f"was run in slices by FFTS+, of which {dump.missing} of {dump.threads + dump.missing} were not dumped"
+            )
+        if not dump.merged or dump.missing or pair.slot.startswith("input"):
+            return changed(pair, reason=f"{pair.op_name} {why}")
+    notes = [pair.reason, dump.told_apart] if pair.status is Status.COMPARED else [pair.reason]
+    if pair.slot in dump.older and pair.status is Status.COMPARED:
+        notes.append("this is an older dump of the op: a newer one cannot be read")
+    reason = "; ".join(filter(None, notes))
+    return pair if reason == pair.reason else changed(pair, reason=reason)
+
+
+def _more(count: int) -> str:
+    return f"; and {count} more" if count > 0 else ""
+
+
+def _base(index: int, op: Op, npu_ops: tuple[str, ...], group: Group) -> Pair:
+    return Pair(
+        index=index,
+        op_name=op.name,
+        op_type=op.type,
+        npu_ops=npu_ops,
+        golden_ops=group.golden_ops,
+        pass_names=op.pass_names,
+        original_names=() if group.inserted else group.original_names,
+    )
+
+
+def _match_op(
+    base: Pair, op: Op, dump: DumpedOp, finder: OpDumps, origins: Origins, benchmark: BenchmarkSide
+) -> Iterator[Pair]:
+    """Rows of one dumped op: every input, then every output.
+
+    What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor. An op
+    that ran in slices was fed what its producer put out whole, where that ran so too (as msaccucmp has it).
+    """
+    orders: dict[str, str] = {}
+    yield from (without(base, Status.UNREADABLE, error.reason) for error in dump.errors)
+    if not dump.inputs and not dump.outputs:
+        if not dump.errors:
+            yield without(base, Status.UNREADABLE, f"{dump.paths[0]}: the dump holds no input and no output")
+        return
+    places = input_places(op, max(dump.inputs, default=-1) + 1)
+    for slot, tensor in sorted(dump.inputs.items()):
+        row = changed(base, slot=f"input:{slot}")
+        edge, desc = places[slot] if slot < len(places) else (None, None)
+        producer = origins.producer(op, edge) if edge is not None else None
+        if edge is None or producer is None:
+            missing = f"the graph has no op {edge.producer}" if edge else f"the graph connects nothing to input {slot}"
+            yield pair_with_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing), None, benchmark)
+            continue
+        made = finder.find(producer) if dump.is_ffts else None
+        whole = made.outputs.get(edge.index) if made is not None and made.is_ffts else None
+        fed: AnyTensor | Missing = tensor
+        if isinstance(whole, Tensor) and isinstance(tensor, Tensor):
+            fed, desc = changed(whole, address=tensor.address), output_desc(producer, edge.index)
+        yield pair_with_origin(row, fed, origins.of(producer, edge.index, benchmark), desc, benchmark, orders)
+    for slot, tensor in sorted(dump.outputs.items()):
+        row = changed(base, slot=f"output:{slot}")
+        yield pair_with_origin(row, tensor, origins.of(op, slot, benchmark), output_desc(op, slot), benchmark, orders)
+
+
+def input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | None]]:
+    """Edge and description of each input of a dump with `count` input slots.
+
+    Unconnected optional inputs are slots in the dumps of some releases and left out of those of others.
+    """
+    connected = [slot for slot, edge in enumerate(op.inputs) if edge is not None]
+    descs = described_inputs(op)
+    slots = connected if count <= len(connected) else range(len(op.inputs))
+    return [(op.inputs[slot], descs.get(slot)) for slot in slots]
+
+
+# --- An NPU run that is matched by its own graph as the benchmark side: fused against unfused (FORMATS.md §5,
+#     `-cf`)
+
+
+#: Places of one tensor that are looked at, best first.
+_PLACES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A slot of an op whose dump has the tensor; inputs are places of their producer's output."""
+
+    op: Op
+    side: str
+    index: int
+
+
+class GraphDumps(BenchmarkSide):
+    """The dump of an NPU run, asked for tensors of the training script."""
+
+    def __init__(self, leaf: DumpLeaf, file: GraphFile) -> None:
+        self.index = DumpIndex(leaf)
+        self._file = file
+        #: In the order in which they are tried: outputs of the op itself, of its copies, inputs of its readers.
+        self._places: dict[tuple[str, int], list[_Place]] = {}
+        self._inside: dict[str, Op] = {}
+        #: The ops of the run by the ops of the training script whose work they do.
+        self._doing: dict[str, list[str]] = {}
+        for op in in_order(file):
+            for name in originals(op):
+                self._doing.setdefault(name, []).append(op.name)
+        ranked: tuple[list[tuple[tuple[str, int], _Place]], ...] = ([], [], [])
+        for rank, key, place in self._all_places():
+            ranked[rank].append((key, place))
+        for places in ranked:
+            for key, place in places:
+                known = self._places.setdefault(key, [])
+                if len(known) < _PLACES:
+                    known.append(place)
+
+    @property
+    def root(self) -> str:
+        """The folder of the dump files."""
+        return self.index.leaf.path
+
+    def _all_places(self) -> Iterator[tuple[int, tuple[str, int], _Place]]:
+        origins = Origins(self._file, groups_of(self._file))
+        nothing = NoBenchmark()  # so that the first origin on the way back counts
+        for op in in_order(self._file):
+            for name in op.original_names or ():
+                self._inside.setdefault(flatten(name), op)
+            dumped = flatten(op.name) in self.index
+            is_copy = op.type in TRANSPARENT_TYPES
+            if not dumped:
+                continue
+            for slot in range(len(op.output_descs)):
+                origin = origins.of(op, slot, nothing)
+                if not isinstance(origin, NoOrigin):
+                    yield int(is_copy), (flatten(origin.op_name), origin.index), _Place(op, "output", slot)
+            for slot, edge in enumerate(op.inputs):
+                producer = None if edge is None else origins.producer(op, edge)
+                if edge is None or producer is None:
+                    continue
+                origin = origins.of(producer, edge.index, nothing)
+                if not isinstance(origin, NoOrigin):
+                    yield 2, (flatten(origin.op_name), origin.index), _Place(op, "input", slot)
+
+    def ops_of(self, originals: tuple[str, ...]) -> tuple[str, ...]:
+        """The ops that this run made of ops of the training script, as the vendor names them; `*` for none."""
+        return tuple(dict.fromkeys(op for name in originals for op in self._doing.get(name, ()))) or NO_OPS
+
+    def output(self, op_name: str, index: int) -> Found:
+        """The tensor that output `index` of the script's op with this flattened name became in this run."""
+        damaged: Missing | None = None
+        for place in self._places.get((op_name, index), ()):
+            found = self._at(place)
+            if not isinstance(found, Missing):
+                return found
+            if found.damaged and damaged is None:
+                damaged = found
+        if damaged is not None:
+            return damaged
+        inside = self._inside.get(op_name)
+        if inside is not None and flatten(inside.name) != op_name:
+            also = f", made by {', '.join(inside.pass_names)}" if inside.pass_names else ""
+            return Missing(f"in the other run it is inside {inside.name}{also}")
+        return Missing(f"the other run has no dump of {op_name}:{index}, nor of what read it")
+
+    def _at(self, place: _Place) -> Found:
+        name = flatten(place.op.name)
+        dump = self.index.op(name)
+        slots = dump.outputs if place.side == "output" else dump.inputs
+        slot = place.index
+        if place.side == "input":
+            # Dumps of some releases leave out unconnected inputs.
+            places = input_places(place.op, max(slots, default=-1) + 1)
+            edge = place.op.inputs[place.index]
+            slot = next((at for at, (one, _) in enumerate(places) if one is edge), -1)
+        found = slots.get(slot)
+        if found is not None:
+            return found
+        if dump.errors:
+            return dump.errors[0]
+        return Missing(f"the other run's dump of {name} has no {place.side} {slot}")

@@ -1,0 +1,441 @@
+"""Ops that call a subgraph as a function does, and the one way of a tensor across the borders of what they call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
+
+#: Only these run their graph once with the inputs they have; that of a loop or a branch runs often or not at all.
+_TYPES = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def output_of(graph: Graph) -> Op | None:
+    """The op of a subgraph whose inputs are the outputs of the op that calls it."""
+    return graph.by_name.get(f"{graph.name}_Node_Output") or next(
+        (op for op in graph.ops if op.type == "NetOutput"), None
+    )
+
+
+class Calls:
+    """Who calls which graph of a file."""
+
+    def __init__(self, file: GraphFile) -> None:
+        self._graphs = {graph.name: graph for graph in file.graphs}
+        self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
+        self._callers = {name: op for op in file.ops for name in op.subgraph_names}
+
+    def producer(self, op: Op, edge: Edge) -> Op | None:
+        """The op that an input edge of `op` comes from; edges stay within a graph."""
+        return self._home[id(op)].by_name.get(edge.producer)
+
+    def caller(self, op: Op) -> Op | None:
+        """The op that calls the graph that `op` is in."""
+        return self._callers.get(self._home[id(op)].name)
+
+    def is_conditional(self, caller: Op) -> bool:
+        """Whether a caller runs its graphs several times, or perhaps not at all."""
+        return caller.type not in _TYPES
+
+    def behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
+        """The op, and its edge, that feed output `index` of an op at a border; None for any other op."""
+        if op.type == "Data" and op.parent_index is not None:
+            caller = self.caller(op)
+            if caller is not None and caller.type in _TYPES and 0 <= op.parent_index < len(caller.inputs):
+                edge = caller.inputs[op.parent_index]
+                return (caller, edge) if edge is not None else None
+        for name in op.subgraph_names if op.type in _TYPES else ():
+            output = output_of(self._graphs[name]) if name in self._graphs else None
+            edges = [] if output is None else [edge for edge in output.inputs if edge is not None]
+            if output is not None and index < len(edges):
+                return output, edges[index]
+        return None
+
+
+# --- Who feeds an op and whom it feeds, across the borders of subgraphs ---
+
+
+#: Ops that change storage and type of a tensor but not what it stands for.
+TRANSPARENT_TYPES = ("Cast", "TransData")
+
+#: The index of a link that carries no tensor, only an order.
+CONTROL = -1
+
+#: Ops in a row that only pass a tensor on: more are a damaged graph.
+_MAX_THROUGH = 64
+
+#: A picture of more ops than these says nothing.
+MAX_NODES = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """An op and the graph it is in. `op` is None where an edge names an op that the graph does not have."""
+
+    graph: str
+    name: str
+    op: Op | None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells the node from others of the file."""
+        return self.graph, self.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """Output `index` of `producer` is input `slot` of `consumer`; both are CONTROL for a link without a tensor.
+
+    `crosses` tells that the link leads into a subgraph or out of one.
+    """
+
+    producer: Node
+    index: int
+    consumer: Node
+    slot: int
+    crosses: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """The op at the other end of an input or output: `link` ends there, `through` are the ops passed on the way."""
+
+    link: Link
+    end: Node
+    through: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Neighbourhood:
+    """The ops within `depth` steps of an op, nearest first, and all links between them.
+
+    `asked` are the keys of the op itself and, where the file holds its subgraphs, of the ops at their borders.
+    `left_out` counts the ops that were too many. `calls` tells of a graph which graph calls it and by which op.
+    """
+
+    op: Op
+    graph: str
+    depth: int
+    asked: frozenset[tuple[str, str]]
+    nodes: tuple[Node, ...]
+    links: tuple[Link, ...]
+    left_out: int
+    #: By key of a node, how many of its inputs and consumers are not among the nodes; nodes without any are not listed.
+    open_ends: Mapping[tuple[str, str], tuple[int, int]]
+    calls: Mapping[str, tuple[str, Op]]
+
+
+class Wiring:
+    """All links of a graph file, in both directions."""
+
+    def __init__(self, file: GraphFile) -> None:
+        self._graphs: dict[str, Graph] = {}
+        for graph in file.graphs:
+            self._graphs.setdefault(graph.name, graph)
+        #: Graph name → the graph that holds its caller, and the caller.
+        self.calls: dict[str, tuple[str, Op]] = {}
+        #: The `Data` ops of each graph that stand for inputs of its caller.
+        self._data: dict[str, list[Op]] = {}
+        self._readers: dict[tuple[str, str], list[tuple[int, int, Op]]] = {}
+        for graph in self._graphs.values():
+            for op in graph.ops:
+                for name in op.subgraph_names:
+                    self.calls.setdefault(name, (graph.name, op))
+                if op.type == "Data" and op.parent_index is not None:
+                    self._data.setdefault(graph.name, []).append(op)
+                for slot, edge in enumerate(op.inputs):
+                    if edge is not None:
+                        self._readers.setdefault((graph.name, edge.producer), []).append((edge.index, slot, op))
+                for producer in op.control_inputs:
+                    self._readers.setdefault((graph.name, producer), []).append((CONTROL, CONTROL, op))
+        # The same by output: an op may have as many outputs as readers.
+        self._readers_of_output: dict[tuple[str, str, int], list[tuple[int, int, Op]]] = {}
+        for (name, producer), read in self._readers.items():
+            for one in read:
+                self._readers_of_output.setdefault((name, producer, one[0]), []).append(one)
+
+    def node(self, graph: str, name: str) -> Node:
+        """The op of that name in a graph."""
+        return Node(graph=graph, name=name, op=self._graphs[graph].by_name.get(name))
+
+    def _bodies(self, op: Op | None) -> list[Graph]:
+        """The subgraphs of an op that the file holds."""
+        return [self._graphs[name] for name in op.subgraph_names if name in self._graphs] if op is not None else []
+
+    def is_border(self, node: Node) -> bool:
+        """True for a `Data` or output op of a subgraph: what stands for a tensor of the calling op."""
+        if node.op is None or node.graph not in self.calls:
+            return False
+        return (node.op.type == "Data" and node.op.parent_index is not None) or node.op is self._output_of(node.graph)
+
+    def _giving(self, op: Op | None) -> list[Graph]:
+        """The subgraphs whose outputs are the outputs of the op: not the condition of a loop."""
+        bodies = self._bodies(op)
+        if op is not None and "While" in op.type:
+            return [body for body in bodies if body.name == op.subgraph_names[-1]]
+        return bodies
+
+    def output_nodes(self, op: Op | None) -> list[Node]:
+        """The ops that stand for a calling op where its outputs are read."""
+        outputs = [(body.name, self._output_of(body.name)) for body in self._giving(op)]
+        return [Node(graph=name, name=output.name, op=output) for name, output in outputs if output is not None]
+
+    def _output_of(self, graph: str) -> Op | None:
+        """The op of a subgraph whose inputs are the calling op's outputs."""
+        return output_of(self._graphs[graph])
+
+    def inside(self, op: Op) -> tuple[Node, ...]:
+        """The border ops of an op's subgraphs; () if it has none in the file."""
+        nodes = []
+        for body in self._bodies(op):
+            output = self._output_of(body.name)
+            ops = [*self._data.get(body.name, ()), *([] if output is None else [output])]
+            nodes += [Node(graph=body.name, name=one.name, op=one) for one in ops]
+        return tuple(nodes)
+
+    # One link further. A link to or from a calling op is replaced by those to or from its subgraphs' borders.
+
+    def inputs(self, node: Node, slot: int | None = None) -> Iterator[Link]:
+        """The links that end at a node, or at one of its inputs: by slot, control edges last."""
+        op = node.op
+        if op is None:
+            return
+        for number in range(len(op.inputs)) if slot is None else (slot,):  # one slot of many is asked for many times
+            edge = op.inputs[number] if 0 <= number < len(op.inputs) else None
+            if edge is not None:
+                yield from self._from(node.graph, edge, node, number)
+        waits_for = [(node.graph, name) for name in op.control_inputs] if slot in (None, CONTROL) else []
+        if op.type == "Data" and op.parent_index is not None and node.graph in self.calls:
+            outer, caller = self.calls[node.graph]
+            edge = caller.inputs[op.parent_index] if op.parent_index < len(caller.inputs) else None
+            if edge is not None and slot in (None, 0):
+                yield from self._from(outer, edge, node, 0)
+            if slot in (None, CONTROL):
+                waits_for += [(outer, name) for name in caller.control_inputs]
+        for graph, name in waits_for:
+            yield from self._from(graph, Edge(producer=name, index=CONTROL), node, CONTROL)
+
+    def _from(self, graph: str, edge: Edge, consumer: Node, slot: int) -> Iterator[Link]:
+        producer = self.node(graph, edge.producer)
+        outputs = self.output_nodes(producer.op)
+        for output in outputs:
+            yield Link(producer=output, index=edge.index, consumer=consumer, slot=slot, crosses=True)
+        if not outputs:
+            crosses = graph != consumer.graph
+            yield Link(producer=producer, index=edge.index, consumer=consumer, slot=slot, crosses=crosses)
+
+    def outputs(self, node: Node, index: int | None = None) -> Iterator[Link]:
+        """The links that begin at a node, or at one of its outputs, in the order of the graph's ops."""
+        if not self.output_nodes(node.op):
+            yield from self._to(node, node.graph, node.name, index, crosses=False)
+        if node.op is not None and node.graph in self.calls and node.op is self._output_of(node.graph):
+            outer, caller = self.calls[node.graph]
+            if any(body.name == node.graph for body in self._giving(caller)):
+                yield from self._to(node, outer, caller.name, index, crosses=True)
+
+    def _to(self, node: Node, graph: str, name: str, index: int | None, crosses: bool) -> Iterator[Link]:
+        if index is None:
+            found = self._readers.get((graph, name), ())
+        else:
+            found = self._readers_of_output.get((graph, name, index), ())
+        for number, slot, op in found:
+            consumer = Node(graph=graph, name=op.name, op=op)
+            entries = [
+                Node(graph=body.name, name=one.name, op=one)
+                for body in self._bodies(op)
+                for one in self._data.get(body.name, ())
+                if slot in (CONTROL, one.parent_index)
+            ]
+            for entry in entries:
+                entry_slot = CONTROL if slot == CONTROL else 0
+                yield Link(producer=node, index=number, consumer=entry, slot=entry_slot, crosses=True)
+            if not entries:
+                yield Link(producer=node, index=number, consumer=consumer, slot=slot, crosses=crosses)
+
+    # On to the next op that does something
+
+    def sources(self, node: Node, slot: int, passing: bool = False) -> list[Step]:
+        """The ops that make what input `slot` of a node is fed, through the borders of subgraphs.
+
+        With `passing` also through `Cast` and `TransData`. A branch's output comes from more than one.
+        """
+        return self._follow(self.inputs(node, slot), passing, forward=False)
+
+    def readers(self, node: Node, index: int, passing: bool = False) -> list[Step]:
+        """The ops that read output `index` of a node (or wait for it, with CONTROL), as `sources`."""
+        return self._follow(self.outputs(node, index), passing, forward=True)
+
+    def waiting(self, node: Node) -> Iterator[Node]:
+        """The ops of the same graph that a control edge makes wait for a node, as the graph has it."""
+        for index, _, op in self._readers.get(node.key, ()):
+            if index == CONTROL:
+                yield Node(graph=node.graph, name=op.name, op=op)
+
+    def neighbours(self, node: Node, forward: bool) -> list[Step]:
+        """All that a node leads to, or all that leads to it."""
+        return self._follow(self.outputs(node) if forward else self.inputs(node), False, forward)
+
+    def _follow(self, links: Iterable[Link], passing: bool, forward: bool) -> list[Step]:
+        steps: list[Step] = []
+        seen: set[tuple[tuple[str, str], int]] = set()
+        waiting: list[tuple[Link, tuple[Node, ...]]] = [(link, ()) for link in reversed(list(links))]
+        while waiting:
+            link, through = waiting.pop()
+            end = link.consumer if forward else link.producer
+            place = (end.key, link.slot if forward else link.index)
+            fresh = place not in seen
+            further: list[Link] = []
+            seen.add(place)
+            if fresh and link.index != CONTROL and len(through) < _MAX_THROUGH:
+                further = list(self._beyond(link, passing, forward))
+            if further:
+                waiting += [(one, (*through, end)) for one in reversed(further)]
+            elif fresh:
+                steps.append(Step(link=link, end=end, through=through))
+        return steps
+
+    def _beyond(self, link: Link, passing: bool, forward: bool) -> Iterator[Link]:
+        """The links behind the end of a link, if the op there only passes the tensor on."""
+        end = link.consumer if forward else link.producer
+        if end.op is None:
+            return
+        transparent = passing and end.op.type in TRANSPARENT_TYPES
+        if not transparent and not self.is_border(end):
+            return
+        is_output = end.op.type != "Data" and not transparent
+        if forward:
+            yield from self.outputs(end, link.slot if is_output else 0)
+        else:
+            yield from self.inputs(end, link.index if is_output else 0)
+
+
+def neighbourhood(wiring: Wiring, graph: str, op: Op, depth: int, max_nodes: int = MAX_NODES) -> Neighbourhood:
+    """The ops that lead to `op` and those it leads to in at most `depth` steps; borders of subgraphs are no step.
+
+    Where they are too many, the nearest are taken.
+    """
+    start = Node(graph=graph, name=op.name, op=op)
+    inside = wiring.inside(op)
+    found = {node.key: (0, node) for node in (start, *inside)}
+    asked = frozenset(found)
+    for forward in (False, True):
+        seen = set(asked)
+        rim = [start, *inside]
+        for distance in range(1, depth + 1):
+            reached: list[Node] = []
+            for step in (step for node in rim for step in wiring.neighbours(node, forward)):
+                for passed in (*step.through, step.end):
+                    found[passed.key] = min(
+                        found.get(passed.key, (distance, passed)), (distance, passed), key=_nearness
+                    )
+                if step.end.key not in seen:
+                    seen.add(step.end.key)
+                    reached.append(step.end)
+            rim = reached
+            if not rim:
+                break
+    nearest = sorted(found.values(), key=_nearness)[:max_nodes]
+    nodes = {node.key: node for _, node in nearest}
+    links = []
+    open_ends = {}
+    for node in nodes.values():
+        ahead = list(wiring.outputs(node))
+        drawn = [link for link in ahead if link.consumer.key in nodes]
+        unread = sum(link.producer.key not in nodes for link in wiring.inputs(node))
+        links += drawn
+        if unread or len(drawn) < len(ahead):
+            open_ends[node.key] = (unread, len(ahead) - len(drawn))
+    if inside and not any(start.key in (link.producer.key, link.consumer.key) for link in links):
+        del nodes[start.key]  # the borders of its subgraphs stand for all of it
+        open_ends.pop(start.key, None)
+    return Neighbourhood(
+        op=op,
+        graph=graph,
+        depth=depth,
+        asked=asked,
+        nodes=tuple(nodes.values()),
+        links=tuple(links),
+        left_out=max(0, len(found) - max_nodes),
+        open_ends=open_ends,
+        calls=wiring.calls,
+    )
+
+
+def _nearness(item: tuple[int, Node]) -> int:
+    return item[0]
+
+
+# --- what one op is connected to --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """An input slot of an op: its edge (None: not connected), its description, and the ops that feed it."""
+
+    slot: int
+    edge: Edge | None
+    desc: TensorDesc | None
+    sources: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """An output of an op: its description and the ops that read it."""
+
+    index: int
+    desc: TensorDesc | None
+    readers: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connections:
+    """What an op is connected to. `waits_for` and `awaited_by` are its control edges."""
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+    waits_for: tuple[Node, ...]
+    awaited_by: tuple[Node, ...]
+    #: The op that calls the op's graph, where that is a subgraph.
+    caller: Node | None
+
+
+def described_inputs(op: Op) -> dict[int, TensorDesc]:
+    """The descriptions of an op's inputs by slot; some releases describe only connected ones."""
+    connected = [slot for slot, edge in enumerate(op.inputs) if edge is not None]
+    slots = connected if len(op.input_descs) == len(connected) else range(len(op.input_descs))
+    return dict(zip(slots, op.input_descs, strict=True))
+
+
+def connections(wiring: Wiring, graph: str, op: Op) -> Connections:
+    """What `op` is connected to, through subgraph borders and the `Cast` and `TransData` that the compiler put in."""
+    node = Node(graph=graph, name=op.name, op=op)
+    descs = described_inputs(op)
+    slots = range(max(len(op.inputs), max(descs, default=-1) + 1))
+    edges = dict(enumerate(op.inputs))
+    ends = wiring.output_nodes(op) or [node]
+    read = {link.index for end in ends for link in wiring.outputs(end) if link.index != CONTROL}
+    indices = sorted(read.union(range(len(op.output_descs))))
+    call = wiring.calls.get(graph)
+    return Connections(
+        inputs=tuple(
+            Input(
+                slot=slot,
+                edge=edges.get(slot),
+                desc=descs.get(slot),
+                sources=tuple(wiring.sources(node, slot, passing=True)),
+            )
+            for slot in slots
+        ),
+        outputs=tuple(
+            Output(
+                index=index,
+                desc=op.output_descs[index] if index < len(op.output_descs) else None,
+                readers=tuple(step for end in ends for step in wiring.readers(end, index, passing=True)),
+            )
+            for index in indices
+        ),
+        waits_for=tuple(wiring.node(graph, name) for name in op.control_inputs),
+        awaited_by=tuple(wiring.waiting(node)),
+        caller=None if call is None else Node(graph=call[0], name=call[1].name, op=call[1]),
+    )

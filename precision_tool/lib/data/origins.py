@@ -1,0 +1,352 @@
+"""The ops of a graph in groups: those made from the same original ops, named in the same order, share an index."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.dumped_ops import BenchmarkSide, Missing
+from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES, Calls
+from precision_tool.lib.data.op_dumps import alike
+from precision_tool.lib.model.comparison import NO_OPS, Status
+from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
+
+
+@dataclass(slots=True)
+class Group:
+    """Ops made from the same original ops, in graph order."""
+
+    ops: list[Op]
+    original_names: tuple[str, ...]
+    #: True for ops the compiler put in, which have no original op.
+    inserted: bool = False
+
+    @property
+    def golden_ops(self) -> tuple[str, ...]:
+        """The ops of the benchmark side."""
+        return NO_OPS if self.inserted else self.original_names
+
+
+def originals(op: Op) -> tuple[str, ...]:
+    """Names of the ops of the training script that `op` does the work of; () if the compiler put it in."""
+    if op.original_names is None or op.original_names == ("",):
+        return (op.name,)
+    return op.original_names
+
+
+def in_order(file: GraphFile) -> list[Op]:
+    """All ops in the order they run: those of a subgraph before the op that calls it, where it first is called."""
+    graphs: dict[str, Graph] = {}
+    for graph in file.graphs:
+        graphs.setdefault(graph.name, graph)
+    called = {name for op in file.ops for name in op.subgraph_names}
+    roots = [graph for graph in file.graphs if graph.name not in called] or list(file.graphs[:1])
+    ops: list[Op] = []
+    done: set[int] = set()
+    stack: list[tuple[Graph, int]] = []
+    for root in [*roots, *file.graphs]:  # the second round finds graphs that only call each other
+        if id(root) in done:
+            continue
+        done.add(id(root))
+        stack.append((root, 0))
+        while stack:
+            graph, start = stack.pop()
+            for position in range(start, len(graph.ops)):
+                op = graph.ops[position]
+                subgraphs = (graphs[name] for name in op.subgraph_names if name in graphs)
+                below = next((each for each in subgraphs if id(each) not in done), None)
+                if below is not None:
+                    done.add(id(below))
+                    stack += [(graph, position), (below, 0)]
+                    break
+                ops.append(op)
+    return ops
+
+
+def groups_of(file: GraphFile) -> list[Group]:
+    """The ops of all graphs in groups, in the order in which a group first runs."""
+    groups: dict[object, Group] = {}
+    for op in in_order(file):
+        names = originals(op)
+        key: object = ("L1", op.l1_fusion_group) if op.l1_fusion_group else names
+        if not names and not op.l1_fusion_group:
+            key = ("inserted", id(op))
+        group = groups.get(key)
+        if group is None:
+            groups[key] = Group([op], names or (op.name,), inserted=not names)
+        else:
+            group.ops.append(op)
+            known = group.original_names
+            group.original_names = (*known, *(name for name in names if name not in known))
+    return list(groups.values())
+
+
+# --- Ops that the graph compiler put in, of two graphs of one network: which belong together, by what they connect ---
+
+
+_COUNTED = re.compile(r"trans_\w*?_?\d+")
+#: Ops that the compiler put in, one behind the other, as many are walked through.
+_MAX_CHAIN = 64
+
+#: The op of the training script that feeds or reads, the output or input of it, and what stands between.
+_End = tuple[Hashable, ...]
+
+
+@dataclass(frozen=True)
+class Counterparts:
+    """Which op of the other run belongs to one of this run; all names are flattened."""
+
+    #: Of the ops of this run that the compiler put in, those that have one.
+    _found: dict[str, str]
+    _inserted: frozenset[str]
+
+    def of(self, name: str) -> str | None:
+        """The op of the other run for one of this run; None where nothing there connects the same."""
+        if name in self._found:
+            return self._found[name]
+        return None if name in self._inserted or _COUNTED.fullmatch(name) else name
+
+
+def is_inserted(op: Op) -> bool:
+    """Whether the graph compiler put an op in."""
+    return not originals(op) or _COUNTED.fullmatch(op.name) is not None
+
+
+def counterparts(file: GraphFile, other: GraphFile) -> Counterparts:
+    """Which op of `other` stands where an op of `file` does, for the ops that the compiler put in."""
+    mine, theirs = _Inserted(file), _Inserted(other)
+    found: dict[str, str] = {}
+    left, right = list(mine.ops), list(theirs.ops)
+    for what, is_sure in ((_whole, True), (_fed, False), (_read, False)):
+        ours, others = _by_key(left, mine, what), _by_key(right, theirs, what)
+        for key, ops in ours.items():
+            same = others.get(key, [])
+            # Ops that connect the same are copies of each other; of what is only alike there must be one.
+            if len(ops) == len(same) and (is_sure or len(ops) == 1):
+                found.update((flatten(one.name), flatten(two.name)) for one, two in zip(ops, same, strict=True))
+        used = set(found.values())
+        left = [op for op in left if flatten(op.name) not in found]
+        right = [op for op in right if flatten(op.name) not in used]
+    return Counterparts(found, frozenset(flatten(op.name) for op in mine.ops))
+
+
+@dataclass
+class _Links:
+    """What one op that the compiler put in connects."""
+
+    feeds: list[_End] = field(default_factory=list)
+    readers: set[_End] = field(default_factory=set)
+
+
+class _Inserted:
+    """The ops of a graph file that the compiler put in, in execution order, and what they connect."""
+
+    def __init__(self, file: GraphFile) -> None:
+        self.ops = [op for op in in_order(file) if is_inserted(op)]
+        self.links: dict[int, _Links] = {}
+        for graph in file.graphs:
+            self._add(graph)
+
+    def _add(self, graph: Graph) -> None:
+        readers: dict[str, list[tuple[Op, int]]] = defaultdict(list)
+        for op in graph.ops:
+            for slot, edge in enumerate(op.inputs):
+                if edge is not None:
+                    readers[edge.producer].append((op, slot))
+        for op in graph.ops:
+            if is_inserted(op):
+                feeds = [_source(graph, op, slot) for slot, edge in enumerate(op.inputs) if edge is not None]
+                self.links[id(op)] = _Links(feeds, set(_readers(readers, op)))
+
+
+def _source(graph: Graph, op: Op, slot: int) -> _End:
+    """The op of the script, and its output, behind an input, and the ops between."""
+    between: list[Hashable] = []
+    edge = op.inputs[slot]
+    while edge is not None:
+        producer = graph.by_name.get(edge.producer)
+        if producer is None or not is_inserted(producer) or len(between) == _MAX_CHAIN:
+            return (edge.producer, edge.index, *between)
+        between.append(_made(producer))
+        edge = next((one for one in producer.inputs if one is not None), None)
+    return tuple(between)
+
+
+def _readers(readers: dict[str, list[tuple[Op, int]]], op: Op) -> Iterable[_End]:
+    """The ops of the script, and their inputs, that read an op, and the ops between."""
+    todo: list[tuple[str, tuple[Hashable, ...]]] = [(op.name, ())]
+    seen = {op.name}
+    while todo:
+        name, between = todo.pop()
+        for reader, slot in readers[name]:
+            if not is_inserted(reader):
+                yield (reader.name, slot, *between)
+            elif reader.name not in seen and len(between) < _MAX_CHAIN:
+                seen.add(reader.name)
+                todo.append((reader.name, (*between, _made(reader))))
+
+
+def _made(op: Op) -> Hashable:
+    """What an op makes: its type, and type and layout of its outputs."""
+    return op.type, tuple((desc.dtype, desc.layout) for desc in op.output_descs)
+
+
+def _whole(op: Op, links: _Links) -> Hashable:
+    return _made(op), tuple(links.feeds), frozenset(links.readers)
+
+
+def _fed(op: Op, links: _Links) -> Hashable:
+    return _made(op), tuple(links.feeds)
+
+
+def _read(op: Op, links: _Links) -> Hashable:
+    return _made(op), frozenset(links.readers)
+
+
+def _by_key(ops: Iterable[Op], side: _Inserted, what: Callable[[Op, _Links], Hashable]) -> dict[Hashable, list[Op]]:
+    found: dict[Hashable, list[Op]] = defaultdict(list)
+    for op in ops:
+        found[what(op, side.links[id(op)])].append(op)
+    return found
+
+
+# --- Which original tensor a tensor of the graph stands for ---
+
+
+#: Compiler-made ops in a row that a walk back passes through at most.
+_MAX_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The original tensor that a tensor of the graph stands for."""
+
+    op_name: str
+    index: int
+    layout: str | None
+    shape: tuple[int, ...] | None
+    #: False where the name is only known as file names spell it.
+    is_real: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NoOrigin:
+    """Why a tensor stands for no original tensor."""
+
+    status: Status
+    reason: str
+
+
+class Origins:
+    """Answers which original tensor an output of an op of the graph stands for."""
+
+    def __init__(self, file: GraphFile, groups: Iterable[Group]) -> None:
+        self.calls = Calls(file)
+        #: Ops (by id) whose output another op of their group works on: part results of one original op.
+        self._parts = {part for group in groups if len(group.ops) > 1 for part in self._feeding(group)}
+        #: Names of original ops that are spelled alike in file names.
+        self.alike = alike(name for op in file.ops for name in originals(op))
+
+    def producer(self, op: Op, edge: Edge) -> Op | None:
+        """The op that an input edge of `op` comes from; edges stay within a graph."""
+        return self.calls.producer(op, edge)
+
+    def _feeding(self, group: Group) -> set[int]:
+        """The ops of a group that another op of it reads, directly or through ops the compiler put in."""
+        members = {id(op) for op in group.ops}
+        found = set()
+        for op in group.ops:
+            for edge in _data_inputs(op):
+                producer = self.producer(op, edge)
+                steps = 0
+                while producer is not None and producer.type in TRANSPARENT_TYPES and id(producer) not in members:
+                    steps += 1
+                    inputs = _data_inputs(producer)
+                    producer = self.producer(producer, inputs[0]) if inputs and steps < _MAX_STEPS else None
+                if producer is not None and id(producer) in members:
+                    found.add(id(producer))
+        return found
+
+    def _behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
+        """The op and its edge that feed what `op` only passes on; None if `op` makes its output itself."""
+        if op.type in TRANSPARENT_TYPES:
+            inputs = _data_inputs(op)
+            return (op, inputs[0]) if inputs else None
+        return self.calls.behind(op, index)
+
+    def of(self, op: Op, index: int, benchmark: BenchmarkSide) -> Origin | NoOrigin:
+        """The original tensor of output `index` of `op`; of several on the way back the first the benchmark has."""
+        first: Origin | None = None
+        seen: set[tuple[int, int]] = set()
+        start = op
+        while (id(op), index) not in seen:
+            seen.add((id(op), index))
+            found = self._own(op, index)
+            if isinstance(found, Origin):
+                if found.op_name in self.alike and not benchmark.tells(found.op_name, found.index):
+                    why = (
+                        f"benchmark file names spell {found.op_name} like another op: whose tensor it is cannot be told"
+                    )
+                    return NoOrigin(Status.NO_BENCHMARK, why)
+                first = first or found
+                if not isinstance(benchmark.output_of(found.op_name, found.index), Missing):
+                    return found
+            behind = self._behind(op, index)
+            if behind is None or (first is not None and not _keeps_values(op)):
+                return first or found
+            reader, edge = behind
+            producer = self.producer(reader, edge)
+            if producer is None:
+                why = f"the graph has no op {edge.producer} to trace it back to"
+                return first or NoOrigin(Status.NO_BENCHMARK, why)
+            op, index = producer, edge.index
+        return first or NoOrigin(Status.NO_ORIGINAL_OP, f"{start.name} is part of a loop without an original op")
+
+    def _own(self, op: Op, index: int) -> Origin | NoOrigin:
+        """What the graph says of an output of `op` itself."""
+        desc = output_desc(op, index)
+        layout = desc.dump_origin_layout or desc.origin_layout
+        if desc.dump_origin_name:
+            slot = index if desc.dump_origin_index is None else desc.dump_origin_index
+            return Origin(desc.dump_origin_name, slot, layout, desc.origin_shape)
+        names = originals(op)
+        if id(op) in self._parts:
+            return NoOrigin(
+                Status.INTERMEDIATE, f"{op.name} is one of several ops made from {', '.join(names)}: a part result"
+            )
+        if op.type == "Data":
+            caller = self.calls.caller(op)
+            if caller is not None and self.calls.is_conditional(caller):
+                why = f"it enters the {caller.type} {caller.name}, whose graph may run several times or not at all"
+                return NoOrigin(Status.NO_ORIGINAL_OP, why)
+        if not names:
+            return NoOrigin(
+                Status.NO_ORIGINAL_OP,
+                f"{op.name} was put in by the graph compiler: the training script has no such tensor",
+            )
+        if len(names) > 1:
+            return NoOrigin(
+                Status.INTERMEDIATE,
+                f"{op.name} is fused from {len(names)} ops and the graph names no original for this tensor",
+            )
+        return Origin(names[0], index, layout, desc.origin_shape)
+
+
+def output_desc(op: Op, index: int) -> TensorDesc:
+    """The description of an output; of one out of range the first (the vendor's rule)."""
+    if not op.output_descs:
+        return TensorDesc()
+    return op.output_descs[index] if index < len(op.output_descs) else op.output_descs[0]
+
+
+def _keeps_values(op: Op) -> bool:
+    """False for a Cast from or to integers or bools, whose output is not what it was fed."""
+    types = [desc.dtype for desc in (*op.input_descs[:1], *op.output_descs[:1])]
+    return op.type != "Cast" or all("float" in name for name in types if name)
+
+
+def _data_inputs(op: Op) -> tuple[Edge, ...]:
+    return tuple(edge for edge in op.inputs if edge is not None)

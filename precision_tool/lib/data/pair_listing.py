@@ -1,0 +1,273 @@
+"""Ops of the graphs in use, and dump files, that fit a filter: what `ls` lists."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+
+from precision_tool.lib.data import graph_catalog as lookup
+from precision_tool.lib.data.dump_names import base_name, flatten, op_number, pattern
+from precision_tool.lib.data.graph_catalog import FoundOp, RunFolder, RunGraph, closest_hint, every_op, where_of
+from precision_tool.lib.data.origins import groups_of
+from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.io.files import stat_of
+from precision_tool.lib.io.stores import Kind
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.run import DumpFile, DumpLeaf
+from precision_tool.lib.model.wording import counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpFilter:
+    """Patterns that all must fit; None fits everything. `below`: only ops with a cosine below this (or NaN).
+
+    `wrong`: only ops that compute wrong by themselves.
+    """
+
+    name: str | None = None
+    op_type: str | None = None
+    pass_name: str | None = None
+    kernel: str | None = None
+    below: float | None = None
+    wrong: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRow:
+    """An op that fits. `index` is its number in execution order, as results have it."""
+
+    index: int
+    op: Op
+    #: Name of the (sub)graph it is in.
+    graph: str
+    dumped: bool
+    #: The lowest cosine of its outputs; None where nothing was compared.
+    cosine: float | None = None
+    #: The values of both sides where its output is a single number.
+    scalar: tuple[float, float] | None = None
+    #: What recomputing said of it; None where no verdict is kept.
+    judged: JudgedOp | None = None
+    #: The op of the training script by which it was found, where its own name does not tell.
+    found_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpListing:
+    """The ops of one graph that fit, in execution order, of how many."""
+
+    run: RunGraph
+    rows: tuple[OpRow, ...]
+    total: int
+
+
+def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
+    """The op of this name in every graph that has it (see `lookup.find_ops`); `[17]` names it by its number.
+
+    Ops that share a number, as the compiler made them of the same original, are all given.
+    """
+    number = op_number(name)
+    if number is None:
+        return lookup.find_ops(runs, name)
+    found = []
+    for run in runs:
+        ops = _numbered(run).get(number, ())
+        graph_of = {id(op): graph for graph in run.file.graphs for op in graph.ops} if ops else {}
+        found += [FoundOp(run=run, op=op, graph=graph_of[id(op)]) for op in ops]
+    if not found:
+        raise _no_number(runs, number)
+    return tuple(found)
+
+
+def _numbered(run: RunGraph) -> dict[int, Sequence[Op]]:
+    """The ops of each number, as results number them: those made from the same originals share one."""
+    return {index: group.ops for index, group in enumerate(groups_of(run.file))}
+
+
+def _no_number(runs: Sequence[RunGraph], number: int) -> DataNotFoundError:
+    last = max((max(_numbered(run), default=-1) for run in runs), default=-1)
+    return DataNotFoundError(
+        f"no op has the number [{number}] in {where_of(runs)}",
+        f"numbers go from [0] to [{last}]: `ls` lists them" if last >= 0 else "the graph has no op",
+    )
+
+
+def list_ops(
+    runs: Sequence[RunGraph],
+    wanted: OpFilter,
+    cosines_of: Callable[[RunGraph], Mapping[str, float]],
+    judged_of: Callable[[RunGraph], Mapping[str, JudgedOp]] = lambda _: {},
+    scalars_of: Callable[[RunGraph], Mapping[str, tuple[float, float]]] = lambda _: {},
+) -> tuple[OpListing, ...]:
+    """The ops of each graph that fit. DataNotFoundError for a name, type, pass or kernel that no op has.
+
+    `cosines_of` gives the cosines of a run by the names of its ops, `judged_of` what recomputing said of them,
+    `scalars_of` by flattened names the values of both sides where an op puts out a single number.
+    """
+    number = None if wanted.name is None else op_number(wanted.name)
+    if number is not None:
+        wanted = replace(wanted, name=None)
+    fits = _op_test(wanted)
+    listings = []
+    for run in runs:
+        dumped = {base_name(file.name.op_name) for file in run.leaf.files} if run.leaf is not None else set()
+        shown, judged, scalars = cosines_of(run), judged_of(run), scalars_of(run)
+        ops = [(graph.name, op, how) for graph in run.file.graphs for op in graph.ops if (how := fits(op)) is not None]
+        index_of = {id(op): index for index, group in _numbered(run).items() for op in group} if ops else {}
+        if number is not None:
+            ops = [one for one in ops if index_of[id(one[1])] == number]
+        rows = [
+            OpRow(
+                index=index_of[id(op)],
+                op=op,
+                graph=graph,
+                dumped=base_name(flatten(op.name)) in dumped,
+                cosine=shown.get(op.name),
+                scalar=scalars.get(flatten(op.name)),
+                judged=judged.get(op.name),
+                found_by=how,
+            )
+            for graph, op, how in ops
+        ]
+        if wanted.below is not None:
+            rows = [row for row in rows if row.cosine is not None and not row.cosine >= wanted.below]
+        if wanted.wrong:
+            rows = [row for row in rows if row.judged is not None and row.judged.is_wrong]
+        rows.sort(key=lambda row: row.index)
+        listings.append(OpListing(run=run, rows=tuple(rows), total=sum(len(graph.ops) for graph in run.file.graphs)))
+    if not any(listing.rows for listing in listings):
+        if number is not None and not any(number in _numbered(run) for run in runs):
+            raise _no_number(runs, number)
+        _check_each(runs, wanted)
+    return tuple(listings)
+
+
+def _op_test(wanted: OpFilter) -> Callable[[Op], str | None]:
+    """None for an op that does not fit, else the original op by which it does, empty where its name does."""
+    name = None if wanted.name is None else pattern(wanted.name)
+    others: list[Callable[[Op], bool]] = []
+    if wanted.op_type is not None:
+        type_fits = pattern(wanted.op_type)
+        others.append(lambda op: type_fits(op.type))
+    if wanted.pass_name is not None:
+        pass_fits = pattern(wanted.pass_name)
+        others.append(lambda op: any(map(pass_fits, op.pass_names)))
+    if wanted.kernel is not None:
+        kernel_fits = pattern(wanted.kernel)
+        others.append(lambda op: kernel_fits(op.kernel_name) or kernel_fits(op.kernel_lib))
+
+    def test(op: Op) -> str | None:
+        if not all(fits(op) for fits in others):
+            return None
+        if name is None or name(op.name):
+            return ""
+        for original in op.original_names or ():
+            if original != op.name and name(original):
+                return original
+        return None
+
+    return test
+
+
+def _check_each(runs: Sequence[RunGraph], wanted: OpFilter) -> None:
+    """Raises DataNotFoundError for the first pattern that no op fits, whatever the others say."""
+    values: tuple[tuple[str, str | None, Callable[[Op], Iterable[str]]], ...] = (
+        ("name", wanted.name, lambda op: (op.name, *(op.original_names or ()))),
+        ("type", wanted.op_type, lambda op: (op.type,)),
+        ("pass", wanted.pass_name, lambda op: op.pass_names),
+        ("kernel", wanted.kernel, lambda op: (op.kernel_name, op.kernel_lib)),
+    )
+    for what, text, values_of in values:
+        if text is None:
+            continue
+        fits = pattern(text)
+        known = list(dict.fromkeys(value for _, _, op in every_op(runs) for value in values_of(op) if value))
+        if not any(map(fits, known)):
+            count = sum(1 for _ in every_op(runs))
+            option = "-f" if what == "pass" else f"-{what[0]}"
+            raise DataNotFoundError(
+                f"no op with the {what} {text!r} among {counted(count, 'op')} of {where_of(runs)}",
+                closest_hint(text, known, f"`ls` without {option} lists all ops" if known else f"no op has a {what}"),
+            )
+
+
+# --- dump files -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpRow:
+    """A dump file that fits. `size` is None for what is no file that can be read."""
+
+    file: DumpFile
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpListing:
+    """The dump files of one leaf that fit, in the order in which they were written, of how many.
+
+    What is only named like one, a folder or a link to nothing, is a row, and does not count.
+    """
+
+    run: int
+    leaf: DumpLeaf
+    rows: tuple[DumpRow, ...]
+    total: int
+
+
+def list_dumps(
+    folders: Sequence[RunFolder],
+    name: str | None,
+    op_type: str | None,
+    root: str = "",
+    ops: Collection[str] | None = None,
+) -> tuple[DumpListing, ...]:
+    """The dump files of each leaf of each run that fit. DataNotFoundError without any, and for what none fits.
+
+    `root` is the data folder, for the message. `ops` are the flattened names of the only ops that fit, None for all.
+    """
+    leaves = [(folder.number, leaf) for folder in folders if folder.run is not None for leaf in folder.run.leaves]
+    files = [file for _, leaf in leaves for file in leaf.files]
+    if not files:
+        looked_in = ", ".join(posixpath.join(posixpath.dirname(folder.graph_folder), "dump") for folder in folders)
+        raise DataNotFoundError(
+            f"no dump file in {looked_in or posixpath.join(root, 'npu', 'debug_*', 'dump')}",
+            "collect dump data on the NPU (enable_dump) first",
+        )
+    for what, text, known in (
+        ("name", name, [file.name.op_name for file in files]),
+        ("type", op_type, [file.name.op_type for file in files]),
+    ):
+        if text is not None and not any(map(pattern(text), known)):
+            raise DataNotFoundError(
+                f"no dump file of an op with the {what} {text!r} among {counted(len(files), 'file')}",
+                closest_hint(text, list(dict.fromkeys(known)), "`ls dump` lists all dump files"),
+            )
+    name_fits, type_fits = (pattern(text or "") for text in (name, op_type))
+    return tuple(
+        DumpListing(
+            run=number,
+            leaf=leaf,
+            rows=tuple(
+                DumpRow(file=file, size=_size(file.path))
+                for file in sorted(leaf.files, key=lambda file: (file.name.timestamp, file.name.task_id, file.path))
+                if name_fits(file.name.op_name)
+                and type_fits(file.name.op_type)
+                and (ops is None or file.name.op_name in ops or base_name(file.name.op_name) in ops)
+            ),
+            total=sum(file.is_file for file in leaf.files),
+        )
+        for number, leaf in leaves
+    )
+
+
+def _size(path: str) -> int | None:
+    found = stat_of(path)
+    return found.size if found is not None and found.kind is Kind.FILE else None
+
+
+def is_below(cosine: float | None, threshold: float) -> bool | None:
+    """Whether a cosine is below the threshold, as NaN is; None without one."""
+    return None if cosine is None else isnan(cosine) or cosine < threshold

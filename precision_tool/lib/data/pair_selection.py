@@ -1,0 +1,234 @@
+"""Which ops of a comparison are wanted: by their id in the graph (the vendor's range and select) or by name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from precision_tool.lib.data.dump_names import op_number
+from precision_tool.lib.data.graph_catalog import RunGraph
+from precision_tool.lib.data.origins import groups_of
+from precision_tool.lib.data.pair_listing import find_ops
+from precision_tool.lib.errors import DataNotFoundError, UsageError, shown
+from precision_tool.lib.model.comparison import Pair, Status
+from precision_tool.lib.model.graph import Graph, GraphFile, Op
+from precision_tool.lib.model.wording import counted, first_of
+
+#: Of many names or numbers, as many are listed in a message.
+_LISTED = 10
+_RANGE = re.compile(r"(?P<start>[0-9]{0,9}),(?P<end>[0-9]{0,9}|-1),(?P<step>[0-9]{0,9})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpRange:
+    """Every `step`-th id from `start` to `end` (-1: the last one); `end` itself is always in it.
+
+    Ids begin with 0, as `ls` shows them; a start that is not given is 1, as the vendor's tool has it.
+    """
+
+    start: int = 1
+    end: int = -1
+    step: int = 1
+
+    def wanted(self, last: int) -> Callable[[int], bool]:
+        """The test for an id of a graph whose largest id is `last`. UsageError for numbers outside it."""
+        end = last if self.end == -1 else self.end
+        for name, value, least, most in (
+            ("start", self.start, 0, last), ("end", end, self.start, last), ("step", self.step, 1, max(last - 1, 1))
+        ):  # fmt: skip
+            if not least <= value <= most:
+                raise UsageError(
+                    f"--range: {name} {value} is not within {least} to {most}",
+                    f"the ids of this graph's ops are 0 to {last}; give START,END,STEP, an END of -1 is the last one",
+                )
+        return lambda number: number == end or (self.start <= number < end and (number - self.start) % self.step == 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpIds:
+    """The ops with these ids."""
+
+    ids: tuple[int, ...]
+
+    def wanted(self, last: int) -> Callable[[int], bool]:
+        """The test for an id of a graph whose largest id is `last`. UsageError if none of them is in it."""
+        if min(self.ids) > last:
+            asked = first_of([str(number) for number in self.ids], _LISTED)
+            raise UsageError(
+                f"--select: {asked} is beyond the last op, which is {last}",
+                "`ls` lists the ops with their ids",
+            )
+        return lambda number: number in self.ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpNames:
+    """The ops that these names, whole or in part, stand for; of each only the slots given, if any are."""
+
+    names: tuple[str, ...]
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+
+
+Selection = OpRange | OpIds | OpNames
+
+
+def is_by_number(selection: Selection | None) -> bool:
+    """True if the ops are chosen by their ids, which then are told."""
+    return isinstance(selection, (OpRange, OpIds))
+
+
+def parse_range(text: str) -> OpRange:
+    """`START,END,STEP`, each of which may be left empty. UsageError for anything else."""
+    match = _RANGE.fullmatch(text.replace(" ", ""))
+    if match is None:
+        raise UsageError(
+            f"--range: {shown(text)} is not START,END,STEP", "for example --range 1,100,10, or --range 50,-1,1"
+        )
+    given = {name: int(part) for name, part in match.groupdict().items() if part}
+    return OpRange(**given)
+
+
+def parse_ids(text: str) -> OpIds:
+    """Numbers with commas between them. UsageError for anything else."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
+        raise UsageError(f"--select: {shown(text)} is no list of numbers", "for example --select 1,5,7")
+    return OpIds(ids=tuple(sorted({int(part) for part in parts})))
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The pairs that are wanted, and what to say of the choice."""
+
+    pairs: list[Pair]
+    notes: list[str] = field(default_factory=list)
+
+
+def select(pairs: Sequence[Pair], selection: Selection, file: GraphFile | None) -> Selected:
+    """The pairs of the wanted ops. `file` is the graph they were matched by, None if by name alone.
+
+    UsageError and DataNotFoundError say why nothing is left.
+    """
+    if isinstance(selection, OpNames):
+        return _by_name(pairs, selection, file)
+    return _by_id(pairs, selection, file)
+
+
+# --- by id ------------------------------------------------------------------------------------------------------------
+
+
+def _by_id(pairs: Sequence[Pair], selection: OpRange | OpIds, file: GraphFile | None) -> Selected:
+    """Whole groups of fused ops, if the id of one op of the group is wanted (the vendor's rule)."""
+    notes = []
+    if any(pair.op_name.startswith("/") for pair in pairs):
+        return _by_sequence(pairs, selection)
+    if file is not None:
+        ids = {op.name: op.id or 0 for op in file.ops}
+        groups = [{op.id or 0 for op in group.ops} for group in groups_of(file)]
+    else:
+        ids = {pair.op_name: pair.index for pair in pairs}
+        groups = [{index} for index in range(max(ids.values(), default=-1) + 1)]
+        notes.append("without a graph, ops are numbered in the order in which they were dumped, from 0")
+    known = {number for group in groups for number in group}
+    wanted = selection.wanted(max(known, default=0))
+    indices = {index for index, group in enumerate(groups) if any(map(wanted, group))}
+    chosen = _numbered([pair for pair in pairs if pair.index in indices], ids)
+    if not chosen:
+        raise DataNotFoundError("no op has one of the ids asked for", "`ls` lists the ops with their ids")
+    if isinstance(selection, OpIds):
+        absent = [str(number) for number in selection.ids if number not in known]
+        if absent:
+            notes.append(f"no op has the id {first_of(absent, _LISTED)}")
+    notes.append(f"only {len(indices)} of {counted(len(groups), 'group')} of ops were asked for")
+    notes += _nothing_to_compare(chosen)
+    return Selected(chosen, notes)
+
+
+def _by_sequence(pairs: Sequence[Pair], selection: OpRange | OpIds) -> Selected:
+    """The ops of a PyTorch dump, which have numbers of their own, by these."""
+    known = {pair.index for pair in pairs}
+    wanted = selection.wanted(max(known))
+    chosen = [replace(pair, sequence=pair.index) for pair in pairs if wanted(pair.index)]
+    if not chosen:
+        raise DataNotFoundError("no op has one of the numbers asked for", "`ls` lists the ops as /op/number")
+    asked = len({pair.index for pair in chosen})
+    notes = [f"only {asked} of {counted(len(known), 'op')} were asked for", *_nothing_to_compare(chosen)]
+    return Selected(chosen, notes)
+
+
+def _nothing_to_compare(chosen: Sequence[Pair]) -> list[str]:
+    """Why, op by op, if none of the ops that were asked for has a tensor to be compared."""
+    if any(pair.status == Status.COMPARED for pair in chosen):
+        return []
+    reasons = {f"{pair.sequence}: {pair.op_name}": pair.reason for pair in reversed(chosen)}
+    told = [f"{where}: {reason}" for where, reason in reversed(reasons.items())]
+    return [f"nothing of what was asked for can be compared: {first_of(told, _LISTED, '; ')}"]
+
+
+def _numbered(pairs: Sequence[Pair], ids: Mapping[str, int]) -> list[Pair]:
+    return [replace(pair, sequence=ids.get(pair.op_name)) for pair in pairs]
+
+
+# --- by name ----------------------------------------------------------------------------------------------------------
+
+
+def _by_name(pairs: Sequence[Pair], selection: OpNames, file: GraphFile | None) -> Selected:
+    run = RunGraph(number=None, leaf=None, file=file or _as_graph(pairs), reason="")
+    chosen = {op_name for name in selection.names for op_name in _op_names(run, pairs, name)}
+    found: list[Pair] = []
+    for op_name in chosen:
+        of_op = [pair for pair in pairs if pair.op_name == op_name and pair.slot]
+        if not of_op:
+            why = next((pair.reason for pair in pairs if op_name in (pair.op_name, *pair.npu_ops)), "")
+            raise DataNotFoundError(
+                f"{op_name}: no tensor of it to compare: {why or 'the NPU dumped no file of it'}",
+                "`ls dump` lists what was dumped",
+            )
+        found += _slots(op_name, of_op, selection)
+    order = {id(pair): position for position, pair in enumerate(pairs)}
+    return Selected(sorted(found, key=lambda pair: order[id(pair)]))
+
+
+def _op_names(run: RunGraph, pairs: Sequence[Pair], name: str) -> list[str]:
+    """The ops of a name; of a number, as `[17]`, those that the rows have it for."""
+    number = op_number(name)
+    if number is None:
+        return [found.op.name for found in find_ops([_of_type(run, name)], name)]
+    names = [pair.op_name for pair in pairs if pair.index == number]
+    if not names:
+        last = max((pair.index for pair in pairs), default=0)
+        raise DataNotFoundError(f"no op has the number [{number}]", f"numbers go from [0] to [{last}]")
+    return names
+
+
+def _of_type(run: RunGraph, name: str) -> RunGraph:
+    """Of PyTorch dumps the ops of exactly this type, if there are any: `Addmm` is not `AddmmBackward`, as in `pt`."""
+    ops = tuple(op for op in run.file.ops if op.name.startswith("/") and op.type == name.strip("/"))
+    return replace(run, file=replace(run.file, graphs=(Graph(name="", ops=ops),))) if ops else run
+
+
+def _as_graph(pairs: Sequence[Pair]) -> GraphFile:
+    """The ops of two dumps that were matched by name, to be looked up as those of a graph."""
+    types = {pair.op_name: pair.op_type for pair in pairs}
+    ops = tuple(Op(name=name, type=op_type) for name, op_type in types.items())
+    return GraphFile(path="the dump", graphs=(Graph(name="", ops=ops),))
+
+
+def _slots(op_name: str, pairs: Sequence[Pair], selection: OpNames) -> list[Pair]:
+    wanted = [f"input:{index}" for index in selection.inputs] + [f"output:{index}" for index in selection.outputs]
+    if not wanted:
+        return list(pairs)
+    known = [pair.slot for pair in pairs]
+    if op_name.startswith("/"):  # the tensors of PyTorch dumps have names instead of numbers
+        numbers = {
+            f"{kind}:{number}": slot
+            for kind in ("input", "output")
+            for number, slot in enumerate(slot for slot in known if slot.startswith(kind))
+        }
+        wanted = [numbers.get(slot, slot) for slot in wanted]
+    absent = [slot for slot in wanted if slot not in known]
+    if absent:
+        raise DataNotFoundError(f"{op_name} has no {absent[0]}", f"its tensors are {first_of(known, _LISTED)}")
+    return [pair for pair in pairs if pair.slot in wanted]

@@ -1,0 +1,580 @@
+"""Which op and tensor of a PyTorch dump belongs to which of the other device's, by op and order (FORMATS.md §3).
+
+The names of ops and parameters that differ between devices are those of the vendor's comparison; what goes beyond
+them is said where it stands.
+"""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from precision_tool.lib.data.dump_names import is_number, op_number, pattern
+from precision_tool.lib.data.kinds import PYTORCH
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.io import data_types, layouts
+from precision_tool.lib.io.files import exists, real_path
+from precision_tool.lib.io.hdf5 import in_logical_order, read_h5
+from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
+from precision_tool.lib.model.pytorch import ALIKE_TYPES, INPUT, OUTPUT, SCALAR_TYPES, H5Dump, H5Op, H5Value
+from precision_tool.lib.model.tensor import Plan, Tensor
+from precision_tool.lib.model.wording import counted, first_of
+
+#: What the name of one and the same op begins with on different devices. Mkldnn, PyTorch's own convolution on a CPU,
+#: is in no document.
+_DEVICE_PREFIX = re.compile(r"(?:Npu|Cudnn|Thnn|Native|Mkldnn)(?=[A-Z])")
+#: Ops whose names differ in more than that.
+_SAME_OP = {"ConvDepthwise2DBackward": "ConvolutionBackward"}
+#: Parameters that are called otherwise by an op's counterpart.
+_OTHER_NAME = {"self": "input", "input": "self", "eps": "epsilon", "epsilon": "eps"}
+
+#: What stands for the side that has nothing.
+
+
+def family(op_type: str) -> str:
+    """What an op is called whatever the device: `CudnnConvolutionBackward` and `NpuConvolutionBackward` are one."""
+    name = _DEVICE_PREFIX.sub("", op_type, count=1)
+    return _SAME_OP.get(name, name)
+
+
+@dataclass(frozen=True, slots=True)
+class OpMatch:
+    """An op and its counterpart; one of them may be missing."""
+
+    npu: H5Op | None
+    golden: H5Op | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """All ops of two dumps, those of the NPU in the order they ran, then what only the other has."""
+
+    ops: tuple[OpMatch, ...]
+    notes: tuple[str, ...] = ()
+
+    def counterpart(self, op: H5Op) -> H5Op | None:
+        """The benchmark's op that stands for an NPU op."""
+        return next((one.golden for one in self.ops if one.npu is op), None)
+
+
+def match_ops(npu: H5Dump, golden: H5Dump) -> Matched:
+    """Pairs ops: the k-th of a name, or of a family of names, with the k-th.
+
+    A name that ran as often on both sides stands for itself. Of an NPU dump without inputs, which was made by loading
+    the benchmark's dump, the sequence numbers are the benchmark's.
+    """
+    partner: dict[int, H5Op] = {}
+    taken: set[int] = set()
+    notes: list[str] = []
+
+    def pair(left: Sequence[H5Op], right: Sequence[H5Op]) -> None:
+        for one, other in zip(left, right, strict=False):
+            partner[id(one)] = other
+            taken.add(id(other))
+
+    if not npu.has_inputs and golden.has_inputs:
+        by_seq = {(family(op.type), op.seq): op for op in golden.ops}
+        same = [(op, by_seq[key]) for op in npu.ops if (key := (family(op.type), op.seq)) in by_seq]
+        pair([op for op, _ in same], [op for _, op in same])
+        notes.append("the NPU dump has no inputs, so it was made by loading the other: matched by sequence number")
+    names = Counter(op.type for op in npu.ops if id(op) not in partner)
+    others = Counter(op.type for op in golden.ops if id(op) not in taken)
+    for name in names:
+        if names[name] == others[name]:
+            pair(
+                [op for op in npu.ops if op.type == name and id(op) not in partner],
+                [op for op in golden.ops if op.type == name and id(op) not in taken],
+            )
+    left, right = defaultdict(list), defaultdict(list)
+    for op in npu.ops:
+        if id(op) not in partner:
+            left[family(op.type)].append(op)
+    for op in golden.ops:
+        if id(op) not in taken:
+            right[family(op.type)].append(op)
+    for name in left:
+        pair(left[name], right[name])
+    differing = [name for name in left if right[name] and len(left[name]) != len(right[name])]
+    if differing:
+        name = differing[0]
+        told = f"{name} {len(left[name])} times on the NPU, {len(right[name])} times in the benchmark"
+        notes.append(
+            f"{counted(len(differing), 'op')} did not run as often on both sides, so that their order may not tell "
+            f"which belongs to which: {told}"
+        )
+    found = [OpMatch(op, partner.get(id(op))) for op in npu.ops]
+    alone = [OpMatch(None, op) for op in golden.ops if id(op) not in taken]
+    return Matched(ops=(*found, *alone), notes=tuple(notes))
+
+
+def match_dumps(npu: H5Dump, golden: H5Dump) -> tuple[list[Pair], tuple[str, ...]]:
+    """Every tensor of the NPU dump with its benchmark tensor, and what to say of the matching.
+
+    An op without counterpart is one row. `Pair.index` is the sequence number in the NPU dump, of what it does not have
+    the next after the last.
+    """
+    matched = match_ops(npu, golden)
+    end = max((op.seq for op in npu.ops), default=-1) + 1
+    pairs = [pair for one in matched.ops for pair in pairs_of(one, end, compare_inputs=npu.has_inputs)]
+    parameters = sum(not value.is_tensor for op in npu.ops for value in op.values)
+    notes = list(matched.notes)
+    if parameters:
+        notes.append(f"{counted(parameters, 'parameter')} of ops (flags, sizes, scalars) are not compared")
+    return pairs, tuple(notes)
+
+
+def pairs_of(match: OpMatch, end: int, *, compare_inputs: bool = True) -> Iterator[Pair]:
+    """The rows of one op; `end` is the index of what the NPU dump does not have."""
+    npu, golden = match.npu, match.golden
+    if npu is None:
+        assert golden is not None
+        if golden.tensors:
+            yield _alone(golden, end, Status.NO_NPU_DUMP, f"no op of the NPU dump belongs to {golden.name}")
+        return
+    if golden is None:
+        if npu.tensors:
+            yield _alone(npu, npu.seq, Status.NO_BENCHMARK, f"no op of the benchmark belongs to {npu.name}")
+        return
+    left = {(value.direction, value.name): value for value in npu.tensors}
+    right = {(value.direction, value.name): value for value in golden.tensors}
+    matched: dict[tuple[str, str], H5Value] = {}
+    for direction, name in left:
+        other = right.pop((direction, name), None)
+        if other is not None:
+            matched[direction, name] = other
+    for direction, name in left:
+        above, _, last = name.rpartition("/")
+        renamed = "/".join(filter(None, (above, _OTHER_NAME.get(last, last))))
+        if (direction, name) not in matched and npu.type != golden.type and (direction, renamed) in right:
+            matched[direction, name] = right.pop((direction, renamed))
+    for direction in (INPUT, OUTPUT):
+        for value in (value for value in npu.tensors if value.direction == direction):
+            yield _pair(npu, golden, value, matched.get((direction, value.name)))
+        if direction == INPUT and not compare_inputs:
+            continue
+        for value in (value for (of, _), value in right.items() if of == direction):
+            yield _missing(npu, golden, value)
+
+
+def unpaired(op: H5Op, reason: str, *, is_golden: bool = False) -> Iterator[Pair]:
+    """A row for each tensor of an op for which the other side has nothing; `is_golden` for an op of the benchmark."""
+    missing = Status.NO_NPU_DUMP if is_golden else Status.NO_BENCHMARK
+    for value in op.tensors:
+        yield Pair(
+            index=op.seq,
+            op_name=op.name,
+            op_type=op.type,
+            npu_ops=NO_OPS if is_golden else (op.name,),
+            golden_ops=(op.name,) if is_golden else NO_OPS,
+            slot=value.slot,
+            npu=None if is_golden else value.tensor,
+            golden=value.tensor if is_golden else None,
+            golden_tensor=value.path if is_golden else "",
+            shape=None if value.tensor is None else value.tensor.shape,
+            status=missing if value.tensor is not None else Status.UNREADABLE,
+            reason=value.reason or reason,
+        )
+
+
+def _alone(op: H5Op, index: int, status: Status, reason: str) -> Pair:
+    """The row of an op that only one side has."""
+    is_npu = status is Status.NO_BENCHMARK
+    return Pair(
+        index=index,
+        op_name=op.name,
+        op_type=op.type,
+        npu_ops=(op.name,) if is_npu else NO_OPS,
+        golden_ops=NO_OPS if is_npu else (op.name,),
+        golden_tensor="" if is_npu else op.name,
+        status=status,
+        reason=reason,
+    )
+
+
+def _unread_pair(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
+    """What the names alone tell of a pair."""
+    return Pair(
+        index=npu.seq,
+        op_name=npu.name,
+        op_type=npu.type,
+        npu_ops=(npu.name,),
+        golden_ops=(golden.name,),
+        slot=value.slot,
+    )
+
+
+def _missing(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
+    """The row of a tensor that only the benchmark's op has."""
+    return replace(
+        _unread_pair(npu, golden, value),
+        golden=value.tensor,
+        golden_tensor=value.path,
+        status=Status.NO_NPU_DUMP,
+        reason=f"the NPU dump has no tensor for {value.path}",
+    )
+
+
+def _pair(npu: H5Op, golden: H5Op, value: H5Value, other: H5Value | None) -> Pair:
+    pair = replace(
+        _unread_pair(npu, golden, value),
+        npu=value.tensor,
+        golden=None if other is None else other.tensor,
+        golden_tensor="" if other is None else other.path,
+        shape=None if value.tensor is None else value.tensor.shape,
+    )
+    if other is None:
+        return replace(pair, status=Status.NO_BENCHMARK, reason=f"{golden.name} of the benchmark has no {value.slot}")
+    if value.tensor is None or other.tensor is None:
+        return replace(pair, status=Status.UNREADABLE, reason=value.reason or other.reason)
+    notes = [note for note in (value.note, other.note, _types_note(value, other)) if note]
+    aligned = align_h5(value.tensor, other.tensor)
+    if isinstance(aligned, Refused):
+        return replace(pair, status=aligned.status, reason=aligned.reason)
+    if aligned.note:
+        notes.append(aligned.note)
+    return replace(
+        pair,
+        npu=aligned.npu,
+        golden=aligned.golden,
+        npu_plan=aligned.npu_plan,
+        golden_plan=aligned.golden_plan,
+        error_shape=other.tensor.shape,
+        reason="; ".join(notes),
+    )
+
+
+def _types_note(value: H5Value, other: H5Value) -> str:
+    """That the two sides are of types whose values are hardly meant to be equal. The vendor does not compare them."""
+    one, two = (
+        SCALAR_TYPES.get(side.scalar_type, str(side.scalar_type)) if side.scalar_type is not None else ""
+        for side in (value, other)
+    )
+    if not one or not two or one == two or any({one, two} <= alike for alike in ALIKE_TYPES):
+        return ""
+    return f"types differ: NPU {one}, benchmark {two}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aligned:
+    """Two tensors with the plans that bring them to one order."""
+
+    npu: Tensor
+    golden: Tensor
+    npu_plan: Plan
+    golden_plan: Plan
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why two tensors are not compared."""
+
+    status: Status
+    reason: str
+
+
+def align_h5(npu: Tensor, golden: Tensor) -> Aligned | Refused:
+    """How two tensors are read element by element, in C order where their shapes differ."""
+    one, two = (data_types.BY_NAME[tensor.dtype].is_complex for tensor in (npu, golden))
+    shapes = f"NPU {list(npu.shape)}, benchmark {list(golden.shape)}"
+    if one != two:
+        return Refused(Status.LAYOUT, f"one side is complex: NPU {npu.dtype}, benchmark {golden.dtype}")
+    if prod(npu.shape) != prod(golden.shape):
+        return Refused(Status.SIZE_MISMATCH, f"different sizes: {shapes}")
+    if npu.shape == golden.shape:
+        plans = [tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order) for tensor in (npu, golden)]
+        if all(plan.is_flat for plan in plans):
+            plans = [layouts.flat_plan(npu.size)] * 2
+        return Aligned(npu=npu, golden=golden, npu_plan=plans[0], golden_plan=plans[1])
+    flat = [None if tensor.fortran_order else in_logical_order(tensor) for tensor in (npu, golden)]
+    if flat[0] is None or flat[1] is None:
+        return Refused(
+            Status.LAYOUT, f"shapes differ, and chunks, strides or Fortran order leave no common order: {shapes}"
+        )
+    plan = layouts.flat_plan(npu.size)
+    note = ""
+    if [extent for extent in npu.shape if extent != 1] != [extent for extent in golden.shape if extent != 1]:
+        note = f"shapes differ, compared in order of the elements: {shapes}"
+    return Aligned(npu=flat[0], golden=flat[1], npu_plan=plan, golden_plan=plan, note=note)
+
+
+# --- The ops and tensors of PyTorch `.h5` dumps, found by name and listed. Prints nothing ---
+
+
+NPU, BENCHMARK = "NPU", "benchmark"
+#: Of many names as many are listed.
+_LISTED = 10
+#: A name as it is in the file.
+_OWN_NAME = re.compile(r"/?[A-Za-z_]\w*/\d+(/.*)?", re.ASCII | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Side:
+    """A dump of the data folder, and what stands for it on the other side where there is something."""
+
+    dump: H5Dump
+    side: str
+    other: H5Dump | None = None
+    matched: Matched | None = None
+
+    def pairs_of(self, op: H5Op) -> tuple[Pair, ...]:
+        """A row for each tensor of an op, as `vc` has them."""
+        golden = self.counterpart(op)
+        if golden is None:
+            why = (
+                "no dump of another device belongs to its file"
+                if self.other is None
+                else f"no op there belongs to {op.name}"
+            )
+            is_golden = self.side == BENCHMARK or (not self.side and self.dump.device in ("GPU", "CPU"))
+            return tuple(unpaired(op, why, is_golden=is_golden))
+        return tuple(pairs_of(OpMatch(op, golden), op.seq, compare_inputs=self.dump.has_inputs))
+
+    def counterpart(self, op: H5Op) -> H5Op | None:
+        """The benchmark's op that stands for this one."""
+        return None if self.matched is None else self.matched.counterpart(op)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Data:
+    """All dumps of a data folder, the NPU's first, and the files that could not be read."""
+
+    sides: tuple[H5Side, ...]
+    problems: tuple[str, ...] = ()
+
+
+def load_h5_data(npu: Sequence[str], golden: Sequence[str], pairs: Sequence[tuple[str, str]]) -> H5Data:
+    """Reads the dumps of both sides; `pairs` are the files that are compared with each other.
+
+    A file that cannot be read is one of `problems`, unless nothing can be: then its error is raised.
+    """
+    read: dict[str, H5Dump] = {}
+    errors: list[PrecisionToolError] = []
+    for path in dict.fromkeys((*npu, *golden)):
+        try:
+            read[path] = read_h5(path)
+        except PrecisionToolError as error:
+            errors.append(error)
+    if errors and not read:
+        raise errors[0]
+    partner = dict(pairs)
+    sides = []
+    for path in npu:
+        if path in read:
+            other = read.get(partner.get(path, ""))
+            matched = None if other is None else match_ops(read[path], other)
+            sides.append(H5Side(dump=read[path], side=NPU, other=other, matched=matched))
+    sides += [H5Side(dump=read[path], side=BENCHMARK) for path in golden if path in read]
+    return H5Data(sides=tuple(sides), problems=tuple(error.advice for error in errors))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Name:
+    """What a name asks for: a file, if it names one, and what of it, as `/Addmm/4/output`."""
+
+    text: str
+    file: str = ""
+    inside: str = ""
+
+
+def is_own_name(name: str) -> bool:
+    """Whether an op or a data set is named as it is in the file."""
+    return _OWN_NAME.fullmatch(name) is not None
+
+
+def parse_h5_name(text: str) -> H5Name | None:
+    """`FILE.h5`, `FILE.h5:/Addmm/4/output/result` or `/Addmm/4`; None for what can be no name in a `.h5` file."""
+    if PYTORCH.owns(text):
+        return H5Name(text=text, file=text)
+    for position, char in enumerate(text):
+        if char == ":" and PYTORCH.owns(text[:position]):
+            return H5Name(text=text, file=text[:position], inside=text[position + 1 :])
+    return H5Name(text=text, inside=text) if "\0" not in text else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Hit:
+    """An op that was found; `values` are those of it that were asked for, all where none was named."""
+
+    side: H5Side
+    op: H5Op
+    values: tuple[H5Value, ...]
+    #: Whether less than the whole op was asked for.
+    is_part: bool
+
+
+def find_by_name(
+    name: str, files: Sequence[str], load: Callable[[], H5Data | None], *, many: bool = False
+) -> tuple[H5Hit, ...]:
+    """The ops and data sets of a name: in a file that it names, else in the dumps of the data folder.
+
+    `files` are those of the data folder, `load` reads them. Those of the NPU are found, each with its counterpart; of
+    the benchmark only if the NPU has none of the name.
+    """
+    asked = parse_h5_name(name)
+    if asked is not None and asked.file:
+        sides = _sides_of_file(asked.file, files, load)
+        return find_h5(sides, asked.inside, many=many) if asked.inside else _all_of(sides)
+    data = load()
+    if data is None:
+        raise DataNotFoundError(
+            f"{name}: there is no PyTorch dump", "put .h5 files into pt/npu and pt/gpu, or name a file"
+        )
+    npu = [side for side in data.sides if side.other is not None] or list(data.sides)
+    try:
+        return find_h5(npu, name, many=many)
+    except DataNotFoundError:
+        return find_h5(data.sides, name, many=many)
+
+
+def _sides_of_file(path: str, files: Sequence[str], load: Callable[[], H5Data | None]) -> tuple[H5Side, ...]:
+    """The dump of a file, which may be called as one of the data folder, with its counterpart where it has one."""
+    is_known = real_path(path) in map(real_path, files)
+    data = load() if is_known or not exists(path) else None
+    sides = () if data is None else data.sides
+    known = tuple(side for side in sides if _is_path(side.dump.path, path))
+    return known or (H5Side(dump=read_h5(path), side=""),)
+
+
+def _is_path(known: str, asked: str) -> bool:
+    """Whether a path, or merely the name of a file, is that of a known file."""
+    return posixpath.basename(known) == asked or real_path(known) == real_path(asked)
+
+
+def find_h5(sides: Iterable[H5Side], name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
+    """The ops, or data sets, of this name in each dump: `/Addmm/4/output/result`, `Addmm/4`, or a part of one.
+
+    UsageError if a part fits several ops of one dump, unless `many` may be; DataNotFoundError if nothing fits, with
+    the closest names.
+    """
+    sides = tuple(sides)
+    hits = [hit for side in sides for hit in _find_in(side, name)]
+    if not hits:
+        raise _not_found(sides, name)
+    for side in sides:
+        ops = [hit.op.name for hit in hits if hit.side is side]
+        if len(ops) > 1 and not many:
+            more = f" and {len(ops) - _LISTED} more" if len(ops) > _LISTED else ""
+            raise UsageError(
+                f"{name}: {len(ops)} ops fit: {', '.join(ops[:_LISTED])}{more}", "name one of them, as /Addmm/4"
+            )
+    return tuple(hits)
+
+
+def _all_of(sides: Iterable[H5Side]) -> tuple[H5Hit, ...]:
+    """Every op of some dumps."""
+    return tuple(H5Hit(side=side, op=op, values=op.values, is_part=False) for side in sides for op in side.dump.ops)
+
+
+def _exact_ops(side: H5Side, parts: Sequence[str]) -> list[H5Op]:
+    """The op that the parts of a name begin with, as `Addmm`, `4`."""
+    if len(parts) < 2 or not is_number(parts[1]):
+        return []
+    return [op for op in side.dump.ops if op.seq == int(parts[1]) and op.type == parts[0]]
+
+
+def _values_named(op: H5Op, place: Sequence[str]) -> tuple[H5Value, ...]:
+    """The data sets of an op that a path in it leads to.
+
+    `ac` calls them without `input` and `output`, which may be left out where only one of the two has such a path.
+    """
+
+    def at(*place: str) -> tuple[H5Value, ...]:
+        inside = "/".join((op.name, *place))
+        return tuple(one for one in op.values if one.path == inside or one.path.startswith(f"{inside}/"))
+
+    short = [values for direction in (INPUT, OUTPUT) if (values := at(direction, *place))]
+    return at(*place) or (short[0] if len(short) == 1 else ())
+
+
+def _not_found(sides: Sequence[H5Side], name: str) -> DataNotFoundError:
+    """What there is instead: the data sets of the op if the name begins with one, else the closest ops."""
+    parts = [part for part in name.split("/") if part]
+    values = list(dict.fromkeys(one.path for side in sides for op in _exact_ops(side, parts) for one in op.values))
+    known = values or list(dict.fromkeys(op.name for side in sides for op in side.dump.ops))
+    close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
+    dumps = [f"{counted(len(side.dump.ops), 'op')} of {side.dump.path}" for side in sides]
+    return DataNotFoundError(
+        f"{name}: no such op or data set among {first_of(dumps, _LISTED) or 'the ops of no .h5 dump'}",
+        f"closest are {', '.join(close)}" if close else "`ls dump` lists what there is",
+    )
+
+
+def _find_in(side: H5Side, name: str) -> list[H5Hit]:
+    """The exact op, or what is inside it; else every op that a part of a name fits."""
+    parts = [part for part in name.split("/") if part]
+    exact = _exact_ops(side, parts)
+    for op in exact:
+        values = _values_named(op, parts[2:])
+        if values:
+            return [H5Hit(side=side, op=op, values=values, is_part=len(parts) > 2)]
+    if exact:
+        return []
+    if not parts:
+        return []
+    number, fits = op_number(name), pattern(name)
+    by_type = [op for op in side.dump.ops if op.type == name.strip("/")]
+    found = by_type or [op for op in side.dump.ops if (fits(op.name) if number is None else op.seq == number)]
+    return [H5Hit(side=side, op=op, values=op.values, is_part=False) for op in found]
+
+
+# --- lists ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Row:
+    """An op that fits, and of its values those that do."""
+
+    op: H5Op
+    values: tuple[H5Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Listing:
+    """The ops of one dump that fit, in the order they ran."""
+
+    side: H5Side
+    rows: tuple[H5Row, ...]
+
+    @property
+    def values(self) -> int:
+        """How many data sets fit."""
+        return sum(len(row.values) for row in self.rows)
+
+
+def list_h5(
+    sides: Sequence[H5Side], name: str | None, op_type: str | None, *, of_ops: bool = False
+) -> tuple[H5Listing, ...]:
+    """The ops and data sets of each dump that fit both patterns, which may be None. DataNotFoundError if none does.
+
+    With `of_ops` the name is that of an op, not of a data set in it.
+    """
+    fits_name = pattern(name) if name is not None else lambda text: True
+    number = None if name is None else op_number(name)
+    fits_type = pattern(op_type) if op_type is not None else lambda text: True
+    listings = []
+    for side in sides:
+        rows = []
+        for op in side.dump.ops:
+            values = op.values
+            if number is not None:
+                values = values if op.seq == number else ()
+            elif not fits_name(op.name):
+                values = () if of_ops else tuple(one for one in op.values if fits_name(one.path))
+            if values and fits_type(op.type):
+                rows.append(H5Row(op=op, values=values))
+        listings.append(H5Listing(side=side, rows=tuple(rows)))
+    if not any(listing.rows for listing in listings):
+        asked = " ".join(f"{option} {text}" for option, text in (("-n", name), ("-t", op_type)) if text is not None)
+        known = list(dict.fromkeys(op.type for side in sides for op in side.dump.ops))
+        close = difflib.get_close_matches(op_type or name or "", known, n=5, cutoff=0.4)
+        raise DataNotFoundError(
+            f"no {'op' if of_ops else 'data set'} of {counted(len(sides), '.h5 dump')} fits {asked}".rstrip(),
+            f"closest are {', '.join(close)}" if close else f"`{'ls' if of_ops else 'ls dump'}` lists all",
+        )
+    return tuple(listings)

@@ -1,0 +1,437 @@
+"""The settings of one run: read from files, environment and options into one frozen, validated `Settings`.
+
+Read in this order, later ones win: `lib/config/config.py`, `precision_config.py` in the working folder, environment
+variables `PRECISION_TOOL_<NAME>`, options. Files are parsed as literal assignments and never executed.
+This module runs on Python 3.7.
+"""
+
+import ast
+import difflib
+import math
+import os
+import re
+import reprlib
+import sys
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+from precision_tool.lib.data.old_settings import LOG_LEVELS, OLD_NAMES, OldSetting, as_setting, notes_on
+from precision_tool.lib.errors import UsageError, shown_name
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import read_bytes
+from precision_tool.lib.logs import LEVELS
+from precision_tool.lib.messages.language import LANGUAGES
+
+#: The data folder where none is named.
+DEFAULT_DATA = Path("precision_data")
+CONFIG_FILE = Path(__file__).resolve().parent / "config" / "config.py"
+#: Looked for in the working folder.
+USER_CONFIG_NAME = "precision_config.py"
+ENVIRONMENT_PREFIX = "PRECISION_TOOL_"
+
+#: Values of a tensor that can be shown at once: a figure that a typing error easily exceeds, and no screen holds.
+MOST_PRINTED = 10_000
+#: Ops, rows and bytes that can be asked for: more than there will be, and few enough for every use of a count.
+MOST_COUNTED = 10**15
+#: Processes and threads that can be asked for.
+MOST_WORKERS = 1_000
+_MAX_BYTES = 1 << 20  # of a settings file
+#: What the TensorFlow adapter takes.
+PRECISION_MODES = (
+    "force_fp32", "allow_fp32_to_fp16", "force_fp16", "must_keep_origin_dtype", "allow_mix_precision",
+    "cube_fp16in_fp32out", "allow_mix_precision_fp16", "allow_mix_precision_bf16", "allow_fp32_to_bf16",
+)  # fmt: skip
+PRECISION_MODES_V2 = (
+    "fp16", "origin", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16", "cube_hif8", "mixed_hif8",
+)  # fmt: skip
+_MAX_JOINED = 4096  # characters of a path
+_MAX_DUMP_STEP_GROUPS = 100  # GE takes no more
+
+
+def check_dump_step(value: object) -> str:
+    """The steps to dump as GE takes them: `0`, `0|5|10-20`, or `""` for every step. Raises ValueError."""
+    if value is None:
+        return ""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise ValueError("must be text such as '0' or '0|5|10-20'")
+    text = value.replace(" ", "")
+    if not text:
+        return ""
+    groups = text.split("|")
+    if len(groups) > _MAX_DUMP_STEP_GROUPS:
+        raise ValueError(f"must have at most {_MAX_DUMP_STEP_GROUPS} groups between | (these are {len(groups)})")
+    steps = []
+    for group in groups:
+        match = re.match(r"([0-9]{1,18})(?:-([0-9]{1,18}))?\Z", group)
+        if match is None:
+            raise ValueError("must be steps such as '0' or '0|5|10-20', of at most 18 digits each")
+        first, last = match.group(1), match.group(2)
+        if last and int(last) < int(first):
+            raise ValueError(f"must have ranges that rise ({reprlib.repr(group)} does not)")
+        steps.append(first if last and int(last) == int(first) else group)  # GE refuses the range 5-5
+    return "|".join(steps)
+
+
+def _number(low: float, high: float, wording: str) -> Callable[[object], float]:
+    """A check for a number from `low` to `high`; `wording` says that in words."""
+
+    def check(value: object) -> float:
+        if isinstance(value, str):  # from the environment
+            value = _number_from_text(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise ValueError(f"must be {wording}")
+        if not low <= value <= min(high, sys.float_info.max):  # NaN fails too
+            raise ValueError(f"must be {wording}")
+        return float(value)
+
+    return check
+
+
+def _count(low: int, wording: str, high: int = MOST_COUNTED) -> Callable[[object], int]:
+    """A check for a whole number from `low` to `high`."""
+
+    def check(value: object) -> int:
+        if isinstance(value, str):
+            value = _number_from_text(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise ValueError(f"must be {wording}")
+        if value > high:
+            raise ValueError(f"must be {wording}, {high} at most")
+        return value
+
+    return check
+
+
+def _workers(value: object) -> int:
+    """A check for the number of processes."""
+    return _count(0, "a whole number, 0 (one for each core) or more", MOST_WORKERS)(value)
+
+
+def _print_count(value: object) -> int:
+    """A check for the number of values to show."""
+    wording = f"a whole number from 1 to {MOST_PRINTED}"
+    number = _count(1, wording)(value)
+    if number > MOST_PRINTED:
+        raise ValueError(f"must be {wording}")
+    return number
+
+
+def _columns(value: object) -> int:
+    """A check for the width of the output."""
+    wording = "a whole number from 40 to 1000, or 0 (as wide as the terminal)"
+    number = _count(0, wording)(value)
+    if number and not 40 <= number <= 1000:
+        raise ValueError(f"must be {wording}")
+    return number
+
+
+def _choice(*names: str) -> Callable[[object], str]:
+    """A check for one of some words."""
+
+    def check(value: object) -> str:
+        if not isinstance(value, str) or value.lower() not in names:
+            raise ValueError("must be " + " or ".join(repr(name) for name in names))
+        return value.lower()
+
+    return check
+
+
+def _log_level(value: object) -> str:
+    """A check for what the log keeps: our words, or those of Python's logging, as NOTSET."""
+    if isinstance(value, str):
+        value = LOG_LEVELS.get(value.lower(), value)
+    return _choice(*LEVELS)(value)
+
+
+def _switch(value: object) -> str:
+    """A check for 'on' or 'off'."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return _choice("on", "off")(value)
+
+
+def _optional_switch(value: object) -> str:
+    """A check for 'on', 'off' or '' (as the device has it)."""
+    if isinstance(value, bool):
+        return _switch(value)
+    return _optional_choice("on", "off")(value)
+
+
+def _optional_choice(*names: str) -> Callable[[object], str]:
+    """A check for one of some words, or ''."""
+
+    def check(value: object) -> str:
+        return "" if value is None or value == "" else _choice(*names)(value)
+
+    return check
+
+
+def _layers(value: object) -> str:
+    """A check for names of ops between spaces."""
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError("must be names of ops with a space between them, or '' for all")
+    return " ".join(value.split())
+
+
+def _seconds(value: object) -> float:
+    """A check for a time limit."""
+    return _number(0, math.inf, "a number of seconds, 0 (no limit) or more")(value)
+
+
+def _program(value: object) -> str:
+    """A check for a program, or "" for the one in use."""
+    if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
+        raise ValueError("must be a program, or '' for the one that runs this tool")
+    return os.path.expanduser(str(value))
+
+
+def _op_debug_level(value: object) -> int:
+    """A check for how much the compiler of ops keeps."""
+    return _count(0, "a whole number from 0 to 4", 4)(value)
+
+
+def _seed(value: object) -> int:
+    """A check for what numpy and TensorFlow take for a seed."""
+    return _count(0, "a whole number, 0 or more", 2**32 - 1)(value)
+
+
+def _file(value: object) -> str:
+    """A check for the name of a file, or "" for none."""
+    if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
+        raise ValueError("must be a file, or '' for none")
+    return os.path.expanduser(str(value))
+
+
+def _number_from_text(text: str) -> object:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _folder(value: object) -> Path:
+    if not isinstance(value, (str, os.PathLike)) or not str(value).strip():
+        raise ValueError("must be a folder")
+    if "\0" in str(value):
+        raise ValueError("must be a folder, its name holds a zero byte")
+    return Path(urls.path_of(str(value))).expanduser()
+
+
+def _folders(value: object) -> Tuple[Path, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise ValueError("must be folders")
+    return tuple(map(_folder, value))
+
+
+def _optional_folder(value: object) -> Optional[Path]:
+    return None if value is None or value == "" else _folder(value)
+
+
+#: Cosine similarity below which a tensor counts as wrong.
+DEFAULT_THRESHOLD = 0.98
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings, checked; a wrong value raises UsageError. `config.example.py` says what each means."""
+
+    data: Path = field(default=DEFAULT_DATA, metadata={"check": _folder})
+    #: Further data folders of a study: options only.
+    more_data: Tuple[Path, ...] = field(default=(), metadata={"check": _folders, "is_option": True})
+    work: Optional[Path] = field(default=None, metadata={"check": _optional_folder})
+    threshold: float = field(default=DEFAULT_THRESHOLD, metadata={"check": _number(-1, 1, "a number from -1 to 1")})
+    limit: int = field(default=3, metadata={"check": _count(0, "a whole number, 0 (all) or more")})
+    atol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
+    rtol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
+    print_count: int = field(default=20, metadata={"check": _print_count})
+    workers: int = field(default=0, metadata={"check": _workers})
+    width: int = field(default=0, metadata={"check": _columns})
+    #: "" for that of the locale.
+    language: str = field(default="", metadata={"check": _optional_choice(*LANGUAGES)})
+    theme: str = field(default="dark", metadata={"check": _choice("dark", "light", "plain")})
+    log_level: str = field(default="warning", metadata={"check": _log_level})
+    #: Documented: where the setting is not there, every step is dumped.
+    tf_dump_step: str = field(default="", metadata={"check": check_dump_step})
+    dump_mode: str = field(default="all", metadata={"check": _choice("input", "output", "all")})
+    dump_data: str = field(default="tensor", metadata={"check": _choice("tensor", "stats")})
+    dump_layer: str = field(default="", metadata={"check": _layers})
+    op_debug_level: int = field(default=4, metadata={"check": _op_debug_level})
+    dump_seed: int = field(default=0, metadata={"check": _seed})
+    fusion_switch_file: str = field(default="", metadata={"check": _file})
+    quant_dumpable: str = field(default="off", metadata={"check": _switch})
+    precision_mode: str = field(default="", metadata={"check": _optional_choice(*PRECISION_MODES)})
+    precision_mode_v2: str = field(default="", metadata={"check": _optional_choice(*PRECISION_MODES_V2)})
+    op_precision_mode: str = field(default="", metadata={"check": _file})
+    customize_dtypes: str = field(default="", metadata={"check": _file})
+    allow_hf32: str = field(default="", metadata={"check": _optional_switch})
+    deterministic: str = field(default="", metadata={"check": _optional_switch})
+    cmd_root_path: Path = field(default=Path("/usr/local/Ascend"), metadata={"check": _folder})
+    engine: str = field(default="native", metadata={"check": _choice("native", "cann", "auto")})
+    python: str = field(default="", metadata={"check": _program})
+    toolkit_seconds: float = field(default=3600.0, metadata={"check": _seconds})
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = _checked(each.name, getattr(self, each.name), f"setting {each.name.upper()}")
+            object.__setattr__(self, each.name, value)
+
+
+SETTING_NAMES: Tuple[str, ...] = tuple(
+    each.name.upper() for each in fields(Settings) if not each.metadata.get("is_option")
+)
+_CHECKS: Dict[str, Callable[[object], Any]] = {each.name: each.metadata["check"] for each in fields(Settings)}
+
+
+def _checked(name: str, value: object, where: str) -> Any:
+    """`value` as setting `name` keeps it, or a UsageError that starts with `where`."""
+    try:
+        return _CHECKS[name](value)
+    except UsageError as error:  # of a URL, which may hold a password
+        raise UsageError(f"{where}: {error.message}", error.hint) from None
+    except ValueError as error:
+        raise UsageError(
+            f"{where}: {error} but is {_shown(value)}", "config.example.py explains every setting"
+        ) from None
+
+
+def with_settings(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
+    """`settings` (those in force for None) with some values of its fields replaced; None is not given."""
+    settings = load_settings() if settings is None else settings
+    given = {name: _checked(name, value, name) for name, value in options.items() if value is not None}
+    return replace(settings, **given)
+
+
+def _shown(value: object) -> str:
+    """A value as it is quoted: short, and for numbers of more digits than Python writes, how long they are."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:
+        return "a number of {} bits".format(value.bit_length() if isinstance(value, int) else "too many")
+
+
+def read_settings_file(path: Path, notes: Optional[List[str]] = None) -> Dict[str, Any]:
+    """The checked settings of a file by field name. Raises UsageError with file and line,
+    FormatError for what is no small regular file.
+
+    Names that only the old tool had are taken too; what has no effect any more is added to `notes`.
+    """
+    source = read_bytes(str(path), _MAX_BYTES)
+    values: Dict[str, Any] = {}
+    old: List[OldSetting] = []
+    for name, value, line in _assignments(path, source):
+        where = f"{path} line {line}"
+        if name in OLD_NAMES:
+            old.append(OldSetting(name, value, line))
+            setting = as_setting(name, value)
+            if setting is not None:
+                values[setting[0]] = _checked(*setting, f"{where}: {name}")
+            continue
+        if name not in SETTING_NAMES:
+            close = difflib.get_close_matches(name.upper(), SETTING_NAMES, n=1)
+            hint = f"did you mean {close[0]}?" if close else "known are: " + ", ".join(SETTING_NAMES)
+            raise UsageError(f"{where}: unknown setting {shown_name(name)}", hint)
+        values[name.lower()] = _checked(name.lower(), value, f"{where}: {name}")
+    if notes is not None:
+        notes += notes_on(str(path), old)
+    return values
+
+
+def _assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]]:
+    """Name, value and line of every `NAME = value` line of Python source, which is not executed.
+
+    A value is a literal, a name of a line before, or `os.path.join` of such.
+    """
+    try:
+        body = ast.parse(source, str(path)).body
+    except SyntaxError as error:
+        where = f"{path} line {error.lineno}" if error.lineno else str(path)
+        raise UsageError(f"{where}: {error.msg}", "write NAME = VALUE, texts in quotes") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # zero bytes, absurd nesting
+        raise UsageError(f"{path}: cannot be read ({error})", "write NAME = VALUE, one per line") from None
+    found = []
+    known: Dict[str, object] = {}
+    for node in body:
+        if isinstance(node, ast.Import) and [(one.name, one.asname) for one in node.names] == [("os", None)]:
+            continue  # for os.path.join
+        if isinstance(node, ast.Expr) and isinstance(_literal(node.value), str):
+            continue  # a docstring
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
+            raise UsageError(
+                f"{path} line {node.lineno}: only lines NAME = VALUE may stand here",
+                "the file is read, never executed",
+            )
+        try:
+            value = _value(node.value, known)
+        except RecursionError:
+            value = _NO_LITERAL
+        if value is _NO_LITERAL:
+            name = shown_name(node.targets[0].id)
+            raise UsageError(
+                f"{path} line {node.lineno}: the value of {name} must be a plain number or text",
+                "the file is read, never executed: no arithmetic, and no calls but os.path.join of texts and names",
+            )
+        known[node.targets[0].id] = value
+        found.append((node.targets[0].id, value, node.lineno))
+    return found
+
+
+_NO_LITERAL = object()
+
+
+def _value(node: ast.expr, known: Mapping[str, object]) -> object:
+    """The value of a literal, of a name of `known`, or of `os.path.join` of such; else `_NO_LITERAL`."""
+    if isinstance(node, ast.Name):
+        return known.get(node.id, _NO_LITERAL)
+    if not isinstance(node, ast.Call):
+        return _literal(node)
+    called = node.func
+    is_join = (
+        isinstance(called, ast.Attribute) and called.attr == "join"
+        and isinstance(called.value, ast.Attribute) and called.value.attr == "path"
+        and isinstance(called.value.value, ast.Name) and called.value.value.id == "os"
+    )  # fmt: skip
+    if not is_join or node.keywords or not node.args:
+        return _NO_LITERAL
+    parts = [_value(part, known) for part in node.args]
+    texts = [part for part in parts if isinstance(part, str)]
+    joined = os.path.join(*texts) if len(texts) == len(parts) and sum(map(len, texts)) <= _MAX_JOINED else None
+    return _NO_LITERAL if joined is None else joined
+
+
+def _literal(node: ast.expr) -> object:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return _NO_LITERAL
+
+
+def load_settings(
+    options: Optional[Mapping[str, Any]] = None,
+    folder: Optional[Path] = None,
+    environment: Optional[Mapping[str, str]] = None,
+    notes: Optional[List[str]] = None,
+) -> Settings:
+    """The settings in force: files, then `environment` (os.environ), then `options` by field name, None = not given.
+
+    `folder` is the working folder (the current one) whose `precision_config.py` is read where there is one. What the
+    files ask for without effect is added to `notes`.
+    """
+    environment = os.environ if environment is None else environment
+    values: Dict[str, Any] = {}
+    for path in (CONFIG_FILE, Path(folder or ".") / USER_CONFIG_NAME):
+        if path.exists():
+            values.update(read_settings_file(path, notes))
+    for name in SETTING_NAMES:
+        variable = ENVIRONMENT_PREFIX + name
+        if variable in environment:
+            values[name.lower()] = _checked(name.lower(), environment[variable], f"environment variable {variable}")
+    for name, value in (options or {}).items():
+        if value is not None:
+            option = "lang" if name == "language" else name.replace("_", "-")
+            values[name] = _checked(name, value, f"option --{option}")
+    return Settings(**values)

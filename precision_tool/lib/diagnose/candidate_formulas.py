@@ -1,0 +1,487 @@
+"""How the original ops of a fused op hang together, where no graph without fusion tells.
+
+Their names tell what they are, as TensorFlow makes names, or the names of their gradients do. Compilers append an op's
+outside inputs as they take it in, so the order of the fused op's inputs says what feeds them. What that leaves open is
+tried: every stage must give what the benchmark has of it, or what the fused op puts out of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, islice, product
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.origins import originals
+from precision_tool.lib.diagnose.error_shape import norm
+from precision_tool.lib.diagnose.formulas import (
+    ROWS_FIRST,
+    Beside,
+    Formula,
+    Ref,
+    Stage,
+    UnfusedGraph,
+    direct,
+    is_fused,
+    is_turned,
+    run_stage,
+    script_tensor,
+)
+from precision_tool.lib.diagnose.op_values import Fed, Rows, RunValues, spread
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.ops import op_table as table
+from precision_tool.lib.ops.base import Input, NotComputedError, Output
+
+#: Stages that are computed at most to find one chain.
+_MOST_TRIED = 600
+#: Ways to feed one stage that are looked at.
+_MOST_WAYS = 4096
+#: How near a stage must come to the benchmark's tensor, which was computed in float32 and another order.
+_NEAR = 2e-4
+#: How near to what was put out in a type of fewer digits.
+_NEAR_STORED = {"float16": 2.0**-9, "bfloat16": 2.0**-6}
+
+#: The names that TensorFlow gives to Python's operators, and types that GE has under another name.
+_SPELLED = {
+    "add": "Add", "addv2": "Add", "mul": "Mul", "sub": "Sub", "truediv": "RealDiv", "div": "RealDiv", "neg": "Neg",
+    "pow": "Pow", "mean": "ReduceMeanD", "sum": "ReduceSumD", "max": "ReduceMaxD", "min": "ReduceMinD",
+    "sqdiff": "SquaredDifference", "squareddifference": "SquaredDifference", "softmax": "SoftmaxV2", "sqrt": "Sqrt",
+    "rsqrt": "Rsqrt", "square": "Square", "matmul": "MatMulV2",
+}  # fmt: skip
+#: How many inputs ops of a chain take; those of other types take two.
+_TAKES = {
+    **dict.fromkeys(
+        ("Relu", "Relu6", "Sigmoid", "Tanh", "Elu", "Selu", "LeakyRelu", "Softplus", "Softsign", "Sqrt", "Rsqrt", "Exp",
+         "Log", "Log1p", "Square", "Neg", "Abs", "Reciprocal", "Inv", "Sign", "Cast", "Identity", "SoftmaxV2", "Gelu",
+         "ReduceMeanD", "ReduceSumD", "ReduceMaxD", "ReduceMinD", "Swish", "Floor", "Erf", "L2Loss", "Softmax"),
+        (1,),
+    ),
+    **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "BatchNorm"), (3, 5)),
+    **dict.fromkeys(("Select", "FusedMulAdd", "SelectV2"), (3,)),
+}  # fmt: skip
+#: Ops that take any number of inputs, from two on.
+_VARIADIC = frozenset({"AddN", "ConcatV2", "ConcatV2D"})
+#: What is tried for an op whose name does not tell what it is.
+_TRIED = (
+    "Relu", "Relu6", "Tanh", "Sigmoid", "Elu", "Square", "Sqrt", "Rsqrt", "Neg", "Exp", "Softplus", "LeakyRelu",
+    "Reciprocal", "Add", "Mul", "Sub", "SquaredDifference", "RealDiv", "Maximum", "Minimum",
+)  # fmt: skip
+_MATRIX_UNIT = frozenset({
+    "Conv2D", "MatMul", "MatMulV2", "BatchMatMul", "BatchMatMulV2", "DepthwiseConv2D", "Conv3D", "Conv2DBackpropInput",
+    "Conv2DBackpropFilter", "Conv2DBackpropInputD", "Conv2DBackpropFilterD",
+})  # fmt: skip
+
+
+def kind_in(name: str) -> str | None:
+    """The type that the name of an op of the script ends with: `conv1/Relu_1` is a Relu."""
+    word = re.sub(r"_\d+$", "", re.split(r"[/.]", name)[-1])
+    known = _SPELLED.get(word.lower())
+    if known is not None:
+        return known
+    if table.find(word) is not None:
+        return word
+    return next((one for one in table.all_types() if one.lower() == word.lower()), None)
+
+
+class Kinds:
+    """The types of the script's ops as names tell them: their own, or those of the ops of their gradients."""
+
+    def __init__(self, file: GraphFile) -> None:
+        self._by_gradient: dict[str, str] = {}
+        for op in file.ops:
+            for name in originals(op):
+                match = re.match(r"(?:.*/)?gradients(?:_\d+)?/(.+)_grad/([A-Za-z0-9]+)Grad(?:_\d+)?$", name)
+                if match and table.find(match[2]) is not None:
+                    self._by_gradient[match[1]] = match[2]
+
+    def of(self, name: str) -> str | None:
+        return self._by_gradient.get(name) or kind_in(name)
+
+    def stages(self, op: Op) -> list[tuple[str, ...]]:
+        """The types that each original op may be of; several where its name does not tell."""
+        names = originals(op)
+        found = [self.of(name) for name in names]
+        if op.type in _MATRIX_UNIT and op.type not in found:
+            # The op's own type stands for the original that spells it otherwise, or does not tell it at all.
+            alike = [at for at, one in enumerate(found) if one in _MATRIX_UNIT and one is not None]
+            unknown = [at for at, one in enumerate(found) if one is None]
+            for at in (alike or unknown)[:1]:
+                found[at] = op.type
+        stages: list[tuple[str, ...]] = [(one,) if one is not None else _TRIED for one in found]
+        if found and found[0] is None and op.type not in found and table.find(op.type) is not None:
+            stages[0] = (op.type, *(one for one in _TRIED if one != op.type))  # many are named after their first op
+        return stages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a chain is held against: tensors of the script by flattened name and output.
+
+    `inputs` are the op's by slot, as the benchmark has them (None where it does not have all).
+    """
+
+    inputs: Mapping[int, Input]
+    golden_inputs: Mapping[int, Input] | None
+    golden: Callable[[str, int], npt.NDArray[np.float64] | None]
+    put_out: Mapping[tuple[str, int], Input]
+
+
+def rows_of_chain(
+    op: Op, kinds: Kinds, inputs: Mapping[int, Input], got: Mapping[int, Input]
+) -> tuple[int, frozenset[int]] | None:
+    """The rows that every stage may treat one by one, and the inputs that have them, however the stages hang together.
+
+    None where there are none. What is found on some rows has to be held against all.
+    """
+    first, *others = kinds.stages(op)
+    shapes = {one.array.shape for one in got.values()}
+    if len(shapes) != 1 or not inputs or is_turned(op.attrs):
+        return None
+    (shape,) = shapes
+    by_element = all(map(table.is_by_element, first))
+    if not shape or not (by_element or ROWS_FIRST.issuperset(first)):
+        return None
+    if any(one != "BiasAdd" and not table.is_by_element(one) for types in others for one in types):
+        return None
+    slots = sorted(inputs)
+    alone = [] if by_element else slots[1:2]
+    cut = frozenset(
+        slot for slot in slots
+        if slot not in alone and inputs[slot].array.ndim == len(shape) and inputs[slot].array.shape[0] == shape[0]
+    )  # fmt: skip
+    return (shape[0], cut) if slots[0] in cut else None
+
+
+class ChainSearch:
+    """Finds the chain of one fused op. `puts_out` names the tensors of the script that its outputs are."""
+
+    def __init__(self, op: Op, kinds: Kinds, known: Known, puts_out: Mapping[int, tuple[str, int]]) -> None:
+        self._op = op
+        self._names = originals(op)
+        self._flat = [flatten(name) for name in self._names]
+        self._types = kinds.stages(op)
+        self._known = known
+        self._slots = sorted(known.inputs)
+        self._puts_out = puts_out
+        self._shown = {self._flat.index(key[0]) for key in puts_out.values() if key[0] in self._flat}
+        self._left = _MOST_TRIED
+
+    def formulas(self) -> Iterator[Formula]:
+        """Chains that fit, the surest first: the benchmark's; then those that fit what was put out; then the plain."""
+        if self._known.golden_inputs is not None:
+            found = next(self._extend([], [], self._known.golden_inputs, self._is_golden), None)
+            if found is not None:
+                is_told = self._is_told()
+                yield self._formula(found, certain=is_told)
+                if is_told:
+                    return
+        self._left = _MOST_TRIED
+        fitting = next(self._extend([], [], self._known.inputs, self._is_put_out), None)
+        if fitting is not None:
+            yield self._formula(fitting, certain=False)
+        refuted = fitting is None and self._left > 0  # every way was tried
+        self._left = _MOST_TRIED
+        if all(len(one) == 1 for one in self._types):
+            plain = _unlike([one for one in self._some(16) if _is_line(one)])
+            for stages in plain:
+                yield replace(self._formula(stages, certain=len(plain) == 1), is_refuted=refuted)
+
+    def _some(self, count: int) -> Iterator[list[Stage]]:
+        for number, stages in enumerate(self._extend([], [], self._known.inputs, lambda stage, made: True)):
+            if number >= count:
+                return
+            yield stages
+
+    def _formula(self, stages: Sequence[Stage], *, certain: bool) -> Formula:
+        outputs = {
+            slot: Ref(key[1], self._flat.index(key[0])) for slot, key in self._puts_out.items() if key[0] in self._flat
+        }
+        if not outputs and len(self._op.output_descs) <= 1:
+            outputs = {0: Ref(0, len(stages) - 1)}
+        return Formula(stages=tuple(stages), outputs=outputs, is_certain=certain)
+
+    def _extend(
+        self,
+        stages: list[Stage],
+        made: list[Sequence[Output | None]],
+        inputs: Mapping[int, Input],
+        fits: Callable[[int, Sequence[Output | None]], bool],
+    ) -> Iterator[list[Stage]]:
+        """Every way to go on from some stages, whose results are `made`."""
+        number = len(stages)
+        taken = sum(ref.stage is None for stage in stages for ref in stage.args if ref is not None)
+        used = {ref.stage for stage in stages for ref in stage.args if ref is not None}
+        unused = {at for at in range(number) if at not in used}
+        if number == len(self._names):
+            if taken == len(self._slots) and unused <= self._shown | {number - 1}:
+                yield stages
+            return
+        for op_type in self._types[number]:
+            for arity in self._arities(op_type, number):
+                for args in self._args(number, op_type, arity, taken, unused):
+                    if self._left <= 0:
+                        return
+                    self._left -= 1
+                    stage = Stage(name=self._names[number], op_type=op_type, args=args, attrs=self._op.attrs)
+                    try:
+                        result = run_stage(stage, tuple(_value(ref, inputs, made) for ref in args), only_values=True)
+                    except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
+                        continue
+                    if fits(number, result):
+                        yield from self._extend([*stages, stage], [*made, result], inputs, fits)
+
+    def _arities(self, op_type: str, number: int) -> Sequence[int]:
+        """How many inputs a stage may have."""
+        if op_type in _VARIADIC:
+            return range(2, len(self._slots) + number + 1)
+        return _TAKES.get(op_type, (2,))
+
+    def _args(self, number: int, op_type: str, arity: int, taken: int, unused: set[int]) -> Iterator[tuple[Ref, ...]]:
+        """What a stage may be fed; results that nothing uses yet come first, and the op's inputs in their order."""
+        results = [Ref(0, one) for one in sorted(range(number), key=lambda stage: (stage not in unused, -stage))]
+        ways = _sums(results, arity) if op_type == "AddN" else product([*results, None], repeat=arity)
+        for way, chosen in enumerate(ways):
+            if way >= _MOST_WAYS:
+                self._left = 0
+                return
+            args: list[Ref] = []
+            now = taken
+            for one in chosen:
+                if one is None:
+                    if now >= len(self._slots):
+                        break
+                    args.append(Ref(self._slots[now]))
+                    now += 1
+                else:
+                    args.append(one)
+            if len(args) == arity and len(self._slots) - now <= 4 * (len(self._names) - number - 1):
+                yield tuple(args)
+
+    def _is_told(self) -> bool:
+        """Whether the benchmark has a tensor of each op whose name does not tell what it is, which then only fits."""
+        ambiguous = (name for name, types in zip(self._names, self._types, strict=True) if len(types) > 1)
+        return all(self._known.golden(name, 0) is not None for name in ambiguous)
+
+    def _is_golden(self, number: int, made: Sequence[Output | None]) -> bool:
+        """Whether a stage gives what the benchmark has of it; True where it has nothing."""
+        for index, output in enumerate(made):
+            golden = self._known.golden(self._names[number], index) if output is not None else None
+            if golden is None or output is None:
+                continue
+            return _near(np.asarray(output.array, np.float64), golden, _NEAR)
+        return True
+
+    def _is_put_out(self, number: int, made: Sequence[Output | None]) -> bool:
+        """Whether a stage gives what the op puts out of it; True where it puts out nothing of it."""
+        for index, output in enumerate(made):
+            have = self._known.put_out.get((self._flat[number], index))
+            if have is not None and output is not None:
+                near = _NEAR_STORED.get(have.dtype, _NEAR)
+                if not _near(np.asarray(have.array, np.float64), np.asarray(output.array, np.float64), near):
+                    return False
+        return True
+
+
+def _sums(results: Sequence[Ref], arity: int) -> Iterator[tuple[Ref | None, ...]]:
+    """What a sum may be fed: each result once, in any order; None is an input of the op."""
+    for count in range(min(len(results), arity), -1, -1):
+        for some in combinations(results, count):
+            yield (*some, *[None] * (arity - count))
+
+
+def rebound(op: Op, shape: Sequence[object], puts_out: Mapping[int, tuple[str, int]]) -> Formula | None:
+    """The chain of an op that is fused as another is whose formula has this `shape`."""
+    names = originals(op)
+    if len(names) != len(shape):
+        return None
+    stages = []
+    for name, one in zip(names, shape, strict=True):
+        assert isinstance(one, tuple)
+        stages.append(Stage(name=name, op_type=one[0], args=one[1], attrs=op.attrs))
+    flat = [flatten(name) for name in names]
+    outputs = {slot: Ref(key[1], flat.index(key[0])) for slot, key in puts_out.items() if key[0] in flat}
+    if not outputs and len(op.output_descs) <= 1:
+        outputs = {0: Ref(0, len(stages) - 1)}
+    return Formula(stages=tuple(stages), outputs=outputs, is_certain=False)
+
+
+def _is_line(stages: Sequence[Stage]) -> bool:
+    """Whether every stage works on the result of the one before it."""
+    return all(
+        any(ref is not None and ref.stage == number for ref in stage.args) for number, stage in enumerate(stages[1:])
+    )
+
+
+#: Inputs whose order does not matter.
+_COMMUTING = frozenset({"Add", "AddV2", "AddN", "Mul", "Maximum", "Minimum", "SquaredDifference"})
+#: The names that prototypes give to what flows backwards.
+_GRADIENTS = ("dy", "grad", "gradients", "backprops", "dx")
+
+
+def _unlike(chains: Sequence[list[Stage]]) -> list[list[Stage]]:
+    """The chains without those that are another with commuted inputs, or that feed a gradient in a wrong place."""
+    found: dict[object, list[Stage]] = {}
+    for stages in chains:
+        shape = tuple(
+            (one.op_type, tuple(sorted(one.args, key=repr)) if one.op_type in _COMMUTING else one.args)
+            for one in stages
+        )
+        found.setdefault(shape, stages)
+    backwards = [stages for stages in found.values() if all(map(_flows_backwards, stages))]
+    return backwards or list(found.values())
+
+
+def _flows_backwards(stage: Stage) -> bool:
+    """Whether the op of a gradient is fed the result before it as the gradient, and not as what it is taken at."""
+    spec = table.find(stage.op_type)
+    if spec is None or not stage.op_type.endswith("Grad") or not set(spec.inputs) & set(_GRADIENTS):
+        return True
+    fed = [number for number, ref in enumerate(stage.args) if ref is not None and ref.stage is not None]
+    return not fed or any(number < len(spec.inputs) and spec.inputs[number] in _GRADIENTS for number in fed)
+
+
+def _value(ref: Ref | None, inputs: Mapping[int, Input], made: Sequence[Sequence[Output | None]]) -> Input | None:
+    if ref is None:
+        return None
+    if ref.stage is None:
+        return inputs[ref.slot]
+    outputs = made[ref.stage]
+    output = outputs[ref.slot] if ref.slot < len(outputs) else None
+    if output is None:
+        raise NotComputedError("output_without_formula", slot=ref.slot)
+    return Input(array=output.array, dtype="float32", layout="ND")
+
+
+def _near(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], limit: float) -> bool:
+    if x.size != y.size:
+        return False
+    x, y = x.reshape(-1), y.reshape(-1)
+    both = np.isfinite(x) & np.isfinite(y)
+    if not both.any():
+        return bool((np.isnan(x) == np.isnan(y)).all())
+    if np.count_nonzero(both) < x.size and not (np.isfinite(x) == np.isfinite(y)).all():
+        return False
+    return norm(x[both] - y[both]) <= limit * norm(y[both])
+
+
+# --- What an op may compute: its own formula, or the ways in which the parts of a fused one may hang together ---
+
+
+#: Elements of a large op's output that are looked at to find out how its parts hang together, and the fewest rows.
+_SEARCHED_ELEMENTS, _FEWEST_ROWS = 1 << 16, 2
+#: In how many pieces these rows lie at most: each of the benchmark's is a read of its own.
+_PIECES = 32
+
+
+class Ways:
+    """The formulas of a run's ops. `unfused` is a graph that has the original ops of its fused ones."""
+
+    def __init__(self, values: RunValues, beside: Beside, unfused: GraphFile | None = None) -> None:
+        self.values, self.beside, self.unfused = values, beside, unfused
+        self._unfused = UnfusedGraph(unfused) if unfused is not None else None
+        self._kinds = Kinds(values.file)
+        #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
+        self.fitting: dict[object, tuple[object, ...]] = {}
+
+    def key(self, op: Op) -> object:
+        """What ops that are fused alike share."""
+        return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
+
+    def known(self, op: Op, fed: Fed) -> Iterator[Formula]:
+        """What the op may compute as far as that need not be found out; no number that it is fed is looked at."""
+        return self.formulas(op, fed, {}, known_only=True)
+
+    def formulas(self, op: Op, fed: Fed, got: Mapping[int, Input], *, known_only: bool = False) -> Iterator[Formula]:
+        """What the op may compute, best first; with `known_only` nothing that has to be found out first."""
+        slots = self.values.input_slots(op)
+        graph_slots = {slot.graph_index: slot.index for slot in slots}
+        if not is_fused(op):
+            yield direct(op, graph_slots)
+            return
+        # Whether the op's own type is known to be a part of what it does: then it is not all of it.
+        is_known = False
+        puts_out = {}
+        for number in range(max(len(op.output_descs), 1)):
+            key = script_tensor(self.values.origins, op, number)
+            if key is not None:
+                puts_out[number] = key
+        if self._unfused is not None:
+            keys: dict[tuple[str, int], int] = {}
+            parameters: set[int] = set()
+            for slot in slots:
+                root = self.values.fed_by.get((id(op), slot.graph_index))
+                if root is not None and self.values.parameter_of(root) is not None:
+                    parameters.add(slot.index)
+                key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
+                if key is not None:
+                    keys.setdefault(key, slot.index)
+            formula = self._unfused.formula(op, keys, puts_out)
+            if formula is None:  # parameters may have been folded into others: then those that it is fed are not they
+                own = {key: slot for key, slot in keys.items() if slot not in parameters}
+                formula = self._unfused.formula(op, own, puts_out, self.beside.lend)
+            if formula is not None:
+                is_known = op.type in formula.how
+                yield formula
+        alike = self.fitting.get(self.key(op))
+        if alike is not None and not fed.missing and {slot.index for slot in slots} == set(fed.inputs):
+            again = rebound(op, alike, puts_out)
+            if again is not None:
+                yield again
+        if known_only:
+            if alike is None and not is_known and not fed.missing and got:
+                yield from self._on_some_rows(op, fed.inputs, got, puts_out)
+            return
+        if not fed.missing:
+            few = next(self._on_some_rows(op, fed.inputs, got, puts_out), None) if alike is not None else None
+            if few is not None and few.shape == alike:
+                # What other ops showed, and some rows say again, all rows need not be asked about.
+                yield few
+                return
+            known = self._known(op, fed.inputs, got, puts_out)
+            for formula in ChainSearch(op, self._kinds, known, puts_out).formulas():
+                is_known = is_known or (formula.is_certain and op.type in formula.how)
+                yield formula
+        if not is_known and table.find(op.type) is not None:
+            yield replace(direct(op, graph_slots), is_certain=False)
+
+    def _known(
+        self,
+        op: Op,
+        inputs: Mapping[int, Input],
+        got: Mapping[int, Input],
+        puts_out: Mapping[int, tuple[str, int]],
+        rows: Rows | None = None,
+        cut: frozenset[int] = frozenset(),
+    ) -> Known:
+        """What a chain is held against; with `rows` only these of the benchmark's, as `inputs` (`cut`) and `got`."""
+        return Known(
+            inputs=inputs,
+            golden_inputs=self.beside.inputs(op, inputs, rows, cut),
+            golden=partial(self.beside.golden, rows=rows),
+            put_out={key: got[slot] for slot, key in puts_out.items() if slot in got},
+        )
+
+    def _on_some_rows(
+        self, op: Op, inputs: Mapping[int, Input], got: Mapping[int, Input], puts_out: Mapping[int, tuple[str, int]]
+    ) -> Iterator[Formula]:
+        """The chain that fits some rows of a large op best; whether it fits all of them shows when it is judged by it.
+
+        Trying the ways in which ops may hang together takes many times what one of them takes.
+        """
+        found = rows_of_chain(op, self._kinds, inputs, got)
+        size = sum(one.array.size for one in got.values())
+        if found is None or size < _SEARCHED_ELEMENTS:
+            return
+        count, cut = found
+        rows = spread(count, max(_FEWEST_ROWS, count * _SEARCHED_ELEMENTS // size), _PIECES)
+        if rows.chosen * 2 > count:
+            return
+        few = {slot: one.in_doubles() for slot, one in rows.cut(inputs, cut).items()}
+        some = {slot: one.in_doubles() for slot, one in rows.cut(got, frozenset(got)).items()}
+        search = ChainSearch(op, self._kinds, self._known(op, few, some, puts_out, rows, cut), puts_out)
+        yield from islice(search.formulas(), 1)

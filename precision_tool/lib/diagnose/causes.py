@@ -1,0 +1,584 @@
+"""Whether an op that adds a bias is off as by another bias, which its kernel does not make of the one that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod, sqrt
+
+import numpy as np
+
+from precision_tool.lib.data.dumped_ops import NoBenchmark
+from precision_tool.lib.diagnose.divergence import Flow, distance, find_sources, is_random, loss_scale
+from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistake
+from precision_tool.lib.diagnose.judge import is_off_all_over
+from precision_tool.lib.diagnose.op_values import NoValueError, Root, RunValues
+from precision_tool.lib.diagnose.overwritten_memory import Departure, Overwritten, stomps
+from precision_tool.lib.diagnose.verdict_model import (
+    Cause,
+    Fact,
+    Flag,
+    Gap,
+    OpJudgement,
+    Proof,
+    SlotJudgement,
+    State,
+    Suspect,
+    number_of,
+)
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.io import data_types
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.ops.base import Input
+
+#: Ops that add a bias to each channel.
+_ADDING = ("BiasAdd", "Add", "AddV2")
+#: Fewer channels, or elements in each, prove nothing.
+_FEW_CHANNELS, _FEW_ELEMENTS = 4, 4
+#: How far what was added may be from one number a channel, in units of the last place of what was added up.
+_UNITS = 4.0
+#: How near it must be to what a kernel would make of the benchmark's bias to be put down to the kernel.
+_NEAR = 0.02
+
+
+def is_another_bias(values: RunValues, op: Op, bias: Root) -> bool:
+    """Whether what an op added is one number in each channel, and neither a multiple nor another order of its bias.
+
+    `bias` is the variable, whose numbers are the benchmark's. False where that is not known.
+    """
+    if op.type not in _ADDING:
+        return False
+    known = values.load_benchmark(bias)
+    fed = _other_input(values, op, bias)
+    output = values.found(values.output_slot(Root(op, 0)))
+    if known is None or fed is None or not isinstance(output, Tensor) or {fed.dtype, output.dtype} - UNIT.keys():
+        return False
+    try:
+        got = values.load(output, op.output_descs[0] if op.output_descs else None)
+    except (NoValueError, PrecisionToolError):
+        return False
+    x, y = np.asarray(fed.array, np.float64), np.asarray(got.array, np.float64)
+    true = np.asarray(known.input.array, np.float64).reshape(-1)
+    if x.shape != y.shape or true.size < _FEW_CHANNELS:
+        return False
+    unit = max(UNIT[fed.dtype], UNIT[got.dtype])
+    for axis in (axis for axis, size in enumerate(x.shape) if size == true.size):
+        added = _one_a_channel(x, y, axis, unit)
+        if added is not None:
+            return not _is_made_of(true, added)
+    return False
+
+
+def _other_input(values: RunValues, op: Op, bias: Root) -> Input | None:
+    """What the bias is added to."""
+    for slot in values.input_slots(op):
+        root = values.fed_by.get((id(op), slot.graph_index))
+        if root is None or values.parameter_of(root) is bias.op:
+            continue
+        own = values.found(slot)
+        try:
+            if isinstance(own, Tensor):
+                return values.load(own, slot.desc)
+            loaded = values.load_root(root)
+        except (NoValueError, PrecisionToolError):
+            return None
+        return loaded.input if loaded is not None else None
+    return None
+
+
+def _one_a_channel(x: Doubles, y: Doubles, axis: int, unit: float) -> Doubles | None:
+    """What was added to each channel; None if it is not the same for all its elements."""
+    with np.errstate(all="ignore"):
+        added = np.moveaxis(y - x, axis, -1).reshape(-1, x.shape[axis])
+        slack = _UNITS * unit * np.moveaxis(np.abs(x) + np.abs(y), axis, -1).reshape(added.shape)
+        middle = np.median(added, axis=0)
+        is_one = bool((np.abs(added - middle) <= slack).all())
+    return middle if is_one and len(added) >= _FEW_ELEMENTS else None
+
+
+def _is_made_of(true: Doubles, added: Doubles) -> bool:
+    """Whether a kernel with a fault may have added this for the bias: a multiple of it, or it in another order."""
+    size = float(np.linalg.norm(added))
+    square = float(true @ true)
+    multiple = true * (float(added @ true) / square) if square else np.zeros_like(true)
+    others = (multiple, np.sort(true) - np.sort(added) + added)
+    return any(float(np.linalg.norm(added - other)) <= _NEAR * size for other in others)
+
+
+# --- Numbers that a type cannot hold: overflows, and what a cast to integers loses ---
+
+
+#: Readers of a cast that are looked at.
+_MOST_READERS = 16
+
+
+class OutOfRange:
+    """Finds the ops of one run whose results their types cannot hold; `flagged` is what status files say by op."""
+
+    def __init__(
+        self, values: RunValues, flow: Flow, judged: Sequence[OpJudgement], flagged: Mapping[str, Flag]
+    ) -> None:
+        self._values, self._flow = values, flow
+        self._judged, self._flagged = judged, flagged
+
+    def overflows(self, faulty: Iterable[Op]) -> Iterator[Suspect]:
+        """Ops whose true result their type cannot hold; not those fed by another such op."""
+        over = [one for one in self._judged if one.overflow is not None]
+        spoiled = self._flow.behind(one.op for one in over)
+        after_faults = self._flow.behind(faulty)
+        for one in over:
+            slot = one.overflow
+            assert slot is not None
+            if id(one.op) in spoiled or not one.finite_inputs:
+                continue
+            golden = distance(self._values, Root(one.op, slot.slot))
+            beyond_too = golden is not None and golden.largest > LIMIT.get(slot.dtype, np.inf)
+            if id(one.op) in after_faults and not beyond_too:
+                continue
+            is_cast = one.op.type == "Cast"
+            flag = self._flagged.get(one.name)
+            facts = [
+                Fact(name="largest", value=number_of(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
+                Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
+                Fact(name="at_limit", value=slot.at_limit),
+                Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
+                Fact(name="script_ops", value=self._script_ops(one.op)), *(flag.facts if flag is not None else ()),
+            ]  # fmt: skip
+            sure = 0.98 if flag is not None and not flag.is_doubtful else 0.95 if beyond_too else 0.9
+            yield Suspect(
+                culprit=one.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
+                confidence=sure, number=one.number, op_type=one.op.type, facts=tuple(facts),
+                judgement=one, pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+            )  # fmt: skip
+
+    def told_by_status(self, found: Sequence[Suspect]) -> Iterator[Suspect]:
+        """Ops of which only a status file tells, as they cannot be recomputed; not those that another fault feeds."""
+        named = {one.culprit for one in found} | {name for one in found for name in one.also}
+        spoiled = self._flow.behind(op for op in self._values.ops if op.name in named)
+        for one in sorted(self._judged, key=lambda one: one.number):
+            flag = self._flagged.get(one.name)
+            if flag is None or flag.is_doubtful or one.state is not State.NOT_RECOMPUTED:
+                continue
+            if one.name in named or id(one.op) in spoiled:
+                continue
+            spoiled |= self._flow.behind([one.op])
+            facts = (*flag.facts, Fact(name="not_recomputed", value=one.reason),
+                     Fact(name="script_ops", value=self._script_ops(one.op)))  # fmt: skip
+            yield Suspect(
+                culprit=one.name, cause=Cause.CAST if one.op.type == "Cast" else Cause.OVERFLOW,
+                proof=Proof.STATUS, confidence=0.8, number=one.number,
+                op_type=one.op.type, facts=facts, judgement=one,
+                pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+            )  # fmt: skip
+
+    def lost_in_integers(self) -> Iterator[Suspect]:
+        """Casts that the compiler put in, through an integer type, of numbers that are no integers."""
+        for one in self._judged:
+            op = one.op
+            if op.type != "Cast" or op.original_names or one.state is State.WRONG:
+                continue
+            if not op.input_descs or not op.output_descs:
+                continue
+            source, target = op.input_descs[0].dtype, op.output_descs[0].dtype
+            if source not in UNIT or target in UNIT or not target.startswith(("int", "uint")):
+                continue
+            lost = self._lost(op)
+            if lost is None:
+                continue
+            back = [
+                slot.op.name
+                for slot in self._values.readers.get((id(op), 0), ())
+                if slot.op.type == "Cast" and slot.op.output_descs and slot.op.output_descs[0].dtype in UNIT
+            ]
+            facts = [
+                Fact(name="from", value=source), Fact(name="to", value=target),
+                Fact(name="lost", value=number_of(lost)), Fact(name="script_ops", value=self._script_ops(op)),
+            ]  # fmt: skip
+            yield Suspect(
+                culprit=op.name, cause=Cause.CAST, proof=Proof.RECOMPUTED, confidence=0.95 if back else 0.85,
+                number=one.number, op_type=op.type, also=tuple(back), facts=tuple(facts), judgement=one,
+            )  # fmt: skip
+
+    def _script_ops(self, op: Op) -> list[str]:
+        """The ops of the script that an op does the work of; of a cast those that read it."""
+        found: dict[str, None] = {}
+        waiting, seen = [op], 0
+        while waiting and seen < _MOST_READERS:
+            one = waiting.pop(0)
+            seen += 1
+            if one.type in ("Cast", "TransData") and not one.original_names:
+                waiting += [slot.op for slot in self._values.readers.get((id(one), 0), ())]
+            else:
+                found |= dict.fromkeys(one.original_names or (one.name,))
+        return list(found)
+
+    def _lost(self, op: Op) -> float | None:
+        """The relative distance that a cast to integers takes its input; None if that is nothing."""
+        for slot in self._values.input_slots(op):
+            root = self._values.fed_by.get((id(op), slot.graph_index))
+            loaded = self._values.load_root(root) if root is not None else None
+            if loaded is None and root is not None:
+                loaded = self._values.load_benchmark(root)
+            if loaded is None:
+                return None
+            x = np.asarray(loaded.input.array, np.float64).reshape(-1)
+            x = x[np.isfinite(x)]
+            size = float(np.linalg.norm(x))
+            lost = float(np.linalg.norm(x - np.trunc(x)))
+            return lost / size if size and lost > 1e-6 * size else None
+        return None
+
+
+# --- What was found, put down to causes: each independent fault once, its followers left out ---
+
+
+#: An op that cannot be recomputed is suspected if its output is so many times as far off as its inputs, and so far.
+_JUMP, _FAR = 30.0, 0.05
+
+
+#: Bytes that the device's units write at least; its memory is given out in multiples of them.
+_BLOCK = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What the steps before found of one run."""
+
+    judged: Sequence[OpJudgement]
+    overwritten: Sequence[Overwritten]
+    departures: Sequence[Departure]
+    #: Tensors whose true copy recomputing could not tell for want of time.
+    unsettled: int = 0
+    #: Ops that were judged together.
+    gaps: Sequence[Gap] = ()
+    #: What overflow status files say, by name of the op.
+    flagged: Mapping[str, Flag] = field(default_factory=dict)
+    #: Whether an earlier step of the same training is judged too.
+    is_later: bool = False
+
+
+class Explainer:
+    """Names the causes of one run's findings."""
+
+    def __init__(self, values: RunValues, findings: Findings) -> None:
+        self._values = values
+        self._findings = findings
+        self._flow = Flow(values)
+        self._by_id = {id(one.op): one for one in findings.judged}
+        #: Wrong ops, by name, that may as well be right and have read another variable.
+        self._either: dict[str, Op] = {}
+
+    @property
+    def flow(self) -> Flow:
+        return self._flow
+
+    def suspects(self, compared: Sequence[str] = ()) -> list[Suspect]:
+        """Every independent fault, best first. `compared` are the ops that the comparison alone would suspect."""
+        overwritten = list(stomps(self._values, self._findings.overwritten, self._by_id))
+        departures, explained = self._borrowed()
+        shared = list(self._shared_inputs(explained))
+        explained |= {name for one in shared for name in (one.culprit, *one.also)}
+        wrong = [*shared, *self._wrong(explained)]
+        out_of_range = OutOfRange(self._values, self._flow, self._findings.judged, self._findings.flagged)
+        lost = list(out_of_range.lost_in_integers())
+        sources, scale = find_sources(
+            self._values, self._flow, [*self._findings.departures, *departures], self._findings.is_later
+        )
+        proven = [*overwritten, *wrong, *lost]
+        ops = [one.op for one in self._findings.judged if one.state is State.WRONG]
+        ops += [one.consumer for one in self._findings.overwritten]
+        proven += out_of_range.overflows([*ops, *self._ops_of(sources)])
+        found = sorted(proven, key=_rank) + sorted(sources, key=_rank)
+        if scale is None and isinstance(self._values.benchmark, NoBenchmark):
+            scale = loss_scale(self._values, self._flow)
+        if scale is not None:
+            found.append(scale)
+        found += self._in_gaps(found)
+        found += out_of_range.told_by_status(found)
+        found += self._jumps(found)
+        return found or list(self._by_comparison(compared))
+
+    # --- what recomputing says ---
+
+    def _borrowed(self) -> tuple[list[Departure], set[str]]:
+        """Variables that were not dumped, and that differ as every op shows that was recomputed with the benchmark's.
+
+        With them the names of these ops, which are not to blame.
+        """
+        known = {id(one.root.op): one for one in self._findings.departures}
+        by_parameter: dict[int, list[tuple[Root, OpJudgement]]] = {}
+        for one in self._findings.judged:
+            slots = {slot.index: slot for slot in self._values.input_slots(one.op)}
+            for index, source in one.from_elsewhere:
+                root = self._values.fed_by.get((id(one.op), slots[index].graph_index)) if index in slots else None
+                parameter = self._values.parameter_of(root) if root is not None else None
+                if source == "benchmark" and parameter is not None:
+                    by_parameter.setdefault(id(parameter), []).append((Root(parameter, 0), one))
+        found, explained = [], set()
+        for readers in by_parameter.values():
+            root = readers[0][0]
+            wrong = [one for _, one in readers if one.state is State.WRONG]
+            judged = [one for _, one in readers if one.state in (State.WRONG, State.RIGHT)]
+            if not wrong:
+                continue
+            factors = [factor for one in wrong if (factor := _whole_factor(one)) is not None]
+            size = root.op.output_descs[0].shape if root.op.output_descs else (0,)
+            is_scalar = size in ((), (1,))
+            if id(root.op) not in known:
+                if len(wrong) < len(judged):
+                    continue
+                is_shown = len(wrong) > 1 or (is_scalar and factors)
+                if not is_shown and is_off_all_over(wrong[0]):
+                    is_shown = is_another_bias(self._values, wrong[0].op, root)
+                    if not is_shown:
+                        self._either[wrong[0].name] = root.op
+                if not is_shown:
+                    continue
+                slot = wrong[0].worst_slot
+                found.append(
+                    Departure(
+                        root=root, distance=slot.own if slot is not None else 0.0, different=0, size=0, cosine=0.0,
+                        factor=factors[0] if len(factors) == len(wrong) else None, is_scalar=is_scalar,
+                        seen_in=wrong[0].name,
+                    )
+                )  # fmt: skip
+            explained |= {one.name for one in wrong}
+        return found, explained
+
+    def _shared_inputs(self, explained: set[str]) -> Iterator[Suspect]:
+        """Ops whose inputs were not dumped and that are wrong together: what they both read was overwritten."""
+        readers: dict[tuple[int, int], list[OpJudgement]] = {}
+        roots: dict[tuple[int, int], Root] = {}
+        for one in self._findings.judged:
+            if one.state is not State.WRONG or one.name in explained or not _is_unlike_kernels(one):
+                continue
+            slots = {slot.index: slot for slot in self._values.input_slots(one.op)}
+            for index, source in one.from_elsewhere:
+                root = self._values.fed_by.get((id(one.op), slots[index].graph_index)) if index in slots else None
+                if root is not None and source == "producer":
+                    readers.setdefault(root.key, []).append(one)
+                    roots[root.key] = root
+        done: set[str] = set()
+        for key, together in sorted(readers.items(), key=lambda item: (-len(item[1]), item[1][0].number)):
+            producer = self._by_id.get(id(roots[key].op))
+            names = {one.name for one in together}
+            if len(names) < 2 or names & done or producer is None or producer.state is not State.RIGHT:
+                continue
+            if len({one.op.pass_names for one in together}) == 1 and together[0].op.pass_names:
+                continue  # the same pass made them all: that explains it as well
+            done |= names
+            first = min(together, key=lambda one: one.number)
+            suspect = self._own_error(first)
+            others = sorted(names - {first.name})
+            facts = (
+                Fact(name="tensor", value=roots[key].name), Fact(name="producer", value=roots[key].op.name),
+                Fact(name="other_readers", value=others), *suspect.facts,
+            )  # fmt: skip
+            yield replace(
+                suspect, cause=Cause.STOMP, confidence=0.75, pass_name="", facts=facts,
+                also=(*others, roots[key].op.name),
+            )  # fmt: skip
+
+    def _wrong(self, explained: set[str]) -> Iterator[Suspect]:
+        """Ops with an error of their own; those of one pass are one suspect."""
+        by_pass: dict[str, list[Suspect]] = {}
+        for one in self._findings.judged:
+            if one.state is not State.WRONG or one.name in explained:
+                continue
+            suspect = self._own_error(one)
+            if one.name in self._either:
+                suspect = _or_its_variable(suspect, self._either[one.name])
+            if suspect.cause is Cause.FUSION:
+                by_pass.setdefault(suspect.pass_name, []).append(suspect)
+            else:
+                yield suspect
+        for together in by_pass.values():
+            first = min(together, key=lambda one: one.number)
+            also = dict.fromkeys((*first.also, *(name for one in together for name in (one.culprit, *one.also))))
+            yield replace(first, also=tuple(name for name in also if name != first.culprit))
+
+    def _in_gaps(self, found: Sequence[Suspect]) -> Iterator[Suspect]:
+        """Ops that are wrong together, of which no file tells which one is; not those that are accused already."""
+        named = {name for one in found for name in (one.culprit, *one.also)}
+        for gap in self._findings.gaps:
+            names = {op.name for op in gap.ops} | {root.op.name for op in gap.ops for root in self._parameters(op)}
+            if gap.judgement.state is not State.WRONG or names & named:
+                continue
+            # What only changes the type or the order is seldom to blame.
+            op = next((op for op in reversed(gap.ops) if op.type not in ("Cast", "TransData")), gap.ops[-1])
+            suspect = self._own_error(replace(gap.judgement, op=op))
+            also = tuple(other.name for other in gap.ops if other is not op)
+            named |= names
+            if len(gap.borrowed) == 1 and is_off_all_over(gap.judgement):
+                variable = gap.borrowed[0]
+                also = tuple(other.name for other in gap.ops)
+                suspect = replace(suspect, culprit=variable.name, cause=Cause.WEIGHTS, op_type=variable.type)
+                op = variable
+            yield replace(
+                suspect, confidence=0.5, also=also, number=self._values.order[id(op)],
+                facts=(*suspect.facts, Fact(name="one_of", value=[op.name, *also])),
+            )  # fmt: skip
+
+    def _parameters(self, op: Op) -> Iterator[Root]:
+        """The variables and constants that feed an op."""
+        for root in self._values.producers(op):
+            parameter = self._values.parameter_of(root)
+            if parameter is not None:
+                yield Root(parameter, 0)
+
+    def _own_error(self, one: OpJudgement) -> Suspect:
+        slot = one.worst_slot
+        assert slot is not None
+        wrong = [other for other in one.slots if other.beyond]
+        moved = all(other.places is not None and other.places.is_moved for other in wrong)
+        cause = Cause.LAYOUT if moved else Cause.FUSION if one.op.pass_names else Cause.KERNEL
+        if one.op.type == "Cast" and all(
+            other.places is not None and other.places.mistake is Mistake.NARROWED for other in wrong
+        ):
+            cause = Cause.CAST  # the type that it goes through is not the one that it is told to make
+        sure = 0.97 if one.is_confirmed else 0.75 if one.is_guessed else 0.9
+        if _is_seen_apart(one) and self._is_overwritten(one, slot):
+            cause, sure = Cause.STOMP, 0.7
+        unseen = [index for index, source in one.from_elsewhere if source != "benchmark"]
+        if unseen and cause is not Cause.STOMP:
+            sure = min(sure, 0.8)  # what it read may have been overwritten after it was put out
+        facts = [
+            Fact(name="own_error", value=number_of(slot.own)), Fact(name="rounding", value=number_of(slot.rounding)),
+            Fact(name="worst_over_rounding", value=number_of(slot.worst)),
+            Fact(name="wrong_elements", value=slot.beyond), Fact(name="elements", value=slot.looked_at),
+            Fact(name="exactly_rounded", value=number_of(slot.exact_share)),
+            Fact(name="recomputed_as", value=list(one.how)), Fact(name="output", value=slot.slot),
+        ]  # fmt: skip
+        if slot.sampled is not None:
+            facts.append(Fact(name="elements_in_all", value=slot.size))
+        if slot.places is not None:
+            facts.append(Fact(name="mistake", value=str(slot.places.mistake)))
+            for name in ("axis", "index", "factor", "steps"):
+                value = getattr(slot.places, name)
+                if value is not None and (name != "steps" or value):
+                    facts.append(Fact(name=name, value=value))
+            if slot.places.order:
+                facts.append(Fact(name="order", value=list(slot.places.order)))
+        if unseen:
+            facts.append(Fact(name="inputs_not_dumped", value=unseen))
+        for name in ("fed", "benchmark_own", "amplification"):
+            value = getattr(slot, name)
+            if value is not None:
+                facts.append(Fact(name=name, value=number_of(value)))
+        if one.is_by_another:
+            facts.append(Fact(name="another_obeys", value=True))
+        elif one.is_confirmed is not None:
+            facts.append(Fact(name="benchmark_obeys", value=one.is_confirmed))
+        return Suspect(
+            culprit=one.name, cause=cause, proof=Proof.RECOMPUTED, confidence=sure if one.is_dumped else sure - 0.1,
+            number=one.number, op_type=one.op.type, facts=tuple(facts), judgement=one,
+            pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+        )  # fmt: skip
+
+    def _is_overwritten(self, one: OpJudgement, slot: SlotJudgement) -> bool:
+        """Whether the wrong elements are one run that another tensor may have been written over, here or before."""
+        places = slot.places
+        if places is None or not places.is_run:
+            return False
+        length = places.last - places.first + 1
+        # What was written there has nothing to do with what should stand there; a narrower type comes near it.
+        if slot.own < UNIT["bfloat16"] * sqrt(length / places.size):
+            return False
+        elsewhere = {index for index, _ in one.from_elsewhere}
+        sizes = [
+            prod(fed.desc.shape)
+            for fed in self._values.input_slots(one.op)
+            if fed.index in elsewhere and fed.desc is not None
+        ]
+        # A sum of many elements is one: as much of an input is more bytes.
+        stretch = max(1.0, *(size / places.size for size in sizes)) if sizes else 1.0
+        return length * stretch * data_types.BY_NAME[slot.dtype].bits >= 8 * _BLOCK
+
+    def _ops_of(self, suspects: Iterable[Suspect]) -> list[Op]:
+        names = {one.culprit for one in suspects}
+        return [op for op in self._values.ops if op.name in names]
+
+    # --- by comparison alone ---
+
+    def _jumps(self, known: Sequence[Suspect]) -> Iterator[Suspect]:
+        """The first op that cannot be recomputed, is much farther off than what it is fed, and follows no suspect."""
+        followers = self._flow.behind(self._ops_of(known))
+        named = {name for one in known for name in (one.culprit, *one.also)}
+        for one in self._findings.judged:
+            if one.state is not State.NOT_RECOMPUTED or is_random(one.op) or one.op.type in ("Cast", "TransData"):
+                continue
+            if id(one.op) in followers or one.name in named:
+                continue
+            out = distance(self._values, Root(one.op, 0))
+            if out is None or not out.relative > _FAR:
+                continue
+            fed = [distance(self._values, root) for root in self._values.producers(one.op)]
+            fed = [found for found in fed if found is not None]
+            if len(fed) < len(list(self._values.producers(one.op))):
+                continue
+            largest = max((found.relative for found in fed if found is not None), default=0.0)
+            if out.relative / max(largest, 2.0**-11) <= _JUMP:
+                continue
+            facts = (
+                Fact(name="distance", value=number_of(out.relative)), Fact(name="fed", value=number_of(largest)),
+                Fact(name="not_recomputed", value=one.reason),
+            )  # fmt: skip
+            yield Suspect(
+                culprit=one.name, cause=Cause.FUSION if one.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
+                confidence=0.6 if not largest else 0.4, number=one.number, op_type=one.op.type, facts=facts,
+                judgement=one, pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+            )  # fmt: skip
+            return
+
+    def _by_comparison(self, names: Iterable[str]) -> Iterator[Suspect]:
+        """The first of the ops whose inputs agree and whose output does not that recomputing does not acquit."""
+        by_name = {one.name: one for one in self._findings.judged}
+        for name in names:
+            one = by_name.get(name)
+            if one is None or (one.state is not State.NOT_RECOMPUTED and not one.is_guessed):
+                continue
+            yield Suspect(
+                culprit=one.name, cause=Cause.FUSION if one.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
+                confidence=0.35, number=one.number, op_type=one.op.type,
+                facts=(Fact(name="not_recomputed", value=one.reason),), judgement=one,
+                pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+            )  # fmt: skip
+            return
+
+
+def _or_its_variable(suspect: Suspect, variable: Op) -> Suspect:
+    """An op that is wrong, or was fed another variable than the benchmark's: no file tells which."""
+    return replace(
+        suspect, confidence=min(suspect.confidence, 0.5), also=(*suspect.also, variable.name),
+        facts=(*suspect.facts, Fact(name="or_variable", value=variable.name)),
+    )  # fmt: skip
+
+
+def _whole_factor(one: OpJudgement) -> float | None:
+    """The one factor by which all of an op's wrong output is off."""
+    slot = one.worst_slot
+    if slot is None or slot.places is None or slot.places.mistake is not Mistake.SCALED:
+        return None
+    return slot.places.factor if slot.places.wrong >= 0.9 * slot.places.size or slot.looked_at == slot.beyond else None
+
+
+def _is_seen_apart(one: OpJudgement) -> bool:
+    """Whether an op was recomputed from what others put out, or its result seen in what others read."""
+    return not one.is_dumped or any(source in ("producer", "reader") for _, source in one.from_elsewhere)
+
+
+def _is_unlike_kernels(one: OpJudgement) -> bool:
+    """Whether none of the simple mistakes of a kernel explains an op's error."""
+    slot = one.worst_slot
+    unlike = (Mistake.UNKNOWN, Mistake.NOT_FINITE, Mistake.TAIL)
+    return slot is not None and slot.places is not None and slot.places.mistake in unlike
+
+
+#: Of several sources that differ, the data come first: they explain all the others cannot.
+_SOURCES = (Cause.INPUT, Cause.WEIGHTS, Cause.RANDOM)
+
+
+def _rank(one: Suspect) -> tuple[int, int]:
+    tier = _SOURCES.index(one.cause) if one.cause in _SOURCES else 0
+    return tier, one.number

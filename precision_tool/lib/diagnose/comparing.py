@@ -1,0 +1,254 @@
+"""`vc` and `ac -c`: compares, writes the files and judges the rows; or reads them back and judges."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from precision_tool.lib.compare.data_folder import DataFolder, way_back_from
+from precision_tool.lib.compare.folders import (
+    DEFAULT_OPTIONS,
+    CompareOptions,
+    ComparisonStoppedError,
+    Finders,
+    LeafResult,
+    compare_sides,
+)
+from precision_tool.lib.compare.noise import NoiseFloor, with_noise
+from precision_tool.lib.compare.result_csv import read_result
+from precision_tool.lib.compare.result_files import (
+    PARTIAL_PREFIX,
+    RUN_PREFIX,
+    find_results,
+    named_result,
+    newest_results,
+    part_of,
+    prefix_of,
+    read_source,
+    write_results,
+)
+from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
+from precision_tool.lib.data.default_sides import (
+    benchmark_folder,
+    default_golden,
+    default_npu,
+    newer_run,
+    pytorch_files,
+)
+from precision_tool.lib.data.fusion_pair import FusionPair, find_pair
+from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
+from precision_tool.lib.data.workspace import Workspace, check_data
+from precision_tool.lib.diagnose.run_checks import Analysis, analyse
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.io.files import is_folder
+from precision_tool.lib.model.table import Table
+
+if TYPE_CHECKING:
+    from precision_tool.lib.compare.toolkit import Tools
+
+#: Of many dump folders that cannot be compared, as many reasons are told.
+_SHOWN_REASONS = 3
+
+
+def compare(
+    data: DataFolder,
+    npu: str | None = None,
+    golden: str | None = None,
+    options: CompareOptions = DEFAULT_OPTIONS,
+    resources: Resources = ALL_CORES,
+) -> list[Analysis]:
+    """Compare two folders, by default those of the data folder, write the result files and check the rows.
+
+    Leaves that could not be compared at all are without rows, file and path; DataNotFoundError if all are.
+    When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
+    error says where.
+    """
+    space = data.workspace
+    npu, golden = _sides(space, npu, golden)
+    chosen = data.chosen_graph() if options.graph is None else None
+    folder = space.new_compare_dir()
+    try:
+        with way_back_from(chosen):
+            results = compare_sides(npu, golden, options, resources, _finders(data, options))
+            _check_any_rows(results)
+    except ComparisonStoppedError as stop:
+        with _ctrl_c_ignored():  # once was enough: what is done is being saved
+            paths = write_results(space, folder, stop.results, PARTIAL_PREFIX)
+        kept = ", ".join(filter(None, paths))
+        if not kept:
+            raise
+        raise ComparisonStoppedError(
+            f"{stop.message}; the finished rows are in {kept}",
+            stop.hint or "`ac -f` with that file judges what was compared",
+            stop.results,
+            stop.exit_code,
+        ) from stop
+    except BaseException:
+        space.remove_empty(folder)
+        raise
+    paths = write_results(space, folder, results, prefix_of(options), options.pairs_only)
+    return [
+        analyse(path, with_noise(result.table, options.noise), options.threshold, result)
+        for path, result in zip(paths, results, strict=True)
+    ]
+
+
+def _finders(data: DataFolder, options: CompareOptions) -> Finders:
+    return Finders(inputs=data.inputs, graphs=data.graph_chooser(options.graph))
+
+
+def _sides(space: Workspace, npu: str | None, golden: str | None) -> tuple[str, str]:
+    """The two folders, by default those of the data folder; notes tell what else could be compared."""
+    is_default = npu is None and golden is None
+    if is_default and is_folder(space.dump_dir(1)) and benchmark_folder(space) is not None:
+        space.notes.append(_second_run_note(space))
+    npu = npu or default_npu(space)
+    if golden is None:
+        golden = default_golden(space, npu)
+        newer = newer_run(space) if golden == str(space.tf_dump_dir) else None
+        if newer is not None:
+            space.notes.append(newer)
+    if is_default and npu != str(space.pt_npu_dir) and any(pytorch_files(space)):
+        place = space.pt_npu_dir.parent
+        space.notes.append(f"{place} holds PyTorch dumps too: name them with -lt and -rt")
+    return npu, golden
+
+
+def _second_run_note(space: Workspace) -> str:
+    return (
+        f"{space.debug_dir(1)} is there too: -lt debug_1 compares it with the benchmark, -rt debug_1 this run with it"
+    )
+
+
+def forget_second_run(space: Workspace) -> None:
+    """Takes back the note on a second run, of which more is told."""
+    note = _second_run_note(space)
+    space.notes[:] = [one for one in space.notes if one != note]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherRun:
+    """The other of two runs of one network that differ in fusion, compared with the same benchmark."""
+
+    number: int
+    #: Whether it is the one with fusion.
+    is_fused: bool
+    analyses: tuple[Analysis, ...]
+
+
+def compare_other_run(
+    data: DataFolder, options: CompareOptions = DEFAULT_OPTIONS, resources: Resources = ALL_CORES
+) -> OtherRun | None:
+    """Compare the run beside debug_0 too where one of them was made with fusion and the other without it.
+
+    That is how fusion faults are looked for: the result of debug_0 alone, without fusion, would say that all is well.
+    None where there is no such run, no benchmark, or nothing of it can be compared.
+    """
+    space = data.workspace
+    golden = benchmark_folder(space)
+    if golden is None or len(space.debug_numbers()) < 2:
+        return None
+    try:
+        pair = find_pair(data.run_graphs())
+        mine = [run for run in (pair.fused, pair.unfused) if run.number == 0]
+        if len(mine) != 1:
+            return None
+        other = pair.unfused if mine[0] is pair.fused else pair.fused
+        number = other.number or 0
+        place = str(space.dump_dir(number))
+        prefix = f"{RUN_PREFIX}{number}_"
+        analyses = compare(data, place, str(golden), replace(options, prefix=prefix), resources)
+    except ComparisonStoppedError:
+        raise
+    except PrecisionToolError:
+        return None
+    forget_second_run(space)
+    return OtherRun(number=number, is_fused=other is pair.fused, analyses=tuple(analyses))
+
+
+def fusion_pair(data: DataFolder) -> FusionPair:
+    """Return the run with fusion and the one without, told apart by their graphs. Errors say what is missing."""
+    data.check_data()
+    return find_pair(data.run_graphs())
+
+
+def compare_by_toolkit(
+    data: DataFolder,
+    tools: Tools,
+    npu: str | None = None,
+    golden: str | None = None,
+    options: CompareOptions = DEFAULT_OPTIONS,
+) -> list[Analysis]:
+    """Compare as `compare` does, by the vendor's msaccucmp. Analyses of a mapping have no rows."""
+    from precision_tool.lib.compare.toolkit_engine import compare_by_toolkit as run_toolkit  # loaded for few
+
+    space = data.workspace
+    npu = npu or default_npu(space)
+    golden = golden or default_golden(space, npu)
+    tools.toolkit.need("msaccucmp")
+    folder = space.new_compare_dir()
+    try:
+        results = run_toolkit(npu, golden, str(folder), tools, options, _finders(data, options))
+    except BaseException:
+        space.remove_empty(folder)
+        raise
+    notes = dict.fromkeys(note for result in results for note in result.notes)
+    space.notes += [note for note in notes if note not in space.notes]
+    return [
+        analyse(
+            result.path,
+            Table(()) if options.pairs_only else with_noise(read_result(result.path), options.noise),
+            options.threshold,
+        )
+        for result in results
+    ]
+
+
+def read_results(
+    data: DataFolder,
+    path: str | None = None,
+    threshold: float = DEFAULT_THRESHOLD,
+    noise: NoiseFloor | None = None,
+) -> list[Analysis]:
+    """Read back the results of a file or folder, by default of the newest comparison, and check their rows.
+
+    A name that is no path is looked for among the comparisons of the data folder.
+    """
+    if path is None:
+        check_data(data.workspace.root)
+    space = data.workspace
+    paths = newest_results(space, tells=True) if path is None else find_results(named_result(space, path))
+    return [
+        analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=part_of(one))
+        for one in paths
+    ]
+
+
+@contextmanager
+def _ctrl_c_ignored() -> Iterator[None]:
+    """Ctrl+C does nothing in this block. Only the main thread may, and need, say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _check_any_rows(results: Sequence[LeafResult]) -> None:
+    if any(result.rows for result in results):
+        return
+    reasons = list(dict.fromkeys(note.removeprefix("not compared: ") for result in results for note in result.notes))
+    shown = "; ".join(reasons[:_SHOWN_REASONS])
+    more = len(reasons) - _SHOWN_REASONS
+    raise DataNotFoundError(
+        f"none of {len(results)} dump folders could be compared: {shown or 'they hold no tensors'}"
+        + (f"; and {more} more reasons" if more > 0 else ""),
+        "name two folders that belong together with -lt and -rt, and their graph with -g",
+    )

@@ -1,0 +1,410 @@
+"""The shape of an error: where in a tensor it stands, and which simple mistake would have made it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice, permutations
+from math import inf, isfinite, nan, prod, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.io.data_types import FLOATS
+from precision_tool.lib.ops.base import Kind, Output
+
+Doubles = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+#: Orders of the axes that are tried at most (all of five axes).
+_MOST_ORDERS = 120
+#: Steps along an axis that are tried at most.
+_MOST_STEPS = 32
+#: Share of the elements that a mistake must explain.
+_EXPLAINED = 0.99
+#: Share of a run of elements that is wrong, where all that made it was overwritten: zeros and masks hide some.
+_DENSE = 0.5
+#: Elements that are looked at for a mistake at most; of larger tensors a part.
+_LOOKED_AT = 1 << 22
+#: Bits in the mantissas of narrow types, and their unit roundoff: bfloat16, float16.
+_NARROW = ((8, 2.0**-8), (11, 2.0**-11))
+#: Different values that a type must hold at least: one in eight of float16 has the mantissa of bfloat16.
+_FEW = 8
+#: Relative closeness of two values that are the same but for rounding, in units of the last place.
+_UNITS = 16.0
+
+
+class Mistake(StrEnum):
+    """What would have made an error. `UNKNOWN` if none of them."""
+
+    #: Every value is there, in the order of other axes.
+    AXES = "axes"
+    #: Every value is there, some steps further along an axis.
+    SHIFTED = "shifted"
+    #: Every value is there, in an order that is none of these.
+    PERMUTED = "permuted"
+    #: Nothing was written.
+    ZERO = "zero"
+    #: All, or the wrong ones, are one factor times the right ones.
+    SCALED = "scaled"
+    #: The end of the tensor, or of each row, and nothing else.
+    TAIL = "tail"
+    #: The right values, rounded to a narrower type on the way: to integers, bfloat16 or float16.
+    NARROWED = "narrowed"
+    #: Numbers that are not finite.
+    NOT_FINITE = "not_finite"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where an output is wrong. Offsets are in elements in the order of the script.
+
+    `axis` and `index` name the one slice that holds every wrong element, if there is one. `factor` is the scale of
+    the wrong elements, `order` the order of axes, `steps` how far it is shifted along `axis`.
+    """
+
+    mistake: Mistake
+    wrong: int
+    size: int
+    first: int
+    last: int
+    axis: int | None = None
+    index: int | None = None
+    factor: float | None = None
+    order: tuple[int, ...] = ()
+    steps: int = 0
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the wrong elements are one run inside the tensor that no simple mistake of a kernel explains."""
+        length = self.last - self.first + 1
+        inside = self.last < self.size - 1 and length < self.size
+        return self.mistake is Mistake.UNKNOWN and inside and self.wrong >= _DENSE * length
+
+    @property
+    def is_moved(self) -> bool:
+        """Whether the values are right and stand in the wrong places for a wrong order of the axes."""
+        return self.mistake in (Mistake.AXES, Mistake.PERMUTED)
+
+
+def places_of(got: npt.NDArray[Any], true: npt.NDArray[Any], bad: Flags, unit: float) -> Places:
+    """The shape of an error. `got` and `true` have one shape, `bad` is flat; `unit` is the type's unit roundoff."""
+    where = np.flatnonzero(bad)
+    base: dict[str, Any] = {
+        "wrong": int(where.size),
+        "size": int(bad.size),
+        "first": int(where[0]),
+        "last": int(where[-1]),
+    }
+    y, f = np.asarray(got, np.float64), np.asarray(true, np.float64)
+    with np.errstate(all="ignore"):
+        if not np.isfinite(y.reshape(-1)[where]).all():
+            return Places(mistake=Mistake.NOT_FINITE, **base)
+        moved = _moved(y, f, unit, where) if y.size <= _LOOKED_AT else None
+        if moved is not None:
+            return Places(**{**base, **moved})
+        return Places(**{**base, **_shape(y, f, bad, where, unit)})
+
+
+def _close(y: Doubles, f: Doubles, unit: float, wrong: int | None = None) -> bool:
+    """Whether two tensors are the same but for rounding, in all but a few elements.
+
+    `wrong` is how many are off without the mistake that is tried: it must explain nearly all of these. In a tensor
+    of few different values any order of them is nearly right.
+    """
+    size = float(np.sqrt(np.mean(np.square(f, where=np.isfinite(f), out=np.zeros_like(f)))))
+    near = np.abs(y - f) <= _UNITS * unit * (np.abs(f) + size)
+    near |= y == f
+    return bool(near.size - np.count_nonzero(near) <= (1 - _EXPLAINED) * (near.size if wrong is None else wrong))
+
+
+def _moved(y: Doubles, f: Doubles, unit: float, where: npt.NDArray[np.intp]) -> dict[str, Any] | None:
+    """The order in which every right value is there; the elements at `where` are off where they stand.
+
+    These have the same values among them: among all of them a few others would be near some value too.
+    """
+    flat, wrong = y.reshape(-1), where.size
+    if y.size < 2 or _close(flat, f.reshape(-1), unit):
+        return None  # too near to have moved
+    if not _close(np.sort(flat[where]), np.sort(f.reshape(-1)[where]), unit):
+        return None
+    for axis, steps in _steps(f.shape):
+        if _close(flat, np.roll(f, steps, axis).reshape(-1), unit, wrong):
+            return {"mistake": Mistake.SHIFTED, "axis": axis, "steps": steps}
+    for order in _orders(f.ndim):
+        if _close(flat, f.transpose(order).reshape(-1), unit, wrong):
+            return {"mistake": Mistake.AXES, "order": order}
+        shape = tuple(f.shape[axis] for axis in order)
+        if _close(flat, f.reshape(shape).transpose(np.argsort(order)).reshape(-1), unit, wrong):
+            return {"mistake": Mistake.AXES, "order": order}
+    return {"mistake": Mistake.PERMUTED}
+
+
+def _orders(count: int) -> Iterator[tuple[int, ...]]:
+    yield from islice((order for order in permutations(range(count)) if order != tuple(range(count))), _MOST_ORDERS)
+
+
+def _steps(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
+    """Axes and steps, the short ones first."""
+    for axis, extent in enumerate(shape):
+        for steps in range(1, min(extent // 2, _MOST_STEPS) + 1):
+            yield axis, steps
+            yield axis, -steps
+
+
+def _shape(y: Doubles, f: Doubles, bad: Flags, where: npt.NDArray[np.intp], unit: float) -> dict[str, Any]:
+    flat, right = y.reshape(-1), f.reshape(-1)
+    found: dict[str, Any] = {"mistake": Mistake.UNKNOWN}
+    place = _slice(bad.reshape(f.shape), where)
+    if place is not None:
+        found |= {"axis": place[0], "index": place[1]}
+    if not flat.any():
+        return found | {"mistake": Mistake.ZERO}
+    x, t = flat[where], right[where]
+    if _is_narrowed(x, t, unit):
+        return found | {"mistake": Mistake.NARROWED}
+    squares = float(t @ t)
+    if squares and (where.size > 1 or flat.size == 1):
+        factor = float(x @ t) / squares
+        if factor and _close(x, factor * t, unit):
+            return found | {"mistake": Mistake.SCALED, "factor": factor}
+    if _is_tail(bad.reshape(f.shape), where):
+        return found | {"mistake": Mistake.TAIL}
+    return found
+
+
+def _is_narrowed(x: Doubles, t: Doubles, unit: float) -> bool:
+    """Whether a narrower type than theirs holds the values, all next to the right ones, and not by chance."""
+    if not x.any() or np.unique(x).size < _FEW:
+        return False
+    held = [(x == np.rint(x)) & (np.abs(x - t) <= 1)] if (t != np.rint(t)).any() else []
+    for bits, other in _NARROW:
+        if other > unit > 0:
+            mantissa = np.ldexp(np.frexp(x)[0], bits)
+            held.append((mantissa == np.rint(mantissa)) & (np.abs(x - t) <= (other + 2 * unit) * np.abs(t)))
+    return any(np.count_nonzero(one) >= _EXPLAINED * x.size for one in held)
+
+
+def _slice(bad: Flags, where: npt.NDArray[np.intp]) -> tuple[int, int] | None:
+    """Axis and index of the one slice that holds every wrong element."""
+    if where.size == bad.size or bad.ndim < 1:
+        return None
+    for axis, at in enumerate(np.unravel_index(where, bad.shape)):
+        if bad.shape[axis] > 1 and (at == at[0]).all():
+            return axis, int(at[0])
+    return None
+
+
+def _is_tail(bad: Flags, where: npt.NDArray[np.intp]) -> bool:
+    """Whether only the end of the tensor, or of its rows, is wrong."""
+    if not bad.ndim or where.size == bad.size:
+        return False
+    if where[0] >= bad.size // 2 and where[-1] == bad.size - 1:
+        return True
+    width = bad.shape[-1]
+    columns = where % width
+    rows = prod(bad.shape[:-1])
+    return bool(rows > 1 and columns.min() > 0 and columns.max() == width - 1 and columns.min() >= width // 2)
+
+
+# --- How far rounding can take an output, element by element, and which part of a difference is more than that ---
+
+
+#: Unit roundoff, largest number and half the distance of neighbours near 0, by type.
+UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+LIMIT = {name: FLOATS[name].largest for name in ("float16", "bfloat16", "float32")} | {"float64": inf}
+#: Types of whole numbers, whose results are right or wrong; what else has no unit is not judged.
+_WHOLE = ("int", "uint", "bool", "qint", "quint", "dual_sub")
+#: Kernels flush float32's subnormal numbers, so that half its smallest normal one is nothing.
+SMALLEST = {"float16": 2.0**-25, "bfloat16": 2.0**-127, "float32": 2.0**-127, "float64": 0.0}
+#: The mean square of rounding to nearest, in units of the unit roundoff (VERDICT.md §2).
+MEAN_SQUARE = 0.18
+#: What a kernel accumulates in.
+ACCUMULATED = 2.0**-24
+#: Kernels of exp, tanh, division and what is made of them approximate float32 to about so much of a result.
+APPROXIMATED = {Kind.APPROXIMATE: 2.0**-20, Kind.COMPOSITE: 2.0**-20}
+#: A difference of so many times its rms is still rounding, by kind. Rounding to nearest alone reaches 2.4, one unit in
+#: the last place 4.7; a Gaussian sum 6.9 in one of ten million elements. Approximated functions are several units off.
+SLACK = {
+    Kind.EXACT: 5.0, Kind.ROUNDED: 6.0, Kind.SUM: 8.0, Kind.MATRIX: 8.0, Kind.APPROXIMATE: 16.0, Kind.COMPOSITE: 16.0,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Misfit:
+    """How an output differs from the true result. Arrays are flat and as long as the output.
+
+    `ratio` is |y − f| over what rounding makes of it (rms), 0 where the two cannot or need not be compared; `bad` is
+    True where that is more than the kind's slack. `over` is True where the true result is beyond the type's range.
+    """
+
+    got: Doubles
+    true: Doubles
+    sigma: Doubles
+    ratio: Doubles
+    bad: Flags
+    over: Flags
+    compared: Flags
+    slack: float
+
+    @property
+    def _where(self) -> Flags | slice:
+        return slice(None) if self.compared.all() else self.compared
+
+    @property
+    def own(self) -> float:
+        """‖y − f‖ / ‖f‖ over what was compared; inf if numbers are missing that should be there."""
+        where = self._where
+        distance = norm(self.got[where] - self.true[where])
+        if not isfinite(distance):
+            return inf
+        size = norm(self.true[where])
+        return distance / size if size else (0.0 if not distance else inf)
+
+    @property
+    def cosine(self) -> float:
+        """The cosine of both over what was compared; NaN if numbers are missing that should be there."""
+        where = self._where
+        x, y = self.got[where], self.true[where]
+        sizes = norm(x), norm(y)
+        if not all(map(isfinite, sizes)):
+            return nan
+        if 0.0 in sizes:
+            return float(sizes[0] == sizes[1])
+        return float(np.einsum("i,i->", x / sizes[0], y / sizes[1]))
+
+    @property
+    def rounding(self) -> float:
+        """‖σ‖ / ‖f‖: the relative distance that rounding explains."""
+        where = self._where
+        size = norm(self.true[where])
+        noise = norm(self.sigma[where])
+        return noise / size if size else (0.0 if not noise else inf)
+
+    @property
+    def worst(self) -> float:
+        """The largest of the ratios; inf for a number that is not finite and should be."""
+        return float(self.ratio.max(initial=0.0))
+
+    @property
+    def exact_share(self) -> float:
+        """Share of what was compared that is the true result, correctly rounded."""
+        where = self.compared
+        count = int(np.count_nonzero(where))
+        if not count:
+            return 1.0
+        return float(np.count_nonzero(np.abs(self.ratio[where]) <= 1 / sqrt(MEAN_SQUARE) * 1.0001)) / count
+
+
+def norm(array: npt.NDArray[Any]) -> float:
+    """The Euclidean norm, also of numbers whose squares leave float64's range."""
+    flat = array.reshape(-1)
+    if not flat.size:
+        return 0.0
+    with np.errstate(all="ignore"):
+        # Not BLAS, whose threads wait for each other where the cores are busy.
+        direct = sqrt(float(np.einsum("i,i->", flat, flat)))
+        if direct not in (0.0, inf) and direct == direct:
+            return direct
+        largest = float(np.abs(flat).max())
+        return largest * float(np.linalg.norm(flat / largest)) if largest not in (0.0, inf) else largest
+
+
+def is_judged(dtype: str) -> bool:
+    """Whether it is known how a type is rounded: not of complex numbers, nor of floats of 8 bits and fewer."""
+    return dtype in UNIT or dtype.startswith(_WHOLE)
+
+
+def sigma_of(true: Doubles, out: Output, dtype: str, u_in: float) -> Doubles:
+    """The rms of rounding per element (flat)."""
+    unit = UNIT.get(dtype, 0.0)
+    parts = (unit * np.abs(true)) ** 2
+    for size, rounded in ((out.summed, ACCUMULATED), (out.terms, u_in)):
+        if rounded:
+            wide = np.broadcast_to(np.asarray(size, np.float64), out.array.shape).reshape(-1)
+            parts = parts + (rounded * wide) ** 2
+    result: Doubles = np.sqrt(MEAN_SQUARE * parts + SMALLEST.get(dtype, 0.0) ** 2 / 3)
+    return result
+
+
+def misfit(
+    got: npt.NDArray[Any], out: Output, dtype: str, kind: Kind, *, u_in: float = 0.0, noise: Doubles | None = None
+) -> Misfit:
+    """Compares an output with the true one. `noise` is what rounding inside makes of an element beside `out`'s.
+
+    Both may be of any shape of as many elements. Where the true result is not finite nothing is compared; beyond the
+    range of the type neither (`over`).
+    """
+    with np.errstate(all="ignore"):
+        y = np.asarray(got, np.float64).reshape(-1)
+        true = np.asarray(out.array, np.float64).reshape(-1)
+        same = _same(y, true, out, dtype, kind) if noise is None else None
+        if same is not None:
+            return same
+        sigma = sigma_of(true, out, dtype, u_in)
+        if noise is not None:
+            sigma = np.sqrt(sigma**2 + noise**2)
+        if dtype == "float32" and kind in APPROXIMATED:
+            sigma = np.maximum(sigma, APPROXIMATED[kind] * np.abs(true))
+        limit = LIMIT.get(dtype, inf)
+        size = np.abs(true)
+        largest = float(size.max(initial=0.0))
+        off = np.abs(y - true)
+        ratio = np.divide(off, sigma, out=np.zeros_like(off), where=off != 0)
+        if largest < limit / 2:  # nor NaN: as a rule all of it fits
+            over = np.zeros(true.shape, np.bool_)
+            compared = ~over
+        else:
+            finite = np.isfinite(true)
+            over = finite & (size > limit * (1 + UNIT.get(dtype, 0.0)))
+            compared = finite & ~over
+            # At the very edge of the range, rounding decides whether it overflows.
+            near = finite & (size > limit - 8 * np.where(np.isfinite(sigma), sigma, 0.0))
+            ratio = np.where(compared & ~(near & ~np.isfinite(y)), ratio, 0.0)
+        if np.isnan(ratio.max(initial=0.0)):
+            ratio = np.where(np.isnan(ratio), inf, ratio)
+        if out.doubtful is not None:
+            ratio = np.where(np.broadcast_to(out.doubtful, out.array.shape).reshape(-1), 0.0, ratio)
+        slack = SLACK[kind]
+        if dtype not in UNIT:  # integers and bools are right or wrong
+            slack = 0.0
+            ratio = np.where(ratio > 0, inf, 0.0)
+    return Misfit(
+        got=y, true=true, sigma=sigma, ratio=ratio, bad=ratio > slack, over=over, compared=compared, slack=slack
+    )
+
+
+def _same(y: Doubles, true: Doubles, out: Output, dtype: str, kind: Kind) -> Misfit | None:
+    """The misfit of what only moves numbers and moved them right, as most such ops do; None where it is not so."""
+    if kind is not Kind.EXACT or isinstance(out.summed, np.ndarray) or isinstance(out.terms, np.ndarray):
+        return None
+    if out.summed or out.terms or not np.array_equal(y, true):
+        return None
+    size = np.abs(true)
+    if not float(size.max(initial=0.0)) < LIMIT.get(dtype, inf) / 2:
+        return None
+    size *= sqrt(MEAN_SQUARE) * UNIT.get(dtype, 0.0)
+    nowhere = np.zeros(true.shape, np.bool_)
+    slack = SLACK[kind] if dtype in UNIT else 0.0
+    return Misfit(
+        got=y, true=true, sigma=size, ratio=np.zeros(true.shape), bad=nowhere, over=nowhere, compared=~nowhere,
+        slack=slack,
+    )  # fmt: skip
+
+
+def rounded_to(array: Doubles, dtype: str) -> Doubles:
+    """The array as a type stores it: to nearest; what is beyond its range becomes infinite."""
+    if dtype == "float16":
+        with np.errstate(all="ignore"):
+            return array.astype(np.float16).astype(np.float64)
+    if dtype == "float32":
+        with np.errstate(all="ignore"):
+            return array.astype(np.float32).astype(np.float64)
+    if dtype == "bfloat16":
+        fraction, exponent = np.frexp(array)
+        result: Doubles = np.ldexp(np.rint(np.ldexp(fraction, 8)), exponent - 8)
+        return np.where(np.abs(result) > LIMIT["bfloat16"], np.copysign(inf, result), result)
+    return array

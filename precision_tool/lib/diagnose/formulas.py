@@ -1,0 +1,596 @@
+"""What an op of a compiled graph has to put out: one formula, or those of the original ops that were fused into it.
+
+The graph of a run without fusion tells how the original ops hang together; `chains` finds it out where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite, prod, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.dumped_ops import NoBenchmark
+from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES
+from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, originals
+from precision_tool.lib.diagnose.error_shape import norm, rounded_to
+from precision_tool.lib.diagnose.op_values import PARAMETER_TYPES, NoValueError, Root, Rows, RunValues
+from precision_tool.lib.diagnose.verdict_model import OpJudgement
+from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
+from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.ops import op_table as table
+from precision_tool.lib.ops.base import (
+    Call,
+    Doubles,
+    Input,
+    Kind,
+    NotComputedError,
+    OpSpec,
+    Output,
+    Places,
+    RowSums,
+    Wanted,
+)
+from precision_tool.lib.ops.op_arguments import distinct
+
+#: Multiplications and additions that are made for one op at most.
+_MAX_WORK = 4e10
+#: Lent inputs are counted from here, behind those of any op.
+_LENT = 1 << 20
+_PASSES_ON = (*TRANSPARENT_TYPES, "Identity", "ReadVariableOp")
+#: Such ops in a row that a walk back passes through at most.
+_MAX_STEPS = 64
+_IMAGES = ("NHWC", "NCHW", "NDHWC", "NCDHW")
+_FILTERS = ("HWCN", "DHWCN")
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """What a stage is fed: an input of the op by its slot (`stage` None), or a result of an earlier stage."""
+
+    slot: int
+    stage: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One original op."""
+
+    name: str
+    op_type: str
+    args: tuple[Ref | None, ...]
+    attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    wanted: tuple[Wanted, ...] = ()
+
+
+class _Remembered(Mapping[str, Any]):
+    """Attributes, each of which a graph parses when it is asked for: here once for all parts of a batch."""
+
+    __slots__ = ("_attrs", "_known")
+
+    def __init__(self, attrs: Mapping[str, Any]) -> None:
+        self._attrs = attrs
+        self._known: dict[str, Any] = {}
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._known:
+            self._known[key] = self._attrs.get(key)
+        if self._known[key] is None and key not in self._attrs:
+            raise KeyError(key)
+        return self._known[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._attrs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._attrs)
+
+    def __len__(self) -> int:
+        return len(self._attrs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Formula:
+    """The stages of an op and which of their results it puts out, by its output slot.
+
+    `is_certain` tells that nothing was guessed, `is_refuted` that it is one of several, none of which gives what was
+    put out.
+    """
+
+    stages: tuple[Stage, ...]
+    outputs: Mapping[int, Ref]
+    is_certain: bool = True
+    is_refuted: bool = False
+    #: Inputs beside the op's own by slot, and their names: parameters that were folded into others.
+    lent: Mapping[int, Input] = field(default_factory=dict, repr=False)
+    names_lent: tuple[str, ...] = ()
+
+    @property
+    def how(self) -> tuple[str, ...]:
+        """Types of the stages."""
+        return tuple(stage.op_type for stage in self.stages)
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What formulas of ops that are fused alike share."""
+        return tuple((stage.op_type, stage.args) for stage in self.stages)
+
+    def is_same(self, other: Formula) -> bool:
+        """Whether another one computes the very same, however sure it is."""
+        if self.lent or other.lent or self.shape != other.shape or self.outputs != other.outputs:
+            return False
+        return all(a.attrs is b.attrs and a.wanted == b.wanted for a, b in zip(self.stages, other.stages, strict=True))
+
+    @property
+    def kind(self) -> Kind:
+        """How its results are rounded."""
+        kinds = {spec.kind for stage in self.stages if (spec := table.find(stage.op_type)) is not None}
+        return next(iter(kinds)) if len(kinds) == 1 else Kind.COMPOSITE
+
+    def work(self, inputs: Mapping[int, Input]) -> float:
+        """Multiplications and additions of the stages that work on the op's inputs alone; the others' are few."""
+        total = 0.0
+        inputs = {**inputs, **self.lent}
+        for stage in self.stages:
+            spec = table.find(stage.op_type)
+            if spec is not None and spec.work is not None and all(_is_input(ref, inputs) for ref in stage.args):
+                total += spec.work(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
+        return total
+
+    def sample(
+        self, inputs: Mapping[int, Input], count: int, also: Places | None = None
+    ) -> tuple[Places, Output] | None:
+        """Output 0 of the only stage at about `count` flat places, and at those of `also`.
+
+        None where it cannot be had without all of it.
+        """
+        (stage, *others) = self.stages
+        spec = table.find(stage.op_type)
+        if others or spec is None or spec.sampled is None or spec.cheap_places is None or len(self.outputs) > 1:
+            return None
+        call = _call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args))
+        places = spec.cheap_places(call, count)
+        places = distinct(places if also is None else np.append(places, also))
+        return places, spec.sampled(call, places)
+
+    def row_sums(self, inputs: Mapping[int, Input]) -> RowSums | None:
+        """Sums over the columns of output 0 of the only stage; None where they cost as much as the output."""
+        (stage, *others) = self.stages
+        spec = table.find(stage.op_type)
+        if others or spec is None or spec.row_sums is None or len(self.outputs) > 1:
+            return None
+        return spec.row_sums(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
+
+    def batch_of(self, inputs: Mapping[int, Input]) -> tuple[int, frozenset[int]] | None:
+        """The batch that every stage treats row by row, and the inputs that have it; None if there is none."""
+        first = self.stages[0]
+        ref = first.args[0] if first.args else None
+        if first.op_type not in _ROWS_FIRST or ref is None or ref.stage is not None or len(self.outputs) > 1:
+            return None
+        if self.lent:
+            return None
+        if is_turned(first.attrs):
+            return None
+        rows = inputs[ref.slot].array.shape[0]
+        rank = inputs[ref.slot].array.ndim
+        slots = {ref.slot}
+        if first.op_type in _STACKS and rank > 2:
+            others = [other for other in first.args[1:] if other is not None]
+            if any(other.stage is not None or inputs[other.slot].array.shape[:1] != (rows,) for other in others):
+                return None
+            slots.update(other.slot for other in others)
+        for stage in self.stages[1:]:
+            if stage.op_type != "BiasAdd" and not table.is_by_element(stage.op_type):
+                return None
+            if stage.op_type != "BiasAdd":
+                fed = {ref.slot for ref in stage.args if ref is not None and ref.stage is None}
+                slots |= {
+                    slot for slot in fed if inputs[slot].array.ndim == rank and inputs[slot].array.shape[0] == rows
+                }
+        return rows, frozenset(slots)
+
+    def unshaped(self) -> Formula:
+        """The same without the shapes that the graph says of its results, for a part of a batch."""
+        stages = []
+        for stage in self.stages:
+            open_shapes = tuple(replace(one, shape=None) for one in stage.wanted)
+            stages.append(replace(stage, wanted=open_shapes, attrs=_Remembered(stage.attrs)))
+        return replace(self, stages=tuple(stages))
+
+    def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
+        """Results by output slot. With `stored` every stage's result is rounded to that type.
+
+        NotComputedError says why there are none.
+        """
+        done: list[Sequence[Output | None]] = []
+        inputs = {**inputs, **self.lent}
+        put_out = {ref.stage or 0 for ref in self.outputs.values()}
+        for number, stage in enumerate(self.stages):
+            args = tuple(_value(ref, inputs, done, stage) for ref in stage.args)
+            done.append(run_stage(stage, args, stored, only_values=number not in put_out))
+        results = {}
+        for slot, ref in self.outputs.items():
+            made = done[ref.stage or 0]
+            found = made[ref.slot] if ref.slot < len(made) else None
+            if found is not None:
+                results[slot] = found
+        if not results:
+            raise NotComputedError("outputs_without_formula", value=", ".join(self.how))
+        return results
+
+
+def _value(
+    ref: Ref | None, inputs: Mapping[int, Input], done: list[Sequence[Output | None]], stage: Stage
+) -> Input | None:
+    if ref is None:
+        return None
+    if ref.stage is None:
+        if ref.slot not in inputs:
+            raise NotComputedError("fed_unknown", name=stage.name, slot=ref.slot)
+        return inputs[ref.slot]
+    made = done[ref.stage]
+    output = made[ref.slot] if ref.slot < len(made) else None
+    if output is None:
+        raise NotComputedError("fed_without_formula", op_type=stage.op_type)
+    return Input(array=output.array, dtype="float32", layout="ND")
+
+
+_STACKS = frozenset({"BatchMatMul", "BatchMatMulV2"})
+#: Ops whose first input alone has the rows that they work on one by one.
+ROWS_FIRST = frozenset({"Conv2D", "DepthwiseConv2D", "Conv3D", "MatMul", "MatMulV2"})
+#: With stacks of matrices, of which the second input has them too.
+_ROWS_FIRST = ROWS_FIRST | _STACKS
+_TURNED = ("transpose_x1", "transpose_a", "adj_x1", "adj_x")
+
+
+def is_turned(attrs: Mapping[str, Any]) -> bool:
+    """Whether a matrix product takes the rows of its first input as columns."""
+    return any(bool(attrs.get(name)) for name in _TURNED)
+
+
+def _is_input(ref: Ref | None, inputs: Mapping[int, Input]) -> bool:
+    return ref is None or (ref.stage is None and ref.slot in inputs)
+
+
+def _call(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> Call:
+    return Call(op_type=stage.op_type, inputs=_with_axes(spec, stage, args), attrs=stage.attrs, outputs=stage.wanted)
+
+
+def run_stage(
+    stage: Stage, args: tuple[Input | None, ...], stored: str = "", *, only_values: bool = False
+) -> Sequence[Output | None]:
+    """The results of one original op from its inputs; with `only_values` they need not tell their rounding."""
+    spec = table.find(stage.op_type)
+    if spec is None:
+        raise NotComputedError("no_formula", op_type=stage.op_type)
+    call = replace(_call(spec, stage, args), only_values=only_values)
+    if spec.work is not None:
+        work = spec.work(call)
+        if work > _MAX_WORK:
+            raise NotComputedError("too_many_products", number=work)
+    with np.errstate(all="ignore"):
+        made = spec.function(call)
+        if not stored:
+            return made
+        return [None if one is None else _stored(one, stored) for one in made]
+
+
+def _stored(output: Output, dtype: str) -> Output:
+    if output.array.dtype.kind != "f":
+        return output
+    return replace(output, array=rounded_to(output.array, dtype))
+
+
+def _with_axes(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> tuple[Input | None, ...]:
+    """The inputs with the names of their axes: some graphs call those of images by the names of a filter's."""
+    named = str(stage.attrs.get("data_format") or "")
+    result: list[Input | None] = []
+    for number, one in enumerate(args):
+        name = spec.inputs[min(number, len(spec.inputs) - 1)] if spec.inputs else ""
+        layout = one.layout if one is not None else "ND"
+        if one is not None and len(named) == one.array.ndim and named in _IMAGES:
+            if "filter" in name:
+                layout = ("HWCN" if one.array.ndim == 4 else "DHWCN") if layout in ("ND", "NHWC", "NDHWC") else layout
+            elif layout in ("ND", *_FILTERS):
+                layout = named
+        result.append(one if one is None or layout == one.layout else replace(one, layout=layout))
+    return tuple(result)
+
+
+def wanted_of(descs: Sequence[TensorDesc]) -> tuple[Wanted, ...]:
+    """What a graph says of outputs."""
+    return tuple(
+        Wanted(shape=desc.origin_shape, dtype=desc.dtype or "float32", layout=desc.origin_layout or "ND")
+        for desc in descs
+    )
+
+
+# --- single ops -------------------------------------------------------------------------------------------------------
+
+
+def direct(op: Op, slots: Mapping[int, int]) -> Formula:
+    """The formula of the op's own type. `slots` are its dump's input slots by those of the graph."""
+    last = max(slots, default=-1)
+    args = tuple(Ref(slots[number]) if number in slots else None for number in range(last + 1))
+    count = max(len(op.output_descs), 1)
+    stage = Stage(name=op.name, op_type=op.type, args=args, attrs=_attributes(op), wanted=wanted_of(op.output_descs))
+    return Formula(stages=(stage,), outputs={slot: Ref(slot, 0) for slot in range(count)})
+
+
+def _attributes(op: Op) -> Mapping[str, Any]:
+    """The op's attributes, with those that some graphs lack and the shapes of its inputs and output tell."""
+    shape = op.output_descs[0].origin_shape if op.output_descs else None
+    if shape is None:
+        return op.attrs
+    more: dict[str, Any] = {}
+    if "BackpropFilter" in op.type or "BackpropInput" in op.type:
+        name = "filter_size" if "BackpropFilter" in op.type else "input_size"
+        if sum(edge is not None for edge in op.inputs) == 2 and not {name, f"{name}s"} & set(op.attrs):
+            more[name] = list(shape)
+    elif op.type.startswith("Reduce") and op.type.endswith("D") and not {"axes", "axis"} & set(op.attrs):
+        before = op.input_descs[0].origin_shape if op.input_descs else None
+        if before is not None and prod(shape) == 1:
+            more = {"axes": list(range(len(before))), "keep_dims": len(shape) == len(before) > 0}
+    return {**op.attrs, **more} if more else op.attrs
+
+
+def is_fused(op: Op) -> bool:
+    """Whether an op does the work of several."""
+    return len(originals(op)) > 1
+
+
+# --- fused ops, by a graph without fusion -----------------------------------------------------------------------------
+
+
+class UnfusedGraph:
+    """The original ops of a graph without fusion by flattened name, and the tensors of the script that feed them."""
+
+    def __init__(self, file: GraphFile) -> None:
+        self._origins = Origins(file, groups_of(file))
+        self.ops: dict[str, Op] = {}
+        self.order: dict[str, int] = {}
+        several: set[str] = set()
+        for number, op in enumerate(file.ops):
+            names = originals(op)
+            for name in map(flatten, names):
+                if name in self.order:
+                    several.add(name)
+                self.order.setdefault(name, number)
+                if len(names) == 1:
+                    self.ops[name] = op
+        for name in several:  # whatever one of several ops does, it is not what the original did
+            self.ops.pop(name, None)
+
+    def inputs(self, op: Op) -> list[tuple[str, int] | None]:
+        """The tensors of the script that feed an op, by its slots."""
+        return [None if edge is None else script_tensor(self._origins, self._origins.producer(op, edge), edge.index)
+                for edge in op.inputs]  # fmt: skip
+
+    def is_parameter(self, op: Op, slot: int) -> bool:
+        """Whether what feeds a slot is what a network has learned, or what it was built with."""
+        edge = op.inputs[slot]
+        producer = None if edge is None else self._origins.producer(op, edge)
+        for _ in range(_MAX_STEPS):
+            if producer is None or producer.type not in _PASSES_ON or not producer.inputs or not producer.inputs[0]:
+                break
+            producer = self._origins.producer(producer, producer.inputs[0])
+        return producer is not None and producer.type in PARAMETER_TYPES
+
+    def formula(
+        self,
+        op: Op,
+        fed: Mapping[tuple[str, int], int],
+        puts_out: Mapping[int, tuple[str, int]],
+        lend: Callable[[tuple[str, int], TensorDesc | None], Input | None] | None = None,
+    ) -> Formula | None:
+        """The chain of a fused op. `fed` are its input slots, `puts_out` its outputs, by the script's tensors.
+
+        `lend` gives a parameter that the op is not fed.
+        """
+        names = sorted({flatten(name) for name in originals(op)} & set(self.ops), key=lambda name: self.order[name])
+        if len(names) != len(set(map(flatten, originals(op)))):
+            return None
+        made: dict[tuple[str, int], Ref] = {}
+        lent: dict[int, Input] = {}
+        lent_as: dict[tuple[str, int], int] = {}
+        stages = []
+        for number, name in enumerate(names):
+            original = self.ops[name]
+            args: list[Ref | None] = []
+            for slot, key in enumerate(self.inputs(original)):
+                if key is not None and key in made:
+                    args.append(made[key])
+                elif key is not None and key in fed:
+                    args.append(Ref(fed[key]))
+                elif key is None:
+                    args.append(None)
+                else:
+                    if key not in lent_as:
+                        loan = lend(key, _desc(original, slot)) if lend and self.is_parameter(original, slot) else None
+                        if loan is None:
+                            return None
+                        lent_as[key] = _LENT + len(lent)
+                        lent[lent_as[key]] = loan
+                    args.append(Ref(lent_as[key]))
+            stages.append(
+                Stage(
+                    name=original.name, op_type=original.type, args=tuple(args), attrs=original.attrs,
+                    wanted=wanted_of(original.output_descs),
+                )
+            )  # fmt: skip
+            for slot in range(max(len(original.output_descs), 1)):
+                made[name, slot] = Ref(slot, number)
+        outputs = {slot: made[key] for slot, key in puts_out.items() if key in made}
+        names_lent = tuple(f"{name}:{index}" for name, index in lent_as)
+        return Formula(stages=tuple(stages), outputs=outputs, lent=lent, names_lent=names_lent) if outputs else None
+
+
+def _desc(op: Op, slot: int) -> TensorDesc | None:
+    return op.input_descs[slot] if slot < len(op.input_descs) else None
+
+
+def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int] | None:
+    """The tensor of the script that an output stands for."""
+    origin = None if op is None else origins.of(op, index, NoBenchmark())
+    return None if origin is None or isinstance(origin, NoOrigin) else (flatten(origin.op_name), origin.index)
+
+
+def noise_of(
+    formula: Formula, inputs: Mapping[int, Input], true: Mapping[int, Output], inside: str = "float32"
+) -> dict[int, Doubles]:
+    """What a type inside makes of each output of a chain, flat; of a single op nothing."""
+    return noise_between(true, formula.run(inputs, inside)) if len(formula.stages) > 1 else {}
+
+
+def noise_between(true: Mapping[int, Output], stored: Mapping[int, Output]) -> dict[int, Doubles]:
+    """What a type inside makes of each output of a chain, flat: how far one way to round every stage takes it.
+
+    `true` are the results in float64, `stored` those with every stage's result rounded to the type.
+    """
+    noise = {}
+    for slot, one in stored.items():
+        with np.errstate(all="ignore"):
+            off = np.asarray(one.array, np.float64).reshape(-1) - np.asarray(true[slot].array, np.float64).reshape(-1)
+        np.abs(off, out=off)
+        if not np.isfinite(off).all():
+            off = np.where(np.isfinite(off), off, 0.0)
+        noise[slot] = np.maximum(off, norm(off) / sqrt(off.size), out=off) if off.size else off
+    return noise
+
+
+# --- An op beside the benchmark: what it would have been fed there, what it inherited, and the benchmark's own
+#     error
+
+
+#: Elements farthest from the benchmark's that a sample has too.
+_FARTHEST = 16
+#: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
+_OBEYS = 2e-3
+
+
+class Beside:
+    """What the benchmark of a run says of its ops."""
+
+    def __init__(self, values: RunValues) -> None:
+        self._values = values
+
+    def golden(self, name: str, index: int, rows: Rows | None = None) -> np.ndarray | None:
+        """A tensor of the script as the benchmark has it; `rows`: only these of one that has as many."""
+        golden = self._values.benchmark.output_of(name, index)
+        if not isinstance(golden, Tensor):
+            return None
+        try:
+            return np.asarray(self._values.load(golden, None, rows=rows).array, np.float64)
+        except NoValueError:
+            return None
+
+    def lend(self, key: tuple[str, int], desc: TensorDesc | None) -> Input | None:
+        """A tensor of the script as the benchmark has it, with the axes that a graph describes; None if it has none."""
+        golden = self._values.benchmark.output(*key)
+        if not isinstance(golden, Tensor):
+            return None
+        try:
+            return self._values.load(golden, desc)
+        except NoValueError:
+            return None
+
+    def inputs(
+        self, op: Op, fed: Mapping[int, Input], rows: Rows | None = None, cut: frozenset[int] = frozenset()
+    ) -> dict[int, Input] | None:
+        """The op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack.
+
+        Of the slots in `cut` only `rows`, as `fed` has them.
+        """
+        values = self._values
+        inputs: dict[int, Input] = {}
+        for slot in values.input_slots(op):
+            root = values.fed_by.get((id(op), slot.graph_index))
+            some = rows if slot.index in cut else None
+            loaded = values.load_benchmark(root, some) if root is not None else None
+            mine = fed.get(slot.index)
+            if loaded is None:
+                if mine is None or root is None or values.parameter_of(root) is None:
+                    return None
+                inputs[slot.index] = mine
+                continue
+            array = loaded.input.array
+            if mine is not None and array.shape != mine.array.shape and array.size == mine.array.size:
+                array = array.reshape(mine.array.shape)
+            layout = mine.layout if mine is not None and len(mine.layout) == array.ndim else loaded.input.layout
+            inputs[slot.index] = Input(array=array, dtype=loaded.input.dtype, layout=layout)
+        return inputs
+
+    def farthest(self, op: Op, got: Mapping[int, Input]) -> npt.NDArray[np.intp]:
+        """The flat places of output 0 that are farthest from the benchmark's; none where that has no such tensor."""
+        golden = self._values.load_benchmark(Root(op, 0)) if 0 in got else None
+        if golden is None or golden.input.array.size != got[0].array.size or not golden.input.array.size:
+            return np.zeros(0, np.intp)
+        mine, theirs = np.asarray(got[0].array).reshape(-1), np.asarray(golden.input.array).reshape(-1)
+        if mine.dtype.kind not in "fiub" or theirs.dtype.kind not in "fiub":
+            return np.zeros(0, np.intp)
+        with np.errstate(all="ignore"):
+            off = np.abs(np.subtract(mine, theirs, dtype=np.float64))
+        off[~np.isfinite(off)] = 0.0
+        off[np.isfinite(mine) != np.isfinite(theirs)] = np.inf
+        return np.argpartition(off, -min(_FARTHEST, off.size))[-_FARTHEST:]
+
+    def split(
+        self,
+        found: OpJudgement,
+        formula: Formula,
+        fed: Mapping[int, Input],
+        rows: Rows | None = None,
+        cut: frozenset[int] = frozenset(),
+    ) -> OpJudgement | None:
+        """The judgement with the inherited error and the benchmark's own; None where the benchmark does not tell.
+
+        With `rows` both are those of some rows of the batch, which the inputs in `cut` have.
+        """
+        values = self._values
+        op = found.op
+        if rows is not None:
+            formula, fed = formula.unshaped(), rows.cut(fed, cut)
+        inputs = self.inputs(op, fed, rows, cut)
+        if inputs is None:
+            return None
+        try:
+            true = formula.run(inputs)
+            mine_true = formula.run(fed)
+        except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
+            return None
+        moved = _relative(
+            np.concatenate(
+                [np.asarray(fed[n].array, np.float64).reshape(-1) for n in inputs if n in fed] or [np.zeros(0)]
+            ),
+            np.concatenate(
+                [np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed] or [np.zeros(0)]
+            ),
+        )
+        slots = []
+        for slot in found.slots:
+            golden = values.load_benchmark(Root(op, slot.slot), rows)
+            if golden is None or slot.slot not in true or golden.input.array.size != true[slot.slot].array.size:
+                return None
+            f_b = np.asarray(true[slot.slot].array, np.float64).reshape(-1)
+            f_n = np.asarray(mine_true[slot.slot].array, np.float64).reshape(-1)
+            own = _relative(np.asarray(golden.input.array, np.float64).reshape(-1), f_b)
+            inherited = _relative(f_n, f_b)
+            kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
+            slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
+        return replace(found, slots=tuple(slots))
+
+
+def _relative(x: np.ndarray, y: np.ndarray) -> float:
+    both = np.isfinite(x) & np.isfinite(y)
+    size = norm(y[both])
+    distance = norm(x[both] - y[both])
+    return distance / size if size else (0.0 if not distance else np.inf)
+
+
+def is_obeyed(split: OpJudgement) -> bool:
+    """Whether the benchmark obeys the formula of a judgement that `Beside.split` gave."""
+    return all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots)

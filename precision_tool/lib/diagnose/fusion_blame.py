@@ -1,0 +1,551 @@
+"""What `fusion blame` says of ops and passes, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from itertools import combinations
+from math import inf, isfinite
+from statistics import median
+
+from precision_tool.lib.compare.scheduler import Progress, counting
+from precision_tool.lib.data.dumped_ops import BenchmarkSide, GoldenFiles
+from precision_tool.lib.data.fusion_pair import COLLECT_PASSES, Fusion, is_fused
+from precision_tool.lib.data.inputs import find_golden
+from precision_tool.lib.data.matching import GraphDumps
+from precision_tool.lib.diagnose.agreement import OpAgreement, all_agree, distance
+from precision_tool.lib.diagnose.error_shape import LIMIT
+from precision_tool.lib.diagnose.judge import Judge
+from precision_tool.lib.diagnose.op_values import RunValues
+from precision_tool.lib.diagnose.run_checks import Analysis
+from precision_tool.lib.diagnose.verdict_model import OpJudgement, State
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.io.fusion_passes import is_switchable
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.comparison import Status
+from precision_tool.lib.model.finding import Evidence
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.run import Run
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.wording import NO_PASS, counted
+
+
+class Verdict(StrEnum):
+    """What is known of an op or of a pass."""
+
+    GUILTY = "guilty"
+    SUSPICIOUS = "suspicious"
+    CLEAN = "clean"
+    NOT_JUDGED = "not judged"
+
+
+#: Worst first.
+ORDER = (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.NOT_JUDGED, Verdict.CLEAN)
+
+
+class Sign(StrEnum):
+    """From what the verdict on a fused op is known."""
+
+    NOT_DUMPED = "not_dumped"
+    # By comparing:
+    NOT_COMPARED = "not_compared"
+    ONLY_STATISTICS = "only_statistics"
+    #: The other run has the op too, made by the same passes.
+    IN_BOTH_RUNS = "in_both_runs"
+    AGREES = "agrees"
+    #: Off, though not below the threshold, and no input could be compared.
+    OFF_INPUTS_UNKNOWN = "off_inputs_unknown"
+    #: Off more than its inputs, though not below the threshold.
+    NOT_BELOW = "not_below"
+    #: Its true output is zero beside its inputs.
+    CANCELLED = "cancelled"
+    #: No input could be compared, and ops before it are off already.
+    BEHIND_OTHERS = "behind_others"
+    NO_INPUT_COMPARED = "no_input_compared"
+    #: Its inputs agree and are nearly as far off.
+    AS_FAR_AS_INPUTS = "as_far_as_inputs"
+    #: Its compared inputs agree, and one could not be.
+    ONE_INPUT_UNKNOWN = "one_input_unknown"
+    INPUTS_AGREE = "inputs_agree"
+    MORE_THAN_INPUTS = "more_than_inputs"
+    MAY_BE_INHERITED = "may_be_inherited"
+    # By recomputing:
+    #: Off from what the formula says, and so is the other run's, which the same passes made.
+    OFF_IN_BOTH_RUNS = "off_in_both_runs"
+    NOT_FINITE = "not_finite"
+    WRONG = "wrong"
+    DOUBTFUL = "doubtful"
+    RIGHT = "right"
+    #: Right, while the other side's is wrong.
+    RIGHT_OTHER_WRONG = "right_other_wrong"
+    #: Right; what differs it was fed.
+    RIGHT_AS_FED = "right_as_fed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """What the verdict on a fused op rests on, beside the op's figures.
+
+    `shared` are the passes that made it in both runs, `slot` is the input that is not known, `reason` what the
+    comparison says, `other_error` how far off the other side's output is where that matters.
+    """
+
+    sign: Sign
+    shared: tuple[str, ...] = ()
+    slot: str = ""
+    reason: str = ""
+    other_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotJudged(Evidence):
+    """Why the verdict's judge could not recompute it."""
+
+    reason: Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormulaDistrusted(Evidence):
+    """The formula of these ops fits neither side where the two agree."""
+
+    ops: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedNotFinite(Evidence):
+    """The op was fed numbers that are not finite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeyondType(Evidence):
+    """The true result reaches `largest`, which the type cannot hold, in `elements` of `size` elements.
+
+    `limit` is the type's largest value, None where that is not known; `is_infinite` tells Inf from saturated values.
+    """
+
+    is_infinite: bool
+    elements: int
+    size: int
+    largest: float
+    dtype: str
+    limit: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recomputed:
+    """The output of a fused op that is farthest off against the recomputed one, both as relative distances.
+
+    `rounding` is what rounding makes of it (rms), `cosine` None where no element is wrong, `benchmark_error` the
+    benchmark's own error, None where that does not tell. `mismatches` counts elements that are not finite though they
+    should be. `how` names the ops.
+    """
+
+    error: float
+    rounding: float
+    cosine: float | None = None
+    benchmark_error: float | None = None
+    mismatches: int = 0
+    how: str = ""
+    #: Inputs that are the benchmark's, as the fused op is not fed them.
+    borrowed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpBlame:
+    """A fused op. Errors are relative distances; None where nothing was compared or recomputed.
+
+    `error` is the one the verdict rests on: the recomputed one, else that of the comparison.
+    """
+
+    op_name: str
+    op_type: str
+    passes: tuple[str, ...]
+    originals: tuple[str, ...]
+    index: int
+    verdict: Verdict
+    ground: Ground
+    input_error: float | None = None
+    output_error: float | None = None
+    cosine: float | None = None
+    recomputed: Recomputed | None = None
+    #: Why it could not be recomputed; None of one that was, or that was not dumped.
+    not_recomputed: Evidence | None = None
+    #: Of an op whose true result is beyond its type's range: what became of that.
+    beyond_range: BeyondType | None = None
+
+    @property
+    def error(self) -> float | None:
+        return self.recomputed.error if self.recomputed is not None else self.output_error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassBlame:
+    """A pass with the fused ops it made. `worst` and `median` are of the errors of its ops that were judged.
+
+    Its verdict is that of `worst_op`.
+    """
+
+    name: str
+    verdict: Verdict
+    ops: tuple[OpBlame, ...]
+    is_switchable: bool
+    worst: float | None = None
+    median: float | None = None
+
+    @property
+    def worst_op(self) -> OpBlame:
+        """Of the ops with the pass's verdict the one that is farthest off."""
+        return max((op for op in self.ops if op.verdict is self.verdict), key=lambda op: op.error or 0.0)
+
+    def count(self, verdict: Verdict) -> int:
+        return sum(op.verdict is verdict for op in self.ops)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blame:
+    """The passes, worst first; the smallest set of switches that avoids every guilty op; what no switch avoids."""
+
+    passes: tuple[PassBlame, ...]
+    switch_off: tuple[str, ...]
+    #: Guilty ops that only passes made which GE never switches off.
+    unavoidable: tuple[OpBlame, ...] = ()
+    #: Fused ops of which the graph names no pass.
+    nameless: tuple[str, ...] = ()
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether anything is known of a pass that a switch file turns off; those are what fusion adds to a run."""
+        return any(one.is_switchable and one.verdict is not Verdict.NOT_JUDGED for one in self.passes)
+
+    @property
+    def ops(self) -> tuple[OpBlame, ...]:
+        """Every fused op once, in execution order."""
+        found = {op.op_name: op for one in self.passes for op in one.ops}
+        return tuple(sorted(found.values(), key=lambda op: op.index))
+
+
+# --- Which fusion pass computes wrong: the error of every fused op where its inputs agree, charged to its passes ---
+
+
+#: An output this many times as far off as the inputs has an error of its own.
+_OWN = 3.0
+#: A distance that agrees by the cosine and is still worth a look.
+_NOTABLE = 0.02
+#: Sets of passes are tried by size up to so many passes; with more the choice is made one by one.
+_EXACT = 14
+
+
+def _recomputed(found: OpJudgement) -> Recomputed | None:
+    """The figures of a judgement."""
+    worst = found.worst_slot
+    if worst is None:
+        return None
+    return Recomputed(
+        error=worst.own, rounding=worst.rounding, cosine=worst.cosine, benchmark_error=worst.benchmark_own,
+        mismatches=worst.not_finite, how=", ".join(found.how),
+        borrowed=found.formula.names_lent if found.formula is not None else (),
+    )  # fmt: skip
+
+
+def blame(
+    analysis: Analysis,
+    benchmark: BenchmarkSide,
+    unfused: GraphFile | None = None,
+    progress: Progress | None = None,
+) -> Blame:
+    """Judges every fused op of a comparison.
+
+    `unfused` is the graph of the other run, None for benchmark tensors. `progress` hears of the ops that are done.
+    UsageError if the graph has no op that a pass made.
+    """
+    leaf = analysis.leaf
+    if leaf is None or leaf.graph is None:
+        raise UsageError("blame needs a comparison by a graph", COLLECT_PASSES)
+    file = leaf.graph.file
+    fused = [op for op in file.ops if op.pass_names or is_fused(op)]
+    if not any(op.pass_names for op in fused):
+        if not fused:
+            raise UsageError(f"{file.path}: has no op that a pass made", COLLECT_PASSES)
+        raise UsageError(f"{file.path}: has {counted(len(fused), 'fused op')}, but none names its pass", COLLECT_PASSES)
+    agreements = {op.op_name: op for op in analysis.ops}
+    values = RunValues(leaf.leaf, file, benchmark)
+    agreements |= {
+        op.name: _with_inputs(op, agreements, values, analysis.threshold) for op in fused if op.name in agreements
+    }
+    judge = _Judge(
+        alone=Judge(values, unfused),
+        also_other=_passes_by_original(unfused),
+        first_off=min((op.index for op in analysis.ops if op.outputs_agree is False), default=-1),
+    )
+    judged: list[OpBlame] = []
+    progress = counting(progress, "ops")
+    for op in fused:
+        if progress is not None:
+            progress(len(judged), len(fused))
+        judged.append(judge.judge(op, agreements.get(op.name)))
+    for number, op in enumerate(fused):  # some may have been judged before their formula was seen to fail
+        recomputed = judged[number].recomputed
+        if recomputed is not None and recomputed.how in judge.distrusted:
+            judged[number] = judge.judge(op, agreements.get(op.name))
+    passes = _by_pass(judged)
+    off, unavoidable = smallest_switches(passes)
+    nameless = tuple(op.name for op in Fusion(file).nameless)
+    return Blame(passes=passes, switch_off=off, unavoidable=unavoidable, nameless=nameless)
+
+
+def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValues, threshold: float) -> OpAgreement:
+    """The op with the outputs that feed it in place of its inputs, where these were not dumped.
+
+    Parameters need not be there; another one that is missing leaves its inputs unknown.
+    """
+    found = agreements[op.name]
+    if found.inputs:
+        return found
+    rows: list[Row] = []
+    for number, edge in enumerate(op.inputs):
+        if edge is None:
+            continue
+        producer = values.origins.producer(op, edge)
+        root = values.fed_by.get((id(op), number))
+        made = agreements.get(producer.name) if producer is not None else None
+        row = next((row for row in made.outputs if row.slot == f"output:{edge.index}"), None) if made else None
+        if row is not None:
+            rows.append(row)
+        elif root is None or values.parameter_of(root) is None:
+            return found
+    return replace(found, inputs=tuple(rows), inputs_agree=all_agree(rows, threshold))
+
+
+def _passes_by_original(unfused: GraphFile | None) -> dict[str, set[str]]:
+    """The passes that made an op of the other run, by the script's ops it stands for."""
+    found: dict[str, set[str]] = {}
+    for op in unfused.ops if unfused is not None else ():
+        for name in op.original_names or ():
+            found.setdefault(name, set()).update(op.pass_names)
+    return found
+
+
+# --- one op -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judge:
+    alone: Judge
+    also_other: Mapping[str, set[str]]
+    #: Number of the first op whose output does not agree.
+    first_off: int
+    #: Chains of ops whose formula fits neither side where the sides agree: a kernel computes them otherwise.
+    distrusted: set[str] = field(default_factory=set)
+
+    def judge(self, op: Op, found: OpAgreement | None) -> OpBlame:
+        """The verdict on one fused op."""
+        result = OpBlame(
+            op_name=op.name,
+            op_type=op.type,
+            passes=op.pass_names or (NO_PASS,),
+            originals=op.original_names or (op.name,),
+            index=found.index if found is not None else -1,
+            verdict=Verdict.NOT_JUDGED,
+            ground=Ground(sign=Sign.NOT_DUMPED),
+        )
+        own = self.alone.examine(op)
+        if found is None or (not own.is_dumped and own.state not in (State.RIGHT, State.WRONG)):
+            return result
+        result = replace(result, recomputed=_recomputed(own), beyond_range=_beyond_range(own, found))
+        outputs = [row for row in found.outputs if row.cosine is not None]
+        if outputs:
+            worst = max(outputs, key=_error)
+            result = replace(result, output_error=_error(worst), cosine=worst.cosine)
+        inputs = [row for row in found.inputs if row.cosine is not None]
+        if inputs:
+            result = replace(result, input_error=max(map(_error, inputs)))
+        recomputed = result.recomputed
+        if recomputed is None:
+            return self._by_comparison(replace(result, not_recomputed=_not_judged(own)), found)
+        if recomputed.how not in self.distrusted and _fits_neither(own, result, found):
+            shared = self._shared(result)
+            if shared:  # they may be wrong in both, which is no reason to distrust the formula
+                ground = Ground(sign=Sign.OFF_IN_BOTH_RUNS, shared=shared)
+                return replace(result, verdict=Verdict.SUSPICIOUS, ground=ground)
+            self.distrusted.add(recomputed.how)
+        if recomputed.how in self.distrusted:
+            distrusted = FormulaDistrusted(ops=recomputed.how)
+            return self._by_comparison(replace(result, recomputed=None, not_recomputed=distrusted), found)
+        if own.is_confirmed is False:
+            # The two do not refute the formula together; fed the same and yet apart, each is wrong in its own way.
+            is_wrong = bool(found.inputs_agree) and found.outputs_agree is False
+            own = replace(own, reason=None, state=State.WRONG if is_wrong else State.DOUBTFUL)
+        elif own.state is State.DOUBTFUL and (own.reason or not own.finite_inputs):
+            why = _not_judged(own) or FedNotFinite()
+            return self._by_comparison(replace(result, recomputed=None, not_recomputed=why), found)
+        return _by_recomputing(result, own, found)
+
+    def _shared(self, op: OpBlame) -> tuple[str, ...]:
+        """Passes that made the op in both runs."""
+        both = set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals))
+        return tuple(sorted(both))
+
+    def _by_comparison(self, op: OpBlame, found: OpAgreement) -> OpBlame:
+        verdict, ground = self._compared(op, found)
+        return replace(op, verdict=verdict, ground=ground)
+
+    def _compared(self, op: OpBlame, found: OpAgreement) -> tuple[Verdict, Ground]:
+        """The verdict by the comparison alone, and what it rests on."""
+        shared, fed = self._shared(op), _OWN * (op.input_error or 0.0)
+        if op.output_error is None:
+            return Verdict.NOT_JUDGED, _not_compared(found.outputs)
+        if shared:
+            return Verdict.NOT_JUDGED, Ground(sign=Sign.IN_BOTH_RUNS, shared=shared)
+        if found.outputs_agree:
+            if op.output_error > _NOTABLE and op.input_error is None:
+                return Verdict.NOT_JUDGED, Ground(sign=Sign.OFF_INPUTS_UNKNOWN)
+            if op.output_error > _NOTABLE and op.output_error > fed:
+                return Verdict.SUSPICIOUS, Ground(sign=Sign.NOT_BELOW)
+            return Verdict.CLEAN, Ground(sign=Sign.AGREES)
+        if found.is_cancelled:
+            return Verdict.NOT_JUDGED, Ground(sign=Sign.CANCELLED)
+        if found.inputs_agree is None and self.first_off < found.index:
+            return Verdict.NOT_JUDGED, Ground(sign=Sign.BEHIND_OTHERS)
+        if found.inputs_agree is None:
+            return Verdict.SUSPICIOUS, Ground(sign=Sign.NO_INPUT_COMPARED)
+        if found.inputs_agree:
+            if op.output_error <= fed:
+                return Verdict.SUSPICIOUS, Ground(sign=Sign.AS_FAR_AS_INPUTS)
+            if found.unknown_inputs:
+                return Verdict.SUSPICIOUS, Ground(sign=Sign.ONE_INPUT_UNKNOWN, slot=found.unknown_inputs[0].slot)
+            return Verdict.GUILTY, Ground(sign=Sign.INPUTS_AGREE)
+        if op.output_error > fed:
+            return Verdict.SUSPICIOUS, Ground(sign=Sign.MORE_THAN_INPUTS)
+        return Verdict.NOT_JUDGED, Ground(sign=Sign.MAY_BE_INHERITED)
+
+
+def _not_judged(own: OpJudgement) -> NotJudged | None:
+    return None if own.reason is None else NotJudged(reason=own.reason)
+
+
+def _fits_neither(own: OpJudgement, op: OpBlame, found: OpAgreement) -> bool:
+    """True if both sides were fed and put out the same, and only the recomputed answer is another."""
+    if own.state is State.RIGHT:
+        return False
+    agree = bool(found.inputs_agree and found.outputs_agree) and not found.unknown_inputs
+    return agree and own.own > _OWN * (op.output_error or 0.0)
+
+
+def _by_recomputing(op: OpBlame, judged: OpJudgement, found: OpAgreement) -> OpBlame:
+    own = op.recomputed
+    assert own is not None
+    other = own.benchmark_error
+    if own.mismatches:
+        return replace(op, verdict=Verdict.GUILTY, ground=Ground(sign=Sign.NOT_FINITE))
+    if judged.state is State.WRONG:
+        ground = Ground(sign=Sign.WRONG, other_error=other if found.inputs_agree else None)
+        return replace(op, verdict=Verdict.GUILTY, ground=ground)
+    if judged.state is State.DOUBTFUL:
+        ground = Ground(sign=Sign.DOUBTFUL, other_error=other if judged.is_confirmed is False else None)
+        return replace(op, verdict=Verdict.SUSPICIOUS, ground=ground)
+    ground = Ground(sign=Sign.RIGHT)
+    if found.outputs_agree is False:
+        if found.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
+            ground = Ground(sign=Sign.RIGHT_OTHER_WRONG, other_error=other)
+        elif found.inputs_agree is False:
+            ground = Ground(sign=Sign.RIGHT_AS_FED)
+    return replace(op, verdict=Verdict.CLEAN, ground=ground)
+
+
+def _beyond_range(judged: OpJudgement, found: OpAgreement) -> BeyondType | None:
+    """What became of results that the type of an output cannot hold; None where it holds them all."""
+    over = judged.overflow
+    if over is None:
+        return None
+    row = next((row for row in found.outputs if row.slot == f"output:{over.slot}"), None)
+    npu = row.npu if row is not None else None
+    return BeyondType(
+        is_infinite=npu is not None and npu.inf_count > 0,
+        elements=over.overflowed,
+        size=over.size,
+        largest=over.largest,
+        dtype=over.dtype,
+        limit=LIMIT.get(over.dtype),
+    )
+
+
+def _error(row: Row) -> float:
+    """How far off a tensor is."""
+    if row.mismatches:
+        return inf
+    if row.relative_euclidean_distance is not None and isfinite(row.relative_euclidean_distance):
+        return row.relative_euclidean_distance
+    return distance(row)
+
+
+def _not_compared(outputs: Sequence[Row]) -> Ground:
+    if any(row.status == Status.STATISTICS_ONLY for row in outputs):
+        return Ground(sign=Sign.ONLY_STATISTICS)
+    return Ground(sign=Sign.NOT_COMPARED, reason=next((row.reason for row in outputs if row.reason), ""))
+
+
+# --- the passes -------------------------------------------------------------------------------------------------------
+
+
+def _by_pass(ops: Sequence[OpBlame]) -> tuple[PassBlame, ...]:
+    by_name: dict[str, list[OpBlame]] = {}
+    for op in ops:
+        for name in op.passes:
+            by_name.setdefault(name, []).append(op)
+    passes = [_pass_blame(name, found) for name, found in by_name.items()]
+    return tuple(sorted(passes, key=lambda one: (ORDER.index(one.verdict), -(one.worst or 0.0), one.name)))
+
+
+def _pass_blame(name: str, ops: Sequence[OpBlame]) -> PassBlame:
+    errors = [op.error for op in ops if op.verdict is not Verdict.NOT_JUDGED and op.error is not None]
+    verdict = next((one for one in (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.CLEAN)
+                    if any(op.verdict is one for op in ops)), Verdict.NOT_JUDGED)  # fmt: skip
+    return PassBlame(
+        name=name,
+        verdict=verdict,
+        ops=tuple(ops),
+        is_switchable=name != NO_PASS and is_switchable(name),
+        worst=max(errors, default=None),
+        median=median(errors) if errors else None,
+    )
+
+
+def smallest_switches(passes: Sequence[PassBlame]) -> tuple[tuple[str, ...], tuple[OpBlame, ...]]:
+    """The fewest switchable passes one of which had a part in every guilty op, and the guilty ops that have none.
+
+    Of sets of one size the one whose passes made the fewest ops that are right.
+    """
+    guilty = {op.op_name: op for one in passes for op in one.ops if op.verdict is Verdict.GUILTY}
+    clean = {one.name: one.count(Verdict.CLEAN) for one in passes}
+    switchable = {one.name for one in passes if one.is_switchable}
+    choices = {name: switchable.intersection(op.passes) for name, op in guilty.items()}
+    unavoidable = tuple(op for name, op in guilty.items() if not choices[name])
+    wanted = [choice for choice in choices.values() if choice]
+    candidates = sorted({name for choice in wanted for name in choice}, key=lambda name: (clean[name], name))
+    if len(candidates) <= _EXACT:
+        for size in range(len(candidates) + 1):
+            fitting = [found for found in combinations(candidates, size) if all(set(found) & one for one in wanted)]
+            if fitting:
+                return min(fitting, key=lambda found: sum(clean[name] for name in found)), unavoidable
+    chosen: list[str] = []
+    while left := [one for one in wanted if not one & set(chosen)]:
+        chosen.append(max(candidates, key=lambda name: (sum(name in one for one in left), -clean[name])))
+    return tuple(chosen), unavoidable
+
+
+def blame_compared(analysis: Analysis, progress: Progress | None = None) -> Blame:
+    """`blame` with what a comparison was with: benchmark tensors, or the run without fusion.
+
+    UsageError for a result that was read from a file, and for two runs that were matched by name.
+    """
+    leaf = analysis.leaf
+    if leaf is None:
+        raise UsageError(f"{analysis.path}: a result file does not tell what fusion did", "compare again")
+    golden = leaf.golden if isinstance(leaf.golden, GoldenFiles) else find_golden(leaf.golden_root)
+    if not isinstance(golden, Run):
+        return blame(analysis, golden, progress=progress)
+    if leaf.other_graph is None:
+        raise UsageError("two runs that were matched by name do not tell what fusion did", "name a graph with -cf")
+    unfused = leaf.other_graph.file
+    return blame(analysis, GraphDumps(golden.leaves[0], unfused), unfused, progress)

@@ -1,0 +1,598 @@
+"""What the elements of an op's outputs say of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from math import isfinite
+
+import numpy as np
+
+from precision_tool.lib.data.dumped_ops import BenchmarkSide
+from precision_tool.lib.diagnose.candidate_formulas import Ways
+from precision_tool.lib.diagnose.error_shape import (
+    LIMIT,
+    UNIT,
+    Misfit,
+    Mistake,
+    is_judged,
+    misfit,
+    places_of,
+    rounded_to,
+)
+from precision_tool.lib.diagnose.formulas import Beside, Formula, is_fused, is_obeyed, noise_between
+from precision_tool.lib.diagnose.op_values import (
+    DATA_TYPES,
+    PARAMETER_TYPES,
+    PASSING,
+    Compared,
+    Fed,
+    NoValueError,
+    Root,
+    Rows,
+    RunValues,
+    missing_reason,
+    spread,
+    telling_rows,
+)
+from precision_tool.lib.diagnose.sampling import (
+    folded_type,
+    is_looked_at,
+    narrowing,
+    odd_rows,
+    right_at_a_glance,
+    right_in_blocks,
+    run_in_blocks,
+)
+from precision_tool.lib.diagnose.verdict_model import OpJudgement, SlotJudgement, State
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.finding import joined
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.ops import op_table as table
+from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output, reason_of
+from precision_tool.lib.ops.op_arguments import distinct
+
+#: Elements that stay in the processor's cache.
+_IN_CACHE = 1 << 16
+#: An element's error is doubtful up to so many times the slack; more, or many inexactly rounded ones, is proof.
+DOUBT = 4.0
+#: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
+_INEXACT = 0.6
+_FEW = 64
+#: Another variable moves nearly every element of what is made of it.
+_ALL_OVER = 0.9
+#: Mistakes that some rows tell as well as all, unless they are along the rows.
+_TOLD = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.TAIL, Mistake.NOT_FINITE)
+
+
+def is_told_by_rows(slot: SlotJudgement) -> bool:
+    """Whether some rows tell what is wrong with all: not where the mistake is along the rows, or none is known."""
+    places = slot.places
+    if places is None or places.mistake not in _TOLD or places.axis == 0:
+        return False
+    return not places.order or places.order[0] == 0
+
+
+def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJudgement:
+    """One output whose elements were held against the true ones."""
+    bad = fit.bad
+    count = int(np.count_nonzero(bad))
+    places = None
+    true = np.asarray(out.array)
+    if count and true.dtype.kind in "fbiu":
+        places = places_of(np.asarray(have.array).reshape(true.shape), true, bad, UNIT.get(have.dtype, 0.0))
+    over = int(np.count_nonzero(fit.over))
+    return SlotJudgement(
+        slot=slot,
+        dtype=have.dtype,
+        size=int(fit.got.size),
+        kind=kind,
+        own=fit.own,
+        rounding=fit.rounding,
+        worst=fit.worst,
+        slack=fit.slack,
+        beyond=count,
+        exact_share=fit.exact_share,
+        cosine=fit.cosine if count else None,
+        overflowed=over,
+        largest=float(np.abs(fit.true[fit.over]).max()) if over else 0.0,
+        at_limit=int(np.count_nonzero(~(np.abs(fit.got) < LIMIT[have.dtype]))) if over else 0,
+        not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
+        places=places,
+    )
+
+
+def state_of(base: OpJudgement, slots: list[SlotJudgement]) -> State:
+    """What an op's outputs say of it."""
+    wrong = [slot for slot in slots if slot.beyond]
+    if not wrong:
+        return State.RIGHT
+    for slot in wrong:
+        proof = slot.worst > DOUBT * slot.slack or (slot.exact_share < _INEXACT and slot.size >= _FEW)
+        if proof and base.finite_inputs:
+            return State.WRONG
+    return State.DOUBTFUL
+
+
+def is_off_all_over(one: OpJudgement) -> bool:
+    """Whether nearly all of an op's output is off by more than a narrower type makes it, as by another parameter.
+
+    A kernel that computes wrong moves values, or spoils some of them.
+    """
+    slot = one.worst_slot
+    if slot is None or slot.places is None or slot.places.mistake not in (Mistake.UNKNOWN, Mistake.SCALED):
+        return False
+    return slot.own > UNIT["bfloat16"] and slot.beyond >= _ALL_OVER * slot.looked_at
+
+
+def largest_of(one: Input) -> float:
+    """The largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
+    flat = one.array.reshape(-1)
+    if flat.dtype.kind not in "fc" or not flat.size:
+        return 0.0
+    if flat.dtype.kind == "c":
+        return float(np.abs(flat).max())
+    found = [0.0]
+    for start in range(0, flat.size, _IN_CACHE):
+        part = flat[start : start + _IN_CACHE]
+        found += [float(part.max()), -float(part.min())]
+    return float(np.max(found))
+
+
+# --- Each op of a run judged alone: its outputs recomputed in float64 from the inputs it was fed ---
+
+
+#: Ops that compute nothing, or nothing that a formula could tell.
+NOT_COMPUTING = PARAMETER_TYPES | DATA_TYPES | PASSING | {
+    "NetOutput", "NoOp", "IteratorV2", "Iterator", "MakeIterator", "PartitionedCall", "StatefulPartitionedCall",
+    "StreamActive", "StreamSwitch", "StreamMerge", "Send", "Recv", "Label", "If", "While", "Case", "Memcpy",
+    "MemcpyAsync",
+    "End", "TensorDataset", "DeviceQueueDataset", "OutfeedEnqueueOp", "OutfeedEnqueueOpV2", "AtomicAddrClean", "MemSet",
+}  # fmt: skip
+#: Products and sums from which on an op is judged by a part of its elements, by about how many, and up to which it is
+#: recomputed whole where these are wrong.
+_SAMPLED_FROM, _SAMPLES, _WHOLE_UP_TO = 2e7, 1 << 12, 2e10
+
+
+class _NotLightError(Exception):
+    """An op is not plainly right."""
+
+
+class Judge:
+    """Judges the ops of one run, or those for which `only` is true.
+
+    `unfused` is a graph that has the original ops of its fused ones.
+    """
+
+    def __init__(
+        self,
+        values: RunValues,
+        unfused: GraphFile | None = None,
+        *,
+        seconds: float = 600.0,
+        only: Callable[[Op], bool] | None = None,
+    ) -> None:
+        self.values = values
+        self._beside = Beside(values)
+        self.ways = Ways(values, self._beside, unfused)
+        self.seconds_left = seconds
+        self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
+
+    def for_others(self) -> Callable[[], Judge]:
+        """What makes this judge again, of all ops of the run, in a thread, process or machine of its own.
+
+        Its time is not known there: it has `seconds_left` from when it is asked.
+        """
+        values = self.values
+        quiet = Compared(quiet=values.compared.quiet, places=values.compared.places)
+        return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self.ways.unfused)
+
+    @property
+    def seconds_left(self) -> float:
+        """Until when ops are judged, from now; a clock of another machine may be another."""
+        return self.deadline - time.monotonic()
+
+    @seconds_left.setter
+    def seconds_left(self, seconds: float) -> None:
+        self.deadline = time.monotonic() + seconds
+
+    def computing(self) -> Sequence[Op]:
+        """Every op that computes something, in the order in which they ran."""
+        return self._computing
+
+    def judge_again(self, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
+        """The same, with those done again whose way of being fused other ops have shown since."""
+        return [self.judge(one.op) if one.is_guessed and self.key(one.op) in self.fitting else one for one in judged]
+
+    def key(self, op: Op) -> object:
+        """What ops that are fused alike share."""
+        return self.ways.key(op)
+
+    @property
+    def fitting(self) -> dict[object, tuple[object, ...]]:
+        """Ways in which ops are fused that fitted the benchmark or a dump, by their key."""
+        return self.ways.fitting
+
+    def judge(self, op: Op) -> OpJudgement:
+        """One op. Whatever goes wrong in it is a reason, never an exception."""
+        return replace(self._judged(op), formula=None)
+
+    def judge_lightly(self, op: Op) -> OpJudgement | None:
+        """The same for little memory; None for an op that is not plainly right, which takes several times as much."""
+        try:
+            return replace(self._judged(op, lightly=True), formula=None)
+        except _NotLightError:
+            return None
+
+    def examine(self, op: Op) -> OpJudgement:
+        """The same with the formula that it was judged by, and beside the benchmark however right the op is."""
+        found = self._judged(op)
+        worst = found.worst_slot
+        if found.formula is None or worst is None or worst.benchmark_own is not None:
+            return found
+        return self._beside.split(found, found.formula, self.fed(op).inputs) or found
+
+    def _judged(self, op: Op, *, lightly: bool = False) -> OpJudgement:
+        base = OpJudgement(
+            op=op, number=self.values.order[id(op)], state=State.NOT_RECOMPUTED,
+            is_dumped=self.values.dumped(op) is not None,
+        )  # fmt: skip
+        start = time.monotonic()
+        if start > self.deadline:
+            return replace(base, reason=Message("reason.out_of_time"))
+        try:
+            with np.errstate(all="ignore"), self.values.reading():
+                found = self._judge(base, lightly)
+        except _NotLightError:
+            raise
+        except (NotComputedError, NoValueError) as error:
+            found = replace(base, reason=error.reason)
+        except PrecisionToolError as error:
+            found = replace(base, reason=Message("reason.unreadable", detail=error.message))
+        except MemoryError:
+            found = replace(base, reason=Message("reason.out_of_memory"))
+        except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
+            failed = Message("reason.formula_failed", op_type=op.type, detail=f"{type(error).__name__}: {error}")
+            found = replace(base, reason=failed)
+        return replace(found, seconds=time.monotonic() - start)
+
+    # --- what it was fed, and what it put out ---
+
+    def outputs(self, op: Op) -> dict[int, Tensor]:
+        """The outputs by slot: its own, or as those that read them have them."""
+        found: dict[int, Tensor] = {}
+        dump = self.values.dumped(op)
+        count = max(len(op.output_descs), max(dump.outputs, default=-1) + 1 if dump is not None else 0)
+        for slot in range(count):
+            own = dump.outputs.get(slot) if dump is not None else None
+            if isinstance(own, Tensor):
+                found[slot] = own
+                continue
+            copy = next(iter(self.values.copies(Root(op, slot))), None)
+            if copy is not None:
+                found[slot] = copy[1]
+        return found
+
+    def fed(self, op: Op, *, stored: bool = False) -> Fed:
+        """The inputs, from the op's own dump or where else the run has them; variables from the benchmark too.
+
+        `stored`: as `RunValues.load` has them.
+        """
+        fed = Fed()
+        values = self.values
+        for slot in values.input_slots(op):
+            own = values.found(slot)
+            if isinstance(own, Tensor):
+                fed.inputs[slot.index] = values.load(own, slot.desc, stored=stored)
+                continue
+            root = values.fed_by.get((id(op), slot.graph_index))
+            loaded = None
+            if root is not None:
+                loaded = values.load_root(root, stored=stored)
+                if loaded is None and values.parameter_of(root) is not None:
+                    loaded = values.load_benchmark(root)
+            if loaded is None:
+                fed.missing[slot.index] = missing_reason(own, slot.index)
+                continue
+            array = loaded.input.array
+            shape = slot.desc.origin_shape if slot.desc is not None else None
+            if shape is not None and array.shape != shape and int(np.prod(shape)) == array.size:
+                array = array.reshape(shape)
+            dtype = loaded.input.dtype
+            if loaded.source == "benchmark" and slot.desc is not None and slot.desc.dtype in UNIT:
+                dtype = slot.desc.dtype
+                array = rounded_to(np.asarray(array, np.float64), dtype)
+            layout = loaded.input.layout
+            if slot.desc is not None and slot.desc.origin_layout and len(slot.desc.origin_layout) == array.ndim:
+                layout = slot.desc.origin_layout
+            fed.inputs[slot.index] = Input(
+                array=array, dtype=dtype, layout=layout if len(layout) == array.ndim else "ND"
+            )
+            fed.elsewhere[slot.index] = loaded.source
+        return fed
+
+    # --- one op ---
+
+    def _right(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement | None:
+        """The judgement of an op that is plainly right; None for any other, which has to be looked at closely."""
+        for formula in self.ways.formulas(base.op, fed, got, known_only=True):
+            try:
+                slots = right_in_blocks(formula, fed.inputs, got, narrowing(formula, fed.inputs))
+                found = self._right_where_sampled(base, formula, fed.inputs, got) if not slots else None
+            except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
+                continue
+            if slots:
+                found = replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
+            if found is not None:
+                self.fitting.setdefault(self.key(base.op), formula.shape)
+                return found
+        return None
+
+    def _right_where_sampled(
+        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpJudgement | None:
+        """The judgement of a large op by a part of its elements, if they are right."""
+        work = formula.work(inputs) if formula.is_certain and not formula.lent else 0.0
+        if work <= _SAMPLED_FROM or is_looked_at(formula, inputs, got):
+            return None
+        found = self._sampled(_told_finite(base, inputs), formula, inputs, got, work)
+        return found if found is not None and found.state is State.RIGHT else None
+
+    def _judge(self, base: OpJudgement, lightly: bool) -> OpJudgement:
+        op = base.op
+        if not is_fused(op) and table.find(op.type) is None:
+            return replace(base, reason=Message("reason.no_formula", op_type=op.type))
+        if op.name in self.values.compared.quiet:
+            right = right_at_a_glance(self.values, self.ways, base)
+            if right is not None:
+                return right
+        outputs = self.outputs(op)
+        if not outputs and op.type != "Cast":
+            return replace(base, reason=Message("reason.not_dumped"))
+        fed = self.fed(op, stored=True)
+        if not outputs:
+            return self._unseen_cast(base, fed)
+        if op.type in ("Cast", "TransData") and "benchmark" in fed.elsewhere.values():
+            # Whether the op or what it is fed differs from the benchmark cannot be told apart here.
+            slot = next(slot for slot, source in fed.elsewhere.items() if source == "benchmark")
+            return replace(self._unseen_cast(base, fed), reason=Message("reason.input_not_dumped", slot=slot))
+        got = {}
+        for slot, tensor in outputs.items():
+            desc = op.output_descs[slot] if slot < len(op.output_descs) else None
+            got[slot] = self.values.load(tensor, desc, stored=True)
+        if not fed.inputs and fed.missing:
+            return replace(base, reason=next(iter(fed.missing.values())))
+        unknown = next((one.dtype for one in (*fed.inputs.values(), *got.values()) if not is_judged(one.dtype)), "")
+        if unknown:
+            return replace(base, reason=Message("reason.rounding_unknown", dtype=unknown))
+        base = replace(base, from_elsewhere=tuple(sorted(fed.elsewhere.items())))
+        right = self._right(base, fed, got)
+        if right is not None:
+            return right
+        if lightly:
+            raise _NotLightError
+        base = _told_finite(base, fed.inputs)
+        fed.widen()
+        got = {slot: one.in_doubles() for slot, one in got.items()}
+        return self._by_formulas(base, fed, got)
+
+    def _by_formulas(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement:
+        """By the first formula that fits; else by that of the op's twins, or by the one that `_confirmed` chooses."""
+        op = base.op
+        chosen: OpJudgement | None = None
+        key = self.key(op)
+        reason = joined(tuple(fed.missing.values()))
+        tried: list[tuple[Formula, OpJudgement]] = []
+        for formula in self.ways.formulas(op, fed, got):
+            if any(formula.is_same(other) for other, _ in tried):
+                continue
+            try:
+                found = self._by(base, formula, fed.inputs, got)
+            except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
+                reason = reason or reason_of(error)
+                if not is_fused(op):
+                    raise NotComputedError(reason) from error
+                continue
+            if found.state is State.RIGHT:
+                self.fitting.setdefault(key, formula.shape)
+                return found
+            tried.append((formula, found))
+        known = self.fitting.get(key)
+        for formula, found in tried:
+            if known is not None and formula.shape == known:
+                split = self._split(found, formula, fed.inputs, got)
+                obeys = split is not None and is_obeyed(split)
+                chosen = replace(split if split is not None and obeys else found, is_confirmed=True)
+                chosen = replace(chosen, is_by_another=not obeys)
+                break
+        if chosen is None and tried:
+            chosen = self._confirmed(tried, key, fed, got)
+        if chosen is None and not tried:
+            return replace(base, reason=reason or Message("reason.fused_unknown"))
+        assert chosen is not None
+        return chosen
+
+    def _confirmed(
+        self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: Fed, got: Mapping[int, Input]
+    ) -> OpJudgement:
+        """The judgement by the formula that the benchmark obeys, or by the certain one."""
+        best: OpJudgement | None = None
+        for formula, found in tried:
+            split = self._split(found, formula, fed.inputs, got)
+            if split is None:
+                continue
+            if is_obeyed(split):
+                self.fitting.setdefault(key, formula.shape)
+                return replace(split, is_confirmed=True)
+            if formula.is_certain and best is None:
+                best = split
+        if best is not None:
+            reason = Message("reason.benchmark_disobeys")
+            return replace(best, state=State.DOUBTFUL, reason=reason, is_confirmed=False)
+        for formula, found in tried:
+            if formula.is_certain:
+                return found
+        refuted = [one for one in tried if one[0].is_refuted]
+        if refuted and all(found.state is State.WRONG for _, found in refuted):
+            reason = Message("reason.fused_none_fits")
+            return replace(min(refuted, key=lambda one: one[1].own)[1], is_guessed=True, reason=reason)
+        formula, found = min(tried, key=lambda one: one[1].own)
+        return replace(found, state=State.DOUBTFUL, is_guessed=True, reason=Message("reason.fused_guessed"))
+
+    def _by(
+        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpJudgement:
+        """The op judged by one formula; a large one by a part of its elements, and whole if these do not tell."""
+        work = formula.work(inputs)
+        if work > _SAMPLED_FROM:
+            part = self._by_telling_rows(base, formula, inputs, got)
+            if part is not None and part.state is State.WRONG:
+                if work > _WHOLE_UP_TO or all(map(is_told_by_rows, part.slots)):
+                    return part
+                return self._whole(base, formula, inputs, got)
+            if is_looked_at(formula, inputs, got):  # at every element: a part of them must not acquit the others
+                slots = right_in_blocks(formula, inputs, got, narrowing(formula, inputs))
+                if slots:
+                    return replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
+                return self._whole(base, formula, inputs, got)
+            part = self._sampled(base, formula, inputs, got, work)
+            if part is not None and (part.state is State.RIGHT or work > _WHOLE_UP_TO):
+                return part
+        return self._whole(base, formula, inputs, got)
+
+    def _sampled(
+        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], work: float
+    ) -> OpJudgement | None:
+        """The op judged by some places of its output, or by some rows of its batch; None where neither can be."""
+        u_in = narrowing(formula, inputs)
+        is_all = 0 in got and got[0].array.size <= _SAMPLES
+        farthest, odd = self._beside.farthest(base.op, got), None if is_all else odd_rows(formula, inputs, got, u_in)
+        farthest = farthest if odd is None else distinct(np.append(farthest, odd.places))
+        found = formula.sample(inputs, _SAMPLES, farthest)
+        if found is not None and 0 in got:
+            places, out = found
+            have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
+            fit = misfit(have.array, out, have.dtype, formula.kind, u_in=u_in)
+            slot = slot_of(0, have, out, fit, formula.kind)
+            if places.size < got[0].array.size:
+                is_summed = odd is not None and not odd.left
+                slot = replace(slot, size=got[0].array.size, sampled=int(places.size), is_summed=is_summed)
+            judged = replace(base, how=formula.how, formula=formula, slots=(slot,), state=state_of(base, [slot]))
+            if odd is not None and odd.left and judged.state is State.RIGHT:
+                return replace(judged, state=State.DOUBTFUL, reason=Message("reason.rows_off"))
+            return judged
+        batch = formula.batch_of(inputs)
+        if batch is None or len(got) != 1 or not formula.outputs:
+            return None
+        count, slots = batch
+        chosen = max(1, int(count * _SAMPLED_FROM / work))
+        if chosen >= count or any(one.array.shape[0] != count for one in got.values()):
+            return None
+        size = max(one.array.size for one in got.values())
+        rows = spread(count, chosen + 1).and_also(farthest // max(1, size // count))
+        return self._rows(base, formula, inputs, got, rows, slots)
+
+    def _rows(
+        self,
+        base: OpJudgement,
+        formula: Formula,
+        inputs: Mapping[int, Input],
+        got: Mapping[int, Input],
+        rows: Rows,
+        cut: frozenset[int],
+    ) -> OpJudgement:
+        """The op judged by some rows of its batch, which the inputs in `cut` have."""
+        few = {slot: one.in_doubles() for slot, one in rows.cut(inputs, cut).items()}
+        part = {slot: one.in_doubles() for slot, one in rows.cut(got, frozenset(got)).items()}
+        judged = self._whole(base, formula.unshaped(), few, part)
+        told = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
+        return replace(judged, slots=tuple(told))
+
+    def _by_telling_rows(
+        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpJudgement | None:
+        """The op judged by so many rows of its batch that they may tell a mistake; None where that is most of it."""
+        few = telling_rows(formula.batch_of(inputs), got)
+        return None if few is None else self._rows(base, formula, inputs, got, *few)
+
+    def _split(
+        self, found: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpJudgement | None:
+        """The judgement beside the benchmark; of an op that was judged by some rows these rows."""
+        few = None
+        if found.is_sampled:
+            few = telling_rows(formula.batch_of(inputs), got)
+        return self._beside.split(found, formula, inputs, *(few or ()))
+
+    def _whole(
+        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpJudgement:
+        """The op judged by every element."""
+        true = run_in_blocks(formula, inputs, got)
+        kind = formula.kind
+        u_in = narrowing(formula, inputs)
+        inside = folded_type(formula, inputs) or "float32"
+        noise = noise_between(true, run_in_blocks(formula, inputs, got, inside)) if len(formula.stages) > 1 else {}
+        stored: dict[str, dict[int, Output]] = {}
+        slots = []
+        is_told = False
+        for slot, out in true.items():
+            if slot not in got:
+                continue
+            have = got[slot]
+            if have.array.size != np.asarray(out.array).size:
+                shapes = have.array.shape, out.array.shape
+                raise NotComputedError("other_than_dumped", slot=slot, shape=shapes[0], other_shape=shapes[1])
+            fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot))
+            if fit.bad.any() and len(formula.stages) > 1 and have.dtype in UNIT:
+                # A kernel that stores every stage's result is right as well.
+                if have.dtype not in stored:
+                    stored[have.dtype] = run_in_blocks(formula, inputs, got, have.dtype)
+                other = misfit(have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot))
+                if other.worst < fit.worst and other.worst <= DOUBT * other.slack:
+                    fit = other
+            is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
+            slots.append(slot_of(slot, have, out, fit, kind))
+        if not slots:
+            raise NotComputedError("no_dumped_output")
+        if not is_told:
+            raise NotComputedError("nowhere_finite")
+        return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))
+
+    def _unseen_cast(self, base: OpJudgement, fed: Fed) -> OpJudgement:
+        """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
+        op = base.op
+        base = replace(base, reason=Message("reason.not_dumped"))
+        dtype = op.output_descs[0].dtype if op.output_descs else ""
+        if not fed.inputs or dtype not in LIMIT:
+            return base
+        array = np.asarray(next(iter(fed.inputs.values())).array)
+        if array.dtype.kind != "f":
+            return base
+        fit = misfit(array, Output(array=array), dtype, Kind.EXACT)
+        over = int(np.count_nonzero(fit.over))
+        if not over:
+            return base
+        have = Input(array=array, dtype=dtype)
+        slot = replace(slot_of(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
+        elsewhere = tuple(sorted(fed.elsewhere.items()))
+        return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
+
+
+def _told_finite(base: OpJudgement, inputs: Mapping[int, Input]) -> OpJudgement:
+    return replace(base, finite_inputs=all(isfinite(largest_of(one)) for one in inputs.values()))
+
+
+def _made_again(
+    leaf: DumpLeaf,
+    file: GraphFile,
+    benchmark: BenchmarkSide,
+    compared: Compared,
+    unfused: GraphFile | None,
+) -> Judge:
+    return Judge(RunValues(leaf, file, benchmark, compared=compared), unfused)

@@ -1,0 +1,285 @@
+"""The ops of a run judged in several processes, or by any executor. What is found does not depend on how many.
+
+Ops that are fused alike learn from each other: how the first of them that fits hangs together is tried first with the
+others. So of those that share a key, one after the other is judged until one fits, and the rest side by side.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+
+from precision_tool.lib.compare.cluster import near
+from precision_tool.lib.compare.scheduler import (
+    ALL_CORES,
+    Meter,
+    Resources,
+    WorkersLostError,
+    can_fork,
+    counting,
+    free_memory,
+    process_pool,
+    run_tasks,
+)
+from precision_tool.lib.diagnose.judge import Judge
+from precision_tool.lib.diagnose.verdict_model import OpJudgement, State
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.tensor import Tensor
+
+#: Of smaller dumps, starting processes takes longer than judging.
+_SERIAL_ELEMENTS = 1 << 20
+#: Processes at most: each holds decoded tensors.
+_MOST_WORKERS = 4
+#: Bytes that the ops take which are judged at one time, and that an element does: while its op is plainly right, and
+#: while it is recomputed in float64.
+_AT_ONCE = 320 << 20
+_LIGHT, _HEAVY = 10, 80
+#: A task is about so many elements, and at most so many ops, so that handing it over costs little.
+_TASK_ELEMENTS, _TASK_OPS = 1 << 18, 16
+_DIED = Message("reason.worker_died")
+
+#: What a forked process judges with: the one that its parent had last.
+_inherited: list[Judge] = []
+#: What a thread of another executor judges with, and the key of what it was made from.
+_own = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """How an executor's workers, which inherit nothing, come by their judge; `key` is that of the one run."""
+
+    key: str
+    make: Callable[[], Judge]
+
+    def judge(self) -> Judge:
+        """The judge of this thread."""
+        own: tuple[str, Judge] | None = getattr(_own, "judge", None)
+        if own is None or own[0] != self.key:
+            own = _own.judge = (self.key, self.make())
+        return own[1]
+
+
+@dataclass(slots=True)
+class _Task:
+    key: object
+    numbers: list[int]
+    elements: int
+    #: A large op is looked at lightly first: most are right.
+    is_light: bool = True
+
+    @property
+    def nbytes(self) -> int:
+        return self.elements * (_LIGHT if self.looks_lightly else _HEAVY)
+
+    @property
+    def looks_lightly(self) -> bool:
+        return self.is_light and self.elements > _TASK_ELEMENTS
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Which ops wait for one of their kind, and which can be judged."""
+
+    ready: list[_Task] = field(default_factory=list)
+    waiting: dict[object, deque[int]] = field(default_factory=dict)
+
+
+def judge_ops(judge: Judge, resources: Resources = ALL_CORES) -> list[OpJudgement]:
+    """Judge every op that computes something, in the order in which they ran; progress is counted in ops.
+
+    Workers of our own are processes. Without `fork`, or beside other threads, this thread does it all. An executor
+    does it in any case: of a cluster the workers where the dump lies. Ops of a task that no worker can do say so, and
+    so do those that are left when the cluster goes away.
+    """
+    ops = judge.computing()
+    sizes = [elements_of(judge, op) for op in ops]
+    meter = Meter(counting(resources.progress, "ops"), len(ops))
+    if resources.executor is not None:
+        executor = near(resources.executor, judge.values.leaf.path)
+        return _Spread(judge, ops, sizes, meter).run_by(executor, resources.count)
+    count = min(resources.count, _MOST_WORKERS, len(ops))
+    if count <= 1 or sum(sizes) < _SERIAL_ELEMENTS or not can_fork():
+        judged = []
+        for op in ops:
+            judged.append(judge.judge(op))
+            meter.add(1)
+        return judged
+    return _Spread(judge, ops, sizes, meter).run(count)
+
+
+def elements_of(judge: Judge, op: Op) -> int:
+    """The elements of an op's inputs and outputs; without a dump twice those of the outputs that others show."""
+    dump = judge.values.dumped(op)
+    if dump is None:
+        return 1 + 2 * sum(tensor.size for tensor in judge.outputs(op).values())
+    tensors = (*dump.inputs.values(), *dump.outputs.values())
+    return 1 + sum(tensor.size for tensor in tensors if isinstance(tensor, Tensor))
+
+
+class _Spread:
+    """One run's ops on their way through the processes."""
+
+    def __init__(self, judge: Judge, ops: Sequence[Op], sizes: Sequence[int], meter: Meter) -> None:
+        self._judge, self._ops, self._sizes, self._meter = judge, ops, sizes, meter
+        self._done: dict[int, OpJudgement] = {}
+        self._plan = _Plan()
+        #: How an executor's workers make their judge; None: they are forked, and inherit it.
+        self._recipe: _Recipe | None = None
+        #: Bytes that ops may take at one time beyond `_AT_ONCE`; 0 where the workers' memory is not known.
+        self._spare = 0
+        for number, op in enumerate(ops):
+            self._plan.waiting.setdefault(judge.key(op), deque()).append(number)
+        for key in self._plan.waiting:
+            self._next(key)
+
+    def run(self, workers: int) -> list[OpJudgement]:
+        """Every judgement, in the order of the ops."""
+        _inherited.append(self._judge)
+        self._spare = free_memory() // 2
+        try:
+            with (
+                suppress(BrokenExecutor),  # what was not judged says so
+                self._judge.values.sharing(workers),
+                process_pool(workers) as pool,
+            ):
+                run_tasks(self, pool, limit=2 * workers)
+        finally:
+            _inherited.pop()
+        return self._judgements()
+
+    def run_by(self, executor: Executor, workers: int) -> list[OpJudgement]:
+        """As `run`, by an executor whose workers read the run for themselves."""
+        self._recipe = _Recipe(token_hex(8), self._judge.for_others())
+        reason = _DIED
+        try:
+            run_tasks(self, executor, limit=2 * workers)
+        except BrokenExecutor:
+            pass
+        except WorkersLostError as error:
+            reason = Message("reason.not_done", detail=error.message)
+        return self._judgements(reason)
+
+    def _judgements(self, reason: Message = _DIED) -> list[OpJudgement]:
+        return [self._done.get(number) or self._not_judged(number, reason) for number in range(len(self._ops))]
+
+    def _not_judged(self, number: int, reason: Message) -> OpJudgement:
+        op = self._ops[number]
+        values = self._judge.values
+        return OpJudgement(
+            op=op, number=values.order[id(op)], state=State.NOT_RECOMPUTED, reason=reason,
+            is_dumped=values.dumped(op) is not None,
+        )  # fmt: skip
+
+    def next_task(self, running: Collection[_Task]) -> _Task | None:
+        """Return the task that brings most to its end; None where it has to wait for the memory of those that run.
+
+        All that run take `_AT_ONCE` at most, one that takes more runs alone. Where half of the machine's free memory
+        has room for it, others go on beside one large task: of those that take more than half of `_AT_ONCE` there is
+        one at a time, and the others take half of it together.
+        """
+        half = _AT_ONCE // 2
+        has_large = any(task.nbytes > half for task in running)
+        tasks = [task for task in self._plan.ready if not has_large or task.nbytes <= half]
+        task = max(tasks, key=self._elements_ahead, default=None)
+        if task is None:
+            return None
+        if running:
+            sizes = [other.nbytes for other in (*running, task)]
+            if sum(min(size, half) for size in sizes) > _AT_ONCE or sum(sizes) > max(_AT_ONCE, self._spare):
+                return None
+        self._plan.ready.remove(task)
+        return task
+
+    def submit(self, task: _Task, executor: Executor) -> Future[_Answer]:
+        """Hand out a task with what is known by now of the ops of its kind."""
+        fitting = self._judge.fitting.get(task.key)
+        return executor.submit(
+            _judge_task, task.numbers, task.key, fitting, task.looks_lightly, self._recipe, self._judge.seconds_left
+        )
+
+    def take(self, task: _Task, future: Future[_Answer]) -> None:
+        """Keep what a task found; the user's error is that of its ops alone."""
+        try:
+            judged, fitting, checksums = future.result()
+        except WorkersLostError:
+            raise
+        except PrecisionToolError as error:
+            reason = Message("reason.not_done", detail=error.message)
+            self._done |= {number: self._not_judged(number, reason) for number in task.numbers}
+            self._end(task)
+            return
+        self._judge.values.checksums.update(checksums)
+        if judged is None:
+            self._plan.ready.append(replace(task, is_light=False))
+            return
+        for number, judgement in zip(task.numbers, judged, strict=True):
+            self._done[number] = replace(judgement, op=self._ops[number])
+        if fitting is not None:
+            self._judge.fitting.setdefault(task.key, fitting)
+        self._end(task)
+
+    def _end(self, task: _Task) -> None:
+        self._next(task.key)
+        self._meter.add(len(task.numbers))
+
+    def _elements_ahead(self, task: _Task) -> int:
+        """The elements that a task brings nearer to their end: the most first, so that all workers end together."""
+        return task.nbytes // _LIGHT + sum(self._sizes[number] for number in self._plan.waiting[task.key])
+
+    def _next(self, key: object) -> None:
+        """Hands out one op of a key, or all that wait once it is known how they hang together."""
+        waiting = self._plan.waiting[key]
+        if not waiting:
+            return
+        if key not in self._judge.fitting:
+            number = waiting.popleft()
+            self._plan.ready.append(_Task(key, [number], self._sizes[number]))
+            return
+        task = _Task(key, [], 0)
+        while waiting:
+            number = waiting.popleft()
+            if task.numbers and (
+                task.elements + self._sizes[number] > _TASK_ELEMENTS or len(task.numbers) >= _TASK_OPS
+            ):
+                self._plan.ready.append(task)
+                task = _Task(key, [], 0)
+            task.numbers.append(number)
+            task.elements += self._sizes[number]
+        self._plan.ready.append(task)
+
+
+#: The judgements of a task, without their ops, how ops of its key hang together (None: not known), and the checksums
+#: of what was read. No judgements: a light look does not do.
+_Answer = tuple[list[OpJudgement] | None, tuple[object, ...] | None, dict[tuple[str, str, int], int]]
+_NO_OP = Op(name="", type="")
+
+
+def _judge_task(
+    numbers: Sequence[int],
+    key: object,
+    fitting: tuple[object, ...] | None,
+    lightly: bool,
+    recipe: _Recipe | None,
+    seconds_left: float,
+) -> _Answer:
+    """Judges some ops in a forked process, or by `recipe` anywhere; `seconds_left` when they were handed out."""
+    judge = _inherited[-1] if recipe is None else recipe.judge()
+    judge.seconds_left = seconds_left
+    if fitting is not None:
+        judge.fitting.setdefault(key, fitting)
+    ops = judge.computing()
+    judge.values.checksums = {}
+    judged = []
+    for number in numbers:
+        judgement = judge.judge_lightly(ops[number]) if lightly else judge.judge(ops[number])
+        if judgement is None:
+            return None, fitting, judge.values.checksums
+        judged.append(replace(judgement, op=_NO_OP))
+    return judged, judge.fitting.get(key), judge.values.checksums

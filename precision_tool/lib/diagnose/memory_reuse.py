@@ -1,0 +1,168 @@
+"""Memory that an op wrote over while it was still to be read, told by the addresses in one run's dump."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from precision_tool.lib.compare.integers import Difference, difference, same_range
+from precision_tool.lib.compare.run_values import KEPT_TYPES, RunOp, RunValues
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.tensor import AnyTensor, Tensor
+
+#: Ops between two others that are named.
+_MAX_BETWEEN = 50
+#: Ops that are named to be given memory of their own.
+_MAX_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """An op that ran between two others. `writes` tells that its output lies where memory was overwritten.
+
+    `holds` tells that the memory then had the very bytes of that output.
+    """
+
+    name: str
+    op_type: str
+    writes: bool = False
+    holds: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stomp:
+    """An input that is not what its producer put out. Addresses are those of the bytes that differ."""
+
+    run: str
+    consumer: str
+    consumer_type: str
+    slot: int
+    producer: str
+    producer_type: str
+    index: int
+    difference: Difference
+    nbytes: int
+    address: int
+    between: tuple[Between, ...]
+    ran_between: int
+
+    @property
+    def suspects(self) -> tuple[Between, ...]:
+        """The ops that wrote there, those whose bytes were found first."""
+        return tuple(sorted((one for one in self.between if one.writes), key=lambda one: not one.holds))
+
+
+def check_memory(values: RunValues, run: str) -> tuple[tuple[Stomp, ...], int]:
+    """The inputs that are not what their producers put out, in execution order; and how many were compared.
+
+    Needs a graph. Inputs that the op itself, or one before it that was fed them too, writes in place are no fault.
+    """
+    stomps = []
+    checked = 0
+    for op in values.ops:
+        dump = values.dump(op)
+        if dump is None or dump.threads > 1:  # slices are not what the ops before put out
+            continue
+        for slot, tensor in sorted(dump.inputs.items()):
+            made = values.made_by(op, slot, same_memory=True)
+            if made is None or not isinstance(tensor, Tensor):
+                continue
+            maker, index = made
+            put_out = dict(values.outputs(maker)).get(index)
+            if not isinstance(put_out, Tensor) or maker.timestamp > op.timestamp:
+                continue
+            if (put_out.dtype, put_out.nbytes) != (tensor.dtype, tensor.nbytes):
+                continue
+            try:
+                found = difference(put_out, tensor)
+            except PrecisionToolError:
+                continue  # `unreadable` has it as soon as it is compared
+            checked += 1
+            if found is not None:
+                stomp = _stomp(values, run, op, slot, tensor, maker, index, put_out, found)
+                if stomp is not None:
+                    stomps.append(stomp)
+    return tuple(stomps), checked
+
+
+def _stomp(
+    values: RunValues,
+    run: str,
+    op: RunOp,
+    slot: int,
+    tensor: Tensor,
+    maker: RunOp,
+    index: int,
+    put_out: Tensor,
+    found: Difference,
+) -> Stomp | None:
+    base = tensor.address or put_out.address
+    start, stop = base + found.first, base + found.last + 1
+    if base and any(_covers(one, start, stop) for _, one in values.outputs(op)):
+        return None  # the op writes its result there; its dump was made afterwards
+    between = []
+    ran = [one for one in values.ops if maker.timestamp < one.timestamp < op.timestamp]
+    for other in sorted(ran, key=lambda one: one.timestamp):
+        writers = [one for _, one in values.outputs(other) if base and _covers(one, start, stop)]
+        if writers and (_reads(values, other, maker, index) or _updates_kept(values, other, start, stop)):
+            return None  # an update in place, which those that read it later are meant to see
+        holds = any(_holds(one, tensor, base, start, stop) for one in writers)
+        between.append(Between(name=other.name, op_type=other.op_type, writes=bool(writers), holds=holds))
+    shown = [one for one in between if one.writes] + [one for one in between if not one.writes]
+    return Stomp(
+        run=run,
+        consumer=op.name,
+        consumer_type=op.op_type,
+        slot=slot,
+        producer=maker.name,
+        producer_type=maker.op_type,
+        index=index,
+        difference=found,
+        nbytes=tensor.nbytes,
+        address=base,
+        between=tuple(shown[:_MAX_BETWEEN]),
+        ran_between=len(between),
+    )
+
+
+def memory_advice(stomps: Sequence[Stomp]) -> Message | None:
+    """Return what to do about memory that was overwritten; None where none was."""
+    if not stomps:
+        return None
+    names = [name for one in stomps for name in (one.producer, *(each.name for each in one.suspects[:1]))]
+    ops = ",".join(list(dict.fromkeys(names))[:_MAX_NAMED])
+    if any(one.suspects for one in stomps):
+        return Message("check.memory.reused", ops=ops)
+    return Message("check.memory.no_writer", ops=ops)
+
+
+def _covers(tensor: AnyTensor, start: int, stop: int) -> bool:
+    """Whether a tensor's memory holds any byte of a range."""
+    if not isinstance(tensor, Tensor) or not tensor.address or tensor.parts:  # parts lie apart
+        return False
+    return tensor.address < stop and start < tensor.address + tensor.nbytes
+
+
+def _reads(values: RunValues, op: RunOp, maker: RunOp, index: int) -> bool:
+    """Whether an op is fed this output."""
+    fed = values.inputs(op)
+    return any(values.made_by(op, one.slot, same_memory=True) == (maker, index) for one in fed)
+
+
+def _updates_kept(values: RunValues, op: RunOp, start: int, stop: int) -> bool:
+    """Whether an op updates a variable that lies there: what an Assign gave before is that variable too."""
+    return any(
+        one.in_place and one.producer_type in KEPT_TYPES and one.tensor is not None and _covers(one.tensor, start, stop)
+        for one in values.inputs(op)
+    )
+
+
+def _holds(writer: AnyTensor, read: Tensor, base: int, start: int, stop: int) -> bool:
+    """Whether what was read is what the writer put there, in the part of the range that it covers."""
+    assert isinstance(writer, Tensor)
+    begin, end = max(start, writer.address), min(stop, writer.address + writer.nbytes)
+    try:
+        return same_range(read, begin - base, writer, begin - writer.address, end - begin)
+    except PrecisionToolError:
+        return False

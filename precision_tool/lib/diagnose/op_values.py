@@ -1,0 +1,694 @@
+"""What the comparison with the benchmark showed of a run's tensors, as far as it spares reading them again."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import isfinite, prod, sqrt
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.compare.tensor_figures import open_reader
+from precision_tool.lib.compare.tensor_reader import Budget, Opens, OpenTensors, key_of
+from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpedOp, DumpIndex, Missing
+from precision_tool.lib.data.matching import input_places
+from precision_tool.lib.data.op_dumps import OpDumps
+from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, in_order
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io.layouts import reading_of
+from precision_tool.lib.io.tensor_bytes import TensorBytes, open_bytes
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.comparison import Metrics, Status, Summary
+from precision_tool.lib.model.finding import ReasonError
+from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
+from precision_tool.lib.ops.base import Input, in_doubles
+from precision_tool.lib.ops.op_arguments import distinct
+from precision_tool.lib.ops.optimizers import updated_inputs
+
+#: An op shows nothing new if the largest error of its outputs, over their rms, is within so much, and so many times
+#: the largest of its inputs (VERDICT.md §3).
+_ROUNDED, _TIMES_FED = 2.0**-6, 2.0
+
+#: What tells the numbers of a tensor: its type, the benchmark's tensor, and all figures of the two.
+Figures = tuple[object, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """`quiet` are the names of ops that show nothing new; `figures` are by op name and slot ("output:0").
+
+    `places` are those of the largest errors of quiet ops' outputs, by the same: a flat index, and of how many elements.
+    `unread` are the ops of which a tensor or file could not be read, in the order of the result.
+    """
+
+    quiet: frozenset[str] = frozenset()
+    figures: Mapping[tuple[str, str], Figures] = field(default_factory=dict, repr=False)
+    places: Mapping[tuple[str, str], tuple[int, int]] = field(default_factory=dict, repr=False)
+    unread: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Iterable[Row]) -> Compared:
+        """What the rows of a result say; nothing of tensors that a file names without their figures."""
+        errors: dict[str, dict[str, float]] = {}
+        figures: dict[tuple[str, str], Figures] = {}
+        places: dict[tuple[str, str], tuple[int, int]] = {}
+        unread: dict[str, None] = {}
+        for row in rows:
+            if row.status == Status.UNREADABLE:
+                unread[row.op_name] = None
+            if not row.slot or row.absent:
+                continue
+            side, _, _ = row.slot.partition(":")
+            if side == "input" and row.metrics is None:  # a constant of the compiler, say: it brings no error in
+                continue
+            known = errors.setdefault(row.op_name, {})
+            if _is_in_part(row):  # the elements behind those that were compared may be anything
+                known[side] = float("inf")
+                continue
+            known[side] = max(known.get(side, 0.0), _largest_error(row.metrics, row.golden))
+            worst = _place(row.metrics.max_error_index, row.shape) if row.metrics is not None else None
+            if side == "output" and worst is not None and row.shape is not None:
+                places[row.op_name, row.slot] = worst, prod(row.shape)
+            told = _figures(row)
+            if told is not None:
+                figures[row.op_name, row.slot] = told
+        quiet = {
+            name for name, one in errors.items()
+            if "output" in one and one["output"] <= _ROUNDED + _TIMES_FED * one.get("input", 0.0) < float("inf")
+        }  # fmt: skip
+        places = {key: place for key, place in places.items() if key[0] in quiet}
+        return cls(quiet=frozenset(quiet), figures=figures, places=places, unread=tuple(unread))
+
+    def is_same(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
+        """Whether two tensors were held against the same one of the benchmark, and every figure is the same."""
+        mine = self.figures.get(one)
+        return mine is not None and mine == self.figures.get(other)
+
+
+def _is_in_part(row: Row) -> bool:
+    """Whether only the first elements of a tensor were compared."""
+    return row.npu is not None and row.shape is not None and row.npu.count < prod(row.shape)
+
+
+def _largest_error(metrics: Metrics | None, golden: Summary | None) -> float:
+    """The largest error of an element over the rms of the benchmark's; inf where that is not known."""
+    if metrics is None or golden is None or metrics.non_finite_mismatches:
+        return float("inf")
+    error, size = metrics.max_absolute_error, sqrt(golden.mean**2 + golden.std**2)
+    if not (isfinite(error) and isfinite(size)):
+        return float("inf")
+    return error / size if size else (0.0 if not error else float("inf"))
+
+
+def _figures(row: Row) -> Figures | None:
+    """None of what was not compared, or is not finite everywhere."""
+    metrics, npu, tensor = row.metrics, row.npu, row.pair.npu
+    if metrics is None or npu is None or tensor is None or row.golden is None or metrics.non_finite_mismatches:
+        return None
+    if npu.nan_count or npu.inf_count or not row.golden_tensor:
+        return None
+    return (
+        tensor.dtype, row.golden_tensor, npu, row.golden, _place(metrics.max_error_index, row.shape),
+        metrics.cosine, metrics.max_absolute_error, metrics.accumulated_relative_error,
+        metrics.relative_euclidean_distance, metrics.mean_absolute_error, metrics.root_mean_square_error,
+        metrics.max_relative_error, metrics.mean_relative_error, metrics.npu_at_max_error,
+    )  # fmt: skip
+
+
+def _place(index: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> int | None:
+    """A place in the order of the elements: tensors that were only reshaped have the same."""
+    place = 0
+    for at, extent in zip(index or (), shape or (), strict=False):
+        place = place * extent + at
+    return place if index is not None else None
+
+
+# --- Some rows of large tensors: which ones, and how they are cut out ---
+
+
+#: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
+_TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
+#: In how many pieces these rows lie at most.
+_TELLING_PIECES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some of the `count` rows along a tensor's first axis: pieces of rows that follow one another, in order.
+
+    `is_flat`: the tensor falls into so many rows whatever its axes are, and only its elements count.
+    """
+
+    count: int
+    pieces: tuple[tuple[int, int], ...]
+    is_flat: bool = False
+
+    @property
+    def chosen(self) -> int:
+        """How many rows that are."""
+        return sum(stop - start for start, stop in self.pieces)
+
+    @property
+    def numbers(self) -> npt.NDArray[np.intp]:
+        """The rows' numbers."""
+        return np.concatenate([np.arange(start, stop, dtype=np.intp) for start, stop in self.pieces])
+
+    def are_in(self, shape: tuple[int, ...]) -> bool:
+        """Whether a tensor of this shape has as many rows."""
+        return prod(shape) % self.count == 0 if self.is_flat else shape[:1] == (self.count,)
+
+    def of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """These rows of an array of as many rows; any other array as it is."""
+        if self.is_flat:
+            return array.reshape(self.count, -1)[self.numbers].reshape(-1)
+        return array[self.numbers] if array.shape[:1] == (self.count,) else array
+
+    def and_also(self, numbers: npt.NDArray[np.intp]) -> Rows:
+        """These rows, and those of such numbers."""
+        found = distinct(np.append(self.numbers, numbers))
+        runs = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1)
+        return replace(self, pieces=tuple((int(run[0]), int(run[-1]) + 1) for run in runs))
+
+    def with_piece(self, first: int, stop: int) -> Rows:
+        """These rows, and those from `first` to `stop`."""
+        found: list[tuple[int, int]] = []
+        for start, end in sorted((*self.pieces, (first, stop))):
+            if found and start <= found[-1][1]:
+                found[-1] = found[-1][0], max(end, found[-1][1])
+            else:
+                found.append((start, end))
+        return replace(self, pieces=tuple(found))
+
+    def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:
+        """The tensors, those of `slots` cut to these rows."""
+        return {slot: replace(one, array=self.of(one.array)) if slot in slots else one for slot, one in tensors.items()}
+
+
+def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -> Rows:
+    """About `chosen` of `count` rows, spread evenly over all; the first and the last are among them.
+
+    They are in so many `pieces` (None: each row alone), which begin and end on borders of a `block` of rows.
+    """
+    chosen = max(1, min(chosen, count))
+    many = min(chosen, pieces or chosen)
+    length = -(-chosen // many // block) * block
+    last = max(0, count - length)
+    starts = distinct(np.linspace(0, last, many).astype(np.intp) // block * block)
+    found: list[tuple[int, int]] = []
+    for start in map(int, starts):
+        stop = count if start == last // block * block else start + length
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], stop
+        else:
+            found.append((start, stop))
+    return Rows(count, tuple(found))
+
+
+def telling_rows(
+    batch: tuple[int, frozenset[int]] | None, got: Mapping[int, Input]
+) -> tuple[Rows, frozenset[int]] | None:
+    """So many rows of an op's batch that they may tell a mistake, and the inputs that have them.
+
+    `batch`: its rows, and the inputs that have them (see `Formula.batch_of`). None where there is no batch, or that
+    would be most of it.
+    """
+    if batch is None or len(got) != 1:
+        return None
+    count, cut = batch
+    size = max(one.array.size for one in got.values())
+    rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)), _TELLING_PIECES)
+    if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
+        return None
+    return rows, cut
+
+
+# --- The tensors of one run as formulas take them: whose they are, where copies of them lie, and their numbers ---
+
+
+Numbers = npt.NDArray[Any]
+
+#: Larger tensors are not read whole.
+MAX_ELEMENTS = 1 << 26
+#: Bytes of numbers that are kept decoded.
+_KEPT_BYTES = 64 << 20
+#: Tensors up to so many bytes are read once.
+_BUDGET = Budget(stored_bytes=16 << 20, stored_tensor=16 << 20)
+#: Ops that put out what they are fed, in another shape at most; they have no kernel and are seldom dumped.
+PASSING = frozenset({
+    "Reshape", "ExpandDims", "Squeeze", "Identity", "StopGradient", "FlattenV2", "Flatten", "ReadVariableOp",
+    "ReFormat", "SqueezeV2", "UnsqueezeV2", "Unsqueeze", "Bitcast",
+})  # fmt: skip
+#: What a network has learned or was built with.
+CONSTANT_TYPES = frozenset({"Const", "Constant", "ConstPlaceHolder"})
+VARIABLE_TYPES = frozenset({"Variable", "VariableV2", "VarHandleOp", "RefData"})
+PARAMETER_TYPES = CONSTANT_TYPES | VARIABLE_TYPES
+#: Where data come in.
+DATA_TYPES = frozenset({
+    "GetNext", "IteratorGetNext", "DynamicGetNext", "DynamicGetNextV2", "Data", "AnnData", "AippData", "Placeholder",
+    "QueueData", "GetNextFromQueue", "QueueDequeue", "QueueDequeueMany",
+})  # fmt: skip
+#: Ops in a row that a walk passes through at most.
+_MAX_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """Output `index` of an op: what names a tensor of a run."""
+
+    op: Op
+    index: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return id(self.op), self.index
+
+    @property
+    def name(self) -> str:
+        return f"{self.op.name}:output:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An input or output of an op as it stands in a dump: `side` is "input" or "output"."""
+
+    op: Op
+    side: str
+    index: int
+    #: Its place among the graph's inputs (unconnected ones counted).
+    graph_index: int
+    desc: TensorDesc | None
+    edge: Edge | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.op.name}:{self.side}:{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Numbers in the order of the script, and where they were found: "own", "producer", "reader", "benchmark"."""
+
+    input: Input
+    source: str
+    slot: Slot | None = None
+    tensor: Tensor | None = None
+
+
+@dataclass(slots=True)
+class _Cache:
+    """Decoded tensors, the least recently used forgotten first."""
+
+    arrays: OrderedDict[object, tuple[Numbers, str]] = field(default_factory=OrderedDict)
+    held: int = 0
+    most: int = _KEPT_BYTES
+
+    def get(self, key: object) -> tuple[Numbers, str] | None:
+        found = self.arrays.get(key)
+        if found is not None:
+            self.arrays.move_to_end(key)
+        return found
+
+    def put(self, key: object, value: tuple[Numbers, str]) -> None:
+        self.arrays[key] = value
+        self.held += value[0].nbytes
+        while self.held > self.most and len(self.arrays) > 1:
+            _, (old, _) = self.arrays.popitem(last=False)
+            self.held -= old.nbytes
+
+
+@dataclass(slots=True)
+class Fed:
+    """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
+
+    inputs: dict[int, Input] = field(default_factory=dict)
+    missing: dict[int, Message] = field(default_factory=dict)
+    elsewhere: dict[int, str] = field(default_factory=dict)
+
+    def widen(self) -> None:
+        """Turns what was loaded as it was stored into float64."""
+        self.inputs = {slot: one.in_doubles() for slot, one in self.inputs.items()}
+
+
+class NoValueError(ReasonError):
+    """The values of a tensor are not available."""
+
+
+class RunValues:
+    """One run: its graph, its dump, the benchmark, and every tensor's copies; of one op (`near`) those around it.
+
+    `compared` is what comparing the run with the benchmark showed.
+    """
+
+    def __init__(
+        self,
+        leaf: DumpLeaf,
+        file: GraphFile,
+        benchmark: BenchmarkSide,
+        *,
+        near: Op | None = None,
+        dumps: DumpIndex | None = None,
+        compared: Compared | None = None,
+    ) -> None:
+        self.compared = compared or Compared()
+        self.leaf, self.file, self.benchmark = leaf, file, benchmark
+        self.dumps = dumps or DumpIndex(leaf)
+        groups = groups_of(file)
+        self.origins = Origins(file, groups)
+        self.ops: list[Op] = in_order(file)
+        self.order = {id(op): number for number, op in enumerate(self.ops)}
+        #: The number of each op in lists, results and `ni '[17]'`: ops made from the same originals share one.
+        self.indices = {id(op): number for number, group in enumerate(groups) for op in group.ops}
+        self._op_dumps = OpDumps(self.dumps, self.ops)
+        self._dumped: dict[int, DumpedOp | None] = {}
+        self._cache = _Cache()
+        self._opened = OpenTensors(_BUDGET)
+        self._is_reading = False
+        #: Checksums of the bytes of tensors that were read and have copies, as they lie.
+        self.checksums: dict[tuple[str, str, int], int] = {}
+        #: The inputs that read a tensor, by the tensor's key, in the order in which the ops run.
+        self.readers: dict[tuple[int, int], list[Slot]] = {}
+        self.fed_by: dict[tuple[int, int], Root] = {}
+        #: Of tensors whose copies differ, the copy that is taken first, by the tensor's key.
+        self._true_copies: dict[tuple[int, int], Slot | None] = {}
+        #: Ops that only pass a tensor on, by the tensor's key: the script has it under their names as well.
+        self._passed_on: dict[tuple[int, int], list[Op]] = {}
+        for op in self.ops:
+            for number, edge in enumerate(op.inputs):
+                root = self.root_of(op, edge) if edge is not None else None
+                if root is None:
+                    continue
+                self.fed_by[id(op), number] = root
+                if op.type in PASSING and number == 0 and self.dumped(op) is None:
+                    self._passed_on.setdefault(root.key, []).append(op)
+        for op in self.ops if near is None else self._around(near):
+            for slot in self.input_slots(op):
+                root = self.fed_by.get((id(op), slot.graph_index))
+                if root is not None:
+                    self.readers.setdefault(root.key, []).append(slot)
+
+    def _around(self, op: Op) -> list[Op]:
+        """The ops that read what one op reads or puts out; of them alone the dump files are opened."""
+        keys = {root.key for root in self.producers(op)}
+        return [other for other in self.ops if any(root.op is op or root.key in keys for root in self.producers(other))]
+
+    # --- the graph ---
+
+    def root_of(self, op: Op, edge: Edge) -> Root | None:
+        """The tensor that an edge into `op` carries, behind ops that only pass it on and borders of subgraphs."""
+        reader = op
+        for _ in range(_MAX_STEPS):
+            producer = self.origins.producer(reader, edge)
+            if producer is None:
+                return None
+            behind = self._behind(producer, edge.index)
+            if behind is None:
+                return Root(producer, edge.index)
+            reader, edge = behind
+        return None
+
+    def _behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
+        """The op and its edge that feed what `op` only passes on."""
+        if op.type in PASSING and index == 0 and self.dumped(op) is None:
+            edge = next((edge for edge in op.inputs if edge is not None), None)
+            return (op, edge) if edge is not None else None
+        return self.origins.calls.behind(op, index)
+
+    def producers(self, op: Op) -> Iterator[Root]:
+        """The tensors that feed an op."""
+        for number in range(len(op.inputs)):
+            root = self.fed_by.get((id(op), number))
+            if root is not None:
+                yield root
+
+    def parameter_of(self, root: Root) -> Op | None:
+        """The variable or constant that a tensor is, also behind casts and conversions of its layout."""
+        op, index = root.op, root.index
+        for _ in range(_MAX_STEPS):
+            if op.type in PARAMETER_TYPES:
+                return op
+            if op.type not in ("Cast", "TransData", "Identity", "ReadVariableOp") or index:
+                return None
+            behind = self.fed_by.get((id(op), 0))
+            if behind is None:
+                return None
+            op, index = behind.op, behind.index
+        return None
+
+    def parameter_is_updated(self, root: Root) -> bool:
+        """Whether a tensor is a variable's memory, which ops of the run write to."""
+        return bool(updated_inputs(root.op.type)) and bool(root.op.inputs)
+
+    # --- dumps ---
+
+    def dumped(self, op: Op) -> DumpedOp | None:
+        """The op's dump; None if it has none."""
+        if id(op) not in self._dumped:
+            self._dumped[id(op)] = self._op_dumps.find(op)
+        return self._dumped[id(op)]
+
+    def take_for_true(self, root: Root, copy: Slot | None) -> None:
+        """From now on the tensor is what this copy says (None: none of them more than another)."""
+        self._true_copies[root.key] = copy
+
+    def input_slots(self, op: Op) -> list[Slot]:
+        """The connected inputs of an op by their slots in its dump (in the graph, if it has none)."""
+        dump = self.dumped(op)
+        count = max(dump.inputs, default=-1) + 1 if dump is not None and dump.inputs else len(op.inputs)
+        slots = []
+        numbers = {id(edge): number for number, edge in enumerate(op.inputs) if edge is not None}
+        for index, (edge, desc) in enumerate(input_places(op, count)):
+            if edge is not None:
+                slots.append(Slot(op, "input", index, numbers[id(edge)], desc, edge))
+        return slots
+
+    def output_slot(self, root: Root) -> Slot:
+        """The output as a slot of its op."""
+        descs = root.op.output_descs
+        desc = descs[root.index] if root.index < len(descs) else None
+        return Slot(root.op, "output", root.index, root.index, desc)
+
+    def found(self, slot: Slot) -> AnyTensor | Missing | None:
+        """The tensor of a slot as its own dump file has it."""
+        dump = self.dumped(slot.op)
+        if dump is None or (dump.merged and slot.side == "input"):  # which holds what one slice of it was fed
+            return None
+        return (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
+
+    def copies(self, root: Root) -> Iterator[tuple[Slot, Tensor]]:
+        """Every copy of a tensor in the dump: what its op put out, then what its readers read, the true copy first."""
+        slots = [self.output_slot(root), *self.readers.get(root.key, ())]
+        true = self._true_copies.get(root.key)
+        if true is not None:
+            slots.sort(key=lambda slot: slot != true)
+        for slot in slots:
+            tensor = self.found(slot)
+            if isinstance(tensor, Tensor) and tensor.size:
+                yield slot, tensor
+
+    # --- numbers ---
+
+    def load(self, tensor: Tensor, desc: TensorDesc | None, *, stored: bool = False, rows: Rows | None = None) -> Input:
+        """The numbers of a tensor in the order of the script. NoValueError says why not.
+
+        `stored`: floating types up to float32 in float32, which holds them as they are, instead of in float64.
+        `rows`: only these of a tensor that has as many, all of any other.
+        """
+        if rows is not None and rows.is_flat:
+            named, shape = (desc.origin_layout, desc.origin_shape) if desc is not None else (None, None)
+            return Input(array=self._read(tensor, named, shape, stored, rows)[0], dtype=tensor.dtype)
+        named = desc.origin_layout if desc is not None else None
+        shape = desc.origin_shape if desc is not None else None
+        array, layout = self._read(tensor, named, shape, stored, rows)
+        if rows is not None and shape is not None and shape[:1] == (rows.count,) and array.shape[:1] == (rows.chosen,):
+            shape = (rows.chosen, *shape[1:])
+        if shape is not None and prod(shape) == array.size and min(shape, default=0) >= 0:
+            array = array.reshape(shape)
+        array = array if rows is None else rows.of(array)
+        if layout in ("", "ND") and named and len(named) == array.ndim:
+            layout = named
+        if len(layout) != array.ndim:
+            layout = "ND"
+        return Input(array=array, dtype=tensor.dtype, layout=layout)
+
+    @contextmanager
+    def sharing(self, workers: int) -> Iterator[None]:
+        """While so many processes, each with a copy of this, read: each keeps its part only."""
+        self._cache = _Cache(most=_KEPT_BYTES // workers)
+        try:
+            yield
+        finally:
+            self._cache = _Cache()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """While an op is judged: its file is opened once, each tensor of it read once and its checksum kept."""
+        self._is_reading = True
+        try:
+            with self._opened:
+                yield
+        finally:
+            self._is_reading = False
+
+    def _opens(self, tensor: Tensor) -> TensorBytes:
+        if not self._is_reading:
+            return open_bytes(tensor)
+        self._opened.keep(tensor)
+        stored = self._opened.stored(tensor)
+        if stored is not None and key_of(tensor) in self._copied:
+            self.checksums[key_of(tensor)] = crc32(stored.data)
+        return self._opened.open(tensor)
+
+    @cached_property
+    def _copied(self) -> frozenset[tuple[str, str, int]]:
+        """Tensors of which there are copies that the comparison does not show to be the same: their bytes have to."""
+        pairs = (
+            (self.fed_by[id(slot.op), slot.graph_index], slot) for slots in self.readers.values() for slot in slots
+        )
+        unlike = ((self.output_slot(root), slot) for root, slot in pairs if not self.compared_alike(root, slot))
+        return frozenset(key_of(one) for pair in unlike for one in map(self.found, pair) if isinstance(one, Tensor))
+
+    def compared_alike(self, root: Root, slot: Slot) -> bool:
+        """Whether what an op put out and what was read of it are the same in every figure of the comparison.
+
+        Both were held against one tensor of the benchmark: sums over all elements, the largest error and its place.
+        """
+        read = slot.op.name, f"input:{slot.index}"
+        return self.compared.is_same((root.op.name, f"output:{root.index}"), read)
+
+    def _opens_parts(self, tensor: Tensor) -> TensorBytes:
+        """The same for a tensor of which only some rows are read."""
+        return self._opened.open(tensor) if self._is_reading else open_bytes(tensor)
+
+    def _read(
+        self,
+        tensor: Tensor,
+        named: str | None,
+        shape: tuple[int, ...] | None,
+        stored: bool = False,
+        rows: Rows | None = None,
+    ) -> tuple[Numbers, str]:
+        key = (tensor.path, tensor.dataset, tensor.offset, tensor.dtype, named, shape, rows)
+        known = self._cache.get((key, stored))
+        if known is None:
+            narrow = self._cache.get((key, True))
+            if narrow is not None:
+                known = (in_doubles(narrow[0]), narrow[1])
+            else:
+                opens = self._opens if rows is None else self._opens_parts
+                known = read_values(tensor, named, shape, stored=stored, opens=opens, rows=rows)
+            known[0].flags.writeable = False
+            self._cache.put((key, stored), known)
+        return known
+
+    def load_root(self, root: Root, *, but: Slot | None = None, stored: bool = False) -> Loaded | None:
+        """A tensor from its op's dump, or from a reader's (not `but`); None where the dump does not have it."""
+        for slot, tensor in self.copies(root):
+            if but is not None and slot.op is but.op and slot.side == but.side and slot.index == but.index:
+                continue
+            try:
+                found = self.load(tensor, slot.desc, stored=stored)
+            except NoValueError:
+                continue
+            return Loaded(found, "producer" if slot.side == "output" else "reader", slot, tensor)
+        return None
+
+    def load_benchmark(self, root: Root, rows: Rows | None = None) -> Loaded | None:
+        """A tensor as the benchmark has it, in float64 and the benchmark's type; None if it has not.
+
+        `rows`: only these of a tensor that has as many.
+        """
+        found = self._golden(root, rows)
+        if found is None and root.op.type in PARAMETER_TYPES:  # a resource has no numbers, what reads it has
+            reads = (self._golden(Root(op, 0)) for op in self._passed_on.get(root.key, ()))
+            found = next((one for one in reads if one is not None), None)
+        return found
+
+    def _golden(self, root: Root, rows: Rows | None = None) -> Loaded | None:
+        origin = self.origins.of(root.op, root.index, self.benchmark)
+        if isinstance(origin, NoOrigin):
+            return None
+        find = self.benchmark.output_of if origin.is_real else self.benchmark.output
+        golden = find(origin.op_name, origin.index)
+        if not isinstance(golden, Tensor):
+            return None
+        try:
+            array, layout = self._read(golden, origin.layout, origin.shape, rows=rows)
+        except NoValueError:
+            return None
+        layout = origin.layout if origin.layout and len(origin.layout) == array.ndim else layout
+        return Loaded(Input(array=array, dtype=golden.dtype, layout=layout or "ND"), "benchmark", None, golden)
+
+
+def read_values(
+    tensor: Tensor,
+    named: str | None,
+    shape: tuple[int, ...] | None,
+    *,
+    stored: bool = False,
+    opens: Opens = open_bytes,
+    rows: Rows | None = None,
+) -> tuple[Numbers, str]:
+    """The numbers of a tensor in logical order and the layout they are in; float64, complex128, or integers and bools.
+
+    `stored`: what float32 holds as it is, in float32. `rows`: only these of a tensor that has as many. NoValueError for
+    what has no numbers, is too large, damaged, or in an order that nothing tells.
+    """
+    known = data_types.BY_NAME.get(tensor.dtype)
+    if known is None or not known.is_numeric:
+        raise NoValueError("no_numbers", dtype=tensor.dtype)
+    if tensor.size > MAX_ELEMENTS:
+        raise NoValueError("too_many_elements", number=tensor.size)
+    reading = reading_of(tensor, named, shape)
+    declared = tensor.origin_shape if tensor.origin_shape is not None else shape
+    if not reading.layout and tensor.layout == "NC1HWC0" and declared is not None and len(declared) == 1:
+        # One number a channel: GE stores it as an image of one pixel.
+        as_image = replace(tensor, origin_shape=(1, 1, 1, declared[0]))
+        reading = replace(reading_of(as_image, "NHWC", as_image.origin_shape), shape=declared)
+    if not reading.layout:
+        raise NoValueError(
+            Message("reason.unreadable", detail=reading.note) if reading.note else Message("reason.axes_unknown")
+        )
+    order = reading.shape
+    array: Numbers
+    try:
+        with open_reader(tensor, reading.plan, opens=opens) as reader:
+            kind: Any = np.float64
+            if known.is_integer:
+                kind = np.dtype(known.numpy_name if known.bits >= 8 else "int8")
+            elif stored and reader.dtype == np.float32 and not known.is_complex and known.name != "bool":
+                kind = np.float32
+            if rows is not None and not known.is_complex and rows.are_in(reader.logical_shape):
+                array = reader.rows(rows.pieces, rows.count, kind)
+                order = (-1,) if rows.is_flat else (rows.chosen, *order[1:])
+            else:
+                array = reader.whole(kind)
+    except PrecisionToolError as error:
+        raise NoValueError("unreadable", detail=error.message) from error
+    except MemoryError as error:
+        raise NoValueError("out_of_memory") from error
+    if known.is_complex:
+        array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
+    elif known.name == "bool":
+        array = np.asarray(array != 0)  # comparing a scalar gives no array
+    if prod(order) == array.size or order == (-1,):
+        array = array.reshape(order)
+    return array, reading.layout
+
+
+def missing_reason(found: AnyTensor | Missing | None, slot: int) -> Message:
+    """Why an input has no numbers."""
+    if isinstance(found, Missing):
+        return Message("reason.input_unreadable", slot=slot, detail=found.reason)
+    if isinstance(found, TensorStatistics):
+        return Message("reason.input_statistics", slot=slot)
+    return Message("reason.input_not_dumped", slot=slot)

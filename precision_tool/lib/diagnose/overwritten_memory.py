@@ -1,0 +1,603 @@
+"""Copies of one tensor against each other: an input that is not what its producer put out was overwritten between.
+
+What an op put out and what its readers read is the same memory at different times, so the copies in their dump files
+are the same numbers. Ops that write their output over their input, and variables that are updated, are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from precision_tool.lib.compare.integers import same_range
+from precision_tool.lib.compare.tensor_figures import open_reader
+from precision_tool.lib.compare.tensor_reader import key_of
+from precision_tool.lib.diagnose.error_shape import norm
+from precision_tool.lib.diagnose.op_values import (
+    MAX_ELEMENTS,
+    PARAMETER_TYPES,
+    VARIABLE_TYPES,
+    Loaded,
+    NoValueError,
+    Root,
+    RunValues,
+    Slot,
+)
+from precision_tool.lib.diagnose.verdict_model import Cause, Fact, OpJudgement, Proof, State, Suspect
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io.layouts import as_stored, is_plain
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.ops.optimizers import updated_inputs
+
+
+def differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> np.ndarray | None:
+    """Flat places, as stored, where two copies differ; None where they cannot be compared."""
+    if mine.size > MAX_ELEMENTS or not data_types.BY_NAME[mine.dtype].is_numeric:
+        return None
+    in_memory: np.ndarray | None = None
+    is_reshaped = "ND" in (mine.layout, other.layout) and is_plain(mine.layout) and is_plain(other.layout)
+    is_alike = (mine.layout, mine.shape) == (other.layout, other.shape)
+    if (is_alike or is_reshaped) and _same_bytes(values, mine, other):
+        return np.zeros(0, np.intp)
+    if is_alike:
+        try:
+            in_memory = ~_same(_stored(mine), _stored(other))
+        except PrecisionToolError:
+            return None
+        if not in_memory.any():
+            return np.zeros(0, np.intp)
+    try:
+        x, y = values.load(mine, slot.desc).array, values.load(other, slot.desc).array
+    except NoValueError:
+        return None
+    if x.size != y.size:
+        return None
+    apart = ~_same(x.reshape(-1), y.reshape(-1))
+    if not apart.any():  # but padding
+        return np.zeros(0, np.intp)
+    return np.flatnonzero(apart if in_memory is None else in_memory)
+
+
+def _same_bytes(values: RunValues, mine: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one type and shape are the same bytes in their files; False also if that is not known.
+
+    Where both were read before, their checksums (CRC-32) tell: equal ones are taken for equal bytes, which is wrong
+    once in 4,000 million pairs.
+    """
+    if mine.dataset or other.dataset or mine.nbytes != other.nbytes:
+        return False
+    if (mine.big_endian, mine.fortran_order) != (other.big_endian, other.fortran_order):
+        return False
+    sums = values.checksums.get(key_of(mine)), values.checksums.get(key_of(other))
+    if None not in sums:
+        return sums[0] == sums[1]
+    try:
+        return same_range(mine, 0, other, 0, mine.nbytes)
+    except PrecisionToolError:
+        return False
+
+
+def _same(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    same: np.ndarray = x == y
+    if x.dtype.kind in "fc":
+        same |= np.isnan(x) & np.isnan(y)
+    return same
+
+
+def _stored(tensor: Tensor) -> np.ndarray:
+    """The numbers as they lie, padding included."""
+    with open_reader(tensor, as_stored(tensor).plan) as reader:
+        return reader.whole().reshape(-1)
+
+
+def is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:
+    """Whether the op of a slot writes over that input: then its dump shows what it wrote."""
+    op = slot.op
+    if slot.graph_index in updated_inputs(op.type):
+        return True
+    dump = values.dumped(op)
+    if dump is None or not tensor.address:
+        return False
+    return any(isinstance(one, Tensor) and _is_written_over(tensor, one) for one in dump.outputs.values())
+
+
+def _is_written_over(tensor: Tensor, output: Tensor) -> bool:
+    """Whether an output lies in the memory of a tensor, which then holds its bytes there.
+
+    Addresses alone prove nothing: an op that is said to write there may have been overwritten by another as well.
+    """
+    first = max(tensor.address, output.address)
+    end = min(tensor.address + tensor.nbytes, output.address + output.nbytes)
+    if not output.address or first >= end or output.parts or tensor.parts:  # parts lie apart
+        return False
+    if tensor.dataset or output.dataset:
+        return True  # HDF5 does not tell where bytes lie
+    try:
+        return same_range(tensor, first - tensor.address, output, first - output.address, end - first)
+    except PrecisionToolError:
+        return True  # what cannot be read accuses nobody
+
+
+# --- against another run ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unsteady:
+    """An op that was fed the same numbers in two runs and put out others."""
+
+    op: Op
+    output: int
+    different: int
+    size: int
+    distance: float
+
+
+def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
+    """The first op in execution order that computes differently in two runs, from the very same inputs.
+
+    Where dump files hold outputs only, inputs are what their producers put out. A variable that no file has counts as
+    the same where all variables that both runs show are.
+    """
+    there = {op.name: op for op in other.ops}
+    starts_alike = _StartsAlike(values, other, there)
+    for op in values.ops:
+        twin = there.get(op.name)
+        mine, its = values.dumped(op), None if twin is None else other.dumped(twin)
+        if twin is None or twin.type != op.type or mine is None or its is None or not mine.outputs:
+            continue
+        if set(mine.inputs) != set(its.inputs) or set(mine.outputs) != set(its.outputs):
+            continue
+        if not mine.inputs and not _is_fed_alike(values, other, op, twin, starts_alike):
+            continue
+        if not all(_equal(values, mine.inputs[slot], its.inputs[slot]) for slot in mine.inputs):
+            continue
+        for slot in sorted(mine.outputs):
+            x, y = _flat(values, mine.outputs[slot]), _flat(values, its.outputs[slot])
+            if x is None or y is None or x.size != y.size:
+                continue
+            apart = ~_same(x, y)
+            if apart.any():
+                x, y = x.astype(np.float64), y.astype(np.float64)
+                with np.errstate(all="ignore"):
+                    size = float(np.linalg.norm(y))
+                    off = float(np.linalg.norm(x - y))
+                return Unsteady(
+                    op=op, output=slot, different=int(np.count_nonzero(apart)), size=int(x.size),
+                    distance=off / size if size else float("inf"),
+                )  # fmt: skip
+    return None
+
+
+def _is_fed_alike(values: RunValues, other: RunValues, op: Op, twin: Op, starts_alike: Callable[[], bool]) -> bool:
+    """Whether the producers of an op's inputs put out the same in both runs, and at least one of them is known."""
+    mine, its = list(values.producers(op)), list(other.producers(twin))
+    connected = sum(edge is not None for edge in op.inputs)
+    if len(mine) != connected or [root.name for root in mine] != [root.name for root in its]:
+        return False
+    unknown = [root for root in mine if root.op.type in PARAMETER_TYPES and next(_loaded(values, root), None) is None]
+    if len(unknown) == connected:
+        return False
+    pairs = [pair for pair in zip(mine, its, strict=True) if pair[0] not in unknown]
+    return all(_is_same(values, other, *pair) for pair in pairs) and (not unknown or starts_alike())
+
+
+def _is_same(values: RunValues, other: RunValues, mine: Root, its: Root) -> bool | None:
+    """Whether a tensor of two runs has the same numbers in both; None where one has none."""
+    x, y = next(_loaded(values, mine), None), next(_loaded(other, its), None)
+    if x is None or y is None:
+        return None
+    if x.input.array.size != y.input.array.size:
+        return None
+    return bool(_same(x.input.array.reshape(-1), y.input.array.reshape(-1)).all())
+
+
+class _StartsAlike:
+    """Whether two runs started from the same variables: all that both show, and at least one."""
+
+    def __init__(self, values: RunValues, other: RunValues, there: Mapping[str, Op]) -> None:
+        self._values, self._other, self._there = values, other, there
+        self._known: bool | None = None
+
+    def __call__(self) -> bool:
+        if self._known is None:
+            seen = [same for same in self._each() if same is not None]
+            self._known = bool(seen) and all(seen)
+        return self._known
+
+    def _each(self) -> Iterator[bool | None]:
+        for op in self._values.ops:
+            variable = self._values.parameter_of(Root(op, 0))
+            twin = self._there.get(op.name)
+            if variable is not None and variable.type in VARIABLE_TYPES and twin is not None:
+                yield _is_same(self._values, self._other, Root(op, 0), Root(twin, 0))
+
+
+def is_repeated(values: RunValues, other: RunValues, root: Root) -> bool | None:
+    """Whether a tensor has the same numbers in another run of the same script; None where a run does not tell."""
+    twin = next((op for op in other.ops if (op.name, op.type) == (root.op.name, root.op.type)), None)
+    return None if twin is None else _is_same(values, other, root, Root(twin, root.index))
+
+
+def _flat(values: RunValues, tensor: object) -> np.ndarray | None:
+    if not isinstance(tensor, Tensor):
+        return None
+    try:
+        return values.load(tensor, None).array.reshape(-1)
+    except NoValueError:
+        return None
+
+
+def _equal(values: RunValues, mine: object, its: object) -> bool:
+    x, y = _flat(values, mine), _flat(values, its)
+    return x is not None and y is not None and x.size == y.size and bool(_same(x, y).all())
+
+
+# --- against the benchmark --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """A tensor that nothing in the graph computes, and that is not the benchmark's.
+
+    `distance` is relative, `factor` the one number that all of it was multiplied by (None: it was not), `different`
+    how many elements are off by more than the rounding of their type.
+    """
+
+    root: Root
+    distance: float
+    different: int
+    size: int
+    cosine: float
+    factor: float | None = None
+    #: Every value is there, in another order.
+    reordered: bool = False
+    is_scalar: bool = False
+    seen_in: str = ""
+
+
+#: The rounding of a type, twice.
+_ROUNDED = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-22}
+
+
+def beside_benchmark(values: RunValues, root: Root) -> tuple[Loaded, Loaded, Departure | None] | None:
+    """A tensor, the benchmark's, and how they differ; None where a side lacks it or their sizes do."""
+    golden = values.load_benchmark(root)
+    mine = next((loaded for form in _forms(values, root) for loaded in _loaded(values, form)), None)
+    if golden is None or mine is None or mine.input.array.size != golden.input.array.size:
+        return None
+    return mine, golden, departure(values, root)
+
+
+def departure(values: RunValues, root: Root) -> Departure | None:
+    """How a tensor differs from the benchmark's; None if it does not, or nothing tells."""
+    golden = values.load_benchmark(root)
+    if golden is None:
+        return None
+    best: Departure | None = None
+    for form in _forms(values, root):
+        for loaded in _loaded(values, form):
+            found = _against(root, loaded, golden)
+            if found is None:
+                return None
+            if best is None or found.distance < best.distance:
+                best = found
+        if best is not None:
+            return best
+    return None
+
+
+def _forms(values: RunValues, root: Root) -> Iterator[Root]:
+    """The tensor, then what casts and conversions of its layout make of it."""
+    waiting, seen = [root], 0
+    while waiting and seen < 64:
+        form = waiting.pop(0)
+        seen += 1
+        yield form
+        for slot in values.readers.get(form.key, ()):
+            if slot.op.type == "TransData" or (slot.op.type == "Cast" and _keeps_digits(slot.op)):
+                waiting.append(Root(slot.op, 0))
+
+
+def _keeps_digits(op: Op) -> bool:
+    """Whether a cast is one between floating types, or between others."""
+    types = [desc.dtype for desc in (*op.input_descs[:1], *op.output_descs[:1])]
+    return len(types) == 2 and ("float" in types[0]) == ("float" in types[1])
+
+
+def _loaded(values: RunValues, root: Root) -> Iterator[Loaded]:
+    for slot, tensor in values.copies(root):
+        if slot.side == "input" and is_in_place(values, slot, tensor):
+            continue
+        try:
+            yield Loaded(values.load(tensor, slot.desc), slot.side, slot, tensor)
+        except NoValueError:
+            continue
+
+
+def _against(root: Root, loaded: Loaded, golden: Loaded) -> Departure | None:
+    x, y = np.asarray(loaded.input.array), np.asarray(golden.input.array)
+    if x.size != y.size or x.dtype.kind == "c" or y.dtype.kind == "c":
+        return None
+    x, y = x.reshape(-1).astype(np.float64), y.reshape(-1).astype(np.float64)
+    dtypes = loaded.input.dtype, golden.input.dtype
+    unit = max(_ROUNDED.get(dtype, 0.0) for dtype in dtypes)
+    smallest = 2.0**-24 if "float16" in dtypes else 1e-37
+    with np.errstate(all="ignore"):
+        if loaded.input.dtype == "float16":
+            y = np.where(np.abs(y) > 65504, np.copysign(np.where(np.isfinite(x), 65504, np.inf), y), y)
+        off = np.abs(x - y)
+        same = (x == y) | (np.isnan(x) & np.isnan(y)) | (off <= unit * np.abs(y) + smallest)
+        different = int(np.count_nonzero(~same))
+        if not different:
+            return None
+        both = np.isfinite(x) & np.isfinite(y)
+        size, mine = float(np.linalg.norm(y[both])), float(np.linalg.norm(x[both]))
+        distance = float(np.linalg.norm(x[both] - y[both]))
+        dot = float(x[both] @ y[both])
+        factor = None
+        if size:
+            scale = dot / size**2
+            if scale and float(np.linalg.norm(x[both] - scale * y[both])) <= 4 * max(unit, 2.0**-22) * mine:
+                factor = scale
+        order = np.allclose(np.sort(x), np.sort(y), rtol=max(unit, 1e-6), atol=smallest, equal_nan=True)
+    return Departure(
+        root=root,
+        distance=distance / size if size else float("inf"),
+        different=different,
+        size=int(x.size),
+        cosine=dot / (size * mine) if size and mine else 0.0,
+        factor=factor,
+        reordered=bool(order),
+        is_scalar=x.size == 1,
+        seen_in=loaded.slot.name if loaded.slot is not None else "",
+    )
+
+
+# --- Overwritten memory: readers that read something else than was put out ---
+
+
+#: The benchmark has what one copy says if the others are so many times as far from it.
+_NEARER = 4.0
+
+
+class ToldBy(StrEnum):
+    """What says which of two copies of a tensor is the true one."""
+
+    #: The op that put it out was dumped.
+    PRODUCER = "producer"
+    #: That op was not dumped; recomputed, it gives the other copy.
+    RECOMPUTED = "recomputed"
+    #: The benchmark has the other copy's values.
+    BENCHMARK = "benchmark"
+    #: Most readers have the other copy.
+    READERS = "readers"
+    #: Nothing does.
+    NOBODY = "nobody"
+
+
+_CONFIDENCE = {
+    ToldBy.PRODUCER: 0.93, ToldBy.RECOMPUTED: 0.95, ToldBy.BENCHMARK: 0.9, ToldBy.READERS: 0.8, ToldBy.NOBODY: 0.55,
+}  # fmt: skip
+#: The same where the op that put the tensor out was recomputed, and is right.
+_RIGHT_PRODUCER = 0.98
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overwritten:
+    """A tensor that a reader read otherwise than it was put out. Offsets are bytes in the tensor as stored.
+
+    `true` is the copy it was held against, `told_by` what says that this is the true one.
+    """
+
+    root: Root
+    reader: Slot
+    true: Slot
+    told_by: ToldBy
+    first: int
+    last: int
+    different: int
+    size: int
+    nbytes: int
+
+    @property
+    def producer(self) -> Op:
+        return self.root.op
+
+    @property
+    def consumer(self) -> Op:
+        return self.reader.op
+
+    def meets(self, other: Overwritten) -> bool:
+        """Whether both were overwritten in the same place of the same tensor."""
+        return self.root.key == other.root.key and self.first < other.last and other.first < self.last
+
+
+#: Whether an op is right if a reader's copy is what it put out; None where it cannot be recomputed.
+IsRight = Callable[[Root, Slot], "bool | None"]
+
+
+def overwritten(values: RunValues, is_right: IsRight) -> list[Overwritten]:
+    """Every input that differs from the tensor it is, in the order in which the ops ran."""
+    found: list[Overwritten] = []
+    disputed: dict[tuple[int, int], Root] = {}
+    for op in values.ops:
+        for slot in values.input_slots(op):
+            root = values.fed_by.get((id(op), slot.graph_index))
+            if root is None or root.op.type in VARIABLE_TYPES or values.parameter_is_updated(root):
+                continue
+            if isinstance(values.found(values.output_slot(root)), Tensor):
+                one = _unlike_output(values, root, slot)
+                if one is not None:
+                    found.append(one)
+            else:
+                disputed[root.key] = root
+    for root in disputed.values():
+        found += _unlike_others(values, root, is_right)
+    return sorted(found, key=lambda one: values.order[id(one.consumer)])
+
+
+def _unlike_output(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
+    mine = _read(values, slot)
+    output = values.output_slot(root)
+    own = values.found(output)
+    if mine is None or not isinstance(own, Tensor):
+        return None
+    are_read = {key_of(mine), key_of(own)} <= values.checksums.keys()
+    if not are_read and values.compared_alike(root, slot):
+        return None
+    return _held_against(values, root, slot, output, ToldBy.PRODUCER)
+
+
+def _unlike_others(values: RunValues, root: Root, is_right: IsRight) -> Iterator[Overwritten]:
+    """The readers of a tensor that no file of its op has, that read something else than the others."""
+    readers = [slot for slot in values.readers.get(root.key, ()) if _read(values, slot) is not None]
+    alike = _alike(values, readers)
+    if len(alike) < 2:
+        return
+    true, told_by = _true_copy(values, root, alike, is_right)
+    for group in alike:
+        for slot in group:
+            one = _held_against(values, root, slot, true, told_by) if group[0] is not true else None
+            if one is not None:
+                yield one
+
+
+def _alike(values: RunValues, readers: Sequence[Slot]) -> list[list[Slot]]:
+    """Readers of a tensor that have the same each, of those that can be held against each other.
+
+    One that cannot, as of another type or by a file that cannot be read, neither differs nor counts.
+    """
+    families: list[list[list[Slot]]] = []
+    for slot in readers:
+        for family in families:
+            apart = [_places_apart(values, slot, group[0]) for group in family]
+            if all(places is None for places in apart):
+                continue
+            same = (
+                group for group, places in zip(family, apart, strict=True) if places is not None and not len(places)
+            )
+            group = next(same, None)
+            if group is not None:
+                group.append(slot)
+            elif all(places is not None for places in apart):
+                family.append([slot])
+            break
+        else:
+            families.append([[slot]])
+    disputed = [family for family in families if len(family) > 1]
+    return max(disputed, key=lambda family: sum(map(len, family)), default=[])
+
+
+def _true_copy(
+    values: RunValues, root: Root, alike: Sequence[Sequence[Slot]], is_right: IsRight
+) -> tuple[Slot, ToldBy]:
+    """The copy of a tensor that is what was put out, of readers that have the same each, and what says so."""
+    for group in alike:
+        if is_right(root, group[0]):
+            return group[0], ToldBy.RECOMPUTED
+    distances = [_from_benchmark(values, root, group[0]) for group in alike]
+    known = sorted((one, number) for number, one in enumerate(distances) if one is not None)
+    if len(known) == len(alike) and known[1][0] > _NEARER * known[0][0]:
+        return alike[known[0][1]][0], ToldBy.BENCHMARK
+    most = sorted(alike, key=len, reverse=True)
+    if len(most[0]) > len(most[1]):
+        return most[0][0], ToldBy.READERS
+    # What was overwritten stays so: of two, the one that read it first is more likely to have read what was put out.
+    return alike[0][0], ToldBy.NOBODY
+
+
+def _from_benchmark(values: RunValues, root: Root, slot: Slot) -> float | None:
+    golden = values.load_benchmark(root)
+    tensor = values.found(slot)
+    if golden is None or not isinstance(tensor, Tensor):
+        return None
+    try:
+        mine = values.load(tensor, slot.desc).array
+    except NoValueError:
+        return None
+    if mine.size != golden.input.array.size or mine.dtype.kind == "c":
+        return None
+    with np.errstate(all="ignore"):
+        distance = norm(mine.reshape(-1).astype(np.float64) - golden.input.array.reshape(-1).astype(np.float64))
+    return distance if distance == distance else float("inf")
+
+
+def _read(values: RunValues, slot: Slot) -> Tensor | None:
+    """What an op read; None where its file does not show it."""
+    tensor = values.found(slot)
+    return tensor if isinstance(tensor, Tensor) and not is_in_place(values, slot, tensor) else None
+
+
+def _places_apart(values: RunValues, slot: Slot, other_slot: Slot) -> np.ndarray | None:
+    """Where two copies of a tensor differ, as stored: nowhere if they are the same; None if that is not known."""
+    mine, other = values.found(slot), values.found(other_slot)
+    if not isinstance(mine, Tensor) or not isinstance(other, Tensor):
+        return None
+    if other.size != mine.size or other.dtype != mine.dtype:
+        return None
+    if (other.path, other.offset, other.dataset) == (mine.path, mine.offset, mine.dataset):
+        return np.zeros(0, np.intp)
+    return differences(values, mine, other, slot)
+
+
+def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, told_by: ToldBy) -> Overwritten | None:
+    """How what a reader read differs from another copy of a tensor; None if it does not, or cannot be held to it."""
+    different, mine = _places_apart(values, slot, true), values.found(slot)
+    if different is None or not different.size or not isinstance(mine, Tensor):
+        return None
+    bits = data_types.BY_NAME[mine.dtype].bits
+    return Overwritten(
+        root=root,
+        reader=slot,
+        true=true,
+        told_by=told_by,
+        first=int(different[0]) * bits // 8,
+        last=(int(different[-1]) + 1) * bits // 8,
+        different=int(different.size),
+        size=mine.size,
+        nbytes=mine.nbytes,
+    )
+
+
+# --- who is to blame --------------------------------------------------------------------------------------------------
+
+
+def stomps(values: RunValues, found: Collection[Overwritten], judged: Mapping[int, OpJudgement]) -> Iterator[Suspect]:
+    """Each place that was overwritten once, with all that read it so; `judged` by id of the op."""
+    left = list(found)
+    while left:
+        first = left[0]
+        together = [one for one in left if one.meets(first)]
+        left = [one for one in left if not one.meets(first)]
+        yield _stomp(values, first, together, judged.get(id(first.producer)))
+
+
+def _stomp(
+    values: RunValues, first: Overwritten, together: Sequence[Overwritten], producer: OpJudgement | None
+) -> Suspect:
+    is_right = producer is not None and producer.state is State.RIGHT
+    others = list(dict.fromkeys(one.consumer.name for one in together if one.consumer is not first.consumer))
+    facts = [
+        Fact(name="tensor", value=first.root.name), Fact(name="reader", value=first.reader.name),
+        Fact(name="first_byte", value=first.first), Fact(name="last_byte", value=first.last),
+        Fact(name="different_elements", value=first.different), Fact(name="elements", value=first.size),
+        Fact(name="bytes", value=first.nbytes), Fact(name="producer_is_right", value=is_right),
+        Fact(name="producer", value=first.producer.name), Fact(name="told_by", value=str(first.told_by)),
+    ]  # fmt: skip
+    also = [first.producer.name, *others]
+    if others:
+        facts.append(Fact(name="other_readers", value=others))
+    if first.told_by is not ToldBy.PRODUCER:
+        facts.append(Fact(name="held_against", value=first.true.name))
+    if first.told_by is ToldBy.NOBODY:
+        also.insert(0, first.true.op.name)
+    sure = _RIGHT_PRODUCER if is_right and first.told_by is ToldBy.PRODUCER else _CONFIDENCE[first.told_by]
+    return Suspect(
+        culprit=first.consumer.name, cause=Cause.STOMP, proof=Proof.COPIES, confidence=sure,
+        number=values.order[id(first.consumer)], op_type=first.consumer.type, also=tuple(also), facts=tuple(facts),
+    )  # fmt: skip

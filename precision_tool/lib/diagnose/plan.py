@@ -1,0 +1,226 @@
+"""What to do next: a ready command or line for each cause, as values; their texts are `step.<value>`.
+
+A switch that fixes precision is an argument that all calls of `tf_config` take alike, so that one line serves sessions,
+Estimators and TensorFlow 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, isfinite, log2
+
+from precision_tool.lib.diagnose.error_shape import Mistake
+from precision_tool.lib.diagnose.headroom import MARGIN, is_gradient_name
+from precision_tool.lib.diagnose.verdict_model import (
+    Cause,
+    Do,
+    OpJudgement,
+    Proof,
+    SlotJudgement,
+    State,
+    Step,
+    Suspect,
+    ToldStep,
+)
+from precision_tool.lib.io.fusion_passes import is_switchable
+from precision_tool.lib.model.graph import Op, TensorDesc
+from precision_tool.lib.ops.base import Kind
+
+#: Own errors of float32 products that came from inputs in HF32, with 12 or 13 bits less: float32 itself is a hundredth.
+_HF32 = (2.0**-16, 2.0**-10)
+#: A larger own error is no matter of precision.
+_ROUGH = 2.0**-5
+#: Floating-point types that float32 is better than.
+_HALVES = ("float16", "bfloat16")
+#: What keeps the type of the ops whose lines it holds.
+_SCOPE = "with npu_scope.keep_dtype_scope():"
+#: Types of the graph as the file `customize_dtypes` calls them; the device decides on others.
+_CUSTOM = {
+    "float16": "float", "bfloat16": "float", "float32": "float", "float64": "double", "int8": "int8",
+    "uint8": "uint8", "int32": "int32", "int64": "int64", "bool": "bool",
+}  # fmt: skip
+
+
+def plan(
+    first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool, judged: Sequence[OpJudgement] = ()
+) -> tuple[Step, ...]:
+    """The steps for a verdict, the one that settles most first. `first` is None for a clean one.
+
+    What is to be mended ends with the command that tells whether it is.
+    """
+    steps: list[Step] = []
+    if first is None:
+        is_scaled = any(one.cause is Cause.LOSS_SCALE for one in suspects)
+        if is_scaled:
+            steps.append(Step(do=Do.SAME_LOSS_SCALE))
+        steps += _hf32(judged)
+        if has_benchmark and not is_scaled:
+            steps += _elsewhere()
+    else:
+        steps += _STEPS[first.cause](first)
+    if not has_benchmark:
+        steps.append(Step(do=Do.MAKE_BENCHMARK, command=("tf_dump",)))
+    return tuple(steps) if first is None else (*steps, *again())
+
+
+def again() -> tuple[Step, ...]:
+    """How to see whether a change helped."""
+    return (Step(do=Do.CHECK, command=("ac", "-c", "--since")),)
+
+
+def with_passports_known(steps: Sequence[Step | ToldStep], *, differ: bool) -> tuple[Step | ToldStep, ...]:
+    """The steps of a clean verdict where both runs have passports: to mend what these say differs, if anything does."""
+    others = tuple(step for step in steps if getattr(step, "do", None) is not Do.MAKE_PASSPORTS)
+    if len(others) == len(steps) or not differ:
+        return others
+    return Step(do=Do.MEND_PASSPORTS), *others
+
+
+def _elsewhere() -> list[Step]:
+    """Where to look if training goes wrong, and no op of this step computes wrong."""
+    return [
+        Step(do=Do.MAKE_PASSPORTS, code="npu_tf_config.passport(sess, feed_dict)"),
+        Step(do=Do.OTHER_STEP, command=("ac", "-c")),
+    ]
+
+
+def _kernel(one: Suspect) -> list[Step]:
+    return [_look(Do.LOOK_AT_OP, one), _package(one), *_more_precise(one)]
+
+
+def _look(do: Do, one: Suspect) -> Step:
+    return Step(do=do, command=("ni", one.culprit))
+
+
+def _package(one: Suspect) -> Step:
+    """To cut an op out of the network, with all that its kernel's writers need."""
+    return Step(do=Do.REPORT_KERNEL, command=("repro", one.culprit))
+
+
+def _more_precise(one: Suspect) -> list[Step]:
+    """Switches that may set a kernel right: other ways to compute it, or another kernel for float32."""
+    slot = one.judgement.worst_slot if one.judgement is not None else None
+    if one.judgement is None or slot is None:
+        return []
+    if _is_hf32(slot):
+        return [Step(do=Do.NO_HF32, code="allow_hf32=False")]
+    if slot.dtype not in _HALVES:
+        return []
+    steps = []
+    if slot.own < _ROUGH and _is_scattered(slot):
+        mode = repr({one.culprit: "high_precision"})
+        steps.append(Step(do=Do.HIGH_PRECISION, code=f"op_precision_mode={mode}"))
+    types = repr({one.culprit: _in_float32(one.judgement.op)})
+    return [*steps, Step(do=Do.FLOAT32_KERNEL, code=f"customize_dtypes={types}")]
+
+
+def _in_float32(op: Op) -> str:
+    """The types of an op for `customize_dtypes`, with float32 for those that are narrower."""
+
+    def types(descs: Sequence[TensorDesc]) -> str:
+        return ",".join(_CUSTOM.get(desc.dtype, "") for desc in descs)
+
+    parts = [("InputDtype", types(op.input_descs)), ("OutputDtype", types(op.output_descs))]
+    return ",".join(f"{word}:{listed}" for word, listed in parts if listed)
+
+
+def _is_hf32(slot: SlotJudgement) -> bool:
+    low, high = _HF32
+    return slot.kind is Kind.MATRIX and slot.dtype == "float32" and low < slot.own < high and _is_scattered(slot)
+
+
+def _is_scattered(slot: SlotJudgement) -> bool:
+    """Whether numbers are inexact, rather than in wrong places or missing."""
+    return slot.places is None or slot.places.mistake in (Mistake.UNKNOWN, Mistake.SCALED, Mistake.NARROWED)
+
+
+def _hf32(judged: Sequence[OpJudgement]) -> list[Step]:
+    """To switch HF32 off, where the products of a run are as exact as HF32, most of them."""
+    slots = [slot for one in judged if one.state is State.RIGHT for slot in one.slots]
+    products = [slot for slot in slots if slot.kind is Kind.MATRIX and slot.dtype == "float32"]
+    seen = sum(map(_is_hf32, products))
+    if not seen or 2 * seen < len(products):
+        return []
+    return [Step(do=Do.NO_HF32_ANYWHERE, code="allow_hf32=False", number=seen)]
+
+
+def _fusion(one: Suspect) -> list[Step]:
+    steps = []
+    if one.pass_name and is_switchable(one.pass_name):
+        steps.append(Step(do=Do.SWITCH_PASS_OFF, command=("fusion", "off", one.pass_name)))
+    else:
+        steps += _kept_in_float32(one)
+    return [*steps, _look(Do.LOOK_AT_FUSED_OP, one), _package(one)]
+
+
+def _kept_in_float32(one: Suspect) -> list[Step]:
+    """The line that keeps the types of what a pass fused, where it fused halves: the pass itself stays on."""
+    slot = one.judgement.worst_slot if one.judgement is not None else None
+    names = one.judgement.op.original_names if one.judgement is not None else ()
+    if slot is None or slot.dtype not in _HALVES or not names:
+        return []
+    return [Step(do=Do.KEEP_FUSED_TYPE, code=_SCOPE, ops=tuple(names))]
+
+
+def _layout(one: Suspect) -> list[Step]:
+    return [_look(Do.REPORT_LAYOUT, one)]
+
+
+def _cast(one: Suspect) -> list[Step]:
+    return [*_kept(one), _look(Do.LOOK_AT_CAST, one)]
+
+
+def _overflow(one: Suspect) -> list[Step]:
+    loss_scale = _loss_scale(one)
+    if loss_scale:  # `overflow` tells how far, and what else overflows
+        return [*loss_scale, *_kept(one)]
+    return [*_kept(one), Step(do=Do.SCALE_INPUTS, command=("overflow",))]
+
+
+def _loss_scale(one: Suspect) -> list[Step]:
+    """To lower the loss scale, where it is a gradient that overflows: at least so far that its true result fits."""
+    if not is_gradient_name(one.culprit, *(one.fact("script_ops") or [])):
+        return []
+    largest, limit = one.fact("largest"), one.fact("limit")
+    if isinstance(largest, float) and isinstance(limit, float) and isfinite(largest) and largest > 0:
+        factor = 2 ** (max(ceil(log2(largest / limit)), 0) + MARGIN)
+        return [Step(do=Do.DIVIDE_LOSS_SCALE, command=("overflow",), number=factor)]
+    return [Step(do=Do.LOWER_LOSS_SCALE, command=("overflow",))]
+
+
+def _kept(one: Suspect) -> list[Step]:
+    """The lines that keep the type of the script's ops behind a culprit; none for those no line of it makes."""
+    names = [name for name in one.fact("script_ops") or [] if not is_gradient_name(name)]
+    return [Step(do=Do.KEEP_TYPE, code=_SCOPE, ops=tuple(names))] if names else []
+
+
+def _stomp(one: Suspect) -> list[Step]:
+    return [Step(do=Do.FIND_WRITER, command=("random",))]
+
+
+def _random(one: Suspect) -> list[Step]:
+    if one.proof is Proof.RUNS:
+        return [Step(do=Do.DETERMINISTIC, code="deterministic=True")]
+    steps = []
+    if not one.fact("repeats"):
+        steps.append(Step(do=Do.SAME_SEEDS, code="npu_tf_config.seed_everything(1)"))
+    steps.append(Step(do=Do.NO_DROPOUT))
+    if one.fact("repeats") is None:
+        steps.append(Step(do=Do.RUN_AGAIN, command=("random",)))
+    return [*steps, _look(Do.LOOK_AT_VALUES, one)]
+
+
+def _input(one: Suspect) -> list[Step]:
+    return [Step(do=Do.SAME_BATCH), _look(Do.LOOK_AT_VALUES, one)]
+
+
+def _weights(one: Suspect) -> list[Step]:
+    if one.fact("step"):
+        return [Step(do=Do.EARLIER_STEP, command=("ac", "--all")), _look(Do.LOOK_AT_VALUES, one)]
+    return [Step(do=Do.SAME_CHECKPOINT), _look(Do.LOOK_AT_VALUES, one)]
+
+
+_STEPS = {
+    Cause.KERNEL: _kernel, Cause.FUSION: _fusion, Cause.LAYOUT: _layout, Cause.CAST: _cast, Cause.OVERFLOW: _overflow,
+    Cause.STOMP: _stomp, Cause.RANDOM: _random, Cause.INPUT: _input, Cause.WEIGHTS: _weights,
+}  # fmt: skip

@@ -1,0 +1,512 @@
+"""Two runs of one script: which op computes differently, which only follow, and whose memory was overwritten.
+
+The first op in execution order whose inputs are the same bit by bit and whose outputs are not is the random one. Ops
+that are made to be random (dropout masks, random numbers) are told from it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from precision_tool.lib.compare.data_folder import DataFolder
+from precision_tool.lib.compare.integers import is_alike, same_range
+from precision_tool.lib.compare.pairwise import compare_pairs
+from precision_tool.lib.compare.run_values import SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
+from precision_tool.lib.compare.scheduler import ALL_CORES, Progress, Resources, counting
+from precision_tool.lib.data.axis_alignment import align
+from precision_tool.lib.data.default_sides import default_npu
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.graph_catalog import RunGraph
+from precision_tool.lib.data.inputs import golden_leaf
+from precision_tool.lib.data.kinds import check_command
+from precision_tool.lib.data.matching import Counterpart, same_name
+from precision_tool.lib.data.origins import counterparts
+from precision_tool.lib.data.workspace import lies_in
+from precision_tool.lib.diagnose.memory_reuse import Stomp, check_memory
+from precision_tool.lib.diagnose.overflow import Graphs
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io.files import is_folder
+from precision_tool.lib.io.layouts import LayoutError
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.comparison import Metrics, Pair, Status
+from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
+
+#: Types of ops that are random by design: TensorFlow's, PyTorch's and GE's names.
+_RANDOM = re.compile(
+    r"Random|Randperm|DropOutGenMask|Dropout|TruncatedNormal|Multinomial|Bernoulli|CandidateSampler|GenBitMask"
+    r"|^Stateful(?:StandardNormal|Uniform)|NonDeterministicInts|^Rng|SeedGenerator|SampleDistortedBoundingBox"
+    r"|^Fractional(?:Max|Avg)Pool|^ShuffleDataset|SimThreadExponential"
+    r"|^(?:Inplace)?(?:Normal|Uniform|Exponential|Geometric|Cauchy|LogNormal)$"
+)
+#: These use random numbers that they are fed, so that the same inputs give the same outputs.
+_FED = re.compile(r"Grad|Do(?:Byte)?Mask")
+#: How far two sums of the same numbers in another order may be apart, in roundings of their type.
+_ROUNDINGS = 16
+_EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
+
+
+class State(StrEnum):
+    """How a tensor of one run stands to that of the other."""
+
+    EQUAL = "equal"
+    #: The bits differ in padding or in the sign of zero only.
+    SAME_VALUES = "same values"
+    DIFFERENT = "different"
+    UNKNOWN = "unknown"
+
+
+class Kind(StrEnum):
+    """What an op is."""
+
+    EQUAL = "equal"
+    RANDOM = "random"
+    EXPECTED = "expected"
+    FOLLOWER = "follower"
+    #: Nothing feeds it: the runs were fed different data.
+    DATA = "data"
+    #: Its outputs differ, and what it was fed is not known.
+    UNSURE = "unsure"
+    #: No output differs, but not every one could be compared.
+    NOT_COMPARED = "not_compared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotPair:
+    """One tensor in both runs. `in_place` tells of an input that is only known after the op wrote over it."""
+
+    slot: str
+    state: State
+    left: AnyTensor | None = None
+    right: AnyTensor | None = None
+    metrics: Metrics | None = None
+    reason: Message | None = None
+    producer: str = ""
+    in_place: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomOp:
+    """One op that ran in both runs, and from what its kind is known; None of an op that is the same in both."""
+
+    name: str
+    op_type: str
+    kind: Kind
+    slots: tuple[SlotPair, ...]
+    why: Message | None = None
+    number: int = 0
+    pass_names: tuple[str, ...] = ()
+    original_names: tuple[str, ...] = ()
+    #: What recomputing says of it in the first run and in the other, where that was asked for.
+    judged: tuple[JudgedOp, ...] = ()
+
+    @property
+    def outputs(self) -> tuple[SlotPair, ...]:
+        """Its outputs."""
+        return tuple(one for one in self.slots if one.slot.startswith("output"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomReport:
+    """What comparing two leaves gave: every op in execution order, and the memory that was overwritten."""
+
+    left: str
+    right: str
+    graph: str
+    ops: tuple[RandomOp, ...]
+    stomps: tuple[Stomp, ...]
+    #: Ops that only one run has, in its dump or its graph.
+    left_only: tuple[str, ...] = ()
+    right_only: tuple[str, ...] = ()
+    #: Ops of one name and two types.
+    other_types: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+    #: Inputs whose producer's output was there to be compared.
+    memory_checked: int = 0
+
+    def of(self, *kinds: Kind) -> tuple[RandomOp, ...]:
+        """The ops of some kinds, in execution order."""
+        return tuple(op for op in self.ops if op.kind in kinds)
+
+    @property
+    def first(self) -> RandomOp | None:
+        """The first op that computes differently and should not."""
+        return next(iter(self.of(Kind.RANDOM)), None)
+
+    @property
+    def is_pair(self) -> bool:
+        """True for two runs of one script, compiled alike: only what these differ by is noise."""
+        return bool(self.right) and not (self.left_only or self.right_only or self.other_types)
+
+    @property
+    def is_clean(self) -> bool:
+        """True if nothing differs but what is made to be random and what follows from it, and memory was kept.
+
+        Nothing can be said so of two runs that are no pair.
+        """
+        if self.right and not self.is_pair:
+            return False
+        return not self.stomps and not self.of(Kind.RANDOM, Kind.DATA, Kind.UNSURE)
+
+
+def is_random_type(op_type: str) -> bool:
+    """True for types of ops that are random by design."""
+    return _RANDOM.search(op_type) is not None and _FED.search(op_type) is None
+
+
+# --- two runs ---------------------------------------------------------------------------------------------------------
+
+
+def compare_runs(
+    left: RunValues,
+    right: RunValues,
+    *,
+    workers: int = 0,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    counterpart: Counterpart = same_name,
+) -> RandomReport:
+    """Every op of both leaves bit by bit, and with metrics where bits differ; `progress` hears of both, in turn.
+
+    `counterpart` tells what the ops are called in the other run that the compiler put in.
+    """
+    pairs: list[tuple[RunOp, list[SlotPair]]] = []
+    left_only: list[str] = []
+    matched = {counterpart(op.flat) for op in left.ops}
+    right_only = [op.name for op in right.ops if op.flat not in matched]
+    other_types: list[str] = []
+    count_op = counting(progress, "ops")
+    for number, op in enumerate(left.ops):
+        if count_op is not None:
+            count_op(number, len(left.ops))
+        flat = counterpart(op.flat)
+        other = None if flat is None else right.find(flat)
+        if other is None:
+            left_only.append(op.name)
+            continue
+        if other.op_type != op.op_type:
+            other_types.append(op.name)
+        pairs.append((op, list(_slots(left, op, right, other))))
+    measured = _measured(pairs, workers, executor, progress)
+    ops = tuple(_judged(op, slots) for (op, _), slots in zip(pairs, measured, strict=True))
+    unreadable = tuple(dict.fromkeys((*left.unreadable.values(), *right.unreadable.values())))
+    return RandomReport(
+        left=left.leaf.path,
+        right=right.leaf.path,
+        graph="",
+        ops=ops,
+        stomps=(),
+        left_only=tuple(left_only),
+        right_only=tuple(right_only),
+        other_types=tuple(other_types),
+        unreadable=unreadable,
+    )
+
+
+def _slots(left: RunValues, op: RunOp, right: RunValues, other: RunOp) -> Iterator[SlotPair]:
+    """The tensors of an op that the left run has, bit by bit."""
+    outputs = dict(left.outputs(op))
+    slices = (left.slices(op), right.slices(other))
+    others = {fed.slot: fed for fed in right.inputs(other)}
+    for fed in left.inputs(op):
+        pair = _slot_pair(f"input:{fed.slot}", fed, others.get(fed.slot), slices)
+        yield replace(pair, producer=fed.producer, in_place=fed.in_place)
+    theirs = dict(right.outputs(other))
+    for slot, tensor in outputs.items():
+        one, two = Fed(slot=slot, tensor=tensor), Fed(slot=slot, tensor=theirs.get(slot))
+        yield _slot_pair(f"output:{slot}", one, two, slices)
+
+
+def _slot_pair(slot: str, one: Fed, two: Fed | None, slices: tuple[dict[int, OpDump], dict[int, OpDump]]) -> SlotPair:
+    """Both runs' tensors; of an op in slices those of the first thread whose slices differ."""
+    left, right = slices
+    if not any(dump.path == getattr(one.tensor, "path", "") for dump in left.values()):
+        return _compared(slot, one, two)
+    pairs = []
+    for thread in sorted({*left, *right}):
+        parts = [slot_of(run[thread], slot) if thread in run else None for run in (left, right)]
+        pair = _compared(slot, Fed(slot=one.slot, tensor=parts[0]), Fed(slot=one.slot, tensor=parts[1]))
+        pairs.append(replace(pair, reason=pair.reason or Message("check.random.thread", thread=thread)))
+    order = (State.DIFFERENT, State.UNKNOWN, State.EQUAL)
+    return min(pairs, key=lambda pair: order.index(pair.state))
+
+
+def _compared(slot: str, one: Fed, two: Fed | None) -> SlotPair:
+    left, right = one.tensor, None if two is None else two.tensor
+    if left is None or right is None:
+        reason = one.reason or ("" if two is None else two.reason)
+        why = Message("text", text=reason) if reason else Message("check.random.one_run_only")
+        return SlotPair(slot=slot, state=State.UNKNOWN, left=left, right=right, reason=why)
+    known = SlotPair(slot=slot, state=State.DIFFERENT, left=left, right=right)
+    if isinstance(left, TensorStatistics) or isinstance(right, TensorStatistics):
+        if not isinstance(left, TensorStatistics) or not isinstance(right, TensorStatistics):
+            return replace(known, state=State.UNKNOWN, reason=Message("check.random.values_in_one_run"))
+        same = replace(left, path="") == replace(right, path="") or _same_statistics(left, right)
+        return replace(
+            known, state=State.EQUAL if same else State.DIFFERENT, reason=Message("check.random.by_statistics")
+        )
+    if not is_alike(left, right):
+        return replace(known, reason=_other_form(left, right))
+    try:
+        return replace(known, state=State.EQUAL if same_range(left, 0, right, 0, left.nbytes) else State.DIFFERENT)
+    except PrecisionToolError as error:
+        return replace(known, state=State.UNKNOWN, reason=Message("text", text=error.advice))
+
+
+def _other_form(left: AnyTensor, right: AnyTensor) -> Message:
+    return Message(
+        "check.random.other_form",
+        left_dtype=left.dtype,
+        left_shape=str(list(left.shape)),
+        right_dtype=right.dtype,
+        right_shape=str(list(right.shape)),
+    )
+
+
+def _same_statistics(left: TensorStatistics, right: TensorStatistics) -> bool:
+    """Equal, where NaN equals NaN."""
+    return repr(replace(left, path="")) == repr(replace(right, path=""))
+
+
+def _measured(
+    pairs: Sequence[tuple[RunOp, list[SlotPair]]], workers: int, executor: Executor | None, progress: Progress | None
+) -> list[list[SlotPair]]:
+    """The slots with the metrics of those that differ."""
+    result = [list(slots) for _, slots in pairs]
+    places: list[tuple[int, int]] = []
+    work: list[Pair] = []
+    for at, (op, slots) in enumerate(pairs):
+        for number, slot in enumerate(slots):
+            if slot.state is not State.DIFFERENT:
+                continue
+            pair = _pair(op, slot)
+            if isinstance(pair, Message):
+                result[at][number] = replace(slot, reason=slot.reason or pair)
+            else:
+                places.append((at, number))
+                work.append(pair)
+    rows = compare_pairs(work, Resources(workers, executor, progress))
+    for (at, number), row in zip(places, rows, strict=True):
+        result[at][number] = _with_metrics(result[at][number], row)
+    return result
+
+
+def _pair(op: RunOp, slot: SlotPair) -> Pair | Message:
+    left, right = slot.left, slot.right
+    if not isinstance(left, Tensor) or not isinstance(right, Tensor):
+        return Message("check.random.only_statistics")
+    if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (left, right)):
+        return Message("reason.no_numbers", dtype=left.dtype)
+    try:
+        alignment = align(left, right, None, None)
+    except LayoutError as error:
+        return Message("text", text=str(error))
+    return Pair(
+        index=op.index,
+        op_name=op.name,
+        op_type=op.op_type,
+        npu_ops=(op.name,),
+        golden_ops=(op.name,),
+        slot=slot.slot,
+        npu=left,
+        golden=right,
+        npu_plan=alignment.npu_plan,
+        golden_plan=alignment.golden_plan,
+        shape=alignment.shape,
+        error_shape=alignment.npu_plan.logical_shape,
+    )
+
+
+def _with_metrics(slot: SlotPair, row: Row) -> SlotPair:
+    if row.metrics is None:
+        unread = row.pair.status is Status.UNREADABLE
+        return replace(
+            slot,
+            state=State.UNKNOWN if unread else slot.state,
+            reason=slot.reason or (Message("text", text=row.reason) if row.reason else None),
+        )
+    equal = not row.metrics.max_absolute_error and not row.metrics.non_finite_mismatches
+    same = (
+        equal and isinstance(slot.left, Tensor) and isinstance(slot.right, Tensor) and is_alike(slot.left, slot.right)
+    )
+    return replace(slot, metrics=row.metrics, state=State.SAME_VALUES if same else State.DIFFERENT)
+
+
+def _judged(op: RunOp, slots: Sequence[SlotPair]) -> RandomOp:
+    kind, why = _kind(op, slots)
+    return RandomOp(
+        name=op.name,
+        op_type=op.op_type,
+        kind=kind,
+        slots=tuple(slots),
+        why=why,
+        number=op.index,
+        pass_names=() if op.op is None else op.op.pass_names,
+        original_names=() if op.op is None else op.op.original_names or (),
+    )
+
+
+def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, Message | None]:
+    put_out = [one for one in slots if one.slot.startswith("output")]
+    outputs = [one for one in put_out if one.state is State.DIFFERENT]
+    if not outputs:
+        unread = next((one for one in put_out if one.state is State.UNKNOWN), None)
+        if unread is not None:
+            return Kind.NOT_COMPARED, Message(
+                "check.random.output_not_compared", slot=unread.slot, reason=unread.reason or ""
+            )
+        return (Kind.EQUAL, None) if put_out else (Kind.NOT_COMPARED, Message("check.random.no_output"))
+    fed = [one for one in slots if one.slot.startswith("input")]
+    inputs = [one for one in fed if not one.in_place]
+    differing = [one for one in inputs if one.state is State.DIFFERENT]
+    unknown = tuple(one.slot for one in inputs if one.state is State.UNKNOWN)
+    names = tuple(one.slot for one in outputs)
+    if differing:
+        return Kind.FOLLOWER, Message(
+            "check.random.input_differs", slot=differing[0].slot, producer=differing[0].producer
+        )
+    if is_random_type(op.op_type):
+        return Kind.EXPECTED, Message("check.random.by_design", op_type=op.op_type)
+    if op.op_type in SOURCE_TYPES:
+        return Kind.DATA, Message("check.random.other_data", outputs=names)
+    if not inputs:
+        if op.op is not None and not any(edge is not None for edge in op.op.inputs):
+            return Kind.DATA, Message("check.random.no_producer", outputs=names)
+        if fed:
+            return Kind.UNSURE, Message("check.random.written_over", outputs=names)
+        return Kind.UNSURE, Message("check.random.inputs_not_dumped", outputs=names)
+    if len(unknown) == len(inputs):
+        return Kind.UNSURE, Message("check.random.inputs_not_compared", outputs=names)
+    for one in outputs:
+        left, right = one.left, one.right
+        if left is not None and right is not None and (left.dtype, left.shape) != (right.dtype, right.shape):
+            form = Message("check.random.output_form", slot=one.slot, form=_other_form(left, right))
+            return Kind.RANDOM, Message("check.random.own", outputs=names, cause=form, unknown=unknown)
+    return Kind.RANDOM, Message("check.random.own", outputs=names, cause=_size(outputs), unknown=unknown)
+
+
+def _size(outputs: Sequence[SlotPair]) -> Message:
+    """Return what the size of the difference says."""
+    if all(one.metrics is None for one in outputs):
+        return Message("check.random.size_unknown")
+    small = []
+    for one in outputs:
+        epsilon = _EPSILON.get(one.left.dtype if one.left is not None else "")
+        if one.metrics is None or epsilon is None or one.metrics.non_finite_mismatches:
+            small.append(False)
+        else:
+            small.append(one.metrics.relative_euclidean_distance <= _ROUNDINGS * epsilon)
+    return Message("check.random.rounding") if all(small) else Message("check.random.more_than_rounding")
+
+
+# --- Which dumps are compared to find random errors, and the graphs that belong to them ---
+
+
+def find_random(
+    data: DataFolder,
+    left: str | None = None,
+    right: str | None = None,
+    graph: str | None = None,
+    resources: Resources = ALL_CORES,
+) -> list[RandomReport]:
+    """Compare two runs of the same script (npu/debug_0 and debug_1).
+
+    One report for each device, model and step that both runs have; of the first run alone without a second.
+
+    DataNotFoundError where there is no dump at all.
+    """
+    if left is None:
+        left = default_npu(data.workspace)
+    check_command("random", left, right)
+    one = data.run_at(left)
+    if right is None:
+        # The other of the two runs, whichever was named.
+        space, place = data.workspace, posixpath.abspath(left)
+        others = [number for number in (1, 0) if not lies_in(place, posixpath.abspath(space.debug_dir(number)))]
+        right = next((str(space.dump_dir(number)) for number in others if is_folder(space.dump_dir(number))), None)
+    other = None if right is None else data.run_at(right)
+    graphs = Graphs(data, graph)
+    if other is None:
+        data.workspace.notes.append(
+            f"there is no second run ({data.workspace.dump_dir(1)}): only the memory of this one is checked; "
+            "name the dump of another run of the same script with -rt"
+        )
+    reports = [
+        _compare_leaf(data, leaf, position, one, other, graphs, resources) for position, leaf in enumerate(one.leaves)
+    ]
+    found = [each for each in reports if each is not None]
+    if not found:
+        raise DataNotFoundError(
+            f"{left} and {right} have no device, model and step in common",
+            "collect the same steps in both runs, or name the two folders of files themselves",
+        )
+    return found
+
+
+def _compare_leaf(
+    data: DataFolder,
+    leaf: DumpLeaf,
+    position: int,
+    one: Run,
+    other: Run | None,
+    graphs: Graphs,
+    resources: Resources,
+) -> RandomReport | None:
+    run = graphs.of(leaf)
+    file = None if run is None else run.file
+    left = RunValues(leaf, file)
+    name = _name(leaf, run)
+    if other is None:
+        stomps, checked = check_memory(left, name)
+        base = RandomReport(left=leaf.path, right="", graph="", ops=(), stomps=stomps, memory_checked=checked)
+        return replace(base, graph=file.path if file is not None else "", unreadable=tuple(left.unreadable.values()))
+    try:
+        counterpart = golden_leaf(other, leaf, position, len(one.leaves))
+    except DataNotFoundError as error:
+        data.workspace.notes.append(f"not compared: {error.message}")
+        return None
+    if counterpart.path == leaf.path:
+        raise DataNotFoundError.of(leaf.path, "both runs are the same folder", "name the dump of another run with -rt")
+    # The other run's own graph, as the compiler may have numbered its ops in another way.
+    beside = graphs.of(counterpart)
+    right = RunValues(counterpart, beside.file if beside is not None else file)
+    counterpart_of = same_name
+    if run is not None and beside is not None and beside.file is not file:
+        counterpart_of = counterparts(run.file, beside.file).of
+    found = compare_runs(
+        left, right, workers=resources.workers, executor=resources.executor, progress=resources.progress,
+        counterpart=counterpart_of,
+    )  # fmt: skip
+    stomps, checked = check_memory(left, name)
+    others, others_checked = check_memory(right, _name(counterpart, beside))
+    if run is not None and beside is not None and beside.file is not file:
+        mine, theirs = ({flatten(op.name): op.name for op in one.file.ops} for one in (run, beside))
+        matched = {flat: counterpart_of(flat) for flat in mine}
+        known = set(matched.values())
+        alone = [mine[flat] for flat, there in matched.items() if there not in theirs]
+        others_alone = [theirs[flat] for flat in theirs if flat not in known]
+        found = replace(
+            found,
+            left_only=tuple(dict.fromkeys((*found.left_only, *alone))),
+            right_only=tuple(dict.fromkeys((*found.right_only, *others_alone))),
+        )
+    return replace(
+        found,
+        graph=file.path if file is not None else "",
+        stomps=(*stomps, *others),
+        memory_checked=checked + others_checked,
+    )
+
+
+def _name(leaf: DumpLeaf, run: RunGraph | None) -> str:
+    """What to call a run: debug_N where it is one, else its folder."""
+    is_own = run is not None and run.number is not None and any(one.path == leaf.path for one in run.leaves)
+    return f"debug_{run.number}" if is_own and run is not None else leaf.path

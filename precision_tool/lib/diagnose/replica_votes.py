@@ -1,0 +1,435 @@
+"""What a vote keeps of a tensor: a hash of what it holds and, where it is added up, means of its parts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.compare.scheduler import map_tasks
+from precision_tool.lib.compare.tensor_figures import open_reader
+from precision_tool.lib.compare.tensor_reader import TensorReader
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
+from precision_tool.lib.diagnose.error_shape import UNIT
+from precision_tool.lib.diagnose.study_outcome import BlockMeans, Role, Vote
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.io import data_types, layouts
+from precision_tool.lib.io.files import open_file
+from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
+
+#: A tensor is held in so many parts: a part that is wrong is not lost in the mean of the whole.
+_BLOCKS = 64
+_PIECE = 1 << 21  # elements
+_BYTES = 8 << 20
+_DIGITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The hash of a tensor as it is stored, "" if there is none; of one with statistics only, of these."""
+
+    value: str
+    means: BlockMeans | None = None
+
+
+def digest_of(tensor: Found, with_means: bool = False) -> Digest:
+    """The digest of a tensor, and if asked for the means of its parts, None without its numbers; it is read once."""
+    if isinstance(tensor, TensorStatistics):
+        return Digest("s" + hashlib.sha256(repr(astuple(tensor)[1:]).encode()).hexdigest()[: _DIGITS - 1])
+    if not isinstance(tensor, Tensor) or tensor.parts or tensor.access is not Access.BYTES:
+        return Digest("")
+    digest = hashlib.sha256()
+    means = None
+    if with_means and _is_numbers(tensor):
+        as_it_lies = layouts.plain_plan((tensor.size,))
+        with open_reader(tensor, as_it_lies, np.dtype(np.float64)) as reader:
+            reader.watch = lambda _, read: digest.update(read.data)
+            means = _means_of(reader, tensor)
+    else:
+        with open_file(tensor.path) as file:
+            for at in range(0, tensor.nbytes, _BYTES):
+                digest.update(file.read_at(tensor.offset + at, min(_BYTES, tensor.nbytes - at)))
+    return Digest(digest.hexdigest()[:_DIGITS], means)
+
+
+def _is_numbers(tensor: Tensor) -> bool:
+    """Whether a tensor is floating numbers and nothing behind them."""
+    if tensor.dtype not in UNIT or not tensor.size:
+        return False
+    return tensor.nbytes == data_types.BY_NAME[tensor.dtype].byte_size(tensor.size)
+
+
+def _means_of(reader: TensorReader, tensor: Tensor) -> BlockMeans:
+    """Means, and roots of the mean squares, of consecutive parts of a tensor, read from end to end."""
+    means, sizes = [], []
+    ends = [tensor.size * number // _BLOCKS for number in range(_BLOCKS + 1)]
+    for start, end in pairwise(ends):
+        if start == end:
+            continue
+        total = squares = 0.0
+        for at in range(start, end, _PIECE):
+            values = np.empty(min(_PIECE, end - at), np.float64)
+            reader.read_flat(at, at + values.size, values)
+            with np.errstate(invalid="ignore", over="ignore"):
+                total += float(values.sum())
+                squares += float(np.square(values).sum())
+        means.append(total / (end - start))
+        sizes.append((squares / (end - start)) ** 0.5)
+    return BlockMeans(means=tuple(means), sizes=tuple(sizes), rounding=2 * UNIT[tensor.dtype])
+
+
+# --- All-reduces that were dumped whole: whether what comes out is the sum of what the ranks put in ---
+
+
+#: A mean that comes out of an all-reduce may be off the sum by this share of the norms: float32 and printed digits.
+SUM_SHARE = 1e-3
+
+
+def is_all_reduce(op_type: str, reduction: object) -> bool:
+    """Whether an op adds up over the ranks, as far as its type and attribute tell."""
+    return "allreduce" in op_type.casefold() and str(reduction or "sum").casefold() == "sum"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongSum:
+    """An all-reduce that gave `ranks` something else than the sum of what all put in; `right` have that sum.
+
+    Not `is_sure`: nothing shows that all ranks of the group were dumped, of which a sum of fewer would be another.
+    """
+
+    step: int
+    op: str
+    type: str
+    number: int
+    epoch: int
+    ranks: tuple[int, ...]
+    right: tuple[int, ...]
+    is_sure: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSums:
+    """The all-reduces of a step that are no sums: `wrong` if most are, and `open` ones, of which that may not be said.
+
+    `right` are names and ranks of those that gave all ranks the sum.
+    """
+
+    wrong: tuple[WrongSum, ...] = ()
+    open: tuple[WrongSum, ...] = ()
+    right: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
+
+
+def sums_of_step(step: int, asked: Iterable[Mapping[int, Vote]]) -> StepSums:
+    """The all-reduces of a step that are none.
+
+    Where most are not, ranks were left out of the dump, or inputs were written over: that tells nothing by itself.
+    """
+    checked = [(by_rank, found) for by_rank in asked if (found := _off(by_rank)) is not None]
+    off = [(by_rank, found) for by_rank, found in checked if any(found.values())]
+    right = {
+        (next(iter(votes.values())).op, tuple(sorted(found))) for votes, found in checked if not any(found.values())
+    }
+    are_few = 2 * len(off) < len(checked)
+    wrong = []
+    for by_rank, found in off:
+        ranks = tuple(sorted(rank for rank, is_off in found.items() if is_off))
+        one = by_rank[ranks[0]]
+        if are_few or not _is_something_else(by_rank):
+            wrong.append(
+                WrongSum(
+                    step=step, op=one.op, type=one.type, number=one.number, epoch=one.epoch, ranks=ranks,
+                    right=tuple(sorted(set(found) - set(ranks))), is_sure=are_few,
+                )
+            )  # fmt: skip
+    return StepSums(wrong=tuple(wrong) if are_few else (), open=() if are_few else tuple(wrong), right=frozenset(right))
+
+
+def settled(steps: Sequence[StepSums]) -> list[WrongSum]:
+    """All-reduces of all steps that are none, in order.
+
+    An open one is, where the same ranks got the sum from the same op in another step: none of them was left out then.
+    Else only one that is alone in its step, on ranks that are numbered from 0 up, is kept, and is not sure.
+    """
+    complete = frozenset[tuple[str, tuple[int, ...]]]().union(*(one.right for one in steps))
+    found: list[WrongSum] = []
+    for of_step in steps:
+        found += of_step.wrong
+        for one in of_step.open:
+            ranks = tuple(sorted((*one.ranks, *one.right)))
+            if (one.op, ranks) in complete:
+                found.append(replace(one, is_sure=True))
+            elif len(of_step.open) == 1 and not of_step.right and ranks == tuple(range(len(ranks))):
+                found.append(one)
+    return found
+
+
+def _is_something_else(by_rank: Mapping[int, Vote]) -> bool:
+    """Whether what ranks put in was written over by what came out, the mean of all came out, or sums of groups did."""
+    votes = list(by_rank.values())
+    groups: dict[object, dict[int, Vote]] = {}
+    for rank, vote in by_rank.items():  # ranks that got the same may be a group of their own, which no graph names
+        groups.setdefault(vote.came, {})[rank] = vote
+    if 1 < len(groups) < len(votes) and not any(any((_off(some) or {0: True}).values()) for some in groups.values()):
+        return True
+    if all(vote.fed == vote.came == votes[0].came for vote in votes):
+        return True
+    shares = [
+        tuple(replace(each, means=tuple(mean * len(votes) for mean in each.means)) for each in vote.came)
+        for vote in votes
+    ]
+    means = {rank: replace(vote, came=came) for (rank, vote), came in zip(by_rank.items(), shares, strict=True)}
+    return not any((_off(means) or {0: True}).values())
+
+
+def _off(by_rank: Mapping[int, Vote]) -> dict[int, bool] | None:
+    """By rank whether it got another sum; None where that cannot be told, as with NaN or Inf."""
+    if len(by_rank) < 2 or not all(vote.fed and len(vote.fed) == len(vote.came) for vote in by_rank.values()):
+        return None
+    found = dict.fromkeys(by_rank, False)
+    for slot in range(min(len(vote.fed) for vote in by_rank.values())):
+        fed = [vote.fed[slot] for vote in by_rank.values()]
+        came = [vote.came[slot] for vote in by_rank.values()]
+        if len({len(one.means) for one in (*fed, *came)}) != 1:
+            return None
+        parts, sizes = (_rows(one.means for one in fed), _rows(one.sizes for one in fed))
+        got = _rows(one.means for one in came)
+        if not (np.isfinite(parts).all() and np.isfinite(sizes).all()):
+            return None
+        rounding = max(one.rounding for one in (*fed, *came))
+        limit = (SUM_SHARE + len(by_rank) * rounding) * sizes.sum(axis=0)
+        with np.errstate(invalid="ignore"):
+            off = ~(np.abs(got - parts.sum(axis=0)) <= limit)
+        for rank, is_off in zip(by_rank, off.any(axis=1).tolist(), strict=True):
+            found[rank] |= bool(is_off)
+    return found
+
+
+def _rows(values: Iterable[tuple[float, ...]]) -> npt.NDArray[np.float64]:
+    return np.array(list(values), np.float64)
+
+
+# --- What replicas must have alike, of one leaf: hashes of what all-reduces put out and of what optimizers update ---
+
+
+#: How the types of communication ops begin, without regard to case.
+_COMMUNICATION = ("hcom", "horovod")
+#: What those of them are called that give every rank of a group the same.
+_SAME_FOR_ALL = ("allreduce", "allgather", "broadcast")
+#: Ops that update a variable by a gradient: ApplyMomentum, ResourceApplyAdamD, FusedMulApplyMomentum, …
+_UPDATE = "apply"
+
+
+def is_communication(op_type: str) -> bool:
+    """Whether an op talks to other ranks."""
+    return op_type.casefold().startswith(_COMMUNICATION)
+
+
+def role_of(op_type: str) -> Role | None:
+    """Why replicas must agree on what an op puts out; None if they need not."""
+    folded = op_type.casefold()
+    if is_communication(op_type):
+        return Role.COLLECTIVE if any(word in folded for word in _SAME_FOR_ALL) else None
+    return Role.UPDATE if _UPDATE in folded else None
+
+
+class Epochs:
+    """How many communication ops ran before an op: what orders the ops of several ranks.
+
+    `ops` are names, types and numbers in the order of execution.
+    """
+
+    def __init__(self, ops: Sequence[tuple[str, str, int]]) -> None:
+        self._before: dict[str, int] = {}
+        self._number: dict[str, int] = {}
+        seen = 0
+        counted: set[str] = set()
+        for name, op_type, number in ops:
+            flat = flatten(name)
+            self._before.setdefault(flat, seen)
+            self._number.setdefault(flat, number)
+            if is_communication(op_type) and flat not in counted:
+                counted.add(flat)
+                seen += 1
+
+    def of(self, name: str) -> int:
+        """How many ran before the op of this name; 0 for one that is not known."""
+        return self._before.get(flatten(name), 0)
+
+    def number(self, name: str) -> int:
+        """Its place in the order of execution; 0 for one that is not known."""
+        return self._number.get(flatten(name), 0)
+
+
+def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor: Executor | None = None) -> list[Vote]:
+    """The votes of a leaf in the order of execution, hashed here or by an `executor`.
+
+    An op whose files cannot be read has none.
+    """
+    types = {dump.name.op_name: dump.name.op_type for dump in dumps.leaf.files}
+    by_name: Mapping[str, Op] = {flatten(op.name): op for op in file.ops} if file is not None else {}
+    voting: list[tuple[str, Role, DumpedOp]] = []
+    calls: list[tuple[Found, bool]] = []
+    for name in dumps.names_by_time():
+        role = role_of(types.get(name, ""))
+        if role is not None:
+            with suppress(PrecisionToolError):  # its row says why
+                dumped = dumps.op(name)
+                op = by_name.get(name)
+                adds = is_all_reduce(types[name], None if op is None else op.attrs.get("reduction"))
+                added_up = set(_alike(dumped.inputs, dumped.outputs)) if adds else set()
+                for slots in (dumped.inputs, dumped.outputs):
+                    calls += [(tensor, slot in added_up) for slot, tensor in slots.items()]
+                voting.append((name, role, dumped))
+    digests = iter(map_tasks(_digest_or_error, calls, executor))
+    votes = []
+    for name, role, dumped in voting:
+        results = [{slot: next(digests) for slot in slots} for slots in (dumped.inputs, dumped.outputs)]
+        with suppress(PrecisionToolError):
+            into, out_of = map(_digests, results)
+            inputs, outputs = _hashes(into), _hashes(out_of)
+            if any(outputs):
+                op = by_name.get(name)
+                added, came = _means(into, out_of)
+                votes.append(
+                    Vote(
+                        op=op.name if op is not None else name, type=types[name], role=role,
+                        number=epochs.number(name), epoch=epochs.of(name), inputs=inputs, outputs=outputs,
+                        fed=added, came=came,
+                        group="" if op is None else str(op.attrs.get("group", "")),
+                    )
+                )  # fmt: skip
+    return sorted(votes, key=lambda vote: (vote.number, vote.op))
+
+
+#: Digests of an op's tensors by slot.
+_Digests = Mapping[int, Digest]
+
+
+def _alike(inputs: Mapping[int, Found], outputs: Mapping[int, Found]) -> Iterator[int]:
+    """The slots whose input and output are of one type and order of elements."""
+    for slot, one in inputs.items():
+        other = outputs.get(slot)
+        if isinstance(one, Tensor) and isinstance(other, Tensor):
+            same = (getattr(one, name) == getattr(other, name) for name in ("dtype", "shape", "layout"))
+            if all(same):
+                yield slot
+
+
+def _means(into: _Digests, out_of: _Digests) -> tuple[tuple[BlockMeans, ...], tuple[BlockMeans, ...]]:
+    """The means of what goes into an op and of what comes out, slot by slot where both are there."""
+    means = [(into[slot].means, out_of[slot].means) for slot in into if slot in out_of]
+    pairs = [(before, after) for before, after in means if before is not None and after is not None]
+    return tuple(before for before, _ in pairs), tuple(after for _, after in pairs)
+
+
+def _digest_or_error(tensor: Found, with_means: bool) -> Digest | PrecisionToolError:
+    """`digest_of` as a task: a tensor that cannot be read costs its op alone the vote."""
+    try:
+        return digest_of(tensor, with_means)
+    except PrecisionToolError as error:
+        return error
+
+
+def _digests(results: Mapping[int, Digest | PrecisionToolError]) -> _Digests:
+    for result in results.values():
+        if isinstance(result, PrecisionToolError):
+            raise result
+    return {slot: result for slot, result in results.items() if isinstance(result, Digest)}
+
+
+def _hashes(slots: _Digests) -> tuple[str, ...]:
+    return tuple(slots[slot].value if slot in slots else "" for slot in range(max(slots, default=-1) + 1))
+
+
+# --- Data-parallel replicas vote on what must be the same on all of them: which rank is alone with what it has ---
+
+
+#: Votes of one rank, by the network that it runs.
+Ballot = tuple[int, str, Sequence[Vote]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """An op whose result is not the same on all replicas of a step, though it must be.
+
+    `ranks` have something else than the `agreeing` others; with `undecided` no majority tells which are right.
+    `fed_alike`: what went into the op is the same on all of them, so that the op itself, or its device, made the
+    difference; None where that is not known.
+    """
+
+    step: int
+    op: str
+    type: str
+    role: Role
+    number: int
+    epoch: int
+    ranks: tuple[int, ...]
+    agreeing: tuple[int, ...]
+    undecided: bool = False
+    fed_alike: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepVotes:
+    """The votes of a step: how many tensors replicas agree on, and on what they do not, in the order of execution."""
+
+    step: int
+    agreed: int = 0
+    departures: tuple[Departure, ...] = ()
+    #: Which all-reduces are the sum of what the ranks put in.
+    sums: StepSums = field(default_factory=StepSums)
+
+
+def count_votes(step: int, ballots: Iterable[Ballot]) -> StepVotes:
+    """Counts the votes of all ranks of a step. Ranks of other networks, or communication groups, are no replicas."""
+    asked: dict[tuple[str, int, str, str], dict[int, Vote]] = {}
+    given: Counter[tuple[int, str]] = Counter()
+    for rank, network, votes in ballots:
+        # A rank may run one network as several models: each is a replica of its like on the other ranks.
+        place = given[rank, network]
+        given[rank, network] += 1
+        for vote in votes:
+            asked.setdefault((network, place, vote.group, vote.op), {})[rank] = vote
+    agreed, found = 0, []
+    for by_rank in asked.values():
+        if len(by_rank) < 2:
+            continue
+        departure = _departure(step, by_rank)
+        if departure is None:
+            agreed += 1
+        elif not departure.undecided or departure.fed_alike or len(by_rank) == 2:
+            found.append(departure)
+        # Else no majority has it: they are groups that work on parts of the model, whatever the groups are called.
+    found.sort(key=lambda one: (one.epoch, one.number, one.op))
+    # Where ranks agree on nothing at all they are no replicas: each has a part of the model.
+    if not agreed and all(one.undecided for one in found):
+        found = [one for one in found if one.fed_alike]
+    return StepVotes(step=step, agreed=agreed, departures=tuple(found), sums=sums_of_step(step, asked.values()))
+
+
+def _departure(step: int, by_rank: Mapping[int, Vote]) -> Departure | None:
+    """What one op's votes show; None where all agree."""
+    outputs = Counter(vote.outputs for vote in by_rank.values())
+    if len(outputs) == 1:
+        return None
+    first = next(iter(by_rank.values()))
+    most, count = outputs.most_common(1)[0]
+    undecided = 2 * count <= len(by_rank)
+    agreeing = tuple(sorted(rank for rank, vote in by_rank.items() if vote.outputs == most and not undecided))
+    others = tuple(sorted(set(by_rank) - set(agreeing)))
+    fed_alike: bool | None = None
+    if first.role is Role.UPDATE and all(any(vote.inputs) for vote in by_rank.values()):
+        fed_alike = len({vote.inputs for vote in by_rank.values()}) == 1
+    return Departure(
+        step=step, op=first.op, type=first.type, role=first.role, number=first.number, epoch=first.epoch,
+        ranks=others, agreeing=agreeing, undecided=undecided, fed_alike=fed_alike,
+    )  # fmt: skip

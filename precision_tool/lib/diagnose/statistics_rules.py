@@ -1,0 +1,672 @@
+"""What statistics tell against an op, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from functools import reduce
+from itertools import groupby
+from math import exp, hypot, inf, lgamma, log, pi, sqrt
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.diagnose.replica_votes import SUM_SHARE, is_communication
+from precision_tool.lib.diagnose.statistics_leaves import (
+    ELEMENTS,
+    UNKNOWN,
+    Columns,
+    Doubles,
+    LeafStatistics,
+    OpStatistics,
+    TensorNames,
+    Wholes,
+    aligned,
+    of_ops,
+)
+from precision_tool.lib.diagnose.study_journal import LeafState
+from precision_tool.lib.model.tensor import TensorStatistics
+
+
+class EvidenceKind(StrEnum):
+    """What speaks against an op."""
+
+    NAN = "nan"
+    INF = "inf"
+    AT_LIMIT = "at_limit"
+    BENCHMARK = "benchmark"
+    REPLICAS = "replicas"
+    SUM = "sum"
+    CHANGED = "changed"
+    JUMP = "jump"
+    OUTLIER = "outlier"
+
+
+#: Evidence that holds by itself; norms, and Inf that may be meant, make an op suspect only.
+CERTAIN = frozenset({EvidenceKind.NAN, EvidenceKind.REPLICAS, EvidenceKind.SUM, EvidenceKind.CHANGED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """What speaks against an op at a step of a rank.
+
+    `value` and `expected` are counts, norms or means; `off` is what the inputs do not explain, as a logarithm of norms,
+    and `bound` what it had to exceed; both NaN where there is no such thing. `number` is the op's place in the order of
+    execution.
+    """
+
+    kind: EvidenceKind
+    step: int
+    rank: int
+    op: str
+    type: str
+    tensor: str
+    number: int
+    value: float
+    expected: float
+    off: float = float("nan")
+    bound: float = float("nan")
+
+
+def evidence_of(
+    kind: EvidenceKind, leaf: LeafStatistics, number: int, value: float, expected: float, *of: float
+) -> Evidence:
+    """Evidence of tensor `number` of a leaf; `of` are `off` and `bound`."""
+    op = int(leaf.names.op_of[number])
+    off, bound = of or (float("nan"), float("nan"))
+    return Evidence(
+        kind=kind, step=leaf.step, rank=leaf.rank, op=leaf.names.ops[op], type=leaf.names.types[op],
+        tensor=leaf.names.tensor(number), number=op, value=value, expected=expected, off=off, bound=bound,
+    )  # fmt: skip
+
+
+# --- What statistics prove: numbers that must be the same to the last digit, and sums ---
+
+
+Flags = npt.NDArray[np.bool_]
+
+
+def disagreeing(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
+    """Ranks that have something else than most, where all must have the same.
+
+    Of an op whose inputs are not alike either only collectives are told of: an update that is fed another variable, or
+    gradient, cannot put out the same. Where ranks agree on nothing they are no replicas.
+    """
+    if len(group) < 2:
+        return
+    names = group[0].names
+    shared = np.flatnonzero(names.must_agree())
+    found: list[tuple[int, Flags]] = []
+    agreed = 0
+    for number in shared.tolist():
+        column = np.array([leaf.digests[number] for leaf in group])
+        known = column != UNKNOWN
+        values, counts = np.unique(column[known], return_counts=True)
+        if len(values) < 2:
+            agreed += len(values)
+        elif 2 * counts.max() > known.sum():
+            found.append((number, known & (column != values[counts.argmax()])))
+    if not agreed:
+        return
+    for number, lone in found:
+        op = int(names.op_of[number])
+        inputs = np.flatnonzero((names.op_of == op) & ~names.is_output)
+        other = group[int(np.flatnonzero(~lone)[0])]
+        for row in np.flatnonzero(lone).tolist():
+            fed_alike = bool((group[row].digests[inputs] == other.digests[inputs]).all())
+            if fed_alike or is_communication(names.types[op]):
+                yield evidence_of(
+                    EvidenceKind.REPLICAS,
+                    group[row],
+                    number,
+                    float(group[row].means[number]),
+                    float(other.means[number]),
+                )
+
+
+def edges(group: Sequence[LeafStatistics]) -> tuple[Wholes, Wholes]:
+    """Inputs that have the same numbers as an output before them, and that output; not those of constants."""
+    leaf = group[0]
+    names = leaf.names
+    by_digest: dict[int, int] = {}
+    found: list[tuple[int, int]] = []
+    for number, digest in enumerate(leaf.digests.tolist()):
+        if names.counts[number] < ELEMENTS or digest == UNKNOWN or leaf.is_constant[number]:
+            continue
+        if names.is_output[number]:
+            by_digest[digest] = number
+        elif digest in by_digest:
+            found.append((number, by_digest[digest]))
+    inputs, outputs = (np.array([pair[side] for pair in found], np.int64) for side in (0, 1))
+    return inputs, outputs
+
+
+def held(edges: tuple[Wholes, Wholes], group: Sequence[LeafStatistics]) -> tuple[Wholes, Wholes]:
+    """Those that hold on most leaves."""
+    inputs, outputs = edges
+    holds = np.array([leaf.digests[inputs] == leaf.digests[outputs] for leaf in group]).mean(axis=0) > 0.5
+    return inputs[holds], outputs[holds]
+
+
+def changed(leaf: LeafStatistics, edges: tuple[Wholes, Wholes]) -> Iterator[Evidence]:
+    """Inputs that are no longer what was put out."""
+    inputs, outputs = edges
+    one, two = leaf.digests[inputs], leaf.digests[outputs]
+    for place in np.flatnonzero((one != two) & (one != UNKNOWN) & (two != UNKNOWN)).tolist():
+        number = int(inputs[place])
+        yield evidence_of(
+            EvidenceKind.CHANGED, leaf, number, float(leaf.sizes[number]), float(leaf.sizes[outputs[place]])
+        )
+
+
+def sums(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
+    """All-reduces whose mean is not the sum of what the ranks put in, if most of the step's are."""
+    if len(group) < 2:
+        return
+    names = group[0].names
+    checked: list[tuple[int, Doubles, float, float]] = []
+    for op, op_type in enumerate(names.types):
+        if not is_communication(op_type) or "allreduce" not in op_type.casefold():
+            continue
+        of_op = names.op_of == op
+        for number in np.flatnonzero(of_op & names.is_output).tolist():
+            fed = np.flatnonzero(of_op & ~names.is_output & (names.slots == names.slots[number]))
+            if len(fed) == 1:
+                parts = np.array([leaf.means[fed[0]] for leaf in group])
+                sizes = np.array([leaf.sizes[fed[0]] for leaf in group]) / max(float(names.counts[number]), 1.0) ** 0.5
+                came = np.array([leaf.means[number] for leaf in group])
+                if np.isfinite(parts).all() and np.isfinite(sizes).all():
+                    checked.append((number, came, float(parts.sum()), SUM_SHARE * float(sizes.sum())))
+    wrong = [(number, came, total, limit, np.abs(came - total) > limit) for number, came, total, limit in checked]
+    if 2 * sum(bool(off.any()) for *_, off in wrong) >= len(checked):
+        return
+    for number, came, total, limit, off in wrong:
+        for row in np.flatnonzero(off).tolist():
+            yield evidence_of(
+                EvidenceKind.SUM, group[row], number, float(came[row]), total, abs(float(came[row]) - total), limit
+            )
+
+
+# --- Statistics first: what minimum, maximum, mean and norm of every tensor tell about many ranks and steps ---
+
+
+#: What feeds what is learned in so many steps: in the first alone, two variables may have begun alike.
+_LEARNING = 2
+#: What is unexplained of the logarithm of a norm is evidence from here on: 10 %.
+_FLOOR = 0.1
+_CHANCE = 1e-9
+#: Populations with fewer members tell nothing of norms.
+_MEMBERS = 6
+#: Degrees of freedom behind which the bound of the tail no longer falls.
+_FREEDOM = 24
+#: So many steps before a step are its population, as a training changes slowly; more where ranks have all alike.
+_STEPS, _SHARED_STEPS = 4, 16
+#: Logarithms of norms that are nearer than this are the same.
+_SAME = 1e-9
+#: What stands for the logarithm of a norm of zero.
+_ZERO = -80.0
+#: Leaves that have so many ops in common run the same network.
+_SAME_NETWORK = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspicion:
+    """All evidence against an op at a step: `ranks` it is of, `right` those that run the op too and have none.
+
+    `unknown` run it too, and nothing tells of them: all that speaks against it is a benchmark, which they have not.
+    """
+
+    step: int
+    op: str
+    type: str
+    number: int
+    kinds: tuple[EvidenceKind, ...]
+    ranks: tuple[int, ...]
+    right: tuple[int, ...]
+    unknown: tuple[int, ...] = ()
+    evidence: tuple[Evidence, ...] = field(repr=False)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether any of it holds by itself."""
+        return any(kind in CERTAIN for kind in self.kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """A rank of a step: the ops that it runs, and whether it has a benchmark."""
+
+    rank: int
+    ops: frozenset[str]
+    has_benchmark: bool = False
+
+
+@dataclass(slots=True)
+class _Moments:
+    """Count, sum and sum of squares of the logarithms of norms, by tensor."""
+
+    count: Doubles
+    total: Doubles
+    squares: Doubles
+
+    @classmethod
+    def of(cls, logs: Doubles) -> _Moments:
+        """Of one leaf, NaN left out."""
+        known = np.isfinite(logs)
+        clean = np.where(known, logs, 0.0)
+        return cls(known.astype(np.float64), clean, np.square(clean))
+
+    def plus(self, other: _Moments, sign: float = 1.0) -> _Moments:
+        """With those of `other` added, or taken away."""
+        return _Moments(
+            self.count + sign * other.count, self.total + sign * other.total, self.squares + sign * other.squares
+        )
+
+    def mean_and_bound(self) -> tuple[Doubles, Doubles]:
+        """The mean, and how far from it one more value may be; NaN and inf of populations that are too small."""
+        enough = self.count >= _MEMBERS
+        count = np.where(enough, self.count, 2.0)
+        mean = self.total / count
+        variance = np.maximum(self.squares / count - np.square(mean), 0.0) * count / (count - 1)
+        bound = _STUDENT[np.minimum(count - 1, _FREEDOM).astype(np.intp)] * np.sqrt(variance * (1 + 1 / count))
+        return np.where(enough, mean, np.nan), np.where(enough, np.maximum(bound, _FLOOR), inf)
+
+
+def _student_of(nu: float) -> float:
+    constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * log(nu * pi)
+    return exp((constant + (nu + 1) / 2 * log(nu) - log(nu) - log(_CHANCE / 2)) / nu)
+
+
+#: By degrees of freedom: t that is exceeded, up or down, with a probability below `_CHANCE`, by the bound of the tail.
+_STUDENT = np.array([inf, *(_student_of(nu) for nu in range(1, _FREEDOM + 1))])
+
+
+@dataclass(slots=True)
+class _Population:
+    """Logarithms of norms, and of gains, of many leaves."""
+
+    norms: _Moments
+    gains: _Moments
+
+    @classmethod
+    def of(cls, logs: Doubles, names: TensorNames, but: Flags) -> _Population:
+        """Of one leaf, but for some tensors."""
+        return cls(*(_Moments.of(np.where(but, np.nan, values)) for values in (logs, _gains(logs, names))))
+
+    def reference(self) -> _Reference:
+        """What one more leaf is held against."""
+        return _Reference(self.norms.mean_and_bound()[0], *self.gains.mean_and_bound())
+
+    def plus(self, other: _Population, sign: float = 1.0) -> _Population:
+        """With those of `other` added, or taken away."""
+        return _Population(self.norms.plus(other.norms, sign), self.gains.plus(other.gains, sign))
+
+
+@dataclass(slots=True)
+class _Reference:
+    """Logarithms of norms as expected; of a population its gains too, and how far from them is no chance."""
+
+    norms: Doubles
+    gains: Doubles | None = None
+    bound: Doubles | None = None
+
+
+@dataclass(slots=True)
+class _Network:
+    """Leaves that run the same network, of one step after the other."""
+
+    names: TensorNames
+    populations: list[_Population] = field(default_factory=list)
+    #: Of what all ranks of a step have alike, once a step.
+    shared: list[_Population] = field(default_factory=list)
+    #: Tensors that were at the limit of their type, or infinite, at an earlier step.
+    limited: Flags | None = None
+    #: Inputs, and the outputs that they are; None before the first step.
+    edges: tuple[Wholes, Wholes] | None = None
+    steps: int = 0
+
+    def past(self) -> _Reference | None:
+        """What the last steps have; None before the first."""
+        kept = [*self.populations, *self.shared]
+        return reduce(_Population.plus, kept).reference() if kept else None
+
+    def add(self, now: _Population, shared: _Population) -> None:
+        """One more step."""
+        self.populations = [*self.populations[1 - _STEPS :], now]
+        self.shared = [*self.shared[1 - _SHARED_STEPS :], shared]
+
+
+class StatisticsJudge:
+    """Takes the leaves of a run step by step and gives the evidence in each.
+
+    Memory is that of the leaves of a step; of earlier ones it keeps a few numbers a tensor.
+    """
+
+    def __init__(self) -> None:
+        self._networks: list[_Network] = []
+
+    def step(
+        self, leaves: Sequence[LeafStatistics], benchmark: Mapping[int, LeafStatistics] | None = None
+    ) -> list[Evidence]:
+        """The evidence in all ranks of a step, which is behind those of earlier calls; in the order of execution.
+
+        `benchmark` has by rank what the benchmark has of the same tensors, as if it had been dumped as statistics.
+        """
+        groups: dict[int, list[LeafStatistics]] = {}
+        for leaf in leaves:
+            network = self._network_of(leaf)
+            groups.setdefault(network, []).append(aligned(leaf, self._networks[network].names))
+        found: list[Evidence] = []
+        for number, group in groups.items():
+            found += self._judge(self._networks[number], group, benchmark or {})
+        return sorted(found, key=lambda one: (one.number, one.rank, one.kind))
+
+    def admitted(self, leaf: LeafStatistics) -> LeafStatistics:
+        """The leaf with the names of its network: what many leaves have in common is in memory once."""
+        return aligned(leaf, self._networks[self._network_of(leaf)].names)
+
+    def _network_of(self, leaf: LeafStatistics) -> int:
+        ops = set(leaf.names.ops)
+        for number, known in enumerate(self._networks):
+            if leaf.names is known.names or leaf.names.ops == known.names.ops:
+                return number
+            if len(ops & set(known.names.ops)) >= _SAME_NETWORK * max(len(ops), len(known.names.ops)):
+                return number
+        self._networks.append(_Network(leaf.names))
+        return len(self._networks) - 1
+
+    def _judge(
+        self, network: _Network, group: Sequence[LeafStatistics], benchmark: Mapping[int, LeafStatistics]
+    ) -> Iterator[Evidence]:
+        names = network.names
+        if not len(names.op_of):
+            return
+        yield from disagreeing(group)
+        yield from sums(group)
+        if network.steps < _LEARNING:
+            network.edges = held(edges(group) if network.edges is None else network.edges, group)
+        if network.edges is not None and network.steps:
+            for leaf in group:
+                yield from changed(leaf, network.edges)
+        limited = np.array([_limited(leaf) for leaf in group])
+        yield from self._not_finite(network, group, limited)
+        shared = _shared_of(group)
+        now = reduce(_Population.plus, (_Population.of(_logs(leaf), names, shared) for leaf in group))
+        past = network.past()
+        for leaf in group:  # one after the other: all logarithms together would take much memory
+            logs = _logs(leaf)
+            if past is not None:
+                yield from _off(EvidenceKind.JUMP, leaf, logs, past)
+            if len(group) > _MEMBERS:
+                others = now.plus(_Population.of(logs, names, shared), -1.0)
+                yield from _off(EvidenceKind.OUTLIER, leaf, logs, others.reference())
+            golden = benchmark.get(leaf.rank)
+            if golden is not None:
+                expected = _logs(aligned(golden, names, of_one_size=False))
+                yield from _off(EvidenceKind.BENCHMARK, leaf, logs, _Reference(expected))
+        network.add(now, _Population.of(_logs(group[0]), names, ~shared))
+        seen = np.asarray(limited.any(axis=0))
+        network.limited = seen if network.limited is None else network.limited | seen
+        network.steps += 1
+
+    def _not_finite(self, network: _Network, group: Sequence[LeafStatistics], limited: Flags) -> Iterator[Evidence]:
+        """NaN that an op made; Inf and values at the limit that neither an earlier step nor all ranks have."""
+        names = network.names
+        usual = np.asarray(limited.all(axis=0) if network.limited is None else network.limited)
+        fed_of = [
+            _by_op(names, (leaf.nans > 0) | limit, of_inputs=True) for leaf, limit in zip(group, limited, strict=True)
+        ]
+        # What any rank feeds into communication may come out on all of them.
+        communicates = np.array([is_communication(op_type) for op_type in names.types], bool)
+        fed_of_any = np.array(fed_of).any(axis=0) & communicates
+        for leaf, at_limit, fed in zip(group, limited, (one | fed_of_any for one in fed_of), strict=True):
+            own = names.is_output & ~fed[names.op_of]
+            for number in np.flatnonzero(own & (leaf.nans > 0)).tolist():
+                yield evidence_of(EvidenceKind.NAN, leaf, number, float(leaf.nans[number]), 0.0)
+            for number in np.flatnonzero(own & at_limit & ~usual & (leaf.nans == 0)).tolist():
+                if leaf.infs[number]:
+                    yield evidence_of(EvidenceKind.INF, leaf, number, float(leaf.infs[number]), 0.0)
+                else:
+                    limit = float(names.limits[number])
+                    yield evidence_of(EvidenceKind.AT_LIMIT, leaf, number, float(leaf.largest[number]), limit)
+
+
+def _limited(leaf: LeafStatistics) -> Flags:
+    with np.errstate(invalid="ignore"):
+        flags: Flags = (leaf.infs > 0) | (leaf.largest >= leaf.names.limits)
+    return flags
+
+
+def _logs(leaf: LeafStatistics) -> Doubles:
+    """Logarithms of the norms; NaN of tensors that tell nothing: small ones, and those with NaN or Inf."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.maximum(np.log(leaf.sizes), _ZERO)
+    dumb = (leaf.names.counts < ELEMENTS) | (leaf.nans > 0) | (leaf.infs > 0)
+    return np.where(dumb, np.nan, logs)
+
+
+def _shared_of(group: Sequence[LeafStatistics]) -> Flags:
+    """Tensors of which all ranks have the same: so many ranks are one observation, which is no population.
+
+    Of one rank alone that cannot be seen; there it is what communication puts out.
+    """
+    names = group[0].names
+    shared: Flags = names.is_output & np.array([is_communication(one) for one in names.types], bool)[names.op_of]
+    if len(group) > 1:
+        low = high = _logs(group[0])
+        for leaf in group[1:]:
+            logs = _logs(leaf)
+            low, high = np.fmin(low, logs), np.fmax(high, logs)
+        with np.errstate(invalid="ignore"):
+            shared |= ~(high - low >= _SAME)
+    return shared
+
+
+def _by_op(names: TensorNames, flags: Flags, *, of_inputs: bool) -> Flags:
+    """Whether any input, or any output, of each op has its flag set."""
+    chosen = flags & (names.is_output != of_inputs)
+    result = np.zeros(len(names.ops), bool)
+    result[names.op_of[chosen]] = True
+    return result
+
+
+def _gains(logs: Doubles, names: TensorNames) -> Doubles:
+    """What each output has over all inputs of its op together; NaN for inputs."""
+    gains: Doubles = np.where(names.is_output, logs - _of_inputs(logs, names), np.nan)
+    return gains
+
+
+def _of_inputs(values: Doubles, names: TensorNames) -> Doubles:
+    """The sum of what is known of the inputs of each tensor's op."""
+    inputs = ~names.is_output
+    weights = np.nan_to_num(values[inputs], nan=0.0)
+    by_op: Doubles = np.bincount(names.op_of[inputs], weights=weights, minlength=len(names.ops)).astype(np.float64)
+    return by_op[names.op_of]
+
+
+def _off(kind: EvidenceKind, leaf: LeafStatistics, logs: Doubles, reference: _Reference) -> Iterator[Evidence]:
+    """Outputs that are farther off than what their op was fed, and the bound, explain."""
+    names = leaf.names
+    expected = reference.norms
+    bound = np.full(len(logs), _FLOOR) if reference.bound is None else reference.bound
+    off = np.abs(logs - expected)
+    own = off - _of_inputs(off, names)
+    spoiled = _by_op(names, leaf.nans + leaf.infs > 0, of_inputs=True)
+    with np.errstate(invalid="ignore"):
+        wrong = names.is_output & (own > _FLOOR) & ~spoiled[names.op_of]
+        if reference.gains is not None:
+            wrong &= np.abs(_gains(logs, names) - reference.gains) > bound
+    for number in np.flatnonzero(wrong).tolist():
+        yield evidence_of(
+            kind, leaf, number, exp(logs[number]), exp(expected[number]), float(own[number]), float(bound[number])
+        )
+
+
+def suspicions(evidence: Iterable[Evidence], looked_at: Mapping[int, Sequence[LookedAt]]) -> list[Suspicion]:
+    """The evidence by step and op, the earliest first. `looked_at` are the ranks that have each step."""
+    groups: dict[tuple[int, int, str], list[Evidence]] = {}
+    for one in evidence:
+        groups.setdefault((one.step, one.number, one.op), []).append(one)
+    found = []
+    for (step, number, op), of_op in sorted(groups.items()):
+        wrong = {one.rank for one in of_op}
+        kinds = {one.kind for one in of_op}
+        others = [one for one in looked_at.get(step, ()) if one.rank not in wrong and op in one.ops]
+        right = {one.rank for one in others if one.has_benchmark or kinds != {EvidenceKind.BENCHMARK}}
+        found.append(
+            Suspicion(
+                step=step,
+                op=op,
+                type=of_op[0].type,
+                number=number,
+                kinds=tuple(sorted(kinds)),
+                ranks=tuple(sorted(wrong)),
+                right=tuple(sorted(right)),
+                unknown=tuple(sorted({one.rank for one in others} - right)),
+                evidence=tuple(of_op),
+            )
+        )
+    return found
+
+
+# --- The leaves of a study that were dumped as statistics, judged one step after the other ---
+
+
+#: What of a leaf's rows tells of its benchmark.
+NEEDED = ("op", "slot", "benchmark_count", "benchmark_mean", "benchmark_std")
+#: Of a study so many suspicions are kept; the first is what counts.
+_KEPT = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpBytes:
+    """An op of the network: its place in the order of execution, the bytes of a whole dump of it, and what feeds it."""
+
+    number: int
+    name: str
+    type: str
+    nbytes: int
+    producers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticsFound:
+    """What the statistics of a study tell: the suspicions, the earliest first, and the ops that could be dumped whole.
+
+    `ops` are by flattened name. `leaves` and `tensors` count what was looked at, `unread` are files that could not be.
+    """
+
+    suspicions: tuple[Suspicion, ...]
+    leaves: int
+    tensors: int
+    ranks: tuple[int, ...]
+    ops: Mapping[str, OpBytes] = field(repr=False)
+    unread: tuple[str, ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as JSON."""
+        found = [
+            {
+                "step": one.step, "op": one.op, "type": one.type, "ranks": list(one.ranks), "right": list(one.right),
+                "unknown": list(one.unknown),
+                "certain": one.is_certain, "kinds": [str(kind) for kind in one.kinds],
+                "evidence": [{**_plain(asdict(each)), "kind": str(each.kind)} for each in one.evidence],
+            }
+            for one in self.suspicions
+        ]  # fmt: skip
+        return {"suspicions": found, "leaves": self.leaves, "tensors": self.tensors, "unread": list(self.unread)}
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """NaN, and other numbers that JSON has not, are null."""
+    return {
+        name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in values.items()
+    }
+
+
+def judge_statistics(
+    states: Sequence[LeafState],
+    columns: Callable[[LeafState, Sequence[str]], Columns | None],
+    statistics: Callable[[LeafState], LeafStatistics | None],
+) -> StatisticsFound | None:
+    """The evidence in all leaves, in order, that were dumped as statistics; None if none was.
+
+    `columns` gives a leaf's rows, which tell its benchmark's tensors; only one of its own step and rank counts.
+    `statistics` gives what workers read of a leaf; None for one that failed.
+    """
+    told = [state for state in states if state.leaf.statistics]
+    if not told:
+        return None
+    told.sort(key=lambda state: (state.leaf.step, state.leaf.program, state.leaf.rank))
+    judges: dict[str, StatisticsJudge] = {}
+    evidence: list[Evidence] = []
+    looked_at: dict[int, list[LookedAt]] = {}
+    runs: dict[int, frozenset[str]] = {}  # of the names that ranks with one network share
+    ops: dict[str, OpBytes] = {}
+    unread: list[str] = []
+    tensors = 0
+    for (step, program), of_step in groupby(told, key=lambda state: (state.leaf.step, state.leaf.program)):
+        leaves, golden = [], {}
+        judge = judges.setdefault(program, StatisticsJudge())
+        for state in of_step:
+            found = statistics(state)
+            if found is None:
+                unread.append(state.failure)
+                continue
+            leaf = judge.admitted(found)
+            leaves.append(leaf)
+            tensors += len(leaf.names.op_of)
+            unread += leaf.unread
+            rows = columns(state, NEEDED) if state.is_own else None
+            if rows is not None:
+                benchmark = benchmark_of(rows, step, leaf.rank)
+                if benchmark.names.ops:
+                    golden[leaf.rank] = benchmark
+        for leaf in leaves:
+            of_names = runs.setdefault(id(leaf.names), frozenset(leaf.names.ops))
+            looked_at.setdefault(step, []).append(LookedAt(leaf.rank, of_names, leaf.rank in golden))
+            if not set(leaf.names.ops) <= ops.keys():
+                ops |= op_bytes(leaf)
+        evidence += judge.step(leaves, golden)
+    return StatisticsFound(
+        suspicions=tuple(suspicions(evidence, looked_at)[:_KEPT]), leaves=len(told), tensors=tensors, ops=ops,
+        ranks=tuple(sorted({one.rank for of_step in looked_at.values() for one in of_step})), unread=tuple(unread),
+    )  # fmt: skip
+
+
+def benchmark_of(rows: Columns, step: int, rank: int) -> LeafStatistics:
+    """The benchmark's tensors of a leaf's rows, as if they had been dumped as statistics."""
+    by_op: dict[str, dict[str, dict[int, TensorStatistics]]] = {}
+    means, deviations = (np.asarray(rows[f"benchmark_{name}"], np.float64).tolist() for name in ("mean", "std"))
+    counts = np.asarray(rows["benchmark_count"], np.int64).tolist()
+    for op, slot, count, mean, std in zip(rows["op"], rows["slot"], counts, means, deviations, strict=True):
+        side, _, number = str(slot).partition(":")
+        if number.isdigit() and np.isfinite(mean) and np.isfinite(std):
+            by_op.setdefault(flatten(str(op)), {}).setdefault(side, {})[int(number)] = TensorStatistics(
+                path="", dtype="float32", shape=(count,), count=count, mean=mean, l2_norm=sqrt(count) * hypot(mean, std)
+            )
+    told = [
+        OpStatistics(name=name, type="", inputs=sides.get("input", {}), outputs=sides.get("output", {}))
+        for name, sides in by_op.items()
+    ]
+    return of_ops(told, step, rank)
+
+
+def op_bytes(leaf: LeafStatistics) -> dict[str, OpBytes]:
+    """The ops of a leaf, each with the bytes of its inputs and outputs and the ops that put out what it was fed."""
+    names = leaf.names
+    totals = np.zeros(len(names.ops), np.int64)
+    np.add.at(totals, names.op_of, names.nbytes)
+    producers: dict[int, list[str]] = {}
+    for fed, put_out in zip(*edges([leaf]), strict=True):
+        producers.setdefault(int(names.op_of[fed]), []).append(names.ops[names.op_of[put_out]])
+    return {
+        name: OpBytes(
+            number=number, name=name, type=names.types[number], nbytes=int(totals[number]),
+            producers=tuple(dict.fromkeys(producers.get(number, ()))),
+        )
+        for number, name in enumerate(names.ops)
+    }  # fmt: skip

@@ -1,0 +1,363 @@
+"""The one verdict of a study: the earliest step, then rank, then op that computes wrong, and how far it reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from precision_tool.lib.diagnose.replica_votes import Departure, StepVotes, WrongSum, is_communication, settled
+from precision_tool.lib.diagnose.study_journal import Accused, LeafState
+from precision_tool.lib.diagnose.study_outcome import Role
+
+
+class Reach(StrEnum):
+    """On which of the ranks that run the same network an op computes wrong."""
+
+    #: On every one of several: what they share, the kernel or the compiler, is to blame.
+    ALL_RANKS = "all_ranks"
+    #: On one, and right on the others: its device.
+    ONE_RANK = "one_rank"
+    SOME_RANKS = "some_ranks"
+    #: No other rank with this network was dumped, or judged.
+    NOT_TOLD = "not_told"
+
+
+class Ground(StrEnum):
+    """What a culprit is named by."""
+
+    #: The verdict on the dump of its step and rank.
+    VERDICT = "verdict"
+    #: Replicas that have something else.
+    REPLICAS = "replicas"
+    #: An all-reduce that is not the sum of what the ranks put in.
+    SUM = "sum"
+    #: The comparison with the benchmark alone.
+    COMPARED = "compared"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Culprit:
+    """The earliest op that computes wrong.
+
+    `ranks` are those on which it does in that step, `right` those with the same network on which it does not, `unknown`
+    those where that could not be told. `steps` are all in which it is wrong, as far as they were judged or compared.
+    `cause` is that of the verdict; "device" and "communication" are what replicas tell.
+    """
+
+    step: int
+    rank: int
+    op: str
+    type: str
+    cause: str
+    ground: Ground
+    reach: Reach
+    confidence: float
+    number: int
+    ranks: tuple[int, ...]
+    right: tuple[int, ...] = ()
+    unknown: tuple[int, ...] = ()
+    steps: tuple[int, ...] = ()
+    pass_name: str = ""
+    #: N of npu/debug_N, where it is another run than the one under test that computes wrong.
+    run: int | None = None
+    model: str = ""
+    path: str = ""
+    #: What replicas say of the op, or else of the first one after it that they do not agree on.
+    departure: Departure | None = None
+    #: Tensors of the step that replicas agree on to the bit, those of the culprit's rank included.
+    replicas_agree_on: int = 0
+
+    @property
+    def is_fed_alike(self) -> bool:
+        """Whether replicas tell that the op was fed as on the other ranks: then its data do not differ from theirs."""
+        return self.departure is not None and self.departure.op == self.op and bool(self.departure.fed_alike)
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conclusion:
+    """What a study comes to. `culprit` is None where nothing computes wrong; `further` are other faults, in order."""
+
+    culprit: Culprit | None
+    further: tuple[Culprit, ...] = ()
+    departures: tuple[Departure, ...] = ()
+    #: Where NaN or Inf was seen first: step, rank and tensor.
+    not_finite: tuple[int, int, str] | None = None
+
+
+#: Of other faults so many are kept.
+_FURTHER = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    state: LeafState
+    accused: Accused
+    #: Its place among those that the verdict on its leaf accuses.
+    place: int
+
+    @property
+    def order(self) -> tuple[int, bool, int, int, int]:
+        """Earliest step first; in it what verdicts name first, what ran before other communication, rank and op."""
+        leaf, accused = self.state.leaf, self.accused
+        return leaf.step, self.place > 0, accused.epoch, leaf.rank, accused.number
+
+
+#: Of which of some ops a leaf tells whether they compute right: how well it does, 0 (not at all) to 2.
+Telling = Callable[[LeafState, Collection[str]], Mapping[str, int]]
+
+
+def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: Telling | None = None) -> Conclusion:
+    """The conclusion from every leaf that was worked on, and the votes of every step.
+
+    With `telling` a rank counts as one on which an op is right only if its dump tells that as well as the culprit's
+    does; by default all that have a verdict do.
+    """
+    by_step = {one.step: one for one in votes}
+    departures = [one for step in sorted(by_step) for one in by_step[step].departures]
+    found = _culprits(states, by_step)
+    voted = [one for one in map(_by_vote(states), departures) if one is not None]
+    voted = _with_sums(voted, states, settled([by_step[step].sums for step in sorted(by_step)]))
+    accused = {(one.step, one.op) for one in found}
+    # What replicas tell after an op that computes wrong follows from that.
+    first = min(map(_when, found), default=None)
+    voted = [one for one in voted if (one.step, one.op) not in accused and (first is None or _when(one) < first)]
+    ordered = [*voted, *found]
+    if not ordered:
+        ordered = _compared(states)
+    ordered = ordered[: 1 + _FURTHER]
+    if telling is not None:
+        ordered = _as_told(ordered, states, telling)
+    return Conclusion(
+        culprit=ordered[0] if ordered else None, further=tuple(ordered[1:]),
+        departures=tuple(departures[:_FURTHER]), not_finite=_not_finite(states, ordered),
+    )  # fmt: skip
+
+
+def _as_told(culprits: Sequence[Culprit], states: Sequence[LeafState], telling: Telling) -> list[Culprit]:
+    """The same; ranks whose dump does not tell of an op, as it is cut short or damaged there, are not right in it."""
+    found = list(culprits)
+    for step in {one.step for one in culprits}:
+        asked = [(at, one) for at, one in enumerate(culprits) if one.step == step and one.ground is Ground.VERDICT]
+        ranks = {rank for _, one in asked for rank in (one.rank, *one.right)}
+        levels: dict[int, dict[str, int]] = {}
+        for state in states:
+            if state.leaf.step == step and state.leaf.rank in ranks:
+                known = levels.setdefault(state.leaf.rank, {})
+                for op, level in telling(state, {one.op for _, one in asked}).items():
+                    known[op] = max(level, known.get(op, 0))
+        for at, one in asked:
+            least = levels.get(one.rank, {}).get(one.op, 0)
+            silent = {rank for rank in one.right if levels.get(rank, {}).get(one.op, 0) < least}
+            if silent:
+                right = set(one.right) - silent
+                found[at] = replace(
+                    one, right=tuple(sorted(right)), unknown=tuple(sorted({*one.unknown, *silent})),
+                    reach=_reach(set(one.ranks), right),
+                )  # fmt: skip
+    return found
+
+
+def _when(one: Culprit) -> tuple[int, int, int]:
+    return one.step, one.rank, one.number
+
+
+def _culprits(states: Sequence[LeafState], votes: Mapping[int, StepVotes]) -> list[Culprit]:
+    """One for each op that verdicts accuse, where it does so first; the earliest first."""
+    charges = sorted(
+        (
+            _Charge(state, one, place)
+            for state in states
+            for place, one in enumerate(state.accused)
+            if not _is_the_sum(state, one.op, votes)
+        ),
+        key=lambda charge: charge.order,
+    )
+    return list(_first_of_each(charges, states, votes))
+
+
+def _is_the_sum(state: LeafState, op: str, votes: Mapping[int, StepVotes]) -> bool:
+    """Whether an op is an all-reduce that gave all ranks the sum of what they put in.
+
+    The verdict on one of them sees what that rank put in only: what another put in wrong looks like the op's error.
+    """
+    step = votes.get(state.leaf.step)
+    return step is not None and any(name == op and state.leaf.rank in ranks for name, ranks in step.sums.right)
+
+
+def _first_of_each(
+    charges: Sequence[_Charge], states: Sequence[LeafState], votes: Mapping[int, StepVotes]
+) -> Iterator[Culprit]:
+    by_step: dict[int, list[LeafState]] = {}
+    for state in states:
+        by_step.setdefault(state.leaf.step, []).append(state)
+    steps: dict[tuple[str, str], set[int]] = {}
+    for charge in charges:
+        steps.setdefault((charge.state.network, charge.accused.op), set()).add(charge.state.leaf.step)
+    seen: set[tuple[str, str]] = set()
+    for charge in charges:
+        key = charge.state.network, charge.accused.op
+        if key in seen:
+            continue
+        seen.add(key)
+        later = {
+            state.leaf.step
+            for state in states
+            if state.first is not None and state.first.op == charge.accused.op and state.network == charge.state.network
+        }
+        wrong_in = {step for step in steps[key] | later if step >= charge.state.leaf.step}
+        yield _culprit(charge, by_step[charge.state.leaf.step], tuple(sorted(wrong_in)), votes)
+
+
+def _culprit(
+    charge: _Charge, of_step: Sequence[LeafState], steps: tuple[int, ...], votes: Mapping[int, StepVotes]
+) -> Culprit:
+    state, accused = charge.state, charge.accused
+    peers = [
+        one
+        for one in of_step
+        if one.network == state.network or (one.failure and one.leaf.program == state.leaf.program)
+    ]
+    wrong: set[int] = set()
+    right: set[int] = set()
+    unknown: set[int] = set()
+    for peer in peers:
+        rank = peer.leaf.rank
+        if any(one.op == accused.op for one in peer.accused):
+            wrong.add(rank)
+        else:
+            (right if peer.has_verdict else unknown).add(rank)
+    right, unknown = right - wrong, unknown - wrong - right
+    counted = votes.get(state.leaf.step, StepVotes(step=state.leaf.step))
+    mine = [one for one in counted.departures if wrong & set(one.ranks)]
+    departure = next((one for one in mine if one.op == accused.op), next(iter(mine), None))
+    return Culprit(
+        step=state.leaf.step, rank=state.leaf.rank, op=accused.op, type=accused.type, cause=str(accused.cause),
+        ground=Ground.VERDICT, reach=_reach(wrong, right), confidence=accused.confidence, number=accused.number,
+        ranks=tuple(sorted(wrong)), right=tuple(sorted(right)), unknown=tuple(sorted(unknown)), steps=steps,
+        pass_name=accused.pass_name, run=accused.run, model=state.leaf.model, path=state.leaf.path, departure=departure,
+        replicas_agree_on=counted.agreed,
+    )  # fmt: skip
+
+
+def _reach(wrong: set[int], right: set[int]) -> Reach:
+    if len(wrong) + len(right) < 2:
+        return Reach.NOT_TOLD
+    if not right:
+        return Reach.ALL_RANKS
+    return Reach.ONE_RANK if len(wrong) == 1 else Reach.SOME_RANKS
+
+
+#: How sure a vote is: more where what went into the op is known to be the same, or all ranks are known to be there.
+_FED_ALIKE, _VOTED, UNDECIDED = 0.97, 0.9, 0.5
+
+
+def _by_vote(states: Sequence[LeafState]) -> Any:
+    """What makes a culprit of a departure; None for one that follows from others."""
+    by_place = {(state.leaf.step, state.leaf.rank): state for state in states}
+
+    def culprit(one: Departure) -> Culprit | None:
+        if one.role is Role.UPDATE and one.fed_alike is False:
+            return None  # it was fed what differs already
+        rank = one.ranks[0]
+        state = by_place[one.step, rank]
+        sure = UNDECIDED if one.undecided else _FED_ALIKE if one.fed_alike else _VOTED
+        return Culprit(
+            step=one.step, rank=rank, op=one.op, type=one.type,
+            cause="communication" if one.role is Role.COLLECTIVE else "device", ground=Ground.REPLICAS,
+            reach=_reach(set(one.ranks), set(one.agreeing)) if not one.undecided else Reach.NOT_TOLD,
+            confidence=sure, number=one.number, ranks=one.ranks, right=one.agreeing, steps=(one.step,),
+            model=state.leaf.model, path=state.leaf.path, departure=one,
+        )  # fmt: skip
+
+    return culprit
+
+
+def _with_sums(voted: Sequence[Culprit], states: Sequence[LeafState], sums: Sequence[WrongSum]) -> list[Culprit]:
+    """What replicas tell and all-reduces that are no sums, of one op the better told; an op once, at its first step."""
+    by_place = {(state.leaf.step, state.leaf.rank): state for state in states}
+    decided = {(one.step, one.op) for one in voted if one.reach is not Reach.NOT_TOLD}
+    steps: dict[str, list[int]] = {}
+    for one in sums:
+        steps.setdefault(one.op, []).append(one.step)
+    summed = []
+    for one in sums:
+        if one.step == steps[one.op][0] and (one.step, one.op) not in decided:
+            leaf = by_place[one.step, one.ranks[0]].leaf
+            summed.append(
+                Culprit(
+                    step=one.step, rank=one.ranks[0], op=one.op, type=one.type, cause="communication",
+                    ground=Ground.SUM, reach=_reach(set(one.ranks), set(one.right)),
+                    confidence=_FED_ALIKE if one.is_sure else UNDECIDED,
+                    number=one.number, ranks=one.ranks, right=one.right, steps=tuple(steps[one.op]), model=leaf.model,
+                    path=leaf.path,
+                )
+            )  # fmt: skip
+    told = {(one.step, one.op) for one in summed}
+    kept = [one for one in voted if (one.step, one.op) not in told]
+    # The order of replicas' departures is that of their steps already, and of the ops in them.
+    return sorted([*kept, *summed], key=lambda one: (one.step, one.number)) if summed else list(voted)
+
+
+def _compared(states: Sequence[LeafState]) -> list[Culprit]:
+    """Where no verdict could be made: the op that the comparison alone names first."""
+    named = [state for state in states if state.first is not None and not state.has_verdict]
+    if not named:
+        return []
+    state = min(named, key=lambda one: (one.leaf.step, one.first.epoch, one.leaf.rank) if one.first else (0, 0, 0))
+    first = state.first
+    assert first is not None
+    peers = [one for one in states if one.leaf.step == state.leaf.step and one.network == state.network]
+    wrong = {one.leaf.rank for one in peers if one.first is not None and one.first.op == first.op}
+    right = {one.leaf.rank for one in peers if one.compared and not one.below}
+    steps = {one.leaf.step for one in named if one.first is not None and one.first.op == first.op}
+    return [
+        Culprit(
+            step=state.leaf.step, rank=state.leaf.rank, op=first.op, type=first.type, cause=first.kind,
+            ground=Ground.COMPARED, reach=_reach(wrong, right - wrong), confidence=UNDECIDED, number=first.number,
+            ranks=tuple(sorted(wrong)), right=tuple(sorted(right - wrong)), steps=tuple(sorted(steps)),
+            model=state.leaf.model, path=state.leaf.path,
+        )
+    ]  # fmt: skip
+
+
+def _not_finite(states: Sequence[LeafState], culprits: Sequence[Culprit]) -> tuple[int, int, str] | None:
+    """The first step with NaN or Inf; in it the rank where a culprit itself puts it out, else the first rank.
+
+    A rank that got it by communication comes after those that made it.
+    """
+
+    def order(state: LeafState) -> tuple[int, bool, bool, int, str, str]:
+        step, rank, model, path = state.leaf.key
+        by_itself = any(
+            (one.step, one.rank) == (step, rank) and state.first_bad.startswith(f"{one.op}:output") for one in culprits
+        )
+        return step, not by_itself, is_from_others(state.first_bad), rank, model, path
+
+    bad = min((state for state in states if state.bad), key=order, default=None)
+    return None if bad is None else (bad.leaf.step, bad.leaf.rank, bad.first_bad)
+
+
+def is_from_others(tensor: str) -> bool:
+    """Whether a tensor (`op:output:0`) is what a communication op puts out, by the op's name."""
+    op, _, slot = tensor.partition(":")
+    return slot.startswith("output") and is_communication(op.rpartition("/")[2])
+
+
+def without_later_verdicts(states: Sequence[LeafState]) -> list[LeafState]:
+    """The same, as if nothing behind the first step with a culprit had been recomputed.
+
+    Whether it was depends on how quick the workers are; what a study comes to must not.
+    """
+    first = min((state.leaf.step for state in states if state.accused), default=None)
+    return [
+        state
+        if first is None or state.leaf.step <= first
+        else replace(state, judged=False, has_verdict=False, right=0, accused=())
+        for state in states
+    ]

@@ -1,0 +1,305 @@
+"""What a study remembers of every leaf: little, as there may be a hundred thousand."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from precision_tool.lib.diagnose.study_leaves import StudyLeaf
+from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafCounts, LeafOutcome, Vote, read_vote
+from precision_tool.lib.diagnose.study_plan import LeafPlan
+from precision_tool.lib.diagnose.study_task import LeafDone
+from precision_tool.lib.diagnose.verdict_model import Cause, Proof
+from precision_tool.lib.errors import FormatError, OutputError, UsageError
+from precision_tool.lib.io.writing import LockedError, only_process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accused:
+    """An op that the verdict on a leaf accuses. `epoch` counts the communication ops before it."""
+
+    op: str
+    type: str
+    cause: Cause
+    proof: Proof
+    confidence: float
+    number: int
+    epoch: int
+    pass_name: str = ""
+    #: N of npu/debug_N in which it computes wrong, where that is another run than the one under test.
+    run: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafState(LeafCounts):
+    """A leaf and what came out. `is_own` tells that its benchmark is of just this step and rank."""
+
+    leaf: StudyLeaf
+    #: Whether a verdict could be made, and of how many ops it says that they compute right.
+    has_verdict: bool = False
+    right: int = 0
+    accused: tuple[Accused, ...] = ()
+    first: FirstOp | None = None
+    is_own: bool = True
+
+
+#: What differs from a benchmark that is of another step or rank differs for good reasons.
+_OF_THE_DATA = (Cause.INPUT, Cause.WEIGHTS)
+_BY_BENCHMARK = (Proof.COMPARED, Proof.SOURCE)
+
+
+def state_of(leaf: StudyLeaf, outcome: LeafOutcome, *, is_own: bool = True, is_start: bool = True) -> LeafState:
+    """What is remembered of an outcome.
+
+    Held against a benchmark that is not its own, a leaf may have other data: what only the comparison says is left out.
+    After the first step that a rank has (`is_start`), its variables are what both sides have trained meanwhile: that
+    they differ accuses nobody.
+    """
+    verdict = outcome.verdict
+    epochs = outcome.epochs or {}
+    run = None if verdict is None or verdict.run == outcome.run else verdict.run
+    suspects = () if verdict is None or verdict.culprit is None else verdict.suspects
+    accused = tuple(
+        Accused(
+            op=one.culprit, type=one.op_type, cause=one.cause, proof=one.proof, confidence=one.confidence,
+            number=one.number, epoch=epochs.get(one.culprit, 0), pass_name=one.pass_name, run=run,
+        )
+        for one in suspects
+        if one.cause is not Cause.LOSS_SCALE
+        and (is_own or (one.cause not in _OF_THE_DATA and one.proof not in _BY_BENCHMARK))
+        and (is_start or one.cause is not Cause.WEIGHTS)
+    )  # fmt: skip
+    return LeafState(
+        leaf=leaf, **outcome.counts(), has_verdict=verdict is not None and not verdict.is_empty,
+        right=0 if verdict is None else verdict.tally.right, accused=accused,
+        first=outcome.first if is_own else None, is_own=is_own,
+    )  # fmt: skip
+
+
+# --- What a study has done so far: one small database in the work folder, one writer, whole after every kill ---
+
+
+#: The layout of the database; one of another layout is begun anew.
+_VERSION = 4
+JOURNAL, _LOCK = "journal.sqlite", "journal.lock"
+# With row numbers: a search by key in a table without them reads whole rows, and these may be megabytes.
+_TABLES = """
+CREATE TABLE IF NOT EXISTS leaves (
+    path BLOB NOT NULL, options TEXT NOT NULL, fingerprint TEXT NOT NULL, dump TEXT NOT NULL,
+    benchmark BLOB NOT NULL, benchmark_print TEXT NOT NULL,
+    judged INTEGER NOT NULL, given_up INTEGER NOT NULL, outcome TEXT NOT NULL, votes BLOB NOT NULL,
+    PRIMARY KEY (path, options)
+);
+CREATE TABLE IF NOT EXISTS tensors (
+    path BLOB NOT NULL, options TEXT NOT NULL, rows BLOB NOT NULL, statistics BLOB NOT NULL,
+    PRIMARY KEY (path, options)
+);
+"""
+_NAMES = ("leaves", "tensors")
+#: Paths that one question to the database names.
+_AT_ONCE = 500
+
+
+class Journal:
+    """The journal of the study in a folder. Open it with `open_journal`."""
+
+    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+        self._connection = connection
+        self.path = path
+
+    def keep(self, done: Sequence[tuple[LeafPlan, LeafDone]], options: str, *, given_up: bool = False) -> None:
+        """Keeps what a task found, all of it or nothing. OutputError where that cannot be written."""
+        # What failed is tried again: a server may answer by then, and credentials be new.
+        leaves = [
+            (
+                _stored(plan.leaf.path), options, plan.fingerprint, plan.leaf.fingerprint,
+                _stored(plan.benchmark),
+                plan.benchmark_print,
+                one.outcome.judged, given_up or bool(one.outcome.failure),
+                json.dumps(replace(one.outcome, votes=()).to_dict()), _packed(one.outcome.votes),
+            )
+            for plan, one in done
+        ]  # fmt: skip
+        tensors = [(_stored(plan.leaf.path), options, one.rows, one.statistics) for plan, one in done]
+        with self._errors(), self._connection:
+            self._connection.executemany("INSERT OR REPLACE INTO leaves VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", leaves)
+            self._connection.executemany("INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?)", tensors)
+
+    def known(self, plans: Sequence[LeafPlan], options: str) -> Iterator[tuple[LeafPlan, LeafOutcome]]:
+        """What is known of leaves that are as they were, without their votes. Given up ones are not known."""
+        for at in range(0, len(plans), _AT_ONCE):
+            asked = {_stored(plan.leaf.path): plan for plan in plans[at : at + _AT_ONCE]}
+            with self._errors():
+                found = self._connection.execute(
+                    "SELECT path, fingerprint, outcome FROM leaves WHERE options = ? AND NOT given_up AND path IN "
+                    f"({','.join('?' * len(asked))})",
+                    (options, *asked),
+                ).fetchall()
+            for path, fingerprint, text in found:
+                if asked[path].fingerprint == fingerprint:
+                    with suppress(KeyError, TypeError, ValueError):  # it is done again
+                        yield asked[path], LeafOutcome.from_dict(json.loads(text))
+
+    def outcome(self, path: str, options: str) -> LeafOutcome | None:
+        """What was found in a leaf, without its votes."""
+        row = self._one("outcome", path, options)
+        with self._damage():
+            return None if row is None else LeafOutcome.from_dict(json.loads(row))
+
+    def votes(self, path: str, options: str) -> tuple[Vote, ...]:
+        """The votes of a leaf."""
+        row = self._one("votes", path, options)
+        with self._damage():
+            return () if row is None else tuple(map(read_vote, json.loads(zlib.decompress(row))))
+
+    def rows(self, path: str, options: str) -> bytes:
+        """The rows of a leaf, as `packed.unpack` reads them; b"" for none."""
+        row: bytes | None = self._one("rows", path, options, "tensors")
+        return row or b""
+
+    def statistics(self, path: str, options: str) -> bytes:
+        """What a leaf was dumped as, if that was statistics, as `unpack_statistics` reads them; b"" for none."""
+        row: bytes | None = self._one("statistics", path, options, "tensors")
+        return row or b""
+
+    def _one(self, column: str, path: str, options: str, table: str = "leaves") -> Any:
+        with self._errors():
+            found = self._connection.execute(
+                f"SELECT {column} FROM {table} WHERE path = ? AND options = ?", (_stored(path), options)
+            ).fetchone()
+        return None if found is None else found[0]
+
+    def forget(self) -> None:
+        """Forgets all of it."""
+        with self._errors(), self._connection:
+            for table in _NAMES:
+                self._connection.execute(f"DELETE FROM {table}")
+
+    def close(self) -> None:
+        """Puts everything into the one file and closes it."""
+        with suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._connection.close()
+
+    @contextmanager
+    def _damage(self) -> Iterator[None]:
+        """What is kept in a form of ours: the database does not tell when that is damaged."""
+        try:
+            yield
+        except (zlib.error, KeyError, TypeError, ValueError) as error:
+            raise _damaged(self.path, error) from error
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
+            raise OutputError.of(
+                self.path, f"cannot be written ({error})", "free some space or name another folder with --work DIR"
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise _damaged(self.path, error) from error
+
+
+def _stored(path: str) -> bytes:
+    """A path as it is kept: names of files need not be UTF-8, texts of the database have to."""
+    return path.encode("utf-8", "surrogateescape")
+
+
+def _damaged(path: str, error: object) -> FormatError:
+    return FormatError.of(
+        path, f"the journal of the study is damaged ({error})", "remove it, or `ac --all --fresh`: all is done anew"
+    )
+
+
+def _packed(votes: Iterable[Vote]) -> bytes:
+    return zlib.compress(json.dumps([asdict(vote) for vote in votes]).encode(), 1)
+
+
+@contextmanager
+def open_journal(folder: str, *, fresh: bool = False) -> Iterator[Journal]:
+    """The journal in a folder that is there, for this study alone. UsageError while another study has it.
+
+    With `fresh`, or where it is of another release, it is begun anew; FormatError for a damaged one.
+    """
+    path = posixpath.join(folder, JOURNAL)
+    with _only_one(posixpath.join(folder, _LOCK), folder):
+        if fresh:
+            for name in (path, f"{path}-wal", f"{path}-shm"):
+                Path(name).unlink(missing_ok=True)
+        try:
+            connection = _connected(path)
+        except sqlite3.DatabaseError as error:
+            raise _damaged(path, error) from error
+        with closing(Journal(connection, path)) as journal:
+            yield journal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRows:
+    """The rows of a leaf, the folder of its benchmark, and the fingerprints that its dump and this had."""
+
+    rows: bytes
+    dump: str
+    benchmark: str
+    benchmark_print: str
+
+
+def read_rows(path: str, leaf: str) -> KeptRows | None:
+    """What the journal at `path` has of a leaf, while a study may be writing it; None where it has no rows.
+
+    FormatError for a damaged journal, or one of another release.
+    """
+    try:
+        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
+            found = connection.execute(
+                "SELECT rows, dump, benchmark, benchmark_print FROM leaves JOIN tensors USING (path, options) "
+                "WHERE path = ? AND NOT given_up ORDER BY judged DESC LIMIT 1",
+                (_stored(leaf),),
+            ).fetchone()
+    except sqlite3.DatabaseError as error:
+        raise _damaged(path, error) from error
+    if found is None or not found[0]:
+        return None
+    return KeptRows(
+        rows=found[0], dump=found[1], benchmark=found[2].decode("utf-8", "surrogateescape"), benchmark_print=found[3]
+    )
+
+
+def _connected(path: str) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, isolation_level="DEFERRED")
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != _VERSION:
+            for table in _NAMES:
+                connection.execute(f"DROP TABLE IF EXISTS {table}")
+        with connection:
+            connection.executescript(_TABLES)
+            connection.execute(f"PRAGMA user_version={_VERSION}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def _only_one(path: str, folder: str) -> Iterator[None]:
+    """Nobody else studies in the folder meanwhile."""
+    try:
+        with only_process(path):
+            yield
+    except LockedError as error:
+        raise UsageError(
+            f"{folder}: another study is at work in this folder{f' ({error})' if str(error) else ''}",
+            "wait for it, or give this one a folder of its own with --work DIR",
+        ) from error

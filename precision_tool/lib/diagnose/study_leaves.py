@@ -1,0 +1,637 @@
+"""What a study is of: every folder of dump files below the data folders, with its step and its rank.
+
+Names are listed folder by folder and forgotten again, so that a tree of a million files takes little memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import posixpath
+import re
+import zlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from pathlib import PurePath
+
+from precision_tool.lib.data import dump_names as names
+from precision_tool.lib.data import dump_tree as walk
+from precision_tool.lib.data.default_sides import benchmark_folder, default_npu
+from precision_tool.lib.data.dump_names import is_rank_folder, placed, placed_below
+from precision_tool.lib.data.dump_tree import MAPPING_FILE, is_status_file
+from precision_tool.lib.data.kinds import NPY
+from precision_tool.lib.data.overflow_files import find_status_files
+from precision_tool.lib.data.workspace import Workspace, lies_in, open_workspace
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.io.cache import folder_fingerprint
+from precision_tool.lib.io.files import check_folder, folder_exists, is_folder, real_path
+from precision_tool.lib.model.wording import counted
+
+#: The time at which GE built a model, in the model's name: ge_default_20260302093000_1.
+_BUILT = re.compile(r"(?<=_)\d{14}(?=_|/|$)", re.ASCII)
+#: How time folders are named, and how far apart those of one step may be.
+_TIME, _FAR_APART = "%Y%m%d%H%M%S", timedelta(hours=1)
+#: So many of a leaf's ops stand for all; dumps that share so much of them are of one network, collected again.
+_SKETCHED, _ALIKE = 32, 0.5
+#: What a folder is called that holds the dumps of one server, where the folder that is named is above it.
+_DATA = "precision_data"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyLeaf:
+    """One folder of dump files: one step of one rank and model.
+
+    `rank` counts over all data folders, `device` is the server's own number of it. `data` is the data folder it was
+    found in, "" where the folder of dumps itself was named. `nbytes` is that of all `files`, or an estimate;
+    `fingerprint` changes when one of them does. `statistics` tells that no file of it holds values, `statuses` are the
+    names of overflow status files among them. `sketch` are the smallest hashes of its ops' names, in order: those of
+    two leaves tell how many ops they share.
+    """
+
+    path: str
+    data: str
+    step: int
+    rank: int
+    device: int
+    model: str
+    time: str = ""
+    files: int
+    nbytes: int
+    fingerprint: str
+    statistics: bool = False
+    statuses: tuple[str, ...] = ()
+    sketch: tuple[int, ...] = ()
+
+    @property
+    def program(self) -> str:
+        """Its model without the time at which that was built, which no two ranks and runs have alike."""
+        return _BUILT.sub("", self.model)
+
+    @property
+    def key(self) -> tuple[int, int, str, str]:
+        """Its place in the order of a study: step, rank, model."""
+        return self.step, self.rank, self.model, self.path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A data folder of a study, or a dump folder without one: where its dumps lie."""
+
+    #: Empty for a dump folder that was named itself.
+    data: str
+    dump: str
+    #: Why nothing can be read of it.
+    failure: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """What was found, in order; `notes` say what was left out and how ranks were numbered."""
+
+    leaves: tuple[StudyLeaf, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Every step of any rank."""
+        return tuple(sorted({leaf.step for leaf in self.leaves}))
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Every rank of any step."""
+        return tuple(sorted({leaf.rank for leaf in self.leaves}))
+
+
+def sources_of(folders: Sequence[str], npu: str | None = None) -> list[Source]:
+    """Where the dumps of each data folder lie. Of several, one that is none, or cannot be read, has its `failure`.
+
+    Of one alone that is raised. A folder may be a data folder, hold one called precision_data, or be a dump folder
+    itself. `npu` is the one folder that was named in their place.
+    """
+    if npu is not None:
+        return [Source(data="", dump=posixpath.abspath(npu))]
+    found = []
+    for folder in folders:
+        try:
+            found.append(_source_of(folder))
+        except PrecisionToolError as error:
+            if len(folders) == 1:
+                raise
+            found.append(Source(data=folder, dump="", failure=error.message))
+    return found
+
+
+def _source_of(folder: str) -> Source:
+    place = posixpath.abspath(folder)
+    below = posixpath.join(place, _DATA)
+    if not folder_exists(posixpath.join(place, "npu")) and folder_exists(posixpath.join(below, "npu")):
+        place = below
+    if folder_exists(posixpath.join(place, "npu")) or folder_exists(posixpath.join(place, "dump_data")):
+        return Source(data=place, dump=default_npu(open_workspace(place)))
+    if folder_exists(place):
+        return Source(data="", dump=place)
+    raise DataNotFoundError.of(folder, "no such data folder", "name the folders that hold npu/debug_0")
+
+
+def list_leaves(
+    sources: Sequence[Source],
+    *,
+    steps: Callable[[int], bool] | None = None,
+    ranks: Callable[[int], bool] | None = None,
+) -> Listing:
+    """The leaves below every source, in the order of step, rank and model.
+
+    `steps` and `ranks` say which are wanted. Of a step that was dumped at several times the newest is kept. Folders
+    that cannot be listed, and sources without a dump, are notes; DataNotFoundError where there is no dump at all.
+    """
+    notes: list[str] = []
+    refused: list[PrecisionToolError] = []
+    found: list[tuple[int, StudyLeaf]] = []
+    named: set[str] = set()
+    for number, source in enumerate(sources):
+        place = real_path(source.dump) if source.dump else ""
+        if place and place in named:
+            notes.append(f"named twice, and taken once: {source.data or source.dump}")
+            continue
+        named.add(place)
+        if source.failure:
+            refused.append(DataNotFoundError(source.failure))
+            notes.append(f"left out: {source.failure}")
+            continue
+        before = len(found)
+        unread: list[PrecisionToolError] = []
+        try:
+            found += [(number, leaf) for leaf in _leaves_below(source, unread)]
+        except PrecisionToolError as error:
+            unread.append(error)
+        refused += unread
+        if len(found) == before and len(sources) > 1:
+            notes.append(f"{source.dump}: {unread[0].message if unread else 'no dump file below this folder'}")
+        elif unread:
+            notes.append(f"folders that cannot be read: {len(unread)}, the first {unread[0].message}")
+    if not found:
+        if refused:
+            raise refused[0]
+        shown = ", ".join(source.dump for source in sources[:3])
+        raise DataNotFoundError(
+            f"{shown}: no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
+            "collect dump data on the NPU (enable_dump), or name other folders with --data",
+        )
+    leaves = _numbered(found, sources, notes)
+    leaves = _newest(leaves, notes)
+    wanted = [leaf for leaf in leaves if (steps is None or steps(leaf.step)) and (ranks is None or ranks(leaf.rank))]
+    if not wanted:
+        listing = Listing(leaves=tuple(leaves))
+        raise UsageError(
+            f"no dump of the steps and ranks that were asked for: there are steps {spans(listing.steps)} "
+            f"of ranks {spans(listing.ranks)}",
+            "change --step or --rank",
+        )
+    wanted.sort(key=lambda leaf: leaf.key)
+    notes += [*_gaps(wanted), *_clocks(wanted)]
+    return Listing(leaves=tuple(wanted), notes=tuple(notes))
+
+
+def _leaves_below(source: Source, unread: list[PrecisionToolError]) -> Iterable[StudyLeaf]:
+    for folder, files in walk.list_folders(source.dump, unread=unread):
+        leaf = _leaf(folder, files, source.data)
+        if leaf is not None:
+            yield leaf
+
+
+def _leaf(folder: str, file_names: Sequence[str], data: str) -> StudyLeaf | None:
+    """The leaf that a folder is by the names in it; None for one without dump files."""
+    has_mapping = MAPPING_FILE in file_names
+    dumps = [name for name in file_names if _is_dump(name, has_mapping)]
+    if not dumps:
+        return None
+    where = names.parse_leaf_path(PurePath(folder).parts)
+    step, rank = placed(folder)
+    stats = sum(name.endswith(".csv") for name in dumps)
+    nbytes, fingerprint = folder_fingerprint(folder, dumps)
+    return StudyLeaf(
+        path=folder,
+        data=data,
+        step=int(where.step) if where.step else step or 0,
+        rank=-1 if rank is None else rank,
+        device=int(where.device) if where.device else rank or 0,
+        model="/".join(filter(None, (where.model_name, where.model_id))),
+        time=where.time,
+        files=len(dumps),
+        nbytes=nbytes,
+        fingerprint=fingerprint,
+        statistics=stats == len(dumps),
+        statuses=tuple(name for name in file_names if is_status_file(name) and not name.endswith(".json")),
+        sketch=_sketch(dumps),
+    )
+
+
+def _is_dump(name: str, has_mapping: bool) -> bool:
+    if names.is_number(name.removesuffix(".csv")):
+        return has_mapping
+    return not is_status_file(name) and names.is_dump_file(name)
+
+
+def _numbered(found: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source], notes: list[str]) -> list[StudyLeaf]:
+    """The leaves with their ranks: as folders tell, else the devices, counted over the servers where these repeat.
+
+    A folder called `worker1` that has several devices is a server, and no rank.
+    """
+    below: dict[tuple[int, int], set[int]] = {}
+    for number, leaf in found:
+        below.setdefault((number, leaf.rank), set()).add(leaf.device)
+    servers = {key for key, devices in below.items() if key[1] < 0 or len(devices) > 1}
+    devices = {key: below[key] for key in sorted(servers)}
+
+    def is_ranked(number: int, leaf: StudyLeaf) -> bool:
+        return (number, leaf.rank) not in servers
+
+    if sum(map(len, devices.values())) == len(set().union(*devices.values()) if devices else set()):
+        return [leaf if is_ranked(number, leaf) else replace(leaf, rank=leaf.device) for number, leaf in found]
+    a_server = max(max(one) for one in devices.values()) + 1
+    first = {key: place * a_server for place, key in enumerate(devices)}
+    folders = {(number, leaf.rank): _server_folder(leaf, sources[number]) for number, leaf in reversed(found)}
+    shown = [f"{folders[key]} from rank {start} on" for key, start in first.items()]
+    more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
+    notes.append(
+        f"ranks are counted over the data folders, {counted(a_server, 'device')} each: {', '.join(shown[:3])}{more}"
+    )
+    return [
+        leaf if is_ranked(number, leaf) else replace(leaf, rank=first[number, leaf.rank] + leaf.device)
+        for number, leaf in found
+    ]
+
+
+def _server_folder(leaf: StudyLeaf, source: Source) -> str:
+    """What a server is called in a note: its data folder, or the folder below it that is the server's."""
+    place = source.data or source.dump
+    parts = leaf.path.removeprefix(place).strip("/").split("/")
+    own = max((depth for depth, part in enumerate(parts) if is_rank_folder(part)), default=-1)
+    return posixpath.join(place, *parts[: own + 1])
+
+
+def _newest(leaves: Sequence[StudyLeaf], notes: list[str]) -> list[StudyLeaf]:
+    """Of each rank, model and step the newest dump."""
+    kept: dict[tuple[int, int, str], list[StudyLeaf]] = {}
+    older: list[StudyLeaf] = []
+    for leaf in sorted(leaves, key=lambda leaf: (leaf.time, leaf.path), reverse=True):
+        newer = kept.setdefault((leaf.step, leaf.rank, leaf.program), [])
+        if any(_is_again(leaf, known) for known in newer):
+            older.append(leaf)
+        else:
+            newer.append(leaf)
+    if older:
+        times = sorted({leaf.time for leaf in older if leaf.time})
+        when = f", of {times[0]}" + (f" to {times[-1]}" if times[1:] else "") if times else ""
+        notes.append(f"older dumps of the same step and rank are left out: {len(older)}{when}")
+    return [leaf for found in kept.values() for leaf in found]
+
+
+def _is_again(leaf: StudyLeaf, newer: StudyLeaf) -> bool:
+    """Whether a later run dumped the same network, maybe compiled in another way, for this step and rank."""
+    if leaf.model == newer.model:
+        return True
+    if leaf.time == newer.time:  # two networks of one run, such as training and evaluation
+        return False
+    smallest = heapq.nsmallest(_SKETCHED, {*leaf.sketch, *newer.sketch})
+    shared = {*leaf.sketch} & {*newer.sketch} & {*smallest}
+    return bool(smallest) and len(shared) >= _ALIKE * len(smallest)
+
+
+def _sketch(file_names: Iterable[str]) -> tuple[int, ...]:
+    ops = {name.split(".", 2)[1] for name in file_names if name.count(".") > 1}
+    return tuple(heapq.nsmallest(_SKETCHED, {zlib.crc32(op.encode("utf-8", "surrogateescape")) for op in ops}))
+
+
+def _gaps(leaves: Sequence[StudyLeaf]) -> list[str]:
+    """Ranks that lack steps which others have; and a step that most ranks lack."""
+    steps: dict[int, set[int]] = {}
+    for leaf in leaves:
+        steps.setdefault(leaf.rank, set()).add(leaf.step)
+    every = set().union(*steps.values())
+    lacking = {rank: every - have for rank, have in steps.items() if have != every}
+    if not lacking:
+        return []
+    rank, missing = min(lacking.items())
+    first = f"rank {rank} lacks {'step' if len(missing) == 1 else 'steps'} {spans(missing)}"
+    if len(lacking) == 1:
+        return [f"{first}, which other ranks have"]
+    return [f"{len(lacking)} of {len(steps)} ranks lack steps that others have: {first}"]
+
+
+def _clocks(leaves: Sequence[StudyLeaf]) -> list[str]:
+    """That ranks say they dumped a step at times far apart: their clocks differ, or they are of different runs."""
+    times: dict[int, set[str]] = {}
+    for leaf in leaves:
+        if leaf.time:
+            times.setdefault(leaf.step, set()).add(leaf.time)
+    for step, found in sorted(times.items()):
+        try:
+            first, last = (datetime.strptime(time, _TIME) for time in (min(found), max(found)))
+        except ValueError:  # digits that are no time
+            continue
+        if last - first > _FAR_APART:
+            when = f"step {step} was dumped at {first} on one rank and at {last} on another"
+            why = "their clocks differ, or they are of different runs"
+            return [f"{when}: {why}; what ran first is told by steps and communication, not by clocks"]
+    return []
+
+
+def spans(numbers: Collection[int], limit: int = 6) -> str:
+    """Return whole numbers as options take them: `0-3, 7`; of many stretches the first ones."""
+    ordered = sorted(set(numbers))
+    stretches: list[list[int]] = []
+    for number in ordered:
+        if stretches and number == stretches[-1][1] + 1:
+            stretches[-1][1] = number
+        else:
+            stretches.append([number, number])
+    shown = [
+        str(low) if low == high else f"{low}, {high}" if high == low + 1 else f"{low}-{high}"
+        for low, high in stretches[:limit]
+    ]
+    return ", ".join(shown) + (", …" if len(stretches) > limit else "")
+
+
+def parse_numbers(text: str) -> Callable[[int], bool]:
+    """Which numbers a text means: `3`, `0-7`, `1,5,8-`; UsageError for anything else."""
+    wanted: list[tuple[int, float]] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,12})\s*(?:(-)\s*(\d{1,12})?)?\s*", part, re.ASCII)
+        if match is None:
+            raise UsageError(f"{text!r}: no numbers like 3, 0-7 or 1,5,8-", "separate them with commas")
+        low = int(match[1])
+        wanted.append((low, low if match[2] is None else float("inf") if match[3] is None else int(match[3])))
+    return lambda number: any(low <= number <= high for low, high in wanted)
+
+
+# --- Which benchmark belongs to a leaf: one of its step and rank, one of its step or of its rank, one for all, or
+#     none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkFolder:
+    """A folder of benchmark tensors, or of another run's dump, and of which step and rank it is (None: of all)."""
+
+    path: str
+    step: int | None = None
+    rank: int | None = None
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmarks:
+    """What is below one benchmark folder."""
+
+    root: str
+    by_place: dict[tuple[int | None, int | None], BenchmarkFolder] = field(default_factory=dict)
+
+    def of(self, leaf: StudyLeaf, is_own: bool = False) -> BenchmarkFolder | None:
+        """The folder that fits a leaf most closely.
+
+        In the leaf's own data folder (`is_own`) a rank may be its device there, where ranks are counted over servers.
+        """
+        by_device = is_own and placed(leaf.path)[1] != leaf.rank
+        for step in (leaf.step, None):
+            for rank in (leaf.rank, leaf.device if by_device else leaf.rank, None):
+                found = self.by_place.get((step, rank))
+                if found is not None:
+                    return found
+        return None
+
+
+def find_benchmarks(root: str) -> Benchmarks:
+    """The benchmark folders below `root`. DataNotFoundError where there is none.
+
+    Folders called `step_3` and `rank_5`, or only a number (a step; two of them a rank and a step), tell which is which;
+    without them all that is below `root` is one set for every step and rank. Another run's dump tells by its own tree.
+    """
+    check_folder(root, "benchmark tensors")
+    place = posixpath.abspath(root)
+    found: dict[tuple[int | None, int | None], BenchmarkFolder] = {}
+    digests: dict[tuple[int | None, int | None], hashlib._Hash] = {}
+    for folder, file_names in walk.list_folders(place):
+        tensors = [name for name in file_names if NPY.has_suffix(name)]
+        dumps = [] if tensors else [name for name in file_names if names.is_dump_file(name)]
+        if not tensors and not dumps:
+            continue
+        key = _placed_below(place, folder) if tensors else _placed_dump(place, folder)
+        digests.setdefault(key, hashlib.sha256()).update(folder_fingerprint(folder, tensors or dumps)[1].encode())
+        before = found.get(key)
+        path = posixpath.commonpath([before.path, folder]) if before is not None else folder
+        found[key] = BenchmarkFolder(path=path, step=key[0], rank=key[1])
+    if not found:  # a run of tfdbg, or nothing: the reader says what is wrong
+        with suppress(PrecisionToolError):
+            walk.find_benchmark(place)
+            found[None, None] = BenchmarkFolder(path=place)
+            digests[None, None] = hashlib.sha256()
+    if not found:
+        raise DataNotFoundError(
+            f"{root}: no benchmark tensor (op.index.timestamp.npy) and no dump below this folder",
+            "collect them on CPU or GPU, one .npy a tensor, or name another folder with -rt",
+        )
+    if set(found) == {(None, None)}:
+        found[None, None] = BenchmarkFolder(path=place)
+    by_place = {key: replace(one, fingerprint=digests[key].hexdigest()) for key, one in found.items()}
+    return Benchmarks(root=place, by_place=by_place)
+
+
+def _placed_below(root: str, folder: str) -> tuple[int | None, int | None]:
+    """Step and rank that the folders between `root` and `folder` tell."""
+    step, rank = placed_below(root, folder)
+    if step is None and rank is None:
+        parts = PurePath(posixpath.relpath(folder, root)).parts if folder != root else ()
+        numbers = [int(part) for part in parts if names.is_number(part)]
+        if 1 <= len(numbers) == len(parts) <= 2:
+            step = numbers[-1]
+            rank = numbers[0] if len(numbers) == 2 else None
+    return step, rank
+
+
+def _placed_dump(root: str, folder: str) -> tuple[int | None, int | None]:
+    """Step and rank of a folder of dump files of another run; what is above `root` tells nothing of ranks."""
+    where = names.parse_leaf_path(PurePath(folder).parts)
+    step, rank = placed(posixpath.relpath(folder, root))
+    return (
+        int(where.step) if where.step else step,
+        rank if rank is not None else int(where.device) if where.device else None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paired:
+    """The benchmark folder of each leaf, by the leaf's path; `notes` say what has none."""
+
+    folders: dict[str, BenchmarkFolder]
+    notes: tuple[str, ...] = ()
+
+
+def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> Paired:
+    """Which benchmark each leaf is compared with: what is below `golden`, else below its own data folder.
+
+    DataNotFoundError where `golden` was named and holds none. Leaves of a data folder without one are compared with
+    that of another data folder, if just one has any.
+    """
+    notes: list[str] = []
+    known: dict[str, Benchmarks | None] = {}
+    if golden is not None:
+        common = find_benchmarks(golden)
+        found = {leaf.path: one for leaf in leaves if (one := common.of(leaf)) is not None}
+    else:
+        for data in dict.fromkeys(leaf.data for leaf in leaves):
+            known[data] = _of_data(data, notes)
+        own = {data for data, one in known.items() if one is not None}
+        having = [one for one in known.values() if one is not None]
+        if len(having) == 1 and len(known) > 1:
+            notes.append(f"{having[0].root} is the benchmark of every data folder: no other has one")
+            known = dict.fromkeys(known, having[0])
+        found = {}
+        for leaf in leaves:
+            side = known[leaf.data]
+            one = None if side is None else side.of(leaf, is_own=leaf.data in own)
+            if one is not None:
+                found[leaf.path] = one
+    lacking = [leaf for leaf in leaves if leaf.path not in found]
+    if lacking and found:
+        first = lacking[0]
+        notes.append(
+            f"{counted(len(lacking), 'folder')} of {len(leaves)} without a benchmark, the first step {first.step}, "
+            f"rank {first.rank}: judged by its own dump"
+        )
+    elif lacking:
+        notes.append("there is no benchmark: every dump is judged by itself, and ranks by each other")
+    return Paired(folders=found, notes=tuple(notes))
+
+
+def _of_data(data: str, notes: list[str]) -> Benchmarks | None:
+    """What a data folder has: tf/dump, else tf/tf_debug, else the second NPU run."""
+    if not data:
+        return None
+    space = open_workspace(data)
+    try:
+        folder = benchmark_folder(space) or space.dump_dir(1)
+        return find_benchmarks(str(folder))
+    except DataNotFoundError:
+        return None
+    except PrecisionToolError as error:
+        notes.append(f"{error.message}: taken for no benchmark")
+        return None
+
+
+# --- What a data folder has beside the dump of a leaf: the same step of further NPU runs, and overflow status files ---
+
+
+#: Of further runs so many are looked at.
+_RUNS = 2
+#: Which step of which device a folder is of, and what server or rank the folders above it tell.
+_Place = tuple[tuple[str, ...], str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherRun:
+    """The dump of the same step and device in `npu/debug_{number}`; one folder a model."""
+
+    number: int
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What there is beside a leaf, which is of run `number` (None: of none). `fingerprint` changes when it does."""
+
+    number: int | None = None
+    runs: tuple[OtherRun, ...] = ()
+    statuses: tuple[str, ...] = ()
+    fingerprint: str = ""
+
+
+#: Of a leaf that has nothing beside it.
+NOTHING = Beside()
+
+
+def find_beside(leaves: Sequence[StudyLeaf], notes: list[str]) -> dict[str, Beside]:
+    """What is beside each leaf, by its path; those without anything are left out. What cannot be listed is a note."""
+    by_data: dict[str, list[StudyLeaf]] = {}
+    for leaf in leaves:
+        if leaf.data:
+            by_data.setdefault(leaf.data, []).append(leaf)
+    found: dict[str, Beside] = {}
+    for data, of_data in by_data.items():
+        try:
+            found |= _beside(open_workspace(data), of_data)
+        except PrecisionToolError as error:
+            notes.append(f"{error.message}: verdicts do without the other runs and status files of {data}")
+    return found
+
+
+def _beside(space: Workspace, leaves: Sequence[StudyLeaf]) -> dict[str, Beside]:
+    numbers = space.debug_numbers()
+    dumps = {number: str(space.dump_dir(number)) for number in numbers}
+    own = next((number for number in numbers if lies_in(leaves[0].path, dumps[number])), None)
+    others = [number for number in numbers if number != own][:_RUNS] if own is not None else []
+    runs = {number: _run(dumps[number]) for number in others}
+    overflow = str(space.overflow_dump_dir)
+    statuses = _statuses(overflow)
+    found: dict[str, Beside] = {}
+    for leaf in leaves:
+        place = _place(leaf.path, dumps[own]) if own is not None else None
+        digest = hashlib.sha256()
+        at_place = []
+        for number, folders in runs.items():
+            paths = []
+            for path, _, fingerprint in folders.get(place, ()) if place is not None else ():
+                paths.append(path)
+                digest.update(f"{path}\0{fingerprint}\0".encode("utf-8", "surrogateescape"))
+            if paths:
+                at_place.append(OtherRun(number=number, paths=tuple(paths)))
+        told = _told(leaf, statuses, is_alone=len(leaves) == 1)
+        for folder in sorted({posixpath.dirname(path) for path in told}):
+            of_folder = [posixpath.basename(path) for path in told if posixpath.dirname(path) == folder]
+            digest.update(folder_fingerprint(folder, of_folder)[1].encode())
+        if at_place or told:
+            found[leaf.path] = Beside(number=own, runs=tuple(at_place), statuses=told, fingerprint=digest.hexdigest())
+    return found
+
+
+def _run(dump: str) -> Mapping[_Place, list[tuple[str, str, str]]]:
+    """The leaves of a run by place: path, time and fingerprint; of what was dumped again the newest."""
+    found: dict[_Place, list[tuple[str, str, str]]] = {}
+    if not is_folder(dump):
+        return found
+    with suppress(DataNotFoundError):
+        for folder, file_names in walk.list_folders(dump):
+            files = [name for name in file_names if names.is_dump_file(name)]
+            if not files:
+                continue
+            time = names.parse_leaf_path(PurePath(folder).parts).time
+            found.setdefault(_place(folder, dump), []).append((folder, time, folder_fingerprint(folder, files)[1]))
+    newest = {place: max(time for _, time, _ in of_place) for place, of_place in found.items()}
+    return {place: [one for one in of_place if one[1] == newest[place]] for place, of_place in found.items()}
+
+
+def _place(folder: str, dump: str) -> _Place:
+    """Where a folder of dump files stands below the dump folder, but for the time and the model's name and number."""
+    relative = PurePath(posixpath.relpath(folder, dump)).parts
+    where = names.parse_leaf_path(PurePath(folder).parts)
+    if not where.step:
+        return relative, "", ""
+    depth = 3 + bool(where.time) + bool(where.model_name)
+    return relative[:-depth], where.device, where.step
+
+
+def _statuses(folder: str) -> Sequence[str]:
+    return [file.path for file in find_status_files(folder) if not file.decoded]
+
+
+def _told(leaf: StudyLeaf, statuses: Iterable[str], *, is_alone: bool) -> tuple[str, ...]:
+    """The status files that are of a leaf: of the overflow detection's dump, else those among its own files."""
+    where = names.parse_leaf_path(PurePath(leaf.path).parts)
+    found = []
+    for path in statuses:
+        one = names.parse_leaf_path(PurePath(posixpath.dirname(path)).parts)
+        is_same = (one.device, one.step) == (where.device, where.step)
+        if is_same if one.step and where.step else is_alone:
+            found.append(path)
+    return tuple(found or (posixpath.join(leaf.path, name) for name in leaf.statuses))

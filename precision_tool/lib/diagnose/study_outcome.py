@@ -1,0 +1,144 @@
+"""What a worker says of one leaf, as values that a journal keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from precision_tool.lib.diagnose.verdict_model import Verdict
+
+
+class Role(StrEnum):
+    """Why replicas must agree on a tensor."""
+
+    #: It was put out by a communication op that gives every rank the same.
+    COLLECTIVE = "collective"
+    #: It is a variable that an optimizer has updated, or what it was updated by.
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockMeans:
+    """Means, and roots of the mean squares, of consecutive parts of a tensor; `rounding` is that of its type."""
+
+    means: tuple[float, ...]
+    sizes: tuple[float, ...]
+    rounding: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """What one rank has of an op that must be the same on all replicas: hashes of its tensors, by slot.
+
+    `number` is the op's place in the order of execution, `epoch` how many communication ops ran before it. `group` is
+    the communication group, "" where the graph does not tell. `fed` and `came` are, by slot, what an all-reduce
+    added up and what came out.
+    """
+
+    op: str
+    type: str
+    role: Role
+    number: int
+    epoch: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    group: str = ""
+    fed: tuple[BlockMeans, ...] = ()
+    came: tuple[BlockMeans, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstOp:
+    """The op that the comparison alone names: `kind` is that of the finding."""
+
+    op: str
+    type: str
+    kind: str
+    number: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafCounts:
+    """What a leaf comes to in numbers; one that could not be worked on has a `failure` and nothing else.
+
+    `rows`, `compared`, `unreadable` and `below` count tensors; `bad` those with NaN or Inf. `lack` says why there is no
+    graph, without which nothing is recomputed. `network` tells graphs apart: replicas have the same.
+    """
+
+    failure: str = ""
+    rows: int = 0
+    compared: int = 0
+    unreadable: int = 0
+    below: int = 0
+    bad: int = 0
+    first_bad: str = ""
+    network: str = ""
+    lack: str = ""
+    #: Whether its ops were recomputed, or would have been if that had been possible.
+    judged: bool = False
+
+    def counts(self) -> dict[str, Any]:
+        """The fields of this class by name."""
+        return {name: getattr(self, name) for name in COUNTS}
+
+
+COUNTS = tuple(one.name for one in fields(LeafCounts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafOutcome(LeafCounts):
+    """What was found in one leaf.
+
+    `epochs` has, by suspect of the verdict, how many communication ops ran before it.
+    """
+
+    graph: str = ""
+    #: N of npu/debug_N that it is of; None where it is of none.
+    run: int | None = None
+    first: FirstOp | None = None
+    verdict: Verdict | None = None
+    epochs: Mapping[str, int] | None = None
+    votes: tuple[Vote, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """It as JSON."""
+        return {
+            **self.counts(),
+            "graph": self.graph,
+            "run": self.run,
+            "first": None if self.first is None else asdict(self.first),
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
+            "epochs": None if self.epochs is None else dict(self.epochs),
+            "votes": [asdict(vote) for vote in self.votes],
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> LeafOutcome:
+        """It again. KeyError, TypeError or ValueError for what is none."""
+        first, verdict = document["first"], document["verdict"]
+        return cls(
+            **{name: document[name] for name in COUNTS},
+            graph=document["graph"],
+            run=document["run"],
+            first=None if first is None else FirstOp(**{one.name: first[one.name] for one in fields(FirstOp)}),
+            verdict=None if verdict is None else Verdict.from_dict(verdict),
+            epochs=document["epochs"],
+            votes=tuple(read_vote(vote) for vote in document["votes"]),
+            notes=tuple(document["notes"]),
+        )
+
+
+def read_vote(one: Mapping[str, Any]) -> Vote:
+    """A vote of JSON. KeyError, TypeError or ValueError for what is none."""
+    slots = {name: tuple(one[name]) for name in ("inputs", "outputs")}
+    means = {name: tuple(_read_means(each) for each in one[name]) for name in ("fed", "came")}
+    return Vote(**{**one, **slots, **means, "role": Role(one["role"])})
+
+
+def _read_means(one: Mapping[str, Any]) -> BlockMeans:
+    return BlockMeans(means=tuple(one["means"]), sizes=tuple(one["sizes"]), rounding=one["rounding"])

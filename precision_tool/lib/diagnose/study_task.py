@@ -1,0 +1,210 @@
+"""The work of a study's task: leaves compared and judged, where the data is. Nothing is written, nothing printed."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import inf
+from pathlib import Path
+
+from precision_tool.lib.compare.folders import CompareOptions
+from precision_tool.lib.compare.scheduler import Resources, WorkStoppedError
+from precision_tool.lib.data import dump_tree as walk
+from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.dumped_ops import GoldenFiles
+from precision_tool.lib.data.graph_cache import GraphStore
+from precision_tool.lib.data.graph_catalog import RunGraph
+from precision_tool.lib.data.graph_choice import GraphChooser
+from precision_tool.lib.data.inputs import find_golden
+from precision_tool.lib.data.overflow_files import StatusFile, parse_status_name
+from precision_tool.lib.diagnose.agreement import agrees
+from precision_tool.lib.diagnose.overflow import StatusReader, graph_for, read_statuses
+from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite
+from precision_tool.lib.diagnose.replica_votes import Epochs, votes_of
+from precision_tool.lib.diagnose.statistics_leaves import columns_of, pack, pack_statistics, read_leaf
+from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafOutcome
+from precision_tool.lib.diagnose.study_plan import LeafPlan, Task
+from precision_tool.lib.diagnose.verdict_model import Flag
+from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.io.cache import CacheFiles
+from precision_tool.lib.model.comparison import Status
+from precision_tool.lib.model.finding import FindingKind
+from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.run import DumpLeaf, Run
+
+#: Findings of a comparison that name an op.
+_NAMING = (FindingKind.FIRST_FAULTY_OP, FindingKind.DIFFERENT_INPUT)
+#: Benchmarks that a worker keeps listed.
+_KEPT = 4
+
+_stores: dict[str, GraphStore] = {}
+_goldens: dict[tuple[str, str], GoldenFiles | Run] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafDone:
+    """What a worker hands back of a leaf: its outcome, and its rows as `packed.pack` makes them (b"": none).
+
+    `statistics` are those of a leaf that was dumped as such, as `pack_statistics` makes them.
+    """
+
+    path: str
+    outcome: LeafOutcome
+    rows: bytes = b""
+    statistics: bytes = b""
+
+
+def run_task(task: Task, executor: Executor | None = None) -> list[LeafDone]:
+    """Every leaf of a task, its tensors and ops by the task's workers, or by any `executor`.
+
+    What the user can do something about is a leaf's `failure`, all else is raised.
+    """
+    return [_run_leaf(plan, task, executor) for plan in task.leaves]
+
+
+def _run_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
+    path = plan.leaf.path
+    try:
+        return _study_leaf(plan, task, executor)
+    except WorkStoppedError as stop:
+        if stop.exit_code == 130:
+            raise KeyboardInterrupt from stop
+        raise
+    except PrecisionToolError as error:
+        return LeafDone(path=path, outcome=LeafOutcome(failure=error.advice, judged=task.judges))
+
+
+def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
+    graphs = GraphChooser(store=_store(task.cache), extra_folders=(".",))
+    diagnosis = diagnose_leaf(_leaf(plan, task, graphs), _options(task), Resources(task.workers, executor), graphs)
+    analysis, verdict = diagnosis.analysis, diagnosis.verdict
+    assert analysis is not None
+    result, rows = analysis.leaf, analysis.rows
+    assert result is not None
+    bad = [row for row in rows if is_not_finite(row)]
+    epochs = Epochs([(row.op_name, row.op_type, row.index) for row in rows])
+    first = next((finding for finding in analysis.findings if finding.op_name and finding.kind in _NAMING), None)
+    suspects = () if verdict is None else verdict.suspects
+    file = result.graph.file if result.graph is not None else None
+    assert result.dumps is not None
+    outcome = LeafOutcome(
+        rows=len(rows),
+        compared=sum(row.cosine is not None for row in rows),
+        unreadable=sum(row.status == Status.UNREADABLE for row in rows),
+        below=sum(agrees(row, task.options.threshold) is False for row in rows),
+        bad=len(bad),
+        first_bad=bad[0].tensor_index if bad else "",
+        network=_network(file, result.leaf),
+        graph=file.path if file is not None else "",
+        run=plan.beside.number,
+        lack="" if file is not None else next(iter(result.notes), ""),
+        first=None if first is None else FirstOp(
+            op=first.op_name, type=first.op_type, kind=str(first.kind),
+            number=epochs.number(first.op_name), epoch=epochs.of(first.op_name),
+        ),
+        verdict=verdict,
+        epochs={one.culprit: epochs.of(one.culprit) for one in suspects},
+        votes=tuple(votes_of(result.dumps, file, epochs, executor)),
+        notes=result.notes,
+        judged=diagnosis.recomputed,
+    )  # fmt: skip
+    statistics = b""
+    if plan.leaf.statistics:
+        statistics = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
+    return LeafDone(path=plan.leaf.path, outcome=outcome, rows=pack(columns_of(rows)), statistics=statistics)
+
+
+def _options(task: Task) -> DiagnoseOptions:
+    """Look at every tensor for NaN, Inf and the limits of its type; recompute every op, however long that takes.
+
+    The outcome must not depend on the machine.
+    """
+    compare = CompareOptions(graph=task.options.graph, threshold=task.options.threshold, extremes=True)
+    return DiagnoseOptions(
+        compare=compare, recomputes=task.judges, only_suspects=task.options.only_suspects, seconds=inf
+    )
+
+
+def _leaf(plan: LeafPlan, task: Task, graphs: GraphChooser) -> Leaf:
+    """Open the leaf of a plan: its dump, its benchmark, the other runs and the status files beside it."""
+    dump = dump_leaf(plan.leaf.path)
+    leaf = Leaf(dump=dump, golden=_golden(plan) if plan.benchmark else None)
+    if not task.judges:
+        return leaf
+    try:
+        choice = graphs.of(dump, task.options.graph, {dump.model_name})
+    except PrecisionToolError:  # the comparison says so
+        return leaf
+    run = RunGraph(number=plan.beside.number, leaf=dump, file=choice.file, reason="", leaves=(dump,))
+    return replace(leaf, runs=[run, *_other_runs(plan, run, task)], flags=_flagged(plan, run))
+
+
+def dump_leaf(path: str) -> DumpLeaf:
+    """The dump files directly in a folder. DataNotFoundError if it has gone meanwhile, or has none any more."""
+    for leaf in walk.find_run(path).leaves:
+        if leaf.path == path:
+            return leaf
+    raise DataNotFoundError.of(path, "no dump file any more", "run the command again")
+
+
+def _store(cache: str) -> GraphStore:
+    if cache not in _stores:
+        folders = [Path(cache)] if cache else []
+        _stores[cache] = GraphStore(CacheFiles(lambda: folders))
+    return _stores[cache]
+
+
+def _golden(plan: LeafPlan) -> GoldenFiles | Run:
+    """What is below the benchmark folder, listed once as long as the plan is the same."""
+    key = plan.benchmark, plan.benchmark_print
+    if key not in _goldens:
+        while len(_goldens) >= _KEPT:
+            del _goldens[next(iter(_goldens))]
+        _goldens[key] = find_golden(plan.benchmark)
+    found = _goldens[key]
+    if isinstance(found, GoldenFiles):
+        found.forget_changed()
+    return found
+
+
+def _other_runs(plan: LeafPlan, mine: RunGraph, task: Task) -> Iterator[RunGraph]:
+    """The same step and device of the data folder's other runs, one model of each; what cannot be read is left out."""
+    for run in plan.beside.runs:
+        found = []
+        for path in run.paths:
+            with suppress(PrecisionToolError):
+                leaf = dump_leaf(path)
+                graph = GraphChooser(store=_store(task.cache)).of(leaf)
+                found.append(
+                    RunGraph(number=run.number, leaf=leaf, file=graph.file, reason=graph.reason, leaves=(leaf,))
+                )
+        if found:  # of several models the one with the most ops in common
+            names = {flatten(op.name) for op in mine.file.ops}
+            yield max(found, key=lambda one: len(names & {flatten(op.name) for op in one.file.ops}))
+
+
+def _flagged(plan: LeafPlan, mine: RunGraph) -> dict[str, Flag]:
+    """What overflow status files say of the leaf's ops."""
+    assert mine.leaf is not None
+    parsed = [(path, parse_status_name(posixpath.basename(path))) for path in plan.beside.statuses]
+    files = [StatusFile(path=path, name=name[0], decoded=name[1]) for path, name in parsed if name is not None]
+    files.sort(key=lambda file: (file.name.timestamp, file.path))
+    if not files:
+        return {}
+    # Below the folder of the device: its other folders have dumps of the ops that are meant.
+    root = posixpath.dirname(posixpath.dirname(files[0].folder))
+    reader = StatusReader(root, (mine.leaf,), lambda leaf: graph_for(leaf, (mine,)))
+    return flags_of(read_statuses(files, reader, limit=0)[0])
+
+
+def _network(file: GraphFile | None, leaf: DumpLeaf) -> str:
+    """What tells networks apart: names and types of the ops in their order, or without a graph of those dumped."""
+    if file is not None:
+        ops = [f"{op.type} {op.name}" for op in file.ops]
+    else:
+        ops = sorted({f"{dump.name.op_type} {dump.name.op_name}" for dump in leaf.files})
+    return hashlib.sha256("\n".join(ops).encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -1,1 +1,0 @@
-"""One pass over the bytes of pairs and tensors: blocks, metrics, workers."""

@@ -1,1 +1,0 @@
-"""One module per file format: readers, writers, and the registry that tells which a file is."""

@@ -1,1 +1,0 @@
-"""Single tensors and ops: shown, exported, converted."""

@@ -1,0 +1,313 @@
+"""`.h5` dumps of the PyTorch 1.5 dumper: `/{op type}/{seq}/{input|output}/…/{name}` data sets (FORMATS.md §3).
+
+Only headers are read. Files come from other machines: what leads out of the file, in circles, or claims more than the
+file can hold is refused, as the dumper writes nothing like it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError, UsageError, shown_name
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io.files import exists, is_same_file, size_of
+from precision_tool.lib.io.hdf5_child import CHUNKED, CONTIGUOUS, H5Object
+from precision_tool.lib.io.hdf5_process import (
+    CPU_SECONDS,
+    REFUSED_HINT,
+    Hdf5Error,
+    ask_hdf5,
+    check_file,
+    each_from_hdf5,
+)
+from precision_tool.lib.io.tensor_bytes import MAX_CHUNK, MAX_GATHERED
+from precision_tool.lib.io.writing import replacing
+from precision_tool.lib.model.pytorch import INPUT, OUTPUT, Device, H5Dump, H5Op, H5Value
+from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Access, Plan, Tensor
+
+#: The most groups and data sets of a file, and parts of a name, that are looked at.
+MAX_OBJECTS, MAX_DEPTH = 4_000_000, 32
+#: No compression makes data smaller than this many times (deflate: 1032), and chunks are never far below their size.
+MAX_RATIO = 1100
+_SLACK = 1 << 16
+#: Tensors in another order are gathered from this many bytes on: in boxes they would be read in many small pieces.
+_GATHERED_FROM = 4 << 20
+#: Attributes of the dumper.
+_STRIDE = "Stride"
+_ATTRIBUTES = ("Type", "DataType", "DeviceType", _STRIDE)
+#: numpy's names of types that are read.
+_NUMBER = re.compile(r"[<>|=][biufc]\d{1,2}")
+#: Digits of a sequence number.
+_MAX_DIGITS = 18
+
+#: What is copied in a second of CPU time on the slowest machine.
+_BYTES_PER_SECOND = 10 << 20
+_WRITE_HINT = "free some space or name another file"
+_REPACK_HINT = "h5repack -f GZIP=4 IN.h5 OUT.h5 writes it in a way that is read"
+
+
+def read_h5(path: str) -> H5Dump:
+    """The ops of a `.h5` dump in the order they ran, their tensors undecoded.
+
+    FormatError for what is no HDF5 file, is damaged or is refused; UsageError where h5py is not installed.
+    """
+    size = check_file(path)
+    contents = _Contents(path, size)
+    try:
+        with each_from_hdf5("walk", path, most=MAX_OBJECTS, depth=MAX_DEPTH, attributes=_ATTRIBUTES) as rows:
+            for row in rows:
+                contents.take(H5Object(**row))
+    except Hdf5Error as error:
+        what = "no HDF5 file that can be read" if error.opening else "damaged HDF5 file"
+        raise FormatError.of(path, f"{what}: {error.reason}", "copy or dump it again") from error
+    ops = tuple(
+        H5Op(type=op_type, seq=seq, values=tuple(sorted(values, key=_value_order)))
+        for (op_type, seq), values in sorted(contents.values.items(), key=lambda item: (item[0][1], item[0][0]))
+    )
+    return H5Dump(path=path, size=size, ops=ops, ignored=tuple(contents.ignored))
+
+
+def _value_order(value: H5Value) -> tuple[int, bool, tuple[tuple[int, str], ...]]:
+    """Inputs before outputs, tensors before parameters, then by name, numbers as numbers."""
+    parts = tuple((int(part), "") if _is_number(part) else (-1, part) for part in value.name.split("/"))
+    return (INPUT, OUTPUT).index(value.direction), not value.is_tensor, parts
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+
+
+def _is_sequence(text: str) -> bool:
+    """A number as the dumper writes it: 007 and 7 would be one op of two groups."""
+    return _is_number(text) and text == str(int(text))
+
+
+@dataclass
+class _Contents:
+    """What is in a file, by op."""
+
+    path: str
+    size: int
+    values: dict[tuple[str, int], list[H5Value]] = field(default_factory=dict)
+    ignored: list[tuple[str, str]] = field(default_factory=list)
+
+    def take(self, data: H5Object) -> None:
+        """Take the next object. FormatError for one for which the whole file is refused."""
+        name = "/" + "/".join(data.parts)
+        if not data.layout:
+            self.ignored.append((name, "neither a group nor a data set"))
+            return
+        self._check(data, name)
+        if len(data.parts) < 4 or not _is_sequence(data.parts[1]) or data.parts[2] not in (INPUT, OUTPUT):
+            self.ignored.append((name, "not /op/seq/input/… or /op/seq/output/…"))
+            return
+        op_type, seq, direction, *rest = data.parts
+        numbers = {key: value[0] for key, value in data.numbers.items() if len(value) == 1}
+        tensor, note, reason = None, "", ""
+        try:
+            tensor, note = self._tensor(data, name, numbers.get("DeviceType"))
+        except _NotReadError as error:
+            reason = f"{self.path}: {shown_name(name)}: {error}"
+        value = H5Value(
+            path=name,
+            direction=direction,
+            name="/".join(rest),
+            kind=numbers.get("Type"),
+            scalar_type=numbers.get("DataType"),
+            device=numbers.get("DeviceType"),
+            tensor=tensor,
+            reason=reason,
+            note=note,
+        )
+        self.values.setdefault((op_type, int(seq)), []).append(value)
+
+    def _check(self, data: H5Object, name: str) -> None:
+        """Refuses sizes that the file cannot hold."""
+        claimed = prod(data.shape) * data.itemsize if data.shape is not None else 0
+        # What HDF5 tells of the space is what the header claims.
+        stored = min(data.nbytes, self.size)
+        if data.layout == CONTIGUOUS:
+            stored = min(stored, max(self.size - (data.offset or 0), 0))
+        most = stored * MAX_RATIO + _SLACK if data.layout == CHUNKED else stored
+        if _is_unwritten(data):  # the dumper was stopped before it wrote
+            most = self.size + _SLACK
+        if claimed > most:
+            told = f"claims {claimed:,} bytes of data, of which the file holds {stored:,}"
+            raise FormatError.of(self.path, f"refused: {shown_name(name)} {told}", REFUSED_HINT)
+
+    def _tensor(self, data: H5Object, name: str, device: int | None) -> tuple[Tensor, str]:
+        """The tensor of a data set, and what is to be said of it. _NotReadError says why there is none."""
+        dtype = _dtype_of(data)
+        if data.shape is None:
+            raise _NotReadError("it has no shape")
+        shape = tuple(data.shape)
+        if not data.is_usual:
+            raise _NotReadError(f"its elements are stored as a {dtype} of an unusual kind")
+        tensor = Tensor(
+            path=self.path,
+            offset=0,
+            nbytes=prod(shape) * dtype.itemsize,
+            dtype=dtype.name,
+            shape=shape,
+            origin_shape=shape,
+            big_endian=dtype.byteorder == ">",
+            dataset=name,
+        )
+        if data.layout == CHUNKED:
+            tensor = _chunked(tensor, data, dtype.itemsize)
+        elif data.layout == CONTIGUOUS:
+            if tensor.size and _is_unwritten(data):
+                raise _NotReadError("its data was never written")
+            tensor = replace(tensor, offset=data.offset or 0)
+        else:  # within the header
+            tensor = replace(tensor, access=Access.GATHER)
+        is_strided = device in (Device.CPU, Device.GPU) and tensor.size
+        strides = data.numbers.get(_STRIDE) if is_strided else None
+        return (tensor, "") if strides is None else _strided(tensor, tuple(strides))
+
+
+def _chunked(tensor: Tensor, data: H5Object, itemsize: int) -> Tensor:
+    chunk = tuple(data.chunk)
+    if data.unknown_filters:
+        raise _NotReadError(
+            f"it is compressed with the filter {data.unknown_filters[0]}, which is not read; {_REPACK_HINT}"
+        )
+    if prod(chunk) * itemsize > MAX_CHUNK:
+        told = f"one chunk of it takes {prod(chunk) * itemsize:,} bytes, {MAX_CHUNK:,} are most"
+        raise _NotReadError(f"{told}; {_REPACK_HINT}")
+    if not tensor.size:
+        return tensor
+    grid = tuple(-(-extent // step) for extent, step in zip(tensor.shape, chunk, strict=True))
+    if data.written_chunks < prod(grid):
+        raise _NotReadError(f"{prod(grid) - data.written_chunks} of its {prod(grid)} chunks were never written")
+    rank = len(chunk)
+    plan = Plan(
+        (*grid, *chunk),
+        (*((axis, OUTER) for axis in range(rank)), *((axis, INNER) for axis in range(rank))),
+        tensor.shape,
+        chunk,
+    )
+    if chunk == tensor.shape:
+        plan = Plan(chunk, tuple((axis, WHOLE) for axis in range(rank)), chunk, (1,) * rank)
+    return replace(tensor, access=Access.CHUNKS, nbytes=prod(grid) * prod(chunk) * itemsize, plan=plan)
+
+
+class _NotReadError(Exception):
+    """Why a data set is no tensor that can be read."""
+
+
+def _is_unwritten(data: H5Object) -> bool:
+    return data.layout == CONTIGUOUS and data.offset is None
+
+
+def _dtype_of(data: H5Object) -> np.dtype[Any]:
+    if data.type_error:
+        raise _NotReadError(f"its type is not read: {data.type_error}")
+    dtype = np.dtype(data.type) if _NUMBER.fullmatch(data.type) else None
+    if dtype is None or dtype.name not in data_types.BY_NAME:
+        shown_type = data.type if dtype is None else dtype
+        raise _NotReadError(f"elements of type {shown_type} are no numbers that can be compared")
+    return dtype
+
+
+# --- strides ----------------------------------------------------------------------------------------------------------
+
+
+def _strided(tensor: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, str]:
+    """A tensor of CPU or GPU, whose elements lie in memory order: `strides` (in elements) tell the logical one."""
+    shape = tensor.shape
+    told = f"its strides {list(strides)} do not fit its shape {list(shape)}"
+    if len(strides) != len(shape) or any(stride < 0 for stride in strides):
+        return tensor, f"{told}: read as it is stored"
+    reach = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    if reach > tensor.size:
+        return tensor, f"{told}: read as it is stored"
+    axes = [axis for axis, extent in enumerate(shape) if extent > 1]
+    by_stride = sorted(axes, key=lambda axis: -strides[axis])
+    dense = all(
+        strides[axis] == prod(shape[inner] for inner in by_stride[position + 1 :])
+        for position, axis in enumerate(by_stride)
+    )
+    if dense and by_stride == axes:
+        return tensor, ""
+    nbytes = tensor.size * data_types.BY_NAME[tensor.dtype].byte_size(1)
+    # What is too large to be read at once, or small enough to be cut in memory, is read in boxes.
+    if dense and tensor.access is Access.BYTES and not _GATHERED_FROM < nbytes <= MAX_GATHERED:
+        order = (*(axis for axis, extent in enumerate(shape) if extent <= 1), *by_stride)
+        plan = Plan(
+            tuple(shape[axis] for axis in order), tuple((axis, WHOLE) for axis in order), shape, (1,) * len(shape)
+        )
+        return replace(tensor, plan=plan), ""
+    if nbytes > MAX_GATHERED:
+        raise _NotReadError(f"its strides {list(strides)} need all of its {nbytes:,} bytes in memory")
+    return replace(tensor, access=Access.GATHER, offset=0, nbytes=nbytes, strides=strides, plan=None), ""
+
+
+def in_logical_order(tensor: Tensor) -> Tensor | None:
+    """The tensor with its bytes in logical order, as a plain array; None for one that is too large for it."""
+    if tensor.plan is None or tensor.plan.is_flat:
+        return replace(tensor, plan=None)
+    nbytes = tensor.size * data_types.BY_NAME[tensor.dtype].byte_size(1)
+    if nbytes > MAX_GATHERED:
+        return None
+    strides: tuple[int, ...] = ()
+    if tensor.access is Access.BYTES:
+        plan = tensor.plan
+        of_axis = {axis: prod(plan.storage_shape[position + 1 :]) for position, (axis, _) in enumerate(plan.axes)}
+        strides = tuple(of_axis[axis] for axis in range(len(plan.logical_shape)))
+    return replace(tensor, access=Access.GATHER, offset=0, nbytes=nbytes, strides=strides, plan=None)
+
+
+# --- copying ----------------------------------------------------------------------------------------------------------
+
+
+def copy_ops(source: str, target: str, ops: Sequence[H5Op]) -> tuple[str, ...]:
+    """Copy ops into `target`, to what it holds already, as HDF5's `h5copy -s /op/seq -d /op/seq` does.
+
+    `source` was read by `read_h5`, so that nothing in it leads elsewhere. The names of ops that the target had already
+    are returned: they are replaced. The target appears, or changes, only when it is complete. OutputError if it cannot
+    be written, FormatError for one that is no `.h5` dump, or is damaged so that HDF5 itself dies.
+    """
+    if is_same_file(source, target):
+        raise UsageError(f"{target}: is the file to copy from", "name another file with -o")
+    existing = {op.name for op in read_h5(target).ops} if exists(target) else set()
+    replaced = tuple(op.name for op in ops if op.name in existing)
+    mode = "r+" if exists(target) else "w"
+    try:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as temporary:
+            if mode == "r+":
+                shutil.copyfile(target, temporary)
+            ask_hdf5(
+                "copy",
+                source,
+                seconds=CPU_SECONDS + (size_of(source) + size_of(temporary)) // _BYTES_PER_SECOND,
+                target=posixpath.abspath(temporary),
+                mode=mode,
+                ops=[(op.type, op.seq) for op in ops],
+            )
+    except Hdf5Error as error:
+        if error.died:
+            raise FormatError.of(
+                source, f"damaged so that {error.reason} while it copied", "copy or dump the files again",
+                what=f"{source}, or {target}",
+            ) from error  # fmt: skip
+        if not error.is_os_error:
+            raise FormatError.of(
+                source, f"cannot be copied into {target}: {error.reason}", "copy or dump the files again"
+            ) from error
+        raise OutputError(f"{target}: cannot be written ({error.reason})", _WRITE_HINT) from error
+    except OSError as error:
+        if isinstance(error, PrecisionToolError):
+            raise
+        raise OutputError(f"{target}: cannot be written ({error.strerror})", _WRITE_HINT) from error
+    return replaced

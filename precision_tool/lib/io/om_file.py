@@ -1,0 +1,398 @@
+"""Attributes of offline models whose names and texts are numbers of two lists in the model (`om_compress_version` 1).
+
+A name that begins with a zero byte is a number to base 127, least digit first, each digit a byte one above it; it
+counts in `attr_name_enum`. Where `attrs_use_string_value` has true for that name, the value is a number, or a list of
+numbers, that count in `attr_value_enum`. Source: GE's ModelCompressManager, EnumAttrUtils and Pb2Json.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from precision_tool.lib.errors import FormatError, shown
+from precision_tool.lib.io.files import open_file
+from precision_tool.lib.io.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
+from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.io.wire import FIXED32, LENGTH, VARINT, WireReader
+
+_VERSION, _NAMES, _TEXTS, _IS_TEXT = (
+    b"om_compress_version", b"attr_name_enum", b"attr_value_enum", b"attrs_use_string_value"
+)  # fmt: skip
+_KNOWN_VERSION = 1
+_BASE = 127
+#: Digits of a number in a name; no list is as long as more of them count.
+_MAX_DIGITS = 8
+
+_Tree = dict[str, list[Any]]
+
+
+def restore_attributes(root: _Tree) -> str:
+    """Gives the attributes of a ModelDef's tree their names and texts, and takes the lists out of it.
+
+    Returns what to say of attributes that could not be restored, empty without any.
+    """
+    lists = {key: value for key, value in _entries(root) if key in (_VERSION, _NAMES, _TEXTS, _IS_TEXT)}
+    if not lists:
+        return ""
+    root["attr"] = [entry for entry in root["attr"] if _key(entry) not in lists]
+    if not root["attr"]:
+        del root["attr"]
+    version = _last(lists.get(_VERSION), "i")
+    if version is None:  # the lists alone mean nothing, to GE as well
+        return ""
+    if version != _KNOWN_VERSION:
+        return f"its attributes are written in a way that is not known (om_compress_version {version})"
+    names, texts, is_text = (
+        _listed(lists.get(key), field) for key, field in ((_NAMES, "s"), (_TEXTS, "s"), (_IS_TEXT, "b"))
+    )
+    lost = sum(not _restore(entry, names, texts, is_text) for node in _nodes(root) for entry in node.get("attr", ()))
+    return f"{lost} of its attributes are numbers beyond the lists of the model, and left out" if lost else ""
+
+
+def _nodes(root: _Tree) -> Iterator[_Tree]:
+    """The messages of a tree that have attributes, whatever their depth; those of unknown names are taken out."""
+    waiting: list[_Tree] = [root]
+    while waiting:
+        node = waiting.pop()
+        if "attr" in node:
+            yield node
+            node["attr"] = [entry for entry in node["attr"] if not _key(entry).startswith(b"\0")]
+        waiting += (item for items in node.values() for item in items if isinstance(item, dict))
+
+
+def _entries(node: _Tree) -> Iterator[tuple[bytes, _Tree]]:
+    for entry in node.get("attr", ()):
+        value = _last(entry, "value")
+        yield _key(entry), value if isinstance(value, dict) else {}
+
+
+def _key(entry: Any) -> bytes:
+    key = _last(entry, "key")
+    return key if isinstance(key, bytes) else b""
+
+
+def _last(node: Any, field: str) -> Any:
+    values = node.get(field) if isinstance(node, dict) else None
+    return values[-1] if values else None
+
+
+def _listed(value: _Tree | None, field: str) -> list[Any]:
+    found = _last(value, "list")
+    return found.get(field, []) if isinstance(found, dict) else []
+
+
+def _restore(entry: _Tree, names: Sequence[bytes], texts: Sequence[bytes], is_text: Sequence[bool]) -> bool:
+    """Gives one entry its name and texts; False where the lists do not have them."""
+    key = _key(entry)
+    if not key.startswith(b"\0"):
+        return True
+    number = sum((digit - 1) * _BASE**place for place, digit in enumerate(key[1 : _MAX_DIGITS + 1]))
+    if len(key) - 1 > _MAX_DIGITS or not 0 <= number < min(len(names), len(is_text)):
+        return False
+    value = _last(entry, "value")
+    if is_text[number] and isinstance(value, dict):
+        holder = value if "i" in value else _last(value, "list")
+        if isinstance(holder, dict):
+            numbers = holder.pop("i", [])
+            if not all(isinstance(one, int) and 0 <= one < len(texts) for one in numbers):
+                return False
+            if numbers:
+                holder["s"] = [texts[one] for one in numbers]
+            if "val_type" in holder:
+                holder["val_type"] = ["VT_LIST_STRING"]
+    entry["key"] = [names[number]]
+    return True
+
+
+# --- Offline models (`.om`): their header, their table of parts, and the graphs in them ---
+
+
+#: How an `.om` begins.
+MAGIC = b"IMOD"
+#: magic, header length, version, checksum, length, encrypted, checksummed, type, mode, name, ops, user info, IR
+#: version, number of models, platform version, platform type, padding, length where 32 bits do not hold it.
+_HEADER = struct.Struct("<4sII64sIBBBB32sI32sII20sB3xQ")
+_HEADER_SIZE = 256
+_MODEL_DEF = 0
+_PARTS = {
+    0: "model definition", 1: "weights", 2: "tasks", 3: "kernels", 4: "AI CPU kernels", 5: "shared objects",
+    6: "flow model", 7: "flow submodel", 8: "inputs and outputs", 9: "static tasks", 10: "dynamic tasks",
+    11: "task parameters", 20: "nano model", 21: "nano tasks", 22: "nano kernel arguments",
+}  # fmt: skip
+#: Entries of a table: (layout, its size, where the first one stands). Releases before the 64-bit one wrote the latter.
+_TABLES = (("<I4xQQ", 24, 8), ("<III", 12, 4))
+_MAX_PARTS = 1000
+_MAX_DEPTH = 100
+_HINT = "convert the model again with atc, or name the text graph ge_proto_*_Build.txt of the same build"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a model: what it is and where it lies in the file."""
+
+    kind: int
+    start: int
+    stop: int
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        return _PARTS.get(self.kind, f"part of kind {self.kind}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OmHeader:
+    """What the header of an offline model says, and the parts of its models."""
+
+    name: str
+    platform: str
+    models: tuple[tuple[Part, ...], ...]
+
+
+class ByteSource(Protocol):
+    """What a model is read from."""
+
+    path: str
+    size: int
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Exactly `count` bytes from `offset`."""
+
+
+class _Bytes:
+    """Bytes in memory as something to read from."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path, self.size, self._data = path, len(data), data
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Exactly `count` bytes."""
+        return self._data[offset : offset + count]
+
+
+def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
+    """Header and tables of an offline model of `size` bytes; FormatError says which of them cannot be read."""
+    size = source.size if size is None else size
+    if source.read_at(0, min(len(MAGIC), source.size)) != MAGIC:
+        raise FormatError.of(source.path, f"no offline model: it does not begin with {MAGIC.decode()}", _HINT)
+    if source.size < _HEADER_SIZE:
+        raise FormatError.of(source.path, "the header of this offline model is cut off", _HINT)
+    fields = _HEADER.unpack(source.read_at(0, _HEADER.size))
+    length, encrypted, name, count, platform, long_length = (
+        fields[4], fields[5], fields[9], fields[13], fields[14], fields[16]
+    )  # fmt: skip
+    header = (_text(name), _text(platform), bool(encrypted))
+    if encrypted:
+        raise FormatError.of(
+            source.path, f"the offline model {shown(header[0])} is encrypted, so only its header can be read", _HINT
+        )
+    end = _HEADER_SIZE + (long_length or length)
+    if end > size:
+        raise FormatError.of(
+            source.path, f"the offline model is cut off: {end} bytes were written, {size} are there", _HINT
+        )
+    models = []
+    position = _HEADER_SIZE
+    # A file of one model has 0 or 1 here.
+    for number in range(max(1, count)):
+        parts = _table(source, position, end)
+        if parts is None:
+            if number:
+                break
+            raise FormatError.of(
+                source.path, f"the table of parts at byte {position} cannot be read", _HINT, offset=position
+            )
+        models.append(parts)
+        position = max(part.stop for part in parts)
+    return OmHeader(name=header[0], platform=header[1], models=tuple(models))
+
+
+def _text(raw: bytes) -> str:
+    return raw.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
+
+
+def _table(source: ByteSource, position: int, end: int) -> tuple[Part, ...] | None:
+    """The parts that the table at `position` tells, in whichever of its two layouts they lie within the file."""
+    if position + 4 > min(end, source.size):
+        return None
+    (count,) = struct.unpack("<I", source.read_at(position, 4))
+    if not 0 < count <= _MAX_PARTS:
+        return None
+    for layout, step, first in _TABLES:
+        start = position + first + count * step
+        if start > min(end, source.size):
+            continue
+        entries = struct.iter_unpack(layout, source.read_at(position + first, count * step))
+        parts = tuple(Part(kind=kind, start=start + at, stop=start + at + size) for kind, at, size in entries)
+        if all(part.stop <= end and part.kind < 1000 for part in parts):
+            return parts
+    return None
+
+
+def read_om_header(path: str) -> OmHeader:
+    """Header and tables of an offline model."""
+    with open_file(path) as file:
+        return read_header(file)
+
+
+def model_bytes(file: StoredFile) -> int:
+    """How many bytes of the file hold the header, the tables and the definitions of all its models."""
+    return max(part.stop for part in _definitions(read_header(file), file.path))
+
+
+def _definitions(header: OmHeader, path: str) -> list[Part]:
+    found = [part for parts in header.models for part in parts if part.kind == _MODEL_DEF]
+    if not found:
+        listed = ", ".join(part.name for parts in header.models for part in parts)
+        raise FormatError.of(path, f"no model definition in this offline model, only {listed or 'nothing'}", _HINT)
+    return found
+
+
+def parse_om(data: bytes, path: str, *, first: bool = False) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
+    """The tree of the models in the first bytes of an `.om`, as far as `model_bytes`, and notes about the file.
+
+    With `first` that of the first model alone. Graphs of a later model that have the name of an earlier one get its
+    number: `graph (model 2)`.
+    """
+    source = _Bytes(path, data)
+    # The parts behind, weights as a rule, are not in `data`.
+    header = read_header(source, 1 << 63)
+    parts = _definitions(header, path)
+    roots = [_definition(source, part) for part in parts[: 1 if first else None]]
+    told = [restore_attributes(root) for root in roots]
+    notes = [f"model {number} of this file: {what}" for number, what in enumerate(told, start=1) if what]
+    if first and len(parts) > 1:
+        notes.append(f"an offline model of {len(parts)} models, of which this is the first, as atc has it")
+    root = roots[0]
+    if len(roots) > 1:
+        notes.insert(0, f"an offline model of {len(roots)} models; their graphs are listed one after the other")
+        _tell_apart(roots)
+        for other in roots[1:]:
+            root.setdefault("graph", []).extend(other.get("graph", []))
+    return root, tuple(notes)
+
+
+#: What stands behind the name of a graph whose name an earlier model of the file has.
+_OF_MODEL = re.compile(r" \(model \d+\)$")
+
+
+def name_in_model(name: str) -> str:
+    """The name of a graph as its own model has it."""
+    return _OF_MODEL.sub("", name)
+
+
+def _tell_apart(roots: list[dict[str, list[Any]]]) -> None:
+    """Gives the graphs of later models whose names an earlier one has the number of their model."""
+    taken: set[bytes] = set()
+    for number, root in enumerate(roots, start=1):
+        graphs = [graph for graph in root.get("graph", ()) if isinstance(graph, dict)]
+        names = {name for graph in graphs for name in graph.get("name", ()) if isinstance(name, bytes)}
+        again = {name: name + f" (model {number})".encode() for name in names & taken}
+        ops = [op for graph in graphs for op in graph.get("op", ()) if again and isinstance(op, dict)]
+        for field, nodes in (("name", graphs), ("subgraph_name", ops)):
+            for node in nodes:
+                if field in node and again:
+                    node[field] = [again.get(name, name) if isinstance(name, bytes) else name for name in node[field]]
+        taken |= names
+
+
+def is_om(path: str) -> bool:
+    """Whether a file begins as an offline model."""
+    with open_file(path) as file:
+        return file.size >= len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC
+
+
+def _definition(source: _Bytes, part: Part) -> dict[str, list[Any]]:
+    wire = WireReader(source.path, source.size, source.read_at, max_fields=max(1 << 17, part.stop - part.start))
+    try:
+        return _message(wire, part.start, part.stop, "ModelDef", 0)
+    except FormatError as error:
+        reason = f"{error.reason}, in the {part.name} (bytes {part.start} to {part.stop})"
+        raise FormatError.of(source.path, reason, _HINT, offset=error.offset) from None
+
+
+def _message(wire: WireReader, start: int, stop: int, message: str, depth: int) -> dict[str, list[Any]]:
+    """A message as the text parser's tree: field name → values. Fields that are not known are passed over."""
+    if depth > _MAX_DEPTH:
+        raise FormatError.of(wire.path, f"messages are nested deeper than {_MAX_DEPTH}", _HINT)
+    node: dict[str, list[Any]] = {}
+    known = BY_NUMBER[message]
+    for number, kind, value, end, _ in wire.fields(start, stop):
+        field = known.get(number)
+        values = [] if field is None else [*_values(wire, field, kind, value, end, depth)]
+        if field is not None and values:  # an empty block of numbers is as none
+            node.setdefault(field.name, []).extend(values)
+    return node
+
+
+def _values(wire: WireReader, field: Field, kind: int, value: int, end: int, depth: int) -> Iterator[Any]:
+    if field.kind in MESSAGES or field.kind in ("string", "bytes"):
+        if kind != LENGTH:
+            raise FormatError.of(wire.path, f"field {field.name} is no block", _HINT)
+        is_message = field.kind in MESSAGES
+        yield _message(wire, value, end, field.kind, depth + 1) if is_message else wire.bytes_at(value, end)
+    elif field.kind in INTEGERS:
+        if kind == VARINT:
+            yield _integer(value, field)
+        else:
+            yield from (_integer(item, field) for item in wire.repeated_ints(kind, value, end, end - value))
+    else:
+        if kind not in (LENGTH, FIXED32) or (end - value) % 4:
+            raise FormatError.of(wire.path, f"field {field.name} holds no floats", _HINT)
+        yield from struct.unpack(f"<{(end - value) // 4}f", wire.bytes_at(value, end))
+
+
+def _integer(value: int, field: Field) -> int | str | bool:
+    if field.kind == "bool":
+        return bool(value)
+    if field.kind in ENUMS:
+        return ENUMS[field.kind].get(value, str(value))
+    return value - (1 << 64) if field.kind == "int" and value >> 63 else value
+
+
+class WireScalars:
+    """Scalars of the wire format, which `parse_om` has given their types."""
+
+    def text(self, value: Any) -> str:
+        """A string field, or a bytes field that holds text."""
+        return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+
+    bytes_text = text
+
+    def data(self, value: Any) -> bytes:
+        """A bytes field."""
+        if isinstance(value, bytes):
+            return value
+        raise FormatError.within("a number where bytes were expected", _HINT)
+
+    listed_data = data
+
+    def integer(self, value: Any) -> int:
+        """A whole number."""
+        try:
+            return int(value)
+        except (TypeError, ValueError):
+            raise FormatError.within("a block where a whole number was expected", _HINT) from None
+
+    def number(self, value: Any) -> float:
+        """A number."""
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            raise FormatError.within("a block where a number was expected", _HINT) from None
+
+    def boolean(self, value: Any) -> bool:
+        """True or false."""
+        return bool(value)
+
+    def word(self, value: Any) -> str:
+        """The name of an enum value."""
+        return str(value)
+
+    def guess(self, value: Any) -> Any:
+        """A scalar as it is."""
+        return self.text(value) if isinstance(value, bytes) else value

@@ -1,1 +1,0 @@
-"""The arithmetic that has a compiled form: one C file, optional, with numpy as the reference beside it."""

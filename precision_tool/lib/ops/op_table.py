@@ -1,0 +1,62 @@
+"""The table of all ops whose formula is known, with every family imported."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+
+from precision_tool.lib.ops.base import OPS, OpSpec, known_types
+
+#: Each puts its ops into the table when it is imported.
+_FAMILIES = (
+    "activations",
+    "batch_norms",
+    "convolution",
+    "elementwise",
+    "images",
+    "losses",
+    "matrix",
+    "movement",
+    "norms",
+    "optimizers",
+    "pooling",
+    "quantization",
+    "recurrent",
+    "reductions",
+    "scatter",
+    "windows",
+)
+for _family in _FAMILIES:
+    import_module(f"precision_tool.lib.ops.{_family}")
+
+
+def find(op_type: str) -> OpSpec | None:
+    """What is known of an op type, by GE's or TensorFlow's name."""
+    return OPS.get(op_type)
+
+
+#: Ops each element of whose result comes from the elements of the inputs in the same place, or from an input that
+#: broadcasts: any part of them can be computed alone.
+_BY_ELEMENT = frozenset({
+    "Identity", "TransData", "Cast",
+    "Add", "AddV2", "AddN", "AccumulateNV2", "Sub", "Mul", "MulNoNan", "RealDiv", "Div", "DivNoNan", "Square", "Neg",
+    "SquaredDifference", "FusedMulAdd", "Abs", "Sign", "Maximum", "Minimum", "ClipByValue", "ClipByValueV2", "Muls",
+    "Adds", "Axpy", "AxpyV2", "Sqrt", "Rsqrt", "Reciprocal", "Inv", "Exp", "Log", "Expm1", "Log1p", "Pow",
+    "Relu", "Relu6", "LeakyRelu", "Elu", "Selu", "Sigmoid", "Tanh", "Softplus", "Softsign", "Gelu", "FastGelu", "Mish",
+    "HardSwish", "Swish", "ReluGrad", "Relu6Grad", "LeakyReluGrad", "SigmoidGrad", "TanhGrad", "SoftplusGrad",
+    "SoftsignGrad", "EluGrad", "SeluGrad", "GeluGrad", "FastGeluGrad", "SqrtGrad", "RsqrtGrad", "ReciprocalGrad",
+    "Equal", "NotEqual", "Greater", "GreaterEqual", "Less", "LessEqual", "LogicalAnd", "LogicalOr", "LogicalNot",
+    "SelectV2",  # not Select, whose condition of one axis chooses along the first
+    "ApplyGradientDescent", "ApplyMomentum", "ApplyMomentumD", "ApplyKerasMomentum", "ApplyAdam", "ApplyAdamD",
+    "ApplyRMSProp", "ApplyRMSPropD", "ApplyAdagrad", "ApplyAdagradD",
+})  # fmt: skip
+
+
+def is_by_element(op_type: str) -> bool:
+    """Whether any part of an op's result can be computed from the same part of its inputs."""
+    return op_type in _BY_ELEMENT and op_type in known_types()
+
+
+def all_types() -> Iterable[str]:
+    """Every name that `find` knows."""
+    return OPS.all().keys()

@@ -1,1 +1,0 @@
-"""Which tensors belong together, and why others do not."""

@@ -1,1 +1,0 @@
-"""Everything a person sees: renderables made from finished values. Nothing is computed here."""

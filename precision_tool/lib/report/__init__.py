@@ -1,1 +1,0 @@
-"""The report: one HTML file with the verdict, the map of the network, every op, tables and charts."""

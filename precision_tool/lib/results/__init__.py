@@ -1,1 +1,0 @@
-"""Tables of results: CSV, msaccucmp's form, noise floors."""

@@ -1,0 +1,712 @@
+"""What a training script may ask for: `'dump'`, `'fusion_off|dump'`, … This module runs on Python 3.7."""
+
+import difflib
+import inspect
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple, Union
+
+from precision_tool.lib.data.settings import Settings, load_settings, with_settings
+from precision_tool.lib.data.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
+from precision_tool.lib.errors import OutputError, PrecisionToolError, shown
+from precision_tool.lib.io.files import read_text
+from precision_tool.lib.training.fusion_files import switch_file
+from precision_tool.lib.training.mixlist import find_mixlist, result_file, write_whole
+from precision_tool.lib.training.packages import (
+    ScriptError,
+    npu_dump_config_class,
+    npu_run_config_class,
+    say,
+    tensorflow_module,
+)
+from precision_tool.lib.training.passport import NPU, SWITCHES, begin
+
+ACTIONS = ("dump", "overflow", "fusion_off", "fusion_switch", "prof", "mixlist")
+
+#: Set to `True` by `npu_dump` and `npu_overflow` for the command they run.
+DUMP_FLAG = "PRECISION_TOOL_DUMP"
+OVERFLOW_FLAG = "PRECISION_TOOL_OVERFLOW"
+
+_CONTRADICTIONS = (
+    ("dump", "overflow", "the device cannot dump data and detect overflow in one run"),
+    ("fusion_off", "fusion_switch", "there is one fusion switch file, and they name different ones"),
+)
+
+
+def parse_action(action: object, environment: Optional[Mapping[str, str]] = None) -> FrozenSet[str]:
+    """The actions in a text like `'fusion_off | dump'`; without a text those that the environment asks for.
+
+    Raises ScriptError (a ValueError) for an unknown action or two that contradict each other.
+    """
+    if action is None or action == "":
+        return _check(_flagged(os.environ if environment is None else environment), "the environment asks for")
+    if not isinstance(action, str):
+        raise ScriptError(f"action must be a text such as 'dump', not {action!r}", _KNOWN)
+    words = [word.strip() for word in action.lower().split("|")]
+    for word in words:
+        if word not in ACTIONS:
+            close = difflib.get_close_matches(word, ACTIONS, n=1)
+            hint = f"did you mean {close[0]!r}? {_KNOWN}" if close else _KNOWN
+            raise ScriptError(f"unknown action {shown(word)} in {shown(action)}", hint)
+    return _check(frozenset(words), f"action {shown(action)} asks for")
+
+
+_KNOWN = "known are " + ", ".join(ACTIONS) + ", combined with |"
+
+
+def _flagged(environment: Mapping[str, str]) -> FrozenSet[str]:
+    flags = (("dump", DUMP_FLAG), ("overflow", OVERFLOW_FLAG))
+    return frozenset(name for name, flag in flags if environment.get(flag, "").lower() in ("true", "1"))
+
+
+def _check(actions: FrozenSet[str], asks: str) -> FrozenSet[str]:
+    for action, other, why in _CONTRADICTIONS:
+        if action in actions and other in actions:
+            raise ScriptError(f"{asks} both {action} and {other}: {why}", "choose one of them")
+    return actions
+
+
+# --- Switches that fix precision: a mode of the whole network, files that name single ops, HF32, the same sums each
+#     time
+
+
+#: What a call may say of precision, instead of the settings of the same names.
+PRECISION_OPTIONS = (
+    "precision_mode", "precision_mode_v2", "op_precision_mode", "customize_dtypes", "allow_hf32", "deterministic",
+)  # fmt: skip
+#: The two ways to say one thing: the adapter takes one of them.
+MODES = ("precision_mode", "precision_mode_v2")
+#: Only with these does GE look at a `modify_mixlist`.
+MIXED = (
+    "allow_mix_precision", "allow_mix_precision_fp16", "allow_mix_precision_bf16", "mixed_float16", "mixed_bfloat16",
+    "mixed_hif8",
+)  # fmt: skip
+#: How GE is told of HF32 in TensorFlow 1; TensorFlow 2's adapter takes what TensorFlow has for TF32.
+HF32_VARIABLE = "ENABLE_HF32_EXECUTION"
+
+#: Options that are files; a call may give what is in them, by op.
+_FILE_NAMES = {"op_precision_mode": "op_precision_mode.ini", "customize_dtypes": "customize_dtypes.cfg"}
+#: Begins what is said of all ops of a type.
+_OF_TYPE = "OpType::"
+_OP_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_./\\>+-]*\Z")
+#: Ways to compute an op that GE knows; it skips lines with others.
+_IMPLEMENTATIONS = (
+    "high_performance", "high_precision", "super_performance", "enable_float_32_execution",
+    "enable_hi_float_32_execution", "support_out_of_bound_index", "keep_fp16", "norm_class",
+)  # fmt: skip
+#: Data types as GE's files have them, and what else they are called.
+_TYPES = (
+    "float", "float16", "bf16", "double", "int4", "int8", "int16", "int32", "int64", "uint1", "uint8", "uint16",
+    "uint32", "uint64", "bool", "complex64", "complex128", "hifloat8", "float8_e5m2", "float8_e4m3fn", "undefined",
+)  # fmt: skip
+_OTHER_WORDS = {"float32": "float", "fp32": "float", "fp16": "float16", "bfloat16": "bf16", "float64": "double"}
+_DTYPES = re.compile(r"(?:InputDtype:(?P<inputs>[\w, ]*))?(?:OutputDtype:(?P<outputs>[\w, ]*))?\Z")
+#: GE reads no longer lines.
+_MOST_CHARACTERS = 1023
+_MOST_BYTES = 1 << 24
+
+
+def written(options: Mapping[str, object], settings: Settings) -> Dict[str, object]:
+    """`options` with what a call says of single ops written into files of the data folder. Raises ScriptError."""
+    done = dict(options)
+    for name, file_name in _FILE_NAMES.items():
+        value = options.get(name)
+        if isinstance(value, Mapping):
+            lines = _precision_lines(value) if name == "op_precision_mode" else _dtype_lines(value)
+            path = result_file(settings, file_name)
+            write_whole(path, "\n".join(lines) + "\n")
+            done[name] = str(path)
+    return done
+
+
+def precision_values(settings: Settings) -> Dict[str, Union[int, str]]:
+    """What the settings ask for, by the adapter's names; HF32 is apart. Raises ScriptError."""
+    if settings.precision_mode and settings.precision_mode_v2:
+        raise ScriptError(
+            f"precision_mode={settings.precision_mode!r} and precision_mode_v2={settings.precision_mode_v2!r} "
+            "cannot both be set: the adapter takes one of them",
+            "take out one of the two",
+        )
+    values: Dict[str, Union[int, str]] = {}
+    values.update((name, str(getattr(settings, name))) for name in MODES if getattr(settings, name))
+    if settings.deterministic:
+        values["deterministic"] = int(settings.deterministic == "on")
+    for name in _FILE_NAMES:
+        if getattr(settings, name):
+            values[name] = _checked_file(name, os.path.abspath(os.path.expanduser(str(getattr(settings, name)))))
+    return values
+
+
+def check_together(values: Mapping[str, Any], current: Mapping[str, Optional[Any]]) -> None:
+    """What `values` must not be set with, where `current` (None: not set) holds already. Raises ScriptError."""
+    for name, other in (MODES, MODES[::-1]):
+        if name in values and current.get(other):
+            raise ScriptError(
+                f"{name}={values[name]!r} cannot be set: {other} is {current[other]!r}, and the adapter takes one",
+                f"take {other} out of the script",
+            )
+    if "modify_mixlist" not in values:
+        return
+    both = {name: values.get(name) or current.get(name) for name in MODES}
+    mode = next((both[name] for name in MODES if both[name]), None)
+    if mode is None:
+        say(
+            "modify_mixlist has no effect without mixed precision: Atlas A2 and A3 keep the script's types by default "
+            "(must_keep_origin_dtype), and newer adapters refuse it; give precision_mode='allow_mix_precision' too"
+        )
+    elif mode not in MIXED:
+        raise ScriptError(
+            f"modify_mixlist has no effect with {next(name for name in MODES if both[name])}={mode!r}: "
+            "it is for mixed precision",
+            "precision_mode='allow_mix_precision', or precision_mode_v2='mixed_float16'",
+        )
+
+
+def set_hf32_variable(settings: Settings) -> None:
+    """Switch HF32 on or off for TensorFlow 1, where the settings say so: before GE starts."""
+    if settings.allow_hf32:
+        flag = "1" if settings.allow_hf32 == "on" else "0"
+        old = os.environ.get(HF32_VARIABLE, "")
+        if old and old != flag:
+            say(f"environment variable {HF32_VARIABLE} was {old!r} and is now {flag!r}: asked for")
+        os.environ[HF32_VARIABLE] = flag
+
+
+def hf32_of_variable() -> Optional[bool]:
+    """Whether TensorFlow 1's variable has HF32 on; None where it says nothing."""
+    return {"1": True, "0": False}.get(os.environ.get(HF32_VARIABLE, ""))
+
+
+def tf32_of_tensorflow2() -> Optional[bool]:
+    """Whether TensorFlow has TF32, and with it the NPU HF32, on; None where it cannot be told."""
+    is_enabled = getattr(_tensorflow_switches(), "tensor_float_32_execution_enabled", None)
+    return None if is_enabled is None else bool(is_enabled())
+
+
+def _tensorflow_switches() -> Any:
+    return getattr(getattr(sys.modules.get("tensorflow"), "config", None), "experimental", None)
+
+
+def set_hf32_of_tensorflow2(settings: Settings) -> None:
+    """Switch HF32 on or off for npu_device, which hands on what TensorFlow has for TF32. Raises ScriptError."""
+    if not settings.allow_hf32:
+        return
+    switch = getattr(_tensorflow_switches(), "enable_tensor_float_32_execution", None)
+    if switch is None:
+        raise ScriptError("allow_hf32: TensorFlow 2.4 or newer is needed, and imported first", "import tensorflow")
+    switch(settings.allow_hf32 == "on")
+
+
+def _precision_lines(modes: Mapping[Any, Any]) -> List[str]:
+    """The lines of an `op_precision_mode` file."""
+    by_name: List[str] = []
+    by_type: List[str] = []
+    for key, mode in modes.items():
+        name, is_type = _op(key, "op_precision_mode")
+        if mode not in _IMPLEMENTATIONS:
+            raise ScriptError(f"op_precision_mode: {name} has {mode!r}", "known are " + ", ".join(_IMPLEMENTATIONS))
+        (by_type if is_type else by_name).append(f"{name}={mode}")
+    lines = ["[ByOpType]", *by_type] if by_type else []
+    return _some(lines + (["[ByNodeName]", *by_name] if by_name else []), "op_precision_mode")
+
+
+def _dtype_lines(dtypes: Mapping[Any, Any]) -> List[str]:
+    """The lines of a `customize_dtypes` file; GE refuses one with comments or empty lines."""
+    lines = []
+    for key, value in dtypes.items():
+        name, is_type = _op(key, "customize_dtypes")
+        match = _DTYPES.match(str(value).strip())
+        if match is None or not any(match.groups()):
+            raise ScriptError(
+                f"customize_dtypes: {name} has {shown(str(value))}", "say 'InputDtype:float,float,OutputDtype:float'"
+            )
+        parts = []
+        for word, kind in (("InputDtype", "inputs"), ("OutputDtype", "outputs")):
+            listed = (match.group(kind) or "").strip().rstrip(",")
+            if listed:
+                types = [_data_type(each.strip(), f"customize_dtypes: {name}") for each in listed.split(",")]
+                parts.append(f"{word}:{','.join(types)}")
+        if not parts:
+            raise ScriptError(
+                f"customize_dtypes: {name} has {shown(str(value))}, which names no type",
+                "say 'InputDtype:float,float,OutputDtype:float'",
+            )
+        line = f"{_OF_TYPE}{name}:" if is_type else f"{name}::"
+        lines.append(line + ",".join(parts))
+        if len(lines[-1]) > _MOST_CHARACTERS:
+            raise ScriptError(f"customize_dtypes: the line of {name} is too long for GE", "at most 1,023 characters")
+    return _some(lines, "customize_dtypes")
+
+
+def _data_type(word: str, where: str) -> str:
+    name = _OTHER_WORDS.get(word.lower(), word.lower())
+    if name and name not in _TYPES:
+        raise ScriptError(f"{where} has the type {shown(word)}", "known are float, float16, bf16, int32, …")
+    return name
+
+
+def _op(key: object, option: str) -> "tuple[str, bool]":
+    """The name of an op, or of a type of ops behind `OpType::`, and which of the two it is."""
+    text = key if isinstance(key, str) else ""
+    name = text[len(_OF_TYPE) :] if text.startswith(_OF_TYPE) else text
+    if not _OP_NAME.match(name):
+        raise ScriptError(f"{option}: {key!r} is no name of an op", "'fc1/MatMul', or 'OpType::MatMulV2' for a type")
+    return name, name is not text
+
+
+def _some(lines: List[str], option: str) -> List[str]:
+    if not lines:
+        raise ScriptError(f"{option}: no op given", "leave the option out")
+    return lines
+
+
+def _checked_file(option: str, path: str) -> str:
+    """`path`, of a file that GE takes. Raises ScriptError with the line that it does not take."""
+    try:
+        text = read_text(path, _MOST_BYTES)
+    except (OSError, PrecisionToolError) as error:
+        reason = error.advice if isinstance(error, PrecisionToolError) else str(error)
+        raise ScriptError(f"{option}: {reason}", "GE stops where the file cannot be read") from None
+    lines = text.split("\n")
+    for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, start=1):
+        where = f"{path} line {number}"
+        if option == "customize_dtypes":
+            _check_dtype_line(line, where)
+        elif "=" in line and not line.startswith("#"):
+            mode = line.partition("=")[2].strip()
+            if mode not in _IMPLEMENTATIONS:
+                say(f"{where}: GE skips it, for it knows no {shown(mode)}; known are {', '.join(_IMPLEMENTATIONS)}")
+    return path
+
+
+def _check_dtype_line(line: str, where: str) -> None:
+    """Raises ScriptError for a line for which GE refuses the whole file."""
+    rest = line[len(_OF_TYPE) :] if line.startswith(_OF_TYPE) else line
+    name, colon, types = rest.strip().partition(":")
+    match = _DTYPES.match(types.lstrip(":"))
+    named = match is not None and any((group or "").strip(" ,") for group in match.groups())
+    if not name or not colon or match is None or not named or len(line) > _MOST_CHARACTERS:
+        raise ScriptError(
+            f"{where}: {shown(line)} is no line of customize_dtypes, and GE refuses the whole file for it",
+            "NAME::InputDtype:float,OutputDtype:float or OpType::TYPE:InputDtype:…; no empty lines, no comments",
+        )
+    for group in match.groups():
+        for word in (group or "").split(","):
+            if word.strip() and word.strip().lower() not in _TYPES:
+                better = _OTHER_WORDS.get(word.strip().lower())
+                raise ScriptError(
+                    f"{where}: GE knows no data type {shown(word.strip())}, and refuses the whole file for it",
+                    f"it is called {better}" if better else "float, float16, bf16, int32, …",
+                )
+
+
+# --- Actions → the parameters of NpuOptimizer (TensorFlow 1), DumpConfig (Estimator) and npu_device (TensorFlow 2) ---
+
+
+Value = Union[bool, int, str]
+
+OPTIMIZER = "NpuOptimizer"
+
+#: What a call may say of the dump, instead of the settings of the same names.
+DUMP_OPTIONS = ("dump_mode", "dump_data", "dump_layer", "quant_dumpable")
+
+#: Exactly one of these may be on.
+_DUMP_SWITCHES = ("enable_dump", "enable_dump_debug")
+#: Looked at before anything is set: some of these exclude each other.
+_EXCLUSIVE = (*_DUMP_SWITCHES, *MODES)
+#: A file of the user's own here says something else than the action that was asked for.
+_FILES = ("fusion_switch_file", "modify_mixlist")
+_FOLDERS = ("dump_path", "debug_dir")
+#: What npu_device has in `dump_config`, and a DumpConfig takes.
+_IN_DUMP_CONFIG = (
+    "enable_dump", "enable_dump_debug", "dump_path", "dump_step", "dump_mode", "dump_debug_mode", "dump_data",
+    "dump_layer",
+)  # fmt: skip
+#: What npu_device has in `profiling_config`, by the names that NpuOptimizer has for it.
+_IN_PROFILING_CONFIG = {"profiling_mode": "enable_profiling", "profiling_options": "profiling_options"}
+#: Where npu_device lacks these, the dump is as good without.
+_NOT_IN_EVERY_RELEASE = ("debug_dir", "op_debug_level")
+#: Defaults of npu_device that mean something to a user who has set them.
+_SAID_DEFAULTS = ("dump_mode",)
+#: What can be in a DumpConfig; the others are arguments of NPURunConfig.
+_ESTIMATOR_ADVICE = {
+    "fusion_off": "NPURunConfig(fusion_switch_file=tf_config.FUSION_OFF_FILE)",
+    "fusion_switch": "NPURunConfig(fusion_switch_file=tf_config.FUSION_SWITCH_FILE)",
+    "mixlist": "NPURunConfig(modify_mixlist=tf_config.mixed_precision_list(…))",
+    "prof": "NPURunConfig(profiling_config=…)",
+}
+#: What of a run's parameters NPURunConfig has an argument for, besides the DumpConfig.
+_IN_RUN_CONFIG = (
+    "op_debug_level", "debug_dir", "quant_dumpable", "fusion_switch_file", "modify_mixlist", *MODES,
+    "op_precision_mode", "customize_dtypes", "deterministic",
+)  # fmt: skip
+
+
+def session_dump_config(
+    config: Any = None, action: Optional[str] = None, settings: Optional[Settings] = None, **run_options: object
+) -> Any:
+    """A session config (a new one for None) with NpuOptimizer and what `action` asks for."""
+    actions = parse_action(action)
+    rewriter_config = tensorflow_module("core.protobuf.rewriter_config_pb2").RewriterConfig
+    if config is None:
+        config = tensorflow_module("core.protobuf.config_pb2").ConfigProto()
+    if not hasattr(config, "graph_options"):
+        raise ScriptError(f"session_dump_config takes a tf.ConfigProto, not a {type(config).__name__}", "or None")
+    options = config.graph_options.rewrite_options
+    custom_op = next((each for each in options.custom_optimizers if each.name == OPTIMIZER), None)
+    if custom_op is None:
+        custom_op = options.custom_optimizers.add()
+        custom_op.name = OPTIMIZER
+    if _get(custom_op, "use_off_line", True) is False:
+        say("use_off_line is already False and stays: the network runs on the host, where the device dumps nothing")
+    else:
+        _set(custom_op, "use_off_line", True)
+    _update(custom_op, actions, _with_run_options(settings, run_options))
+    if options.remapping not in (rewriter_config.DEFAULT, rewriter_config.OFF):
+        say("remapping was on and is now off: the device needs that")
+    options.remapping = rewriter_config.OFF
+    return config
+
+
+def update_custom_op(custom_op: Any, action: Optional[str] = None, **run_options: object) -> Any:
+    """Set what `action` asks for in the NpuOptimizer that the script has made; returns it."""
+    _update(custom_op, parse_action(action), _with_run_options(None, run_options))
+    return custom_op
+
+
+def estimator_dump_config(action: Optional[str] = None, **run_options: object) -> Any:
+    """A `DumpConfig` for `NPURunConfig(dump_config=…)`."""
+    actions = parse_action(action)
+    for name in sorted(actions):
+        if name in _ESTIMATOR_ADVICE:
+            raise ScriptError(f"{name} is no part of a DumpConfig", f"give {_ESTIMATOR_ADVICE[name]}")
+    make = npu_dump_config_class()
+    place = _Place(_with_run_options(None, run_options))
+    values = _parameters(actions, place)
+    taken = inspect.signature(make).parameters
+    for name in ("dump_data", "dump_layer"):
+        if name in values and name not in taken:
+            raise ScriptError(f"the DumpConfig of this npu_bridge has no {name}", "its release is too old for that")
+    place.make_folders(values)
+    if "debug_dir" in values:
+        say(
+            "a DumpConfig has no place for op_debug_level and debug_dir: give them to NPURunConfig"
+            f"(op_debug_level={values['op_debug_level']}, debug_dir={values['debug_dir']!r})"
+        )
+    if "quant_dumpable" in values:
+        say("a DumpConfig has no place for quant_dumpable: give NPURunConfig(quant_dumpable='1')")
+    precise = [f"{name}={value!r}" for name, value in values.items() if name in PRECISION_OPTIONS]
+    if precise:
+        say(
+            f"a DumpConfig has no place for {', '.join(precise)}: give NPURunConfig("
+            "**tf_config.estimator_run_options(…)) the same arguments"
+        )
+    set_hf32_variable(place.settings)
+    if "dump" in actions:
+        _begin_passport(place, values)
+    return make(**{name: value for name, value in values.items() if name in _IN_DUMP_CONFIG})
+
+
+def estimator_run_options(action: Optional[str] = None, **run_options: object) -> Dict[str, Value]:
+    """The arguments of `NPURunConfig` for what a DumpConfig has no place for."""
+    actions = parse_action(action)
+    if "prof" in actions:
+        raise ScriptError("prof is an object of its own in an Estimator", f"give {_ESTIMATOR_ADVICE['prof']}")
+    place = _Place(_with_run_options(None, run_options))
+    values = {name: value for name, value in _parameters(actions, place).items() if name in _IN_RUN_CONFIG}
+    taken = inspect.signature(npu_run_config_class()).parameters
+    for name in values:
+        if name not in taken:
+            raise ScriptError(f"the NPURunConfig of this npu_bridge has no {name}", "its release is too old for that")
+    check_together(values, {})
+    place.make_folders(values)
+    set_hf32_variable(place.settings)
+    return values
+
+
+def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **run_options: object) -> Any:
+    """Set what `action` asks for in the global options of npu_device (TensorFlow 2); returns npu_device."""
+    actions = parse_action(action)
+    if not hasattr(npu_device, "global_options"):
+        raise ScriptError(
+            f"npu_device_dump_config takes the module npu_device, not {npu_device!r}", "import npu_device"
+        )
+    options = _DeviceOptions(npu_device.global_options())
+    place = _Place(_with_run_options(None, run_options))
+    values = _parameters(actions, place)
+    for name in [name for name in values if not options.has(name)]:
+        if name not in _NOT_IN_EVERY_RELEASE:
+            raise ScriptError(f"this npu_device has no option {name}", "its release is too old for that")
+        del values[name]
+    held = {name: options.value(name, values.get(name, _kind_of(name))) for name in {*values, *_EXCLUSIVE}}
+    changes = _to_set(values, held, place)
+    set_hf32_of_tensorflow2(place.settings)
+    for name, value in changes.items():
+        default = options.default(name)
+        options.set(name, value)
+        if name in _SAID_DEFAULTS and default not in (None, str(value)):
+            say(f"{name} was {default!r}, npu_device's default, and is now {value!r}")
+    if "dump" in actions:
+        _begin_passport(place, options.texts(SWITCHES), tf32_of_tensorflow2())
+    return npu_device
+
+
+def _begin_passport(place: "_Place", options: Mapping[str, object], hf32: Optional[bool] = None) -> None:
+    """Write what is known by now of an NPU run that dumps. `hf32`: where its variable does not count."""
+    passport = begin(NPU, place.settings)
+    passport.set_switches(options)
+    passport.set_hf32(hf32_of_variable() if hf32 is None else hf32)
+    passport.save()
+
+
+def _any_value(value: Any) -> object:
+    """What a parameter of NpuOptimizer holds, of whichever kind."""
+    which = value.WhichOneof("value") if hasattr(value, "WhichOneof") else next(iter(vars(value)), None)
+    return getattr(value, which) if which else None
+
+
+def _with_run_options(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
+    """The settings with what a call says of the run itself. Raises ScriptError for what is no option of a run."""
+    names = (*DUMP_OPTIONS, *PRECISION_OPTIONS)
+    for name, value in options.items():
+        if name not in names:
+            raise ScriptError(f"there is no option {name}", "known are " + ", ".join(names))
+        if name == "dump_layer" and isinstance(value, (list, tuple)):
+            options = dict(options, dump_layer=" ".join(map(str, value)))
+    plain = {name: value for name, value in options.items() if not isinstance(value, Mapping)}
+    loaded = load_settings() if settings is None and not plain else with_settings(settings, plain)
+    extra = {name: value for name, value in options.items() if name not in plain}
+    return with_settings(loaded, written(extra, loaded)) if extra else loaded
+
+
+class _DeviceOptions:
+    """The options of npu_device, by the names that TensorFlow 1 has for them.
+
+    As npu_device's own classes have it: an option keeps its default beside its value and tells both as text,
+    True as "1" and False as "0"; what is assigned must be of the option's choices.
+    """
+
+    def __init__(self, options: Any) -> None:
+        self._options = options
+
+    def _holder(self, name: str) -> Tuple[Any, str]:
+        """The group of options and the name in it."""
+        if name in _IN_PROFILING_CONFIG:
+            return getattr(self._options, "profiling_config", None), _IN_PROFILING_CONFIG[name]
+        return (getattr(self._options, "dump_config", None) if name in _IN_DUMP_CONFIG else self._options), name
+
+    def _option(self, name: str) -> Any:
+        holder, inner = self._holder(name)
+        return getattr(holder, inner, None)
+
+    def has(self, name: str) -> bool:
+        """Whether this release has the option."""
+        return self._option(name) is not None
+
+    def default(self, name: str) -> Optional[str]:
+        """The value that nobody has set, as text; None where there is none."""
+        value = getattr(self._option(name), "default", None)
+        return None if value is None else _device_text(value)
+
+    def value(self, name: str, like: Value) -> Optional[Value]:
+        """What is set, of the kind of `like`; None for what is not set, or is the default (whoever has set that)."""
+        text = getattr(self._option(name), "value", None)
+        if text is None or _device_text(text) == self.default(name):
+            return None
+        text = _device_text(text)
+        if isinstance(like, bool):
+            return text == "1"
+        return int(text) if isinstance(like, int) and text.isdigit() else text
+
+    def texts(self, names: Iterable[str]) -> Dict[str, object]:
+        """What holds of some options, as text; npu_device's own way to ask for all prints lines of its own."""
+        values = ((name, getattr(self._option(name), "value", None)) for name in names)
+        return {name: _device_text(value) for name, value in values if value is not None}
+
+    def set(self, name: str, value: Value) -> None:
+        """Set an option. Raises ScriptError where npu_device refuses the value."""
+        holder, inner = self._holder(name)
+        try:
+            setattr(holder, inner, value)
+        except (TypeError, ValueError) as error:
+            raise ScriptError(f"npu_device refuses {name}={value!r} ({error})", "its release may be too old") from None
+
+
+def _device_text(value: object) -> str:
+    return {"True": "1", "False": "0"}.get(str(value), str(value))
+
+
+class _Place:
+    """Where a run's files go: absolute paths of the data folder."""
+
+    def __init__(self, settings: Optional[Settings]) -> None:
+        self.settings = load_settings() if settings is None else settings
+        self.workspace = Workspace(os.path.abspath(str(self.settings.data)))
+
+    def make_folders(self, values: Dict[str, Value]) -> None:
+        """Make the folders that are about to be set: the device makes none. Raises OutputError."""
+        for name in _FOLDERS:
+            if name in values:
+                make_writable(Path(str(values[name])))
+        if "profiling_options" in values:
+            make_writable(self.workspace.prof_dir())
+        if "dump_path" in values or any(name in values for name in _DUMP_SWITCHES):
+            self._dump_graphs()
+
+    def _dump_graphs(self) -> None:
+        """Make GE write its graphs: op names, fusion and layouts of a dump are only in them."""
+        folder = make_writable(self.workspace.graph_dir())
+        variables = {
+            "DUMP_GE_GRAPH": "2",  # without weights
+            "DUMP_GRAPH_LEVEL": "3",  # the Build graphs only
+            "DUMP_GRAPH_PATH": str(folder),
+            "NPU_DUMP_GRAPH": "true",
+        }
+        for name, value in variables.items():
+            if os.environ.setdefault(name, value) != value:
+                say(f"environment variable {name} is {os.environ[name]!r} and stays")
+
+
+def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
+    """All that `actions` ask for, by the vendor's names."""
+    values: Dict[str, Value] = {}
+    workspace = place.workspace
+    if "dump" in actions:
+        values = {"enable_dump": True, "dump_path": str(workspace.dump_dir()), "dump_mode": place.settings.dump_mode}
+        if place.settings.tf_dump_step:  # without it every step is dumped
+            values["dump_step"] = place.settings.tf_dump_step
+        if place.settings.dump_data != "tensor":
+            values["dump_data"] = place.settings.dump_data
+        if place.settings.dump_layer:
+            values["dump_layer"] = place.settings.dump_layer
+        if place.settings.quant_dumpable == "on":
+            values["quant_dumpable"] = "1"
+    if "overflow" in actions:
+        values = {
+            "enable_dump_debug": True,
+            "dump_path": str(workspace.overflow_dump_dir),
+            "dump_debug_mode": "all",
+        }
+    if values:
+        values["op_debug_level"] = place.settings.op_debug_level
+        values["debug_dir"] = str(workspace.debug_dir())
+    if "prof" in actions:
+        values["profiling_mode"] = True
+        values["profiling_options"] = json.dumps(
+            {
+                "output": str(workspace.prof_dir()),
+                "training_trace": "on",
+                "task_trace": "on",
+                "aicpu": "on",
+                "fp_point": "",
+                "bp_point": "",
+                "aic_metrics": "PipeUtilization",
+            }
+        )
+    if "fusion_off" in actions:
+        values["fusion_switch_file"] = switch_file(workspace, FUSION_OFF)
+    if "fusion_switch" in actions:
+        path = switch_file(workspace, FUSION_SWITCH)
+        _check_switch_file(path)
+        values["fusion_switch_file"] = path
+    if "mixlist" in actions:
+        values["modify_mixlist"] = find_mixlist(place.settings)
+    values.update(precision_values(place.settings))
+    return values
+
+
+def _to_set(values: Dict[str, Value], current: Dict[str, Optional[Value]], place: _Place) -> Dict[str, Value]:
+    """What of `values` is to be set where `current` (None: not set) holds already; makes the folders that needs."""
+    for name, other in (_DUMP_SWITCHES, _DUMP_SWITCHES[::-1]):
+        if name in values and current.get(other):
+            raise ScriptError(f"{name} cannot be set: {other} is on", "the device does one of them in a run")
+    check_together(values, current)
+    changes: Dict[str, Value] = {}
+    lines: List[str] = []
+    for name, value in values.items():
+        old = current.get(name)
+        if old is None or isinstance(value, bool) or name in PRECISION_OPTIONS:
+            changes[name] = value
+            if old is not None and old != value:
+                who = "a call or a setting" if name in PRECISION_OPTIONS else "the action"
+                lines.append(f"{name} was {old!r} and is now {value!r}: {who} asks for it")
+        elif old != value and name in _FILES:
+            raise ScriptError(
+                f"{name} is already {old!r}, and the action is to set {value!r}", "take out one of the two"
+            )
+        elif old != value:
+            lines.append(f"{name} is already {old!r} and stays")
+    for name in _FOLDERS:
+        if name in values and name not in changes:
+            _make_own_folder(name, str(current[name]))
+    place.make_folders(changes)
+    for line in lines:
+        say(line)
+    return changes
+
+
+def _make_own_folder(name: str, folder: str) -> None:
+    """Make a folder that the script has named itself, as those are made that are set here. Raises OutputError."""
+    try:
+        make_writable(Path(folder))
+    except OutputError as error:
+        raise OutputError(error.message, f"the script names it as {name}: name another one there") from None
+
+
+def _update(custom_op: Any, actions: FrozenSet[str], settings: Optional[Settings]) -> None:
+    place = _Place(settings)
+    values = _parameters(actions, place)
+    current: Dict[str, Optional[Value]] = {name: _get(custom_op, name, _kind_of(name)) for name in _EXCLUSIVE}
+    current.update((name, _get(custom_op, name, value)) for name, value in values.items())
+    for name, value in _to_set(values, current, place).items():
+        _set(custom_op, name, value)
+    set_hf32_variable(place.settings)
+    if "dump" in actions:
+        parameters = custom_op.parameter_map
+        _begin_passport(place, {name: _any_value(parameters[name]) for name in list(parameters)})
+
+
+def _kind_of(name: str) -> Value:
+    """A value of the kind that an option which only excludes others has."""
+    return "" if name in MODES else False
+
+
+def _get(custom_op: Any, name: str, like: Value) -> Optional[Value]:
+    """Parameter `name` of the kind of `like`; None when it is not set."""
+    parameters = custom_op.parameter_map
+    if name not in parameters:
+        return None
+    value = getattr(parameters[name], _field(like))
+    text: Value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+    return text
+
+
+def _set(custom_op: Any, name: str, value: Value) -> None:
+    stored = value.encode() if isinstance(value, str) else value
+    setattr(custom_op.parameter_map[name], _field(value), stored)
+
+
+def _field(value: Value) -> str:
+    return "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "s"
+
+
+def _check_switch_file(path: str) -> None:
+    """Say what the device would only tell in its own log."""
+    try:
+        text = read_text(path)
+    except (OSError, PrecisionToolError) as error:
+        raise ScriptError(f"{path} cannot be read ({error})", "`fusion reset` makes it anew") from None
+    text = text.strip()
+    if not text:
+        raise ScriptError(f"{path} is empty", "the device refuses it; `fusion reset` makes it anew")
+    if not text.startswith("{"):
+        return  # the old form, lines Pass:on
+    try:
+        json.JSONDecoder().raw_decode(text)  # what follows the brace is not read there
+    except ValueError as error:
+        raise ScriptError(
+            f"{path} is no valid JSON ({error})", "the device would not read it; commas stand between"
+        ) from None

@@ -1,1 +1,0 @@
-"""Who is to blame, why, and what to do next: judge each op, trace the error, name the cause, rank, plan."""

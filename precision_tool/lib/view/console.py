@@ -1,0 +1,271 @@
+"""The console that everything a person sees is printed on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import IO, Any, TextIO, cast
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+from rich.theme import Theme
+
+from precision_tool.lib.data.overview import DataOverview, RunOverview
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import environment
+from precision_tool.lib.view.tables import Prose
+from precision_tool.lib.view.text import LabelledLines, byte_size, counted, plain, whole_path
+
+#: The colours that reports name, for dark and light backgrounds; `plain` is without any.
+THEMES: dict[str, dict[str, str]] = {
+    "dark": {},
+    "light": {"yellow": "dark_orange3", "green": "dark_green", "cyan": "blue", "dim": "grey46"},
+    "plain": {},
+}
+
+
+#: Columns of output that goes to a file or a pipe, as config.example.py says.
+NO_TERMINAL_WIDTH = 80
+
+
+class _WithUrls:
+    """A stream that gets URLs for the paths that stand for them, which are as long."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(urls.shown(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class ReportConsole(Console):
+    """A console that leaves it to the command line what a reader means that has gone (`| head`)."""
+
+    def __init__(
+        self, *, file: TextIO | None = None, stderr: bool = False, width: int = 0, theme: str = "dark"
+    ) -> None:
+        super().__init__(
+            file=file,
+            stderr=stderr,
+            width=width or None,
+            theme=Theme(THEMES[theme]),
+            # Set but empty, NO_COLOR asks for nothing; old releases of rich do not see it so.
+            no_color=theme == "plain" or environment("NO_COLOR") != "",
+        )
+        if not width and not self.is_terminal:
+            # Not that of a terminal that only stdin or stderr is.
+            columns = environment("COLUMNS")
+            self.width = int(columns) if columns.isdecimal() and int(columns) else NO_TERMINAL_WIDTH
+
+    @property
+    def file(self) -> IO[str]:
+        """Where it is printed, with URLs in the place of the paths that stand for them."""
+        stream = super().file
+        return stream if isinstance(stream, _WithUrls) else cast("IO[str]", _WithUrls(stream))
+
+    @file.setter
+    def file(self, stream: IO[str]) -> None:
+        self._file = stream
+
+    def print(self, *objects: Any, crop: bool = False, **options: Any) -> None:
+        """As rich's, but nothing is cut at the end of a line."""
+        super().print(*objects, crop=crop, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """As rich's, but text that says nothing else does not break words."""
+        if isinstance(renderable, Text) and not (renderable.overflow or (options or self.options).overflow):
+            renderable = Prose(renderable)
+        return super().render(renderable, options)
+
+    def on_broken_pipe(self) -> None:
+        """Raises the error rich is handling; rich itself would exit with 1, which here means findings."""
+        raise BrokenPipeError
+
+
+# --- Progress of a command: a bar on a terminal, now and then a plain line otherwise. Never on standard output ---
+
+
+_REDRAW_SECONDS = 0.1
+_LINE_SECONDS = 10.0
+
+
+class ProgressReport:
+    """Call it with (done, total), in bytes; `counting` gives the same for another unit.
+
+    It draws from the caller's thread, so that workers can be forked.
+    """
+
+    def __init__(self, console: Console, what: str) -> None:
+        self._console = console
+        self._what = what
+        self._unit = "bytes"
+        self._started = self._last = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> ProgressReport:
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                TextColumn("{task.percentage:>3.0f}%"),
+                _SpeedColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
+                auto_refresh=False,
+                transient=True,
+            )
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def counting(self, unit: str) -> Callable[[int, int], None]:
+        """Return what is called with (done, total) in a unit: "bytes", "ops"."""
+        return partial(self, unit=unit)
+
+    def __call__(self, done: int, total: int, unit: str = "bytes") -> None:
+        now = time.monotonic()
+        is_new = done == 0 or unit != self._unit
+        if is_new:
+            self._unit, self._started = unit, now
+        if self._bar is not None:
+            if self._task is None or is_new:
+                if self._task is not None:
+                    self._bar.remove_task(self._task)
+                self._task = self._bar.add_task(self._what, total=max(total, 1), unit=unit)
+            if now - self._last >= _REDRAW_SECONDS or done >= total:
+                self._bar.update(self._task, completed=done, refresh=True)
+                self._last = now
+        elif now - self._last >= _LINE_SECONDS and total:
+            self._last = now
+            rate = done / (now - self._started) if now > self._started else 0.0
+            left = f", {(total - done) / rate:.0f} s left" if rate else ""
+            self._console.print(
+                f"{self._what}: {100 * done // total}% of {_amount(total, unit)}, {_amount(rate, unit)}/s{left}",
+                highlight=False,
+            )
+
+
+class _SpeedColumn(ProgressColumn):
+    """How much is done in a second, in the unit of the task."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        text = "?" if speed is None else f"{_amount(speed, task.fields['unit'])}/s"
+        return Text(text, style="progress.data.speed")
+
+
+def _amount(count: float, unit: str) -> str:
+    """A number of bytes as 1.5 GB, of others as 120 ops or 1.5 ops."""
+    if unit == "bytes":
+        return byte_size(count)
+    return f"{count:.0f} {unit}" if count >= 10 or count == int(count) else f"{count:.1f} {unit}"
+
+
+# --- What the prompt says first: what the data folder holds, and what to type next ---
+
+
+_COLLECT = (
+    ("npu/debug_0/dump", "what the NPU dumped (dump_path of the training script)"),
+    ("npu/debug_0/graph", "its graphs ge_proto_*_Build.txt (DUMP_GE_GRAPH=2)"),
+    ("tf/dump", "benchmark tensors {op}.{output}.{timestamp}.npy"),
+)
+
+
+def _run_line(run: RunOverview) -> Text:
+    dumps = len(run.dumps)
+    parts = [
+        counted(run.dump_files, "dump file") if dumps else "no dump",
+        f"in {counted(dumps, 'folder')}" if dumps > 1 else "",
+        f"and {counted(run.graph_files, 'graph file')}" if run.graph_files else "and no graph",
+    ]
+    return plain(" ".join(filter(None, parts)), "" if dumps and run.graph_files else "yellow")
+
+
+def _next_step(overview: DataOverview) -> Text:
+    has_dump = any(run.dumps for run in overview.runs)
+    if overview.newest_result:
+        steps = ("ac", "shows the newest result again", "ac -c", "compares anew")
+    elif has_dump and (overview.benchmark_tensors or sum(bool(run.dumps) for run in overview.runs) > 1):
+        steps = ("ac -c", "compares and names the first faulty op", "help", "lists the commands")
+    elif all(overview.pytorch_files) and not has_dump:
+        steps = ("ac -c", "compares and names the first faulty op", "ls", "lists the ops")
+    elif has_dump:
+        steps = ("ls", "lists the ops", "vc -rt DIR", "compares with a benchmark elsewhere")
+    else:
+        steps = ("graphs", "shows the graphs", "help", "lists the commands")
+    first, what, second, more = steps
+    return Text.assemble((first, "bold cyan"), f" {what}; ", (second, "bold cyan"), f" {more}; Tab completes")
+
+
+def _collect(overview: DataOverview) -> RenderableType:
+    """What a folder without data should get, and how."""
+    state = "nothing to work with in it yet" if overview.exists else "no such folder"
+    head = Text.assemble(whole_path(overview.root), ": ", (state, "yellow"))
+    table = Table.grid(padding=(0, 2))
+    for place, what in _COLLECT:
+        table.add_row(Text(f"  {place}", style="bold"), Text(what))
+    return Group(
+        head,
+        Text("Collect, as the README says under Collect, and put it there:"),
+        table,
+        Text.assemble(
+            ("data DIR", "bold cyan"), " goes on with another folder; ",
+            ("demo", "bold cyan"), " makes one to try; ", ("help", "bold cyan"), " lists the commands",
+        ),
+    )  # fmt: skip
+
+
+def banner(overview: DataOverview) -> RenderableType:
+    """A few lines: the data folder, what was found in it, what to type."""
+    if overview.is_empty:
+        return _collect(overview)
+    rows = [("data", whole_path(overview.root))]
+    rows += [(f"debug_{run.number}", _run_line(run)) for run in overview.runs]
+    if overview.graphs_here:
+        rows.append(("graphs", plain(f"{counted(overview.graphs_here, 'graph file')} in the working folder")))
+    tensors = overview.benchmark_tensors
+    if any(overview.pytorch_files):
+        npu, golden = overview.pytorch_files
+        rows.append(("PyTorch", plain(f"{counted(npu, '.h5 file')} of the NPU, {golden} of the benchmark")))
+    if overview.runs or tensors or not any(overview.pytorch_files):
+        where = f" in {counted(overview.benchmark_runs, 'run')} of tfdbg" if overview.benchmark_runs else ""
+        found = f"{counted(tensors, 'tensor')}{where}" if tensors else "none"
+        rows.append(("benchmark", plain(found, "" if tensors else "yellow")))
+    if overview.overflow_files:
+        rows.append(("overflow", plain(counted(overview.overflow_files, "status file"))))
+    if overview.newest_result:
+        rows.append(("result", whole_path(shown_path(overview.newest_result))))
+    rows.append(("next", _next_step(overview)))
+    return LabelledLines(rows)
+
+
+def command_list(families: Mapping[str, Sequence[tuple[str, str]]]) -> RenderableType:
+    """Every command with a line of help, by family."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for number, (family, commands) in enumerate(families.items()):
+        if number:
+            table.add_row()
+        table.add_row(Text(family, style="bold"))
+        for name, help_ in commands:
+            table.add_row(Text(f"  {name}", style="cyan"), Text(help_))
+    table.add_row()
+    table.add_row(Text("help COMMAND", style="cyan"), Text("arguments and an example; COMMAND -h is the same"))
+    return table

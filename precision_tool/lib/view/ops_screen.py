@@ -1,0 +1,330 @@
+"""What `ls` shows: ops and dump files as tables, or as JSON."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from math import isnan, sqrt
+from typing import Any
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
+from rich.text import Text
+
+from precision_tool.lib.data.graph_catalog import RunGraph
+from precision_tool.lib.data.pair_listing import DumpListing, DumpRow, OpListing, OpRow, is_below
+from precision_tool.lib.model.graph import TensorDesc
+from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.view.tables import NameTable
+from precision_tool.lib.view.text import (
+    byte_size,
+    cosine_text,
+    counted,
+    json_text,
+    percent,
+    plain,
+    safe,
+    values_text,
+    whole_path,
+)
+
+#: Wider than any line.
+_ENDLESS = 1 << 20
+#: Before a name that stands in a line of its own.
+_INDENT = "  "
+_STATE_STYLES = {"wrong": "bold red", "doubtful": "yellow"}
+
+
+def run_title(run: RunGraph) -> RenderableType:
+    """Which graph of which run: its number and name, and below the file."""
+    names = [graph.name for graph in run.file.graphs[:1]]
+    number = "" if run.number is None else f"debug_{run.number}"
+    return Group(plain("  ".join(filter(None, (number, *names))), "bold"), _path(run.file.path))
+
+
+def _path(path: str) -> Text:
+    text = whole_path(path)
+    text.stylize("dim")
+    return text
+
+
+def shown_desc(desc: TensorDesc) -> str:
+    """A tensor of the graph in short: `float16 NC1HWC0 [1,2,4,4,16]`."""
+    return " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
+
+
+def own_error_text(judged: JudgedOp | None) -> Text:
+    """The relative error that an op's inputs do not explain, red where it computes wrong, `-` where nobody knows."""
+    if judged is None or judged.own_error is None:
+        return Text("-", style="dim")
+    return Text(percent(judged.own_error), style=_STATE_STYLES.get(judged.state, ""))
+
+
+class OpTable:
+    """Ops as a table: a column for every fact where all fit beside each other, else a line for every fact.
+
+    Where a name does not fit a terminal, it stands in a line below, so that the terminal does not break it.
+    """
+
+    def __init__(self, rows: Sequence[OpRow], threshold: float) -> None:
+        self._rows = rows
+        self._threshold = threshold
+        #: A column of its own only where something is known.
+        self._has_judged = any(row.judged is not None for row in rows)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._needed() <= options.max_width:
+            yield self._wide()
+            return
+        narrow = self._narrow()
+        endless = options.update(max_width=_ENDLESS)
+        if options.is_terminal and Measurement.get(console, endless, narrow).minimum > options.max_width:
+            yield from self._stacked(console, options)
+        else:
+            yield narrow
+
+    def _needed(self) -> int:
+        """The width of the wide form."""
+
+        def longest(texts: Iterable[str]) -> int:
+            return max(map(cell_len, texts), default=0)
+
+        ops = [row.op for row in self._rows]
+        widths = (
+            longest(str(row.index) for row in self._rows), longest(op.type for op in ops),
+            longest(["1.000000", *(f"{row.scalar[0]:.6g} / {row.scalar[1]:.6g}" for row in self._rows if row.scalar)]),
+            len("dump"),
+            len("own error") if self._has_judged else -2,
+            longest(safe(op.name) for op in ops), longest(name for op in ops for name in op.pass_names),
+            longest(shown_desc(desc) for op in ops for desc in op.output_descs),
+        )  # fmt: skip
+        return sum(width + 2 for width in widths)
+
+    def _name(self, row: OpRow) -> Text:
+        name = plain(row.op.name, "bold" if is_below(row.cosine, self._threshold) else "")
+        if row.found_by:
+            name.append(f"\n(made of {safe(row.found_by)})", style="dim")
+        return name
+
+    def _table(self) -> NameTable:
+        table = _table()
+        table.add_column("#", justify="right", no_wrap=True)
+        table.add_column("type", no_wrap=True)
+        table.add_column("cosine", justify="right", no_wrap=True)
+        if self._has_judged:
+            table.add_column("own error", justify="right", no_wrap=True)
+        table.add_column("dump", no_wrap=True)
+        return table
+
+    def _first(self, row: OpRow) -> tuple[str | Text, ...]:
+        below = is_below(row.cosine, self._threshold)
+        return (
+            str(row.index),
+            plain(row.op.type),
+            cosine_text(row.cosine, None if below is None else not below)
+            if row.scalar is None
+            else values_text(*row.scalar, _is_alike(*row.scalar, self._threshold)),
+            *([own_error_text(row.judged)] if self._has_judged else []),
+            Text("yes") if row.dumped else Text("-", style="dim"),
+        )
+
+    def _wide(self) -> NameTable:
+        table = self._table()
+        table.add_column("name")
+        has_passes = any(row.op.pass_names for row in self._rows)
+        if has_passes:
+            table.add_column("pass")
+        table.add_column("outputs")
+        for row in self._rows:
+            outputs = Text("\n").join(plain(shown_desc(desc)) for desc in row.op.output_descs)
+            passes = [Text("\n").join(plain(one, "magenta") for one in row.op.pass_names)] if has_passes else []
+            table.add_row(*self._first(row), self._name(row), *passes, outputs)
+        return table
+
+    def _narrow(self) -> NameTable:
+        has_passes = any(row.op.pass_names for row in self._rows)
+        table = self._table()
+        table.add_column("name, pass, outputs" if has_passes else "name, outputs")
+        for row in self._rows:
+            table.add_row(*self._first(row), Text("\n").join(self._names(row)))
+        return table
+
+    def _names(self, row: OpRow) -> list[Text]:
+        passes = [plain(name, "magenta") for name in row.op.pass_names]
+        return [self._name(row), *passes, *(plain(shown_desc(desc), "dim") for desc in row.op.output_descs)]
+
+    def _stacked(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = self._table()
+        for row in self._rows:
+            table.add_row(*self._first(row))
+        header, *lines = console.render_lines(table, options, pad=False)
+        yield from (*header, Segment.line())
+        for line, row in zip(lines, self._rows, strict=True):
+            yield from (*line, Segment.line())
+            for name in Text("\n").join(self._names(row)).split("\n"):
+                yield Text.assemble(_INDENT, name, no_wrap=True, overflow="ignore")
+
+
+def _is_alike(npu: float, golden: float, threshold: float) -> bool:
+    """Whether two single numbers agree, by the relative error that a cosine allows (see `agrees`)."""
+    if npu == golden or (isnan(npu) and isnan(golden)):
+        return True
+    return abs(npu - golden) <= sqrt(2 * (1 - threshold)) * abs(golden)
+
+
+def _table() -> NameTable:
+    return NameTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+
+
+def op_listing(listing: OpListing, limit: int, threshold: float, lack: str = "") -> Iterator[RenderableType]:
+    """One graph's ops, at most `limit` of them (0: all), and how many there are; or why that cannot be told."""
+    yield run_title(listing.run)
+    if lack:
+        yield plain(lack, "yellow")
+        return
+    rows = listing.rows[: limit or None]
+    if rows:
+        yield OpTable(rows, threshold)
+    yield _counts(len(rows), len(listing.rows), counted(listing.total, "op"))
+
+
+def _counts(shown: int, fitting: int, total: str) -> Text:
+    text = Text(f"{fitting:,} of {total}", style="bold")
+    if shown < fitting:
+        first = "the first is" if shown == 1 else f"the first {shown:,} are"
+        text.append(f"; {first} shown, -l N shows more, -l 0 all", style="dim")
+    return text
+
+
+def dump_listing(listing: DumpListing, limit: int) -> Iterator[RenderableType]:
+    """One leaf's dump files, at most `limit` of them (0: all), and how many there are."""
+    yield plain("  ".join(filter(None, (f"debug_{listing.run}", leaf_words(listing.leaf)))), "bold")
+    yield _path(listing.leaf.path)
+    rows = listing.rows[: limit or None]
+    if rows:
+        table = _table()
+        for head in ("type", "task", "stream", "time (UTC)", "size"):
+            table.add_column(head, justify="right" if head in ("task", "stream", "size") else "left", no_wrap=True)
+        table.add_column("name")
+        for row in rows:
+            dump = row.file.name
+            table.add_row(
+                plain(dump.op_type),
+                str(dump.task_id),
+                "-" if dump.stream_id is None else str(dump.stream_id),
+                shown_time(dump.timestamp),
+                Text("no file", style="yellow") if row.size is None else byte_size(row.size),
+                plain(dump.op_name + (" (statistics)" if row.file.statistics else "")),
+            )
+        yield table
+    size = byte_size(sum(row.size or 0 for row in listing.rows))
+    no_files = sum(row.size is None for row in listing.rows)
+    fitting = len(listing.rows) - no_files
+    counts = _counts(min(len(rows), fitting), fitting, f"{counted(listing.total, 'dump file')}, {size}")
+    if no_files:
+        counts.append(f"; named like one, but no file: {no_files:,}", style="yellow")
+    yield counts
+    if listing.leaf.ignored:
+        name, why = listing.leaf.ignored[0]
+        more = len(listing.leaf.ignored)
+        is_no = "file more is no dump file" if more == 1 else "files more are no dump files, the first"
+        yield plain(f"{more:,} {is_no}: {name}: {why}", "dim")
+
+
+def leaf_words(leaf: DumpLeaf) -> str:
+    """What the path of a leaf tells: `device 0  model  step 0`."""
+    parts = [leaf.device and f"device {leaf.device}", leaf.model_name, leaf.step and f"step {leaf.step}"]
+    return "  ".join(filter(None, parts))
+
+
+def shown_time(timestamp: int) -> str:
+    """The time stamp of a dump file name, whose unit its number of digits tells, as time of day."""
+    seconds = timestamp / 10 ** max(len(str(timestamp)) - 10, 0)
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%H:%M:%S.%f")[:-3]
+    except (OverflowError, ValueError, OSError):
+        return str(timestamp)
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def ops_json(listings: Iterable[OpListing], limit: int) -> str:
+    """The ops as one JSON document."""
+    return json_text({"graphs": [_listing_json(listing, limit) for listing in listings]})
+
+
+def _listing_json(listing: OpListing, limit: int) -> dict[str, Any]:
+    run = listing.run
+    return {
+        "run": run.number,
+        "graph": posixpath.abspath(run.file.path),
+        "graph_names": [graph.name for graph in run.file.graphs],
+        "reason": run.reason,
+        "total": listing.total,
+        "matching": len(listing.rows),
+        "ops": [_op_json(row) for row in listing.rows[: limit or None]],
+    }
+
+
+def _op_json(row: OpRow) -> dict[str, Any]:
+    op = row.op
+    return {
+        "index": row.index,
+        "id": op.id,
+        "name": op.name,
+        "type": op.type,
+        "graph": row.graph,
+        "passes": op.pass_names,
+        "kernel": op.kernel_name,
+        "kernel_lib": op.kernel_lib,
+        "original_ops": op.original_names,
+        "outputs": [{"dtype": desc.dtype, "layout": desc.layout, "shape": desc.shape} for desc in op.output_descs],
+        "cosine": row.cosine,
+        "values": None if row.scalar is None else list(row.scalar),
+        "own_error": row.judged.own_error if row.judged is not None else None,
+        "state": row.judged.state if row.judged is not None else None,
+        "dumped": row.dumped,
+    }
+
+
+def dumps_json(listings: Iterable[DumpListing], limit: int, h5_dumps: Sequence[dict[str, Any]] = ()) -> str:
+    """The dump files as one JSON document; `h5_dumps` are what there is of PyTorch's."""
+    return json_text(
+        {
+            "dumps": [
+                {
+                    "run": listing.run,
+                    "folder": listing.leaf.path,
+                    "device": listing.leaf.device,
+                    "model": listing.leaf.model_name,
+                    "model_id": listing.leaf.model_id,
+                    "step": listing.leaf.step,
+                    "total": listing.total,
+                    "matching": len(listing.rows),
+                    "files": [_dump_json(row) for row in listing.rows[: limit or None]],
+                }
+                for listing in listings
+            ],
+            **({"pytorch": h5_dumps} if h5_dumps else {}),
+        }
+    )
+
+
+def _dump_json(row: DumpRow) -> dict[str, Any]:
+    name = row.file.name
+    return {
+        "file": posixpath.basename(row.file.path),
+        "op": name.op_name,
+        "type": name.op_type,
+        "task": name.task_id,
+        "stream": name.stream_id,
+        "timestamp": name.timestamp,
+        "statistics": row.file.statistics,
+        "size": row.size,
+    }

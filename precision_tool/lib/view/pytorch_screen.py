@@ -1,0 +1,246 @@
+"""What `ls` and `ni` show of PyTorch `.h5` dumps, and what `h5copy` wrote."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from precision_tool.lib.data.pytorch_pairing import H5Hit, H5Listing, H5Side
+from precision_tool.lib.model.pytorch import KINDS, OUTPUT, SCALAR_TYPES, H5Op, H5Value
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.view.op_screen import row_json, row_notes, tensor_table
+from precision_tool.lib.view.tables import Heading, NameTable
+from precision_tool.lib.view.text import (
+    LabelledLines,
+    byte_size,
+    cosine_text,
+    counted,
+    json_text,
+    plain,
+    shown_reason,
+    whole_path,
+)
+
+#: Values of a parameter that are shown.
+SHOWN_VALUES = 8
+
+
+def side_title(side: H5Side) -> RenderableType:
+    """Which dump it is: the side and device, and below the file."""
+    path = whole_path(side.dump.path)
+    path.stylize("dim")
+    return Group(plain(_title(side), "bold"), path)
+
+
+def _title(side: H5Side) -> str:
+    device = "" if side.dump.device in ("?", side.side) else f"({side.dump.device})"
+    return " ".join(filter(None, ("PyTorch", side.side, device)))
+
+
+def _table() -> NameTable:
+    return NameTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+
+
+def value_listing(listing: H5Listing, limit: int) -> Iterator[RenderableType]:
+    """The data sets of one dump, at most `limit` of them (0: all), and how many there are."""
+    yield side_title(listing.side)
+    values = [value for row in listing.rows for value in row.values]
+    shown = values[: limit or None]
+    if shown:
+        table = _table()
+        for head in ("kind", "type", "shape"):
+            table.add_column(head)
+        table.add_column("size", justify="right", no_wrap=True)
+        table.add_column("name")
+        for value in shown:
+            tensor = value.tensor
+            table.add_row(
+                plain(kind_text(value), "" if value.is_tensor else "dim"),
+                plain(type_text(value)),
+                Text("not read", style="yellow") if tensor is None else plain(shape_text(tensor.shape)),
+                "-" if tensor is None else byte_size(tensor.nbytes),
+                plain(value.path),
+            )
+        yield table
+    dump = listing.side.dump
+    total = sum(len(op.values) for op in dump.ops)
+    words = f"{len(values):,} of {counted(total, 'data set')} of {counted(len(dump.ops), 'op')}, {byte_size(dump.size)}"
+    yield _counts(words, len(shown), len(values))
+    bad = [value for value in values if value.reason]
+    if bad:
+        yield plain(f"{counted(len(bad), 'data set')} cannot be read: {shown_reason(bad[0].reason)}", "yellow")
+    if dump.ignored:
+        name, why = dump.ignored[0]
+        yield plain(f"{len(dump.ignored):,} more belong to no op, the first {name}: {why}", "dim")
+
+
+def _counts(words: str, shown: int, fitting: int) -> Text:
+    text = Text(words, style="bold")
+    if shown < fitting:
+        first = "the first is" if shown == 1 else f"the first {shown:,} are"
+        text.append(f"; {first} shown, -l N shows more, -l 0 all", style="dim")
+    return text
+
+
+def kind_text(value: H5Value) -> str:
+    """What a data set is: a tensor or which kind of parameter."""
+    return "tensor" if value.kind is None else KINDS.get(value.kind, f"kind {value.kind}")
+
+
+def type_text(value: H5Value) -> str:
+    """PyTorch's name of the type and, where it is another, the type that is stored."""
+    stored = "" if value.tensor is None else value.tensor.dtype
+    if value.scalar_type is None:
+        return stored or "-"
+    name = SCALAR_TYPES.get(value.scalar_type, f"type {value.scalar_type}")
+    usual = {"Float": "float32", "Half": "float16", "Double": "float64", "Long": "int64", "Int": "int32"}
+    usual |= {"Byte": "uint8", "Char": "int8", "Short": "int16", "Bool": "bool"}
+    return name if stored in ("", usual.get(name)) else f"{name} as {stored}"
+
+
+def op_listing(
+    listing: H5Listing, limit: int, cosines: Mapping[str, float], threshold: float
+) -> Iterator[RenderableType]:
+    """The ops of one dump in the order they ran."""
+    yield side_title(listing.side)
+    shown = listing.rows[: limit or None]
+    if shown:
+        table = _table()
+        table.add_column("inputs", justify="right", no_wrap=True)
+        table.add_column("outputs")
+        table.add_column("cosine", justify="right", no_wrap=True)
+        table.add_column("name")
+        for row in shown:
+            tensors = [value for value in row.op.tensors if value.direction == OUTPUT]
+            outputs = [f"{one.tensor.dtype} {shape_text(one.tensor.shape)}" for one in tensors if one.tensor]
+            cosine = cosines.get(row.op.name)
+            table.add_row(
+                str(len(row.op.tensors) - len(tensors)),
+                Text("\n").join(map(plain, outputs)),
+                cosine_text(cosine, None if cosine is None else cosine >= threshold),
+                plain(row.op.name),
+            )
+        yield table
+    words = f"{len(listing.rows):,} of {counted(len(listing.side.dump.ops), 'op')}"
+    yield _counts(words, len(shown), len(listing.rows))
+
+
+# --- one op -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class H5Report:
+    """An op with the figures of its tensors and the values of its parameters."""
+
+    hit: H5Hit
+    rows: tuple[Row, ...]
+    #: Name, what it is, and its first values.
+    parameters: tuple[tuple[H5Value, str], ...]
+
+    @property
+    def counterpart(self) -> H5Op | None:
+        """The benchmark's op."""
+        return self.hit.side.counterpart(self.hit.op)
+
+    def neighbours(self) -> tuple[H5Op | None, H5Op | None]:
+        """The ops that ran before and after it."""
+        ops = self.hit.side.dump.ops
+        at = next(number for number, op in enumerate(ops) if op is self.hit.op)
+        return ops[at - 1] if at else None, ops[at + 1] if at + 1 < len(ops) else None
+
+
+def op_lines(reports: Sequence[H5Report], threshold: float) -> list[RenderableType]:
+    """Everything about some ops, one below the other."""
+    return [line for report in reports for line in _op(report, threshold)]
+
+
+def _op(report: H5Report, threshold: float) -> Iterator[RenderableType]:
+    op, side = report.hit.op, report.hit.side
+    yield Heading(plain(_title(side)))
+    before, after = report.neighbours()
+    rows = [("name", plain(op.name, "bold")), ("type", plain(op.type)), ("ran as", plain(f"number {op.seq}"))]
+    golden = report.counterpart
+    if side.other is not None:
+        rows.append(
+            ("benchmark", plain("no op there belongs to it", "yellow") if golden is None else plain(golden.name))
+        )
+    rows += [(label, plain(one.name)) for label, one in (("after", before), ("before", after)) if one is not None]
+    for number, (value, text) in enumerate(report.parameters):
+        rows.append(
+            ("" if number else "parameters", plain(f"{value.direction}/{value.name} ({kind_text(value)}) {text}"))
+        )
+    yield LabelledLines(rows)
+    yield Heading(plain("dump analysis"))
+    if any(row.pair.slot for row in report.rows):
+        yield tensor_table(report.rows, threshold)
+    notes = [(row.pair.slot, note) for row in report.rows for note in row_notes(row)]
+    yield LabelledLines([(label, plain(shown_reason(note), "yellow")) for label, note in notes])
+    files = [("file", whole_path(side.dump.path))]
+    if side.other is not None:
+        files.append(("benchmark", whole_path(side.other.path)))
+    yield LabelledLines(files)
+
+
+# --- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def _value_json(value: H5Value) -> dict[str, Any]:
+    tensor = value.tensor
+    return {
+        "name": value.path,
+        "direction": value.direction,
+        "kind": kind_text(value),
+        "pytorch_type": None if value.scalar_type is None else SCALAR_TYPES.get(value.scalar_type, value.scalar_type),
+        "device": value.device,
+        "dtype": None if tensor is None else tensor.dtype,
+        "shape": None if tensor is None else tensor.shape,
+        "elements": None if tensor is None else prod(tensor.shape),
+        "reason": value.reason or None,
+    }
+
+
+def _op_json(op: H5Op, values: Sequence[H5Value]) -> dict[str, Any]:
+    return {"name": op.name, "type": op.type, "sequence": op.seq, "values": [_value_json(value) for value in values]}
+
+
+def listings_json(listings: Sequence[H5Listing], limit: int, cosines: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The ops and data sets of each dump as values for a JSON document."""
+    return [
+        {
+            "file": posixpath.abspath(listing.side.dump.path),
+            "side": listing.side.side or None,
+            "device": listing.side.dump.device,
+            "total": len(listing.side.dump.ops),
+            "matching": len(listing.rows),
+            "ops": [
+                {**_op_json(row.op, row.values), "cosine": cosines.get(row.op.name)}
+                for row in listing.rows[: limit or None]
+            ],
+        }
+        for listing in listings
+    ]
+
+
+def op_json(reports: Sequence[H5Report], threshold: float) -> str:
+    """Some ops as one JSON document."""
+    documents = []
+    for report in reports:
+        golden = report.counterpart
+        documents.append(
+            {
+                **_op_json(report.hit.op, report.hit.op.values),
+                "file": report.hit.side.dump.path,
+                "side": report.hit.side.side or None,
+                "benchmark": None if golden is None else golden.name,
+                "parameters": {f"{value.direction}/{value.name}": text for value, text in report.parameters},
+                "tensors": [row_json(row, threshold) for row in report.rows],
+            }
+        )
+    return json_text({"ops": documents})

@@ -1,0 +1,536 @@
+"""The data of a report: one JSON document with a schema version, which the page draws everything from.
+
+Ops, tensors, wires and groups are columns: lists of equal length, one value an op, tensor, wire or group. Texts are
+positions in the table `texts`; messages of the tool are by language, there and everywhere (`packed_columns.both`).
+Numbers that are not finite are "nan", "inf" and "-inf", None stands for none. Long columns, those of tensors, are texts
+with a sign a value (`packed_columns.signs`, `packed_columns.decimals`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf, isnan, nan
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from precision_tool.lib.compare.columns import IN_REPORT, Column
+from precision_tool.lib.data.graph_catalog import names_in
+from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.agreement import OpAgreement, agrees
+from precision_tool.lib.diagnose.run_checks import Analysis
+from precision_tool.lib.diagnose.stored_verdict import JudgedRun, StoredVerdict
+from precision_tool.lib.diagnose.verdict_model import Cause, Suspect, Tally, ToldStep, Verdict
+from precision_tool.lib.errors import PrecisionToolError, escaped
+from precision_tool.lib.io import data_types
+from precision_tool.lib.messages import Message, render
+from precision_tool.lib.model.finding import Finding
+from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
+from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.table import ColumnChoice, Row
+from precision_tool.lib.model.tensor import AnyTensor
+from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.view.op_network import Network, error_path, lowest, network_of
+from precision_tool.lib.view.op_screen import attribute_text
+from precision_tool.lib.view.packed_columns import Texts, both, decimals, numbers, signs, sound
+from precision_tool.lib.view.verdict_messages import (
+    affects,
+    cause_name,
+    confidence,
+    evidence,
+    gap,
+    is_whole,
+    no_fault,
+    plan_steps,
+    what_is_wrong,
+)
+from precision_tool.lib.view.verdict_screen import verdict_json
+
+#: To be raised when a key changes its meaning or goes; not for a new one.
+SCHEMA = 3
+#: Attributes are kept of every op of a network up to this size, else of the ops that are looked at closely.
+_MOST_WITH_ATTRIBUTES = 2500
+#: Significant digits of numbers, with more tensors than this `_FEWER`.
+_DIGITS, _FEWER, _MANY_TENSORS = 6, 4, 20000
+#: The cosine, by which ops are judged, keeps its digits.
+_COSINE_DIGITS = 9
+#: The columns of a result that the table of tensors has beside the op, the cosine and what is found of them here.
+_NUMBERS = tuple(column for column in IN_REPORT if column.form.kind == "number")
+_COUNTS = tuple(column for column in IN_REPORT if column.form.kind == "whole")
+_SHAPES = tuple(column for column in IN_REPORT if column.form.kind == "indices")
+_TEXTS = tuple(column for column in IN_REPORT if column not in (*_NUMBERS, *_COUNTS, *_SHAPES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Material:
+    """The material of one result of a report. `analysis` is None where nothing was compared, `file` without a graph.
+
+    `details` are the values of a few ops by name, `checks` what was found beside the comparison, `passport` what
+    the passports of the two runs say: their files, and what differs.
+    """
+
+    title: str
+    path: str = ""
+    npu: str = ""
+    golden: str = ""
+    threshold: float = DEFAULT_THRESHOLD
+    analysis: Analysis | None = None
+    verdict: StoredVerdict | None = None
+    file: GraphFile | None = None
+    details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    checks: Sequence[Finding] = ()
+    notes: Sequence[Message | str] = ()
+    passport: Mapping[str, Any] | None = None
+    #: The ops of the result's own run as they were judged.
+    run: JudgedRun | None = None
+
+    def judged(self) -> Mapping[str, JudgedOp]:
+        """Return the verdict on each op by its name; nothing for names that several ops have.
+
+        Of another run than the verdict's the ops that the verdict blames are as they are in that run.
+        """
+        if self.verdict is None or not self.verdict.runs:
+            return {}
+        verdicts = _by_name(self.run.ops if self.run is not None else ())
+        blamed = self.verdict.blamed
+        return verdicts | {name: op for name, op in _by_name(self.verdict.runs[0].ops).items() if name in blamed}
+
+    def verdict_object(self) -> Verdict | None:
+        """Return the verdict; None without one, or where the file was changed by hand."""
+        try:
+            return None if self.verdict is None else self.verdict.as_verdict()
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
+
+
+def _by_name(ops: Sequence[JudgedOp]) -> dict[str, JudgedOp]:
+    names = Counter(op.name for op in ops)
+    return {op.name: op for op in ops if names[op.name] == 1}
+
+
+def document_of(materials: Sequence[Material], *, tool: str, time: str) -> dict[str, Any]:
+    """Return the data of a report on these results. `tool` and `time` say who made it, and when."""
+    results = [_Result(material).document() for material in materials]
+    return {"schema": SCHEMA, "tool": tool, "time": time, "results": results}
+
+
+class _Key(NamedTuple):
+    """An op of a result by its name; by the number of its group too where the name stands for several ops."""
+
+    name: str
+    group: int = 0
+
+
+class _Result:
+    """One result on its way to JSON."""
+
+    def __init__(self, material: Material) -> None:
+        self.material = material
+        self.texts = Texts()
+        self.network: Network | None = network_of(material.file) if material.file is not None else None
+        self._name_of = names_in(material.file)
+        analysis = material.analysis
+        rows = analysis.rows if analysis is not None else ()
+        #: The rows of tensors, without those that stand for a whole op.
+        self.slotted: Sequence[Row] = [row for row in rows if row.slot]
+        self.agreements: dict[_Key, OpAgreement] = {}
+        key_of_row: dict[int, _Key] = {}
+        for agreement in analysis.ops if analysis is not None else ():
+            key = self._key(agreement.op_name, agreement.index)
+            self.agreements.setdefault(key, agreement)
+            key_of_row |= dict.fromkeys(map(id, agreement.rows), key)
+        graph_positions = self.network.positions if self.network is not None else {}
+        self.graph_ops: Sequence[Op] = self.network.ops if self.network is not None else ()
+        self._own_names = frozenset(graph_positions)
+        #: Ops that only the result has come behind those of the graph; so do those whose name several ops of it have.
+        self.others = [key for key in self.agreements if key.name not in graph_positions]
+        self.positions: dict[_Key, int] = {_Key(name): at for name, at in graph_positions.items()}
+        self.positions |= {key: len(self.graph_ops) + at for at, key in enumerate(self.others)}
+        self._op_of_row = {row: self.positions[key] for row, key in key_of_row.items()}
+        self._shapes: dict[tuple[int, ...], int] = {}
+        self._descs: dict[tuple[str, str, tuple[int, ...]], int] = {}
+        self._headrooms: list[float] | None = None
+        self.digits = _DIGITS if len(self.slotted) <= _MANY_TENSORS else _FEWER
+
+    def _key(self, name: str, index: int) -> _Key:
+        name = self._name_of(name)
+        is_repeated = self.network is not None and name in self.network.repeated
+        return _Key(name, index if is_repeated else 0)
+
+    def _repeated_note(self) -> list[Message]:
+        """Return the note that the values of some ops are not on the map; nothing where all names are unique."""
+        names = list(dict.fromkeys(key.name for key in self.others if self._key(key.name, 1).group))
+        return [Message("page.note.repeated_names", count=len(names), names=names)] if names else []
+
+    def document(self) -> dict[str, Any]:
+        material, verdict = self.material, self.material.verdict_object()
+        analysis = material.analysis
+        ops = self._ops()
+        document: dict[str, Any] = {
+            "title": sound(material.title), "file": sound(material.path), "npu": sound(material.npu),
+            "golden": sound(material.golden),
+            "graph": sound(shown_path(material.file.path) if material.file is not None else ""),
+            "threshold": material.threshold,
+            "is_pytorch": analysis is not None and not analysis.has_graph,
+            "is_two_runs": analysis is not None and analysis.is_two_runs,
+            "compared": analysis is not None,
+            "part": both(analysis.part) if analysis is not None else "",
+            "notes": sound([*material.notes, *self._repeated_note()]),
+            "passport": sound(material.passport),
+            "counts": self._counts(),
+            "verdict": verdict_document(verdict) if verdict is not None and not verdict.is_empty else None,
+            "findings": self._findings(),
+            "ops": ops,
+            "tensors": self._tensors(),
+            "tensor_columns": [
+                {"key": column.report_key, "name": column.name, "part": column.part, "look": column.report_look}
+                for column in IN_REPORT
+            ],
+            **self._map(verdict),
+            "details": self._details(),
+            "attributes": self._attributes(),
+            "overflowed": self._overflowed(),
+        }  # fmt: skip
+        return {**document, "texts": self.texts.to_json()}
+
+    # --- ops ---
+
+    def _ops(self) -> dict[str, list[Any]]:
+        judged = self.material.judged()
+        keys = [*(_Key(op.name) if op.name in self._own_names else None for op in self.graph_ops), *self.others]
+        verdicts = [None if key is None else judged.get(key.name) for key in keys]
+        agreements = [None if key is None else self.agreements.get(key) for key in keys]
+        return {**self._names(), **self._judged(verdicts), **self._compared(agreements)}
+
+    def _names(self) -> dict[str, list[Any]]:
+        """Return what the graph says of its ops, and what the result says of ops that only it has."""
+        texts, ops = self.texts, self.graph_ops
+        network = self.network
+        graphs = network.graphs if network is not None else ()
+        others = [self.agreements[key] for key in self.others]
+        of_graph: dict[str, list[Any]] = {
+            "name": texts.all_of(op.name for op in ops), "type": texts.all_of(op.type for op in ops),
+            "id": list(network.numbers) if network is not None else [], "graph": texts.all_of(graphs),
+            "pass": [texts.all_of(op.pass_names) for op in ops],
+            "originals": [None if op.original_names is None else texts.all_of(op.original_names) for op in ops],
+            "stream": [op.stream_id for op in ops], "kernel": texts.all_of(op.kernel_name for op in ops),
+            "inputs": [[*map(self._desc, op.input_descs)] for op in ops],
+            "outputs": [[*map(self._desc, op.output_descs)] for op in ops],
+            "dtype": [texts[op.output_descs[0].dtype] if op.output_descs else 0 for op in ops],
+        }  # fmt: skip
+        named: dict[str, list[Any]] = {
+            "name": texts.all_of(key.name for key in self.others), "id": [agreement.index for agreement in others],
+            "type": texts.all_of(agreement.op_type for agreement in others),
+            "pass": [texts.all_of(agreement.pass_names) for agreement in others],
+            "originals": [texts.all_of(agreement.original_ops) for agreement in others],
+        }  # fmt: skip
+        nothing: list[Any] = [None] * len(others)
+        return {name: column + named.get(name, nothing) for name, column in of_graph.items()}
+
+    def _desc(self, desc: TensorDesc) -> int:
+        key = (desc.dtype, desc.layout, desc.shape)
+        position = self._descs.get(key)
+        if position is None:
+            text = " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
+            position = self._descs[key] = self.texts[text]
+        return position
+
+    def _judged(self, ops: Sequence[JudgedOp | None]) -> dict[str, list[Any]]:
+        """Return the figures of recomputing each op."""
+        texts = self.texts
+        beyond = [op.worst / op.slack if op is not None and op.worst is not None and op.slack else None for op in ops]
+        return {
+            "state": [op and texts[op.state] for op in ops],
+            "reason": [op and texts.at(op.reason) for op in ops],
+            "how": [op and texts[", ".join(op.how)] for op in ops],
+            "own": numbers([None if op is None else op.own_error for op in ops], 4),
+            "rounding": numbers([None if op is None else op.rounding for op in ops], 4),
+            "fed": numbers([None if op is None else op.fed for op in ops], 4),
+            "benchmark_own": numbers([None if op is None else op.benchmark_own for op in ops], 4),
+            "beyond": numbers(beyond, 4),
+        }  # fmt: skip
+
+    def _compared(self, ops: Sequence[OpAgreement | None]) -> dict[str, list[Any]]:
+        """Return the figures of comparing each op's outputs and inputs."""
+        rooms = dict(zip(map(id, self.slotted), self._rooms(), strict=True))
+        cosines = [None if op is None else lowest([row.cosine for row in op.outputs]) for op in ops]
+        input_cosines = [None if op is None else lowest([row.cosine for row in op.inputs]) for op in ops]
+        free = [
+            min((room for row in op.outputs if not isnan(room := rooms[id(row)])), default=None) if op else None
+            for op in ops
+        ]
+        return {
+            "cosine": numbers(cosines, _COSINE_DIGITS), "cosine_in": numbers(input_cosines, _COSINE_DIGITS),
+            "agree": [op and op.outputs_agree for op in ops], "agree_in": [op and op.inputs_agree for op in ops],
+            "status": [op and self.texts[_status(op)] for op in ops], "headroom": numbers(free, 3),
+        }  # fmt: skip
+
+    # --- tensors ---
+
+    def _rooms(self) -> list[float]:
+        """Bits between the largest value of each NPU tensor and the limit of its type; NaN where that is not known."""
+        if self._headrooms is None:
+            self._headrooms = _headrooms(self.slotted).tolist()
+        return self._headrooms
+
+    def _tensors(self) -> dict[str, Any]:
+        texts, threshold, rows = self.texts, self.material.threshold, self.slotted
+        choice = self.material.analysis.choice if self.material.analysis is not None else ColumnChoice()
+        columns: dict[str, Any] = {
+            "op": signs([self._op_of_row[id(row)] for row in rows]),
+            "slot": signs([texts[row.slot] for row in rows]),
+            "agree": [agrees(row, threshold) for row in rows],
+            "worst_at": signs([self._shape(row.max_error_index or None) for row in rows]),
+            "cosine": decimals([row.cosine for row in rows], _COSINE_DIGITS),
+            "headroom": decimals([None if isnan(room) else room for room in self._rooms()], 3),
+        }
+        for column in _TEXTS:
+            held = (column.held(row, choice) for row in rows)
+            columns[column.report_key] = signs([texts[column.text(value)] for value in held])
+        for column in _SHAPES:
+            columns[column.report_key] = signs([self._shape(column.held(row, choice)) for row in rows])
+        integers = _integers(rows)
+        for column, values in _values(rows, (*_NUMBERS, *_COUNTS), choice):
+            key = column.report_key
+            if column in _NUMBERS:
+                columns[key] = decimals(values, self.digits, integers.get(key, ()))
+            else:  # a column of nothing but zeros is left out, None is none
+                columns[key] = [] if not any(values) and None not in values else list(values)
+        return columns
+
+    def _shape(self, shape: tuple[int, ...] | None) -> int:
+        """Return the position of a shape's text; of None that of the empty text."""
+        if shape is None:
+            return 0
+        position = self._shapes.get(shape)
+        if position is None:
+            position = self._shapes[shape] = self.texts[shape_text(shape)]
+        return position
+
+    # --- the map ---
+
+    def _map(self, verdict: Verdict | None) -> dict[str, Any]:
+        """Return wires, groups and places; None without a graph."""
+        network = self.network
+        if network is None:
+            return {"wires": None, "map": None, "error_path": []}
+        layout = network.layout()
+        groups = layout.groups
+        return {
+            "wires": {
+                "producer": [wire.producer for wire in network.wires], "output": [w.output for w in network.wires],
+                "reader": [wire.reader for wire in network.wires], "slot": [wire.slot for wire in network.wires],
+            },
+            "map": {
+                "groups": {
+                    "name": self.texts.all_of(group.name for group in groups),
+                    "ops": [group.ops for group in groups],
+                    "section": [int(group.is_section) for group in groups],
+                },
+                "parent": list(layout.parents), "rank": list(layout.ranks), "order": list(layout.orders),
+                "backward": [int(is_backward) for is_backward in layout.backward], "against": list(layout.against),
+            },
+            "error_path": self._path(network, verdict),
+        }  # fmt: skip
+
+    def _path(self, network: Network, verdict: Verdict | None) -> list[int]:
+        culprit = network.positions.get(verdict.culprit) if verdict is not None and verdict.culprit else None
+        if culprit is None:
+            return []
+        positions = network.positions
+        agreements = {positions[key.name]: op for key, op in self.agreements.items() if key.name in positions}
+        wrong = {at for at, op in agreements.items() if op.is_below}
+        cosines = {at: lowest([row.cosine for row in op.outputs]) for at, op in agreements.items()}
+        return error_path(network, culprit, wrong, {at: cosine for at, cosine in cosines.items() if cosine is not None})
+
+    # --- counts and findings ---
+
+    def _counts(self) -> dict[str, Any]:
+        analysis = self.material.analysis
+        counts: dict[str, Any] = {"ops": len(self.graph_ops) + len(self.others)}
+        if analysis is None:
+            return counts
+        view = analysis.overview
+        return counts | {
+            "tensors": analysis.tensors, "dumped_ops": analysis.dumped_ops, "compared": view.compared,
+            "below": view.below, "ops_below": view.ops_below,
+            "not_compared": [[status, count] for status, count in view.not_compared],
+        }  # fmt: skip
+
+    def _findings(self) -> list[dict[str, Any]]:
+        findings = [
+            *(self.material.analysis.findings if self.material.analysis is not None else ()),
+            *self.material.checks,
+        ]
+        return [
+            {
+                "kind": str(finding.kind), "grade": finding.grade.name.lower(), "message": sound(finding.message),
+                "op": sound(self._name_of(finding.op_name)), "facts": sound([list(fact) for fact in finding.facts]),
+            }
+            for finding in findings
+        ]  # fmt: skip
+
+    # --- ops that are looked at closely ---
+
+    def _details(self) -> dict[str, Any]:
+        details = self.material.details.items()
+        return {
+            str(self.positions[_Key(name)]): list(tensors) for name, tensors in details if _Key(name) in self.positions
+        }
+
+    def _overflowed(self) -> dict[str, dict[str, Any]]:
+        """Return the ops with correct results beyond their type, by position: how many elements, and the largest."""
+        judged = self.material.judged()
+        return {
+            str(at): {"count": op.overflowed, "largest": sound(op.largest)}
+            for name, op in judged.items()
+            if op.overflowed and (at := self.positions.get(_Key(name))) is not None
+        }
+
+    def _attributes(self) -> dict[str, dict[str, str]]:
+        """Return attributes by position; of a large network only those of ops with details, else without GE's own."""
+        is_small = len(self.graph_ops) <= _MOST_WITH_ATTRIBUTES
+        attributes: dict[str, dict[str, str]] = {}
+        for position, op in enumerate(self.graph_ops):
+            is_close = op.name in self.material.details
+            if is_close or is_small:
+                attributes[str(position)] = _attributes(op, everything=is_close)
+        return attributes
+
+
+def _attributes(op: Op, *, everything: bool) -> dict[str, str]:
+    try:
+        names = sorted(name for name in op.attrs if everything or not name.startswith("_"))
+    except PrecisionToolError:  # a damaged part of the graph
+        return {}
+    return {sound(name): sound(attribute_text(op, name)) for name in names}
+
+
+def _values(
+    rows: Sequence[Row], columns: Sequence[Column], choice: ColumnChoice
+) -> Iterator[tuple[Column, Sequence[Any]]]:
+    """Yield the values of columns; fields of one part of a row are read together, as there are very many rows."""
+    parts: dict[str, list[Column]] = {}
+    for column in columns:
+        if column.value is None and column.part:
+            parts.setdefault(column.part, []).append(column)
+        else:
+            yield column, [column.held(row, choice) for row in rows]
+    for part, together in parts.items():
+        yield from zip(together, _fields(rows, part, [column.field for column in together]), strict=True)
+
+
+def _fields(rows: Sequence[Row], part: str, paths: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return fields of one part of each row; None where a row has no such part, or its file lacked the field."""
+    names = [path.rpartition(".")[2] for path in paths]
+    take = attrgetter(*names) if len(names) > 1 else lambda holder: (getattr(holder, names[0]),)
+    nothing = (None,) * len(paths)
+    path_set = frozenset(paths)
+    values_of_rows = []
+    for row in rows:
+        holder = getattr(row, part)
+        values = nothing if holder is None else take(holder)
+        if row.absent and not row.absent.isdisjoint(path_set):
+            values = tuple(None if path in row.absent else value for path, value in zip(paths, values, strict=True))
+        values_of_rows.append(values)
+    return list(zip(*values_of_rows, strict=True)) if values_of_rows else [() for _ in paths]
+
+
+def _integers(rows: Sequence[Row]) -> dict[str, list[int]]:
+    """Return the rows in which a number is an integer, by its column: the types of the tensors say so."""
+    is_integer_type: dict[str, bool] = {}
+
+    def is_integer(tensor: AnyTensor | None, read: str) -> bool:
+        name = read or (tensor.dtype if tensor is not None else "")
+        if name not in is_integer_type:
+            is_integer_type[name] = name in data_types.BY_NAME and data_types.BY_NAME[name].is_integer
+        return is_integer_type[name]
+
+    npu = [at for at, row in enumerate(rows) if is_integer(row.pair.npu, row.npu_dtype)]
+    golden = [at for at, row in enumerate(rows) if is_integer(row.pair.golden, row.golden_dtype)]
+    return {
+        "npu_min": npu, "npu_max": npu, "golden_min": golden, "golden_max": golden,
+        "max_absolute_error": sorted(set(npu).intersection(golden)),
+    }  # fmt: skip
+
+
+def _headrooms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
+    """Return the headroom of each row in bits; 0 for an overflow, NaN where it is unknown."""
+    largest_of: dict[str, float] = {}
+    limits: list[float] = []
+    sides: list[tuple[float, float]] = []
+    for row in rows:
+        side, dtype = row.npu, row.npu_dtype or (row.pair.npu.dtype if row.pair.npu is not None else "")
+        if dtype not in largest_of:
+            limit = data_types.FLOATS.get(dtype)
+            largest_of[dtype] = nan if limit is None else limit.largest
+        limits.append(largest_of[dtype])
+        sides.append((nan, nan) if side is None else (inf, inf) if side.inf_count else (side.minimum, side.maximum))
+    largest = np.abs(np.array(sides, np.float64).reshape(-1, 2)).max(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rooms = np.where(largest >= np.array(limits), 0.0, np.log2(limits) - np.log2(largest))
+    rooms[largest == 0] = nan
+    for at, row in enumerate(rows):
+        if row.extremes is not None:
+            rooms[at] = row.extremes.headroom
+    return rooms
+
+
+def _status(op: OpAgreement) -> str:
+    """Return the status of an op: compared if an output was, else why not."""
+    if any(row.cosine is not None for row in op.outputs):
+        return "compared"
+    return (op.outputs or tuple(row for row in op.rows if not row.slot) or op.rows)[0].status
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
+    """Return the verdict as JSON has it everywhere, and its texts in both languages.
+
+    A suspect has `cause_text`, `sentence`, `affects`, `why` (the evidence) and `confidence_text`, with what that rests
+    on; the verdict has a `sentence` for where it names no culprit, whether that `is_good`, a `confidence_text`, and the
+    `reasons` why ops were not recomputed, each with the number of these ops.
+    """
+    document: dict[str, Any] = sound(verdict_json(verdict))
+    document |= sound({
+        "sentence": no_fault(verdict), "is_good": is_whole(verdict) or verdict.cause is Cause.LOSS_SCALE,
+        "confidence_text": confidence(verdict.confidence), "reasons": _reasons(verdict.tally),
+        "gaps": list(map(gap, verdict.gaps)),
+    })  # fmt: skip
+    document["next"] = steps_document(plan_steps(verdict.next))
+    for written, suspect in zip(document["suspects"], verdict.suspects, strict=True):
+        written.update(_suspect_texts(suspect))
+    return document
+
+
+def _reasons(tally: Tally) -> list[tuple[Message | str, int]]:
+    """Return why ops were not recomputed, each with the number of these ops; most frequent first."""
+    return sorted(tally.reasons, key=lambda item: (-item[1], render(item[0], "en")))
+
+
+def _suspect_texts(suspect: Suspect) -> dict[str, Any]:
+    texts = {"cause_text": cause_name(suspect.cause), "sentence": what_is_wrong(suspect), "affects": affects(suspect)}
+    try:
+        rests_on = {"why": evidence(suspect), "confidence_text": confidence(suspect.confidence, suspect)}
+        return {**sound(texts), **sound(rests_on)}
+    except (TypeError, ValueError):  # a file that somebody edited
+        return {**sound(texts), "why": [], "confidence_text": sound(confidence(suspect.confidence))}
+
+
+def steps_document(steps: Iterable[ToldStep]) -> list[dict[str, Any]]:
+    """Return the steps of a plan; lines of code stay lines."""
+    return [
+        {
+            "why": both(Message("step.line", why=step.why, file=step.file, line="")),
+            "line": "\n".join(map(escaped, step.line.split("\n"))),
+            "file": both(step.file),
+        }
+        for step in steps
+    ]

@@ -1,0 +1,444 @@
+"""A study on the terminal: its one verdict, what was looked at, and the heat maps."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Sequence
+from math import isinf, isnan
+from typing import Any
+
+import numpy as np
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.heat_maps import HeatMap
+from precision_tool.lib.diagnose.redump import Redump
+from precision_tool.lib.diagnose.replica_votes import Departure
+from precision_tool.lib.diagnose.statistics_rules import Evidence, StatisticsFound, Suspicion
+from precision_tool.lib.diagnose.study import Study
+from precision_tool.lib.diagnose.study_conclusion import UNDECIDED, Culprit, Ground, Reach, is_from_others
+from precision_tool.lib.diagnose.study_journal import LeafState
+from precision_tool.lib.diagnose.study_leaves import spans
+from precision_tool.lib.diagnose.study_outcome import Role
+from precision_tool.lib.diagnose.study_plan import Judging
+from precision_tool.lib.diagnose.verdict_model import Cause, ToldStep
+from precision_tool.lib.messages import Message, text
+from precision_tool.lib.view.tables import Box, Prose
+from precision_tool.lib.view.text import (
+    LabelledLines,
+    Line,
+    byte_size,
+    counted,
+    marked_pass,
+    plain,
+    safe,
+    shown,
+    shown_reason,
+    whole_path,
+)
+from precision_tool.lib.view.verdict_messages import cause_name, confidence
+from precision_tool.lib.view.verdict_screen import NextSteps, labelled
+
+#: Distances from which on a cell of a heat map is darker; Inf stands beyond them.
+_SHADES = (0.0, 1e-3, 1e-2, 0.1, 0.5)
+_BLOCKS, _ASCII = "·░▒▓█", ".-+*#"
+#: Those of what was not compared with a benchmark, but recomputed.
+_ALONE = "':;%@"
+_STYLES = ("dim", "green", "yellow", "red", "bold red")
+_ROWS = 24
+_FAILURES, _FURTHER = 3, 5
+
+
+def study_block(study: Study, command: str = "precision-tool", named: Sequence[str] | None = None) -> RenderableType:
+    """The verdict on all of it: who, on which ranks, from which step on, and how that is known.
+
+    Below it stands what to do next; `command` begins the lines that are commands of this tool. `named` are the
+    further options of a study of one dump that was named, None for one of data folders.
+    """
+    culprit = study.conclusion.culprit
+    off = None if culprit is not None else _first_off(study)
+    rows: list[Line] = []
+    if culprit is None:
+        kind = without_culprit(study)
+        head = shown(kind)
+        is_clean = study.is_recomputed and kind == Message("study.without_culprit.clean")
+        style = "green" if is_clean else "yellow"
+    else:
+        head, style = _head(study, culprit), "bold red" if culprit.ground is not Ground.COMPARED else "bold yellow"
+        rows += _rows(study, culprit)
+    if study.conclusion.not_finite is not None:
+        rows.append((_label("not_finite"), shown(_not_finite(study, study.conclusion.not_finite))))
+    rows += _looked_at(study)
+    if culprit is not None:
+        rows.append((_label("dump"), whole_path(culprit.path)))
+    if off is not None and off.first is not None:
+        place = place_of(off.leaf.step, off.leaf.rank)
+        rows.insert(0, (_label("off"), shown(Message("study.off", place=place, op=off.first.op))))
+    title = shown(Message("study.title"))
+    block = Box(Group(Prose(head), LabelledLines(rows)), title=title, style=style, box=box.HEAVY)
+    if culprit is None:
+        return block if off is None or named is not None else Group(block, NextSteps(next_steps(study), command))
+    return Group(block, NextSteps(next_steps(study, named), command))
+
+
+def without_culprit(study: Study) -> Message:
+    """Return what to say where no op is accused: that is no acquittal where nothing could be looked at."""
+    if study.statistics is not None and study.statistics.suspicions:
+        return Message("study.without_culprit.see_statistics")
+    if _first_off(study) is not None:
+        return Message("study.without_culprit.off_benchmark")
+    if not study.is_recomputed and any(one.below for one in study.leaves):
+        return Message("study.without_culprit.off_unknown")
+    if study.tells:
+        return Message("study.without_culprit.clean")
+    kind = "unknown" if study.statistics is None else "statistics_unknown"
+    return Message(f"study.without_culprit.{kind}")
+
+
+def place_of(step: int, rank: int) -> Message:
+    """Return a step and rank in words."""
+    return Message("study.place", step=step, rank=rank)
+
+
+def _label(name: str) -> Message:
+    return Message(f"study.label.{name}")
+
+
+def _not_finite(study: Study, place: tuple[int, int, str]) -> Message:
+    """Return where NaN or Inf was first, and whether the other ranks got it from there."""
+    step, rank, tensor = place
+    others = [one for one in study.leaves if one.leaf.step == step and one.bad and one.leaf.rank != rank]
+    is_received = not is_from_others(tensor) and all(is_from_others(one.first_bad) for one in others)
+    count = len({one.leaf.rank for one in others}) if is_received else None
+    return Message("study.not_finite", place=place_of(step, rank), tensor=tensor, others=count or None)
+
+
+def _head(study: Study, culprit: Culprit) -> Text:
+    place = place_of(culprit.step, culprit.rank)
+    message = Message("study.culprit", place=place, op=culprit.op, type=culprit.type)
+    text = shown(message, fields={"place": "bold", "op": "bold red"}).append("\n")
+    return text.append_text(shown(reach_of(study, culprit), "bold"))
+
+
+def reach_of(study: Study, culprit: Culprit) -> Message:
+    """Return where it is wrong, and what that tells, with the steps that were recomputed there."""
+    judged = {one.leaf.step for one in study.leaves if one.has_verdict and one.leaf.rank in culprit.ranks}
+    return reach(culprit, study.steps, judged)
+
+
+def reach(culprit: Culprit, steps: Sequence[int], judged: Collection[int] | None = None) -> Message:
+    """Return where it is wrong, and what that tells. `judged` are the steps recomputed there, by default all."""
+    since = _since(culprit, steps, judged)
+    count, right = len(culprit.ranks), len(culprit.right)
+    if culprit.reach is Reach.ALL_RANKS:
+        return Message(
+            "study.reach.all_ranks", count=count, unknown=bool(culprit.unknown), since=since, blame=_shared(culprit)
+        )
+    if culprit.reach is Reach.ONE_RANK and culprit.ground is Ground.REPLICAS:
+        kind = "link" if culprit.cause == "communication" else "device"
+        return Message("study.reach.one_replica", rank=culprit.rank, right=right, blame=Message(f"study.blame.{kind}"))
+    if culprit.reach is Reach.ONE_RANK:
+        return Message("study.reach.one_rank", rank=culprit.rank, since=since, right=right, blame=_of_one_rank(culprit))
+    if culprit.reach is Reach.SOME_RANKS:
+        ranks = spans(culprit.ranks)
+        return Message("study.reach.some_ranks", count=count, all=count + right, ranks=ranks, since=since)
+    if culprit.ground is Ground.REPLICAS:
+        return Message("study.reach.replicas", ranks=spans(culprit.ranks))
+    return Message("study.reach.not_told", since=since)
+
+
+def _since(culprit: Culprit, steps: Sequence[int], judged: Collection[int] | None) -> Message:
+    later = [step for step in steps if step >= culprit.step]
+    if len(later) > 1 and set(later) <= set(culprit.steps):
+        return Message("study.since.on", step=culprit.step)
+    is_unjudged = judged is not None and len(later) > 1 and not {*later[1:]} & {*culprit.steps, *judged}
+    return Message("study.since.only", step=culprit.step, unjudged=is_unjudged)
+
+
+#: What is at fault where ops only hand on what came in from outside.
+_FROM_OUTSIDE = (str(Cause.INPUT), str(Cause.WEIGHTS))
+
+
+def _shared(culprit: Culprit) -> Message:
+    """Return what all ranks share, and is to blame."""
+    if culprit.ground is Ground.SUM:
+        return Message("study.blame.not_the_sum", incomplete=culprit.confidence <= UNDECIDED)
+    if culprit.cause in _FROM_OUTSIDE:
+        return Message(f"study.blame.all_{culprit.cause}")
+    is_kernel = culprit.cause in ("kernel", "compared", "first_faulty_op")
+    return Message("study.blame.shared", cause=None if is_kernel else cause_name(culprit.cause))
+
+
+def _of_one_rank(culprit: Culprit) -> Message:
+    """Return what one rank alone has: its device, and unless it was fed as the others its data too."""
+    if culprit.cause in _FROM_OUTSIDE:
+        return Message(f"study.blame.one_{culprit.cause}")
+    return Message("study.blame.device" if culprit.is_fed_alike else "study.blame.device_or_data")
+
+
+def ground_of(culprit: Culprit) -> Message:
+    """Return what a culprit is named by."""
+    return Message(f"study.ground.{culprit.ground}")
+
+
+def _rows(study: Study, culprit: Culprit) -> list[Line]:
+    cause = Message("study.cause", cause=cause_name(culprit.cause), ground=ground_of(culprit))
+    rows: list[Line] = [(_label("cause"), shown(cause))]
+    if culprit.run is not None:
+        rows.append((_label("run"), shown(Message("study.other_run", run=f"debug_{culprit.run}"))))
+    if culprit.pass_name:
+        rows.append((Message("verdict.label.pass"), plain(marked_pass(culprit.pass_name))))
+    if len(culprit.steps) > 1:
+        steps = Message("study.wrong_in", steps=spans(culprit.steps), all=spans(study.steps))
+        rows.append((_label("steps"), shown(steps)))
+    if culprit.unknown:
+        rows.append((_label("unknown"), shown(_ranks(culprit.unknown))))
+    if culprit.departure is not None and culprit.ground is not Ground.REPLICAS:
+        rows.append((_label("replicas"), shown(departure(culprit.departure))))
+    elif culprit.replicas_agree_on:
+        agree = Message("study.replicas_agree", count=culprit.replicas_agree_on)
+        rows.append((_label("replicas"), shown(agree)))
+    rows.append((Message("verdict.label.confidence"), shown(confidence(culprit.confidence))))
+    further = study.conclusion.further
+    lines = [shown(_further(one), "dim") for one in further[:_FURTHER]]
+    if len(further) > _FURTHER:
+        lines.append(shown(Message("study.more", more=len(further) - _FURTHER), "dim"))
+    return rows + labelled("study.label.further", lines)
+
+
+def _further(one: Culprit) -> Message:
+    return Message("study.further", place=place_of(one.step, one.rank), op=one.op, cause=cause_name(one.cause))
+
+
+def departure(one: Departure) -> Message:
+    """Return what replicas do not agree on."""
+    kind = "study.ranks_differ" if len(one.ranks) > 1 else "study.rank_differs"
+    return Message(
+        "study.departure", who=Message(kind, ranks=spans(one.ranks)), op=one.op, fed_alike=one.fed_alike,
+        agreeing=None if one.undecided else len(one.agreeing), collective=one.role is Role.COLLECTIVE,
+    )  # fmt: skip
+
+
+def _steps(numbers: Sequence[int]) -> Message:
+    return Message("study.steps", count=len(set(numbers)), steps=spans(numbers))
+
+
+def _ranks(numbers: Sequence[int]) -> Message:
+    return Message("study.ranks", count=len(set(numbers)), ranks=spans(numbers))
+
+
+def _looked_at(study: Study) -> list[Line]:
+    leaves = study.leaves
+    judged = sum(one.judged for one in leaves)
+    recomputed = sum(one.judged and one.has_verdict for one in leaves)
+    reasons = []
+    if judged < len(leaves):
+        is_first = study.judging is Judging.FIRST
+        reasons.append(Message("study.later_inherit" if is_first else "study.others_agree"))
+    if recomputed < judged:
+        reasons.append(Message("study.not_recomputable", count=judged - recomputed))
+    lines = {
+        "folders": Message(
+            "study.folders", count=len(leaves), steps=_steps(study.steps), ranks=_ranks(study.ranks)
+        ),
+        "compared": Message(
+            "study.compared", count=sum(one.compared for one in leaves), below=sum(one.below for one in leaves),
+            threshold=study.threshold,
+        ),
+        "recomputed": Message("study.recomputed", count=recomputed, all=len(leaves), reasons=tuple(reasons)),
+    }  # fmt: skip
+    agreed = sum(one.agreed for one in study.votes)
+    differing = sum(len(one.departures) for one in study.votes)
+    if agreed or differing:
+        lines["replicas"] = Message("study.votes", agreed=agreed, differing=differing or None)
+    rows: list[Line] = [(_label(name), shown(message, "dim")) for name, message in lines.items()]
+    failed = Message("study.label.failed", count=len(study.failures))
+    for number, one in enumerate(study.failures[:_FAILURES]):
+        place = place_of(one.leaf.step, one.leaf.rank)
+        failure = Message("study.failure", place=place, reason=shown_reason(one.failure))
+        rows.append((failed if not number else "", shown(failure, "yellow")))
+    return rows
+
+
+def _first_off(study: Study) -> LeafState | None:
+    """Where tensors are off the benchmark first, though nothing that was recomputed explains it; None if none is."""
+    found = [one for one in study.leaves if one.first is not None and one.below]
+    return min(found, key=lambda one: (one.leaf.step, one.leaf.rank), default=None)
+
+
+def _look_there(state: LeafState) -> list[ToldStep]:
+    """What to do where the benchmark departs and no op is known to compute wrong."""
+    assert state.first is not None
+    place = f"--step {state.leaf.step} --rank {state.leaf.rank}"
+    line = f"ni {shlex.quote(state.first.op)} {place}"
+    return [
+        ToldStep(why=Message("study.next.first_off"), line=line),
+        ToldStep(why=Message("study.next.comparison"), line=f"vcs {place}"),
+    ]
+
+
+def next_steps(study: Study, named: Sequence[str] | None = None) -> list[ToldStep]:
+    """What to do next: the commands show the culprit on its step and rank. `named` are words that named the sides."""
+    culprit = study.conclusion.culprit
+    if culprit is None:
+        off = _first_off(study)
+        return [] if off is None else _look_there(off)
+    steps = []
+    if culprit.ground is Ground.SUM:
+        if culprit.confidence <= UNDECIDED:
+            steps.append(ToldStep(why=Message("study.next.whole_group")))
+        steps.append(ToldStep(why=Message("study.next.collectives", step=culprit.step)))
+    elif culprit.reach is Reach.ONE_RANK and culprit.cause not in _FROM_OUTSIDE:
+        is_its_device = culprit.is_fed_alike or culprit.ground is Ground.REPLICAS
+        why = Message("study.next.other_device", step=culprit.step, rank=culprit.rank, or_data=not is_its_device)
+        steps.append(ToldStep(why=why))
+
+    if named is not None:
+        line = shlex.join(["ac", "-c", "-lt", shown_path(culprit.path), *named])
+        return [*steps, ToldStep(why=Message("study.next.verdict"), line=line)]
+    place = f"--step {culprit.step} --rank {culprit.rank}"
+    steps.append(ToldStep(why=Message("study.next.op"), line=f"ni {shlex.quote(culprit.op)} {place}"))
+    if culprit.ground is Ground.VERDICT and culprit.cause not in _FROM_OUTSIDE:
+        line = f"repro {shlex.quote(culprit.op)} {place}"
+        steps.append(ToldStep(why=Message("study.next.package"), line=line))
+    if any(one.leaf.path == culprit.path and one.compared for one in study.leaves):
+        steps.append(ToldStep(why=Message("study.next.comparison"), line=f"vcs {place}"))
+    return [*steps, ToldStep(why=Message("step.check"), line="ac --all")]
+
+
+class HeatMapView:
+    """A heat map drawn with one sign a cell; neighbours share one where there are more than fit."""
+
+    def __init__(self, heat: HeatMap) -> None:
+        self._map = heat
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        heat = self._map
+        if not heat.places or not heat.ops or bool(np.isnan(heat.values).all()):
+            return
+        what = text(f"study.map.{heat.what}")
+        label = max(len(self._label(heat.places[0], heat.places[-1])), cell_len(what)) + 2
+        width = max(min(options.max_width - label, len(heat.ops)), 1)
+        signs = _ASCII if options.ascii_only else _BLOCKS
+        yield shown(Message("study.map.title", what=what, ops=len(heat.ops)))
+        seen: set[bool] = set()
+        for rows in np.array_split(np.arange(len(heat.places)), min(_ROWS, len(heat.places))):
+            first, last = heat.places[int(rows[0])], heat.places[int(rows[-1])]
+            line = Text(f"{self._label(first, last):>{label - 2}}  ", no_wrap=True)
+            for columns in np.array_split(np.arange(len(heat.ops)), width):
+                level, is_compared = _cell(heat, np.ix_(rows, columns))
+                if level is None:
+                    line.append(" ")
+                    continue
+                seen.add(is_compared)
+                line.append((signs if is_compared else _ALONE)[level], style=_STYLES[level])
+            yield line
+        for is_compared in sorted(seen, reverse=True):
+            scale = Text(" " * label, no_wrap=True)
+            for level, low in enumerate(_SHADES):
+                scale.append((signs if is_compared else _ALONE)[level], style=_STYLES[level])
+                end = text("study.map.from", value=f"{low:g}") if level else text("study.map.less")
+                scale.append(end, style="dim")
+            kind = "study.map.compared" if is_compared else "study.map.recomputed"
+            yield scale.append(text(kind), style="dim")
+
+    @staticmethod
+    def _label(first: int, last: int) -> str:
+        return str(first) if first == last else f"{first}-{last}"
+
+
+def _cell(heat: HeatMap, place: tuple[np.ndarray[Any, Any], ...]) -> tuple[int | None, bool]:
+    """The shade of the worst in a part of a map, None without any, and whether that was compared with a benchmark."""
+    values = heat.values[place]
+    if np.isnan(values).all():
+        return None, False
+    at = int(np.nanargmax(values))
+    return _level(float(values.flat[at])), heat.recomputed is None or not heat.recomputed[place].flat[at]
+
+
+def _level(value: float) -> int | None:
+    """The shade of a distance; None where nothing was compared."""
+    if isnan(value):
+        return None
+    if isinf(value):
+        return len(_SHADES) - 1
+    return max(number for number, low in enumerate(_SHADES) if value >= low)
+
+
+def table_line(what: str, path: str) -> RenderableType:
+    """Where something was written."""
+    return Text.assemble((f"{what}: ", "bold"), whole_path(path))
+
+
+# --- What statistics tell of a study, and what to dump whole next, on the terminal ---
+
+
+_STATISTICS_FURTHER = 4
+
+
+def statistics_block(found: StatisticsFound, redump: Redump | None, written: str = "") -> RenderableType:
+    """The earliest op that statistics speak against, what does, and the dump that would prove it."""
+    rows: list[tuple[str, Text]] = []
+    if not found.suspicions:
+        head, style = Text("the statistics speak against no op, as far as they tell"), "green"
+    else:
+        first = found.suspicions[0]
+        style = "bold red" if first.is_certain else "bold yellow"
+        head = Text.assemble((f"step {first.step}, {_statistics_ranks(first)}: ", "bold"), (safe(first.op), style))
+        head.append(f" ({safe(first.type)})" if first.type else "")
+        for number, one in enumerate({one.kind: one for one in reversed(first.evidence)}.values()):
+            rows.append(("evidence" if not number else "", plain(evidence_line(one))))
+        if first.unknown:
+            rows.append(("not known", plain(f"of {counted(len(first.unknown), 'other rank')}: without a benchmark")))
+        rows.append(("holds", plain(_holds(first))))
+        for number, later in enumerate(found.suspicions[1 : 1 + _STATISTICS_FURTHER]):
+            kinds = ", ".join(map(str, later.kinds))
+            line = f"step {later.step}, {_statistics_ranks(later)}: {later.op}: {kinds}"
+            rows.append(("after it" if not number else "", plain(line, "dim")))
+        if len(found.suspicions) > 1 + _STATISTICS_FURTHER:
+            rows.append(("", plain(f"and {len(found.suspicions) - 1 - _STATISTICS_FURTHER} more", "dim")))
+    looked = f"{counted(found.tensors, 'tensor')} in {counted(found.leaves, 'dump folder')}, ranks {spans(found.ranks)}"
+    rows.append(("looked at", plain(looked, "dim")))
+    if found.unread:
+        rows.append(
+            ("cannot read", plain(f"{counted(len(found.unread), 'file')}, the first {found.unread[0]}", "yellow"))
+        )
+    if redump is not None:
+        rows += _next(redump, written)
+    return Box(Group(Prose(head), LabelledLines(rows)), title=Text("Statistics"), style=style, box=box.HEAVY)
+
+
+def _statistics_ranks(one: Suspicion) -> str:
+    if len(one.ranks) == 1:
+        return f"rank {one.ranks[0]}" + (" alone" if one.right else "")
+    return f"ranks {spans(one.ranks)}" if one.right or one.unknown else f"all {len(one.ranks)} ranks"
+
+
+def _holds(one: Suspicion) -> str:
+    if one.is_certain:
+        return "by itself: no benchmark, and no recomputing, is needed to say that this is wrong"
+    return "as a suspicion only: a whole dump tells"
+
+
+def evidence_line(one: Evidence) -> str:
+    """A piece of evidence as a sentence."""
+    side = one.tensor.removeprefix(f"{one.op}:")
+    return text(f"study.suspicion.{one.kind}", side=side, value=one.value, expected=one.expected)
+
+
+def _next(redump: Redump, written: str) -> list[tuple[str, Text]]:
+    if not redump.layers:
+        return [("next", plain(f"a dump of {redump.without[0]} takes more than {byte_size(redump.budget)}", "yellow"))]
+    steps, ranks = ("s" if len(each) > 1 else "" for each in (redump.steps, redump.ranks))
+    what = f"{counted(len(redump.layers), 'op')} of step{steps} {spans(redump.steps)} on rank{ranks} "
+    rows = [("next", plain(f"dump {what}{spans(redump.ranks)} whole: {byte_size(redump.nbytes)}"))]
+    if redump.without:
+        rows.append(("", plain(f"left out by the budget: {counted(len(redump.without), 'op')}", "dim")))
+    if written:
+        rows.append(
+            ("settings", plain(f"{shown_path(written)}: put it beside the training script as precision_config.py"))
+        )
+    return rows

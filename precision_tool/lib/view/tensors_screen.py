@@ -1,0 +1,526 @@
+"""Histograms drawn with characters: a labelled line a bin, of blocks, or of `#` where the terminal has no blocks."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate, pairwise
+from math import isnan, log1p, prod
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from precision_tool.lib.compare.columns import METRIC_FIELDS
+from precision_tool.lib.compare.convert import Decoded
+from precision_tool.lib.compare.named_tensors import BENCHMARK, NamedTensor, View
+from precision_tool.lib.compare.pair_sums import unravel
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.model.comparison import Metrics, Summary
+from precision_tool.lib.model.elements import Detail, Element
+from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.wording import shape_text
+from precision_tool.lib.view.tables import Heading, NameTable
+from precision_tool.lib.view.text import LabelledLines, byte_size, counted, json_text, plain, shown_reason, whole_path
+
+#: Parts of a cell in eighths.
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+_FULL = "█"
+#: Counts that differ by more than this factor are drawn as logarithms.
+_LOG_FROM = 200
+_WIDEST = 60
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar of a share (0 to 1) of the width there is. Any share above zero is seen."""
+
+    share: float
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(options.max_width, _WIDEST)
+        if options.ascii_only:
+            yield Text("#" * max(round(self.share * width), self.share > 0), style="cyan", no_wrap=True)
+            return
+        eighths = max(round(self.share * width * 8), int(self.share > 0))
+        rest = _EIGHTHS[eighths % 8] if eighths % 8 else ""
+        yield Text(_FULL * (eighths // 8) + rest, style="cyan", no_wrap=True)
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(4, min(options.max_width, _WIDEST))
+
+
+def edges(low: float, high: float, bins: int) -> list[float]:
+    """The borders of equal bins over [low, high], none of which is beyond one that follows."""
+    inner = (low * ((bins - number) / bins) + high * (number / bins) for number in range(1, bins))
+    # Rounding may lead out of so narrow a range, that of a constant among them.
+    return list(accumulate((low, *(min(max(edge, low), high) for edge in inner), high), max))
+
+
+def is_logarithmic(counts: Sequence[int]) -> bool:
+    """True if the counts differ so much that small ones would not be seen beside large ones."""
+    some = [count for count in counts if count]
+    return bool(some) and max(some) > _LOG_FROM * min(some)
+
+
+def histogram(labels: Sequence[tuple[str, str]], counts: Sequence[int], title: str) -> Table:
+    """One line a bin: its borders (or one word), a bar, its count. `title` says of what."""
+    logarithmic = is_logarithmic(counts)
+    sizes = [log1p(count) if logarithmic else count for count in counts]
+    largest = max(sizes, default=0) or 1
+    table = Table(
+        title=title + (" (bars: logarithms of the counts)" if logarithmic else ""),
+        title_justify="left",
+        title_style="bold",
+        box=None,
+        show_header=False,
+        padding=(0, 1, 0, 0),
+        expand=False,
+    )
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(ratio=1)
+    table.add_column(justify="right", no_wrap=True)
+    for (low, high), count, size in zip(labels, counts, sizes, strict=True):
+        between = Text("to" if low and high else "", style="dim")
+        table.add_row(Text(low), between, Text(high), Bar(size / largest), Text(str(count)))
+    return table
+
+
+# --- What `pt`, `cp` and `dc` show: figures and values of tensors, a comparison by elements, what was decoded ---
+
+
+#: An axis of which no index has so many times its fair share holds the error evenly.
+_EVEN = 1.5
+#: Rows of `dc`'s list of what was decoded, and of failures.
+_SHOWN_ROWS = 20
+_SUMMARY_ROWS = (
+    ("min", "minimum"), ("max", "maximum"), ("mean", "mean"), ("std", "std"),
+    ("elements", "count"), ("zeros", "zero_count"), ("NaN", "nan_count"), ("+Inf", "positive_inf_count"),
+    ("-Inf", "negative_inf_count"),
+)  # fmt: skip
+#: What a statistics dump does not tell.
+_NOT_IN_STATISTICS = ("std", "zero_count")
+#: Metrics that stand first, those of one kind beside each other; the others follow in the order of the columns.
+_FIRST_METRICS = (
+    "cosine", "max_absolute_error", "mean_absolute_error", "root_mean_square_error", "relative_euclidean_distance",
+    "max_relative_error", "mean_relative_error",
+)  # fmt: skip
+
+
+def number_text(value: float | complex | None, digits: int = 6) -> str:
+    """A number in as many digits; integers and bools whole, `-` for none."""
+    if value is None:
+        return "-"
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, complex):
+        return f"{value.real:.{digits}g}{value.imag:+.{digits}g}j"
+    return f"{value:.{digits}g}"
+
+
+# --- one tensor: pt ---------------------------------------------------------------------------------------------------
+
+
+def tensor_block(views: Sequence[View]) -> RenderableType:
+    """A tensor, or one and its benchmark: where from, figures beside each other, histograms, first values."""
+    first = views[0].named
+    parts: list[RenderableType] = [Heading(plain(_title(first)))]
+    for view in views:
+        parts.append(LabelledLines(list(_facts(view))))
+    with_figures = [view for view in views if view.figures is not None]
+    if with_figures:
+        parts.append(_figures(with_figures))
+    for view in with_figures:
+        parts += _values(view, f"{view.named.side} " if len(views) > 1 else "")
+    parts.append(Text())
+    return Group(*parts)
+
+
+def short_block(groups: Sequence[Sequence[View]]) -> RenderableType:
+    """Tensors of one op or file in a table: figures, without values."""
+    first = groups[0][0].named
+    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+    for name in ("slot", "side", "dtype"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("shape")
+    for name in ("min", "max", "mean"):
+        table.add_column(name, justify="right", no_wrap=True)
+    notes = []
+    for view in (view for group in groups for view in group):
+        named, summary = view.named, view.figures.summary if view.figures else None
+        slot = "" if named.side == BENCHMARK else named.slot
+        figures = [_short(getattr(summary, name)) if summary else "-" for name in ("minimum", "maximum", "mean")]
+        dtype, shape = (named.tensor.dtype, shape_text(named.tensor.shape)) if named.tensor else ("-", "-")
+        table.add_row(*map(plain, (slot, named.side, dtype, shape, *figures)))
+        reason = view.reason or named.reason or (named.reading.note if named.reading else "")
+        for note in filter(None, (shown_reason(reason), non_finite_text(summary) if summary else "")):
+            notes.append((f"{named.slot} {named.side}".strip(), plain(note, "yellow")))
+    title = Heading(plain(f"inputs{_title(first).removeprefix(first.slot)}"))
+    hint = plain("histogram and values of input N: -i N", "dim")
+    return Group(title, table, *([LabelledLines(notes)] if notes else []), hint, Text())
+
+
+def _short(value: float) -> str:
+    """A figure in four digits, smaller integers whole."""
+    return str(value) if isinstance(value, int) and abs(value) < 10**8 else f"{value:.4g}"
+
+
+def non_finite_text(summary: Summary) -> str:
+    """How many values are NaN and Inf; empty if none is."""
+    kinds = ((summary.nan_count, "NaN"), (summary.inf_count, "Inf"))
+    counts = [f"{number} {what}" for number, what in kinds if number]
+    return f"{' and '.join(counts)} among {counted(summary.count, 'value')}" if counts else ""
+
+
+def _title(named: NamedTensor) -> str:
+    where = " ".join(filter(None, (named.run, named.op_name)))
+    return " ".join(filter(None, (named.slot, f"of {where}" if where else ""))) or shown_path(named.path)
+
+
+def _facts(view: View) -> Iterator[tuple[str, Text]]:
+    named = view.named
+    tensor, reading = named.tensor, named.reading
+    if named.path:
+        yield named.side or "file", whole_path(named.path)
+    if isinstance(tensor, Tensor) and tensor.dataset:
+        yield "tensor", plain(tensor.dataset)
+    elif named.side == BENCHMARK and named.slot:
+        yield "tensor", plain(named.slot)
+    if tensor is not None:
+        stored = f"{tensor.dtype} {tensor.layout} {shape_text(tensor.shape)}"
+        if isinstance(tensor, Tensor):
+            stored += f", {byte_size(tensor.nbytes)}"
+            if tensor.origin_shape not in (None, tensor.shape):
+                stored += f", originally {shape_text(tensor.origin_shape or ())}"
+            if tensor.fortran_order:
+                stored += ", in Fortran order"
+            if tensor.big_endian:
+                stored += ", big-endian"
+        else:
+            stored += ", statistics only"
+        yield "stored", plain(stored)
+    if tensor is not None and tensor.dtype.startswith("complex"):
+        yield "", plain("real and imaginary parts are counted apart", "dim")
+    if tensor is not None and reading is not None and reading.layout != tensor.layout:
+        how = f"{shape_text(reading.shape)} in storage order"
+        if reading.layout:
+            how = f"{shape_text(reading.shape)} {reading.layout}, padding off"
+        yield "values", plain(how)
+    if reading is not None and reading.note:
+        yield "note", plain(shown_reason(reading.note), "yellow")
+    reason = view.reason or named.reason
+    if reason:
+        yield "note", plain(shown_reason(reason), "yellow")
+
+
+def _figures(views: Sequence[View]) -> Table:
+    table = NameTable.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    for _ in views:
+        table.add_column(justify="right", no_wrap=True)
+    if len(views) > 1:
+        table.add_row("", *(Text(view.named.side, style="bold") for view in views))
+    for label, name in _SUMMARY_ROWS:
+        table.add_row(label, *(_figure(view, name) for view in views))
+    return table
+
+
+def _figure(view: View, name: str) -> Text:
+    assert view.figures is not None
+    tensor = view.named.tensor
+    value = getattr(view.figures.summary, name)
+    if not isinstance(tensor, Tensor) and name in _NOT_IN_STATISTICS:
+        return Text("-", style="dim")
+    bad = name in ("nan_count", "positive_inf_count", "negative_inf_count") and value
+    text = number_text(value)
+    if name in ("minimum", "maximum") and tensor is not None and "int" in tensor.dtype and abs(value) < 2**53:
+        text = f"{value:.0f}"  # also what a statistics dump tells
+    return Text(text, style="red" if bad else "")
+
+
+def _values(view: View, side: str) -> Iterator[RenderableType]:
+    """Histogram and first values of one tensor."""
+    figures, reading = view.figures, view.named.reading
+    assert figures is not None
+    if reading is None:
+        return
+    summary = figures.summary
+    finite = sum(figures.histogram)
+    total = prod(reading.shape)
+    if len(figures.first) < total and finite:  # else all values are there to be seen
+        if summary.minimum < summary.maximum:
+            borders = [number_text(edge, 4) for edge in edges(summary.minimum, summary.maximum, len(figures.histogram))]
+            yield histogram(
+                list(pairwise(borders)), figures.histogram, f"{side}histogram of {counted(finite, 'finite value')}"
+            )
+        else:
+            yield plain(f"{side}values are all {number_text(summary.minimum)}")
+    if figures.first:
+        order = "" if reading.layout else ", in storage order"
+        count = counted(total, "value")
+        count = f"all {count}" if len(figures.first) == total else f"first {len(figures.first)} of {count}"
+        yield Text(f"{side}{count}{order}", style="bold")
+        yield FirstValues([number_text(value) for value in figures.first], reading.shape)
+
+
+@dataclass(frozen=True)
+class FirstValues:
+    """Values in lines that begin with the index of their first; a row of the last axis begins a line."""
+
+    texts: Sequence[str]
+    shape: tuple[int, ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        row = self.shape[-1] if self.shape else 1
+        width = max(map(len, self.texts))
+        indices = [unravel(at, self.shape) or () for at in range(len(self.texts))]
+        label = max(len(shape_text(index)) for index in indices)
+        fitting = max(1, (options.max_width - label - 1) // (width + 1))
+        # A row of numbers that takes several lines is cut where it is easy to count.
+        per_line = row if row <= fitting else next((n for n in (20, 10, 8, 5, 4, 2) if n <= fitting), 1)
+        at = 0
+        while at < len(self.texts):
+            column = at % row
+            count = min(per_line, row - column, len(self.texts) - at)
+            values = " ".join(text.rjust(width) for text in self.texts[at : at + count])
+            yield Text.assemble(
+                (shape_text(indices[at]).rjust(label), "dim"), " ", values, no_wrap=True, overflow="fold"
+            )
+            at += count
+
+
+def saved_line(path: str) -> RenderableType:
+    """Where something was saved."""
+    return Group(Text("saved", style="bold"), whole_path(path))
+
+
+def tensors_json(groups: Sequence[Sequence[View]], saved: Sequence[str]) -> str:
+    """All tensors as one JSON document."""
+    return json_text({"tensors": [_view_json(view) for group in groups for view in group], "saved": list(saved)})
+
+
+def _tensor_json(named: NamedTensor) -> dict[str, Any]:
+    tensor, reading = named.tensor, named.reading
+    return {
+        "path": named.path,
+        "slot": named.slot or None,
+        "side": named.side or None,
+        "op": named.op_name or None,
+        "run": named.run or None,
+        "dtype": tensor.dtype if tensor else None,
+        "layout": tensor.layout if tensor else None,
+        "shape": tensor.shape if tensor else None,
+        "original_shape": tensor.origin_shape if isinstance(tensor, Tensor) else None,
+        "read_as": (reading.layout or None) if reading else None,
+        "read_shape": reading.shape if reading else None,
+        "note": reading.note if reading else "",
+    }
+
+
+def _view_json(view: View) -> dict[str, Any]:
+    figures = view.figures
+    document = _tensor_json(view.named) | {"reason": view.reason or view.named.reason}
+    if figures is None:
+        return document | {"figures": None, "histogram": None, "first": None}
+    first = [[value.real, value.imag] if isinstance(value, complex) else value for value in figures.first]
+    borders = edges(figures.summary.minimum, figures.summary.maximum, len(figures.histogram) or 1)
+    bins = {"edges": borders, "counts": figures.histogram} if sum(figures.histogram) else None
+    return document | {"figures": asdict(figures.summary), "histogram": bins, "first": first}
+
+
+# --- two tensors: cp --------------------------------------------------------------------------------------------------
+
+
+def detail_block(detail: Detail, npu: NamedTensor, golden: NamedTensor) -> RenderableType:
+    """Two tensors compared element by element."""
+    row = detail.comparison
+    parts: list[RenderableType] = [_sides(npu, golden, row.npu, row.golden)]
+    if row.reason:
+        parts.append(plain(f"note: {shown_reason(row.reason)}", "yellow"))
+    if row.metrics is None:
+        parts.append(plain("both tensors are empty: there is nothing to compare", "yellow"))
+        return Group(*parts)
+    parts += [Text(), _metrics(row.metrics, row.npu, row.golden), Text(), _tolerance(detail)]
+    if row.metrics.non_finite_mismatches:
+        where = shape_text(row.metrics.first_mismatch_index or ())
+        count = counted(row.metrics.non_finite_mismatches, "element")
+        parts.append(plain(f"NaN or Inf on one side only: {count}, the first at {where}", "red"))
+    parts += _errors(detail)
+    for title, elements in (
+        (f"first {len(detail.first)} of {counted(detail.count, 'element')}", detail.first),
+        ("worst absolute errors", detail.worst_absolute),
+        ("worst relative errors", detail.worst_relative),
+    ):
+        if elements:
+            parts += [Text(), element_table(title, elements)]
+    return Group(*parts)
+
+
+def _sides(npu: NamedTensor, golden: NamedTensor, one: Summary | None, two: Summary | None) -> RenderableType:
+    lines = [("NPU", whole_path(_where(npu))), ("benchmark", whole_path(_where(golden)))]
+    table = NameTable.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    for _ in range(2):
+        table.add_column(justify="right")
+    table.add_row("", Text("NPU", style="bold"), Text("benchmark", style="bold"))
+    for label, texts in (
+        ("dtype", [named.tensor.dtype if named.tensor else "-" for named in (npu, golden)]),
+        ("layout", [named.tensor.layout if named.tensor else "-" for named in (npu, golden)]),
+        ("shape", [shape_text(named.tensor.shape) if named.tensor else "-" for named in (npu, golden)]),
+    ):
+        table.add_row(label, *map(plain, texts))
+    for label, name in _SUMMARY_ROWS:
+        table.add_row(label, *(Text(number_text(getattr(side, name)) if side else "-") for side in (one, two)))
+    return Group(LabelledLines(lines), table)
+
+
+def _where(named: NamedTensor) -> str:
+    if isinstance(named.tensor, Tensor) and named.tensor.dataset:
+        return f"{shown_path(named.path)}:{named.tensor.dataset}"
+    return f"{shown_path(named.path)}:{named.slot}" if named.slot and named.side != BENCHMARK else named.path
+
+
+def _metrics(metrics: Metrics, npu: Summary | None, golden: Summary | None) -> Table:
+    table = NameTable.grid(padding=(0, 2, 0, 0))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(no_wrap=True)
+    for name in dict.fromkeys((*_FIRST_METRICS, *METRIC_FIELDS)):
+        value = getattr(metrics, name)
+        text = f"{value:.6f}" if name == "cosine" else number_text(value)
+        table.add_row(METRIC_FIELDS[name], Text(text, style="red" if isnan(value) else ""))
+    if npu is not None and golden is not None:
+        deviations = (f"({number_text(side.mean, 4)}; {number_text(side.std, 4)})" for side in (npu, golden))
+        table.add_row("StandardDeviation", Text(", ".join(deviations)))
+    return table
+
+
+def _tolerance(detail: Detail) -> Text:
+    rule = f"|NPU - benchmark| <= {detail.atol:g} + {detail.rtol:g} * |benchmark|"
+    if detail.all_close:
+        all_of = "the one element is" if detail.count == 1 else f"all {detail.count:,} elements are"
+        return plain(f"AllClose: yes, {all_of} within {rule}", "green")
+    return plain(
+        f"AllClose: no, {detail.outside:,} of {counted(detail.count, 'element')} ({100 * detail.outside_share:.4g} %) "
+        f"{'is' if detail.outside == 1 else 'are'} outside {rule}",
+        "red",
+    )
+
+
+def _errors(detail: Detail) -> Iterator[RenderableType]:
+    """How large the errors are, and in which indices of which axis they sit."""
+    if detail.histogram:
+        rows = [("", "none", detail.equal)] if detail.equal else []
+        rows += [(f"{one.low:.0e}" if one.low else "0", f"{one.high:.0e}", one.count) for one in detail.histogram]
+        yield Text()
+        yield histogram([row[:2] for row in rows], [row[2] for row in rows], "absolute errors by decades")
+    if detail.axes:
+        what = "elements that are NaN or Inf on one side only" if detail.shares_of_mismatches else "squared error"
+        yield Text()
+        yield Text(f"where the {what} sits, largest shares of each axis", style="bold")
+        table = NameTable.grid(padding=(0, 2, 0, 0))
+        for axis in detail.axes:
+            top = [Text(f"[{at}] {100 * share:.3g} %", style="red" if share > 0.5 else "") for at, share in axis.top]
+            if axis.top[0][1] * axis.extent < _EVEN:
+                top = [Text("evenly", style="dim")]
+            table.add_row(Text(f"axis {axis.axis} of {axis.extent}"), *top)
+        yield table
+
+
+def element_table(title: str, elements: Sequence[Element]) -> NameTable:
+    """Elements with their index, both values and both errors."""
+    table = NameTable(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for name in ("index", "NPU", "benchmark", "absolute", "relative"):
+        table.add_column(name, justify="left" if name == "index" else "right", no_wrap=True)
+    for one in elements:
+        relative = "-" if isnan(one.relative) else number_text(one.relative, 4)
+        table.add_row(
+            shape_text(one.index), number_text(one.npu), number_text(one.golden), number_text(one.error, 4), relative
+        )
+    return table
+
+
+def detail_json(detail: Detail, npu: NamedTensor, golden: NamedTensor, saved: str) -> str:
+    """The comparison as one JSON document."""
+    row = detail.comparison
+    return json_text(
+        {
+            "npu": _tensor_json(npu) | {"figures": asdict(row.npu) if row.npu else None},
+            "benchmark": _tensor_json(golden) | {"figures": asdict(row.golden) if row.golden else None},
+            "note": row.reason,
+            "shape": detail.shape,
+            "metrics": asdict(row.metrics) if row.metrics else None,
+            "atol": detail.atol,
+            "rtol": detail.rtol,
+            "count": detail.count,
+            "outside": detail.outside,
+            "equal": detail.equal,
+            "all_close": detail.all_close,
+            "first": [_element_json(one) for one in detail.first],
+            "worst_absolute": [_element_json(one) for one in detail.worst_absolute],
+            "worst_relative": [_element_json(one) for one in detail.worst_relative],
+            "error_histogram": [asdict(one) for one in detail.histogram],
+            "axes": [asdict(one) for one in detail.axes],
+            "shares_of_mismatches": detail.shares_of_mismatches,
+            "saved": saved or None,
+        }
+    )
+
+
+def _element_json(one: Element) -> dict[str, Any]:
+    return {**asdict(one), "error": one.error, "relative": None if isnan(one.relative) else one.relative}
+
+
+# --- decoded files: dc ------------------------------------------------------------------------------------------------
+
+
+def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout: str = "") -> RenderableType:
+    """What was decoded, what of it was not brought to `layout`, and what was not, with reasons; long lists are cut."""
+    done = [row for row in rows if not row.reason]
+    failed = [row for row in rows if row.reason]
+    parts: list[RenderableType] = []
+    for row in done[:_SHOWN_ROWS]:
+        parts.append(whole_path(row.path))
+        stored = f"{row.stored_dtype} {row.stored_layout} {shape_text(row.stored_shape)}"
+        result = f"{row.dtype} {row.layout} {shape_text(row.shape)}"
+        if not row.layout:  # no tensor
+            stored, result = row.stored_dtype, row.dtype
+        parts.append(plain(f"  {stored}" + (f" -> {result}" if stored != result else ""), "dim"))
+        if row.text_path:
+            parts.append(whole_path(row.text_path))
+        if row.reason:
+            parts.append(plain(f"  {row.reason}", "yellow"))
+    if len(done) > _SHOWN_ROWS:
+        parts.append(Text(f"and {len(done) - _SHOWN_ROWS} more; --json lists all", style="dim"))
+        notes = Counter(row.reason for row in done[_SHOWN_ROWS:] if row.reason)
+        parts += [plain(f"note: {count} of them: {note}", "yellow") for note, count in notes.most_common(3)]
+    for row in failed[:_SHOWN_ROWS]:
+        # The list that is written has whole paths.
+        where = ":".join(filter(None, (posixpath.basename(row.source), row.slot)))
+        parts.append(plain(where, "yellow"))
+        parts.append(plain(f"  {row.reason.removeprefix(f'{row.source}: ')}", "yellow"))
+    if len(failed) > _SHOWN_ROWS:
+        parts.append(Text(f"and {len(failed) - _SHOWN_ROWS} more that failed", style="yellow"))
+    size, number = byte_size(sum(row.nbytes for row in done)), counted(len(done), "tensor")
+    parts.append(plain(f"{number} decoded, {size}, into {shown_path(folder)}", "green" if done else ""))
+    kept = Counter(row.kept for row in done if row.kept)
+    if kept:
+        parts.append(plain(f"{kept.total()} of them kept as stored, as they have no {layout}:", "yellow"))
+        parts += [plain(f"  {number}: {why}", "yellow") for why, number in kept.most_common(3)]
+        if len(kept) > 3:
+            parts.append(plain(f"  and {len(kept) - 3} more reasons; --json has all", "yellow"))
+    if failed:
+        parts.append(plain(f"{len(failed)} not decoded; the list: {shown_path(failed_list)}", "yellow"))
+    return Group(*parts)
+
+
+def decoded_json(rows: Sequence[Decoded], folder: str) -> str:
+    """All rows as one JSON document."""
+    failed = sum(bool(row.reason) for row in rows)
+    counts = {"decoded": len(rows) - failed, "kept_as_stored": sum(bool(row.kept) for row in rows), "failed": failed}
+    return json_text({"folder": folder, **counts, "tensors": [asdict(row) for row in rows]})

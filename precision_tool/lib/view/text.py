@@ -1,0 +1,151 @@
+"""Text from files made fit for a terminal, and numbers and names in their colours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from math import isfinite, isnan
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
+from rich.text import Text
+
+from precision_tool.lib.data.workspace import shown_path, without_folder
+from precision_tool.lib.errors import escaped
+from precision_tool.lib.io.fusion_passes import is_switchable
+from precision_tool.lib.messages import Message, parts, render
+from precision_tool.lib.model.comparison import single_value
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.model.wording import counted as counted
+from precision_tool.lib.model.wording import without_nan
+
+#: What a fusion pass that GE never switches off is marked with.
+ALWAYS_MARK = "always on"
+#: So many reasons why something cannot be read are shown.
+_SHOWN_UNREAD = 3
+#: A label and what it stands for; "" continues the label before.
+Line = tuple[Message | str, Text]
+#: Names and reasons come from other machines: control characters are shown as \\xNN.
+safe = escaped
+
+
+def plain(text: str, style: str = "") -> Text:
+    """A name or sentence, free of control characters and of rich's own markup."""
+    return Text(safe(text), style=style)
+
+
+def shown(message: Message | str, style: str = "", fields: Mapping[str, str] | None = None) -> Text:
+    """Return a message in a style; `fields` are styles of the fields of its text."""
+    text = Text(style=style)
+    for part in parts(message):
+        text.append(part.text, style=(fields or {}).get(part.field))
+    return text
+
+
+class LabelledLines:
+    """Labels and what they stand for, as lines. Prose wraps beside the label; a path is never cut, to be copied."""
+
+    def __init__(self, rows: Sequence[Line]) -> None:
+        self._rows = [(render(label), value) for label, value in rows]
+        self._width = max((cell_len(label) for label, _ in self._rows), default=0) + 2
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        high = max((value.cell_len for _, value in self._rows), default=0)
+        words = [value.cell_len if value.no_wrap else value.__rich_measure__(console, options).minimum
+                 for _, value in self._rows]  # fmt: skip
+        return Measurement(self._width + max(words, default=0), self._width + high)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for label, value in self._rows:
+            # Not folded and not cropped: a word that is longer than a line stands out over its end.
+            value.overflow = "ignore"
+            for number, line in enumerate(value.wrap(console, max(options.max_width - self._width, 1))):
+                line.rstrip()
+                start = set_cell_size("" if number else label, self._width)
+                yield Text.assemble((start, "bold"), line, no_wrap=True, overflow="ignore")
+
+
+def whole_path(path: str) -> Text:
+    """A path to be copied: on one line, however long, even with spaces in it."""
+    text = plain(shown_path(path))
+    text.no_wrap, text.overflow = True, "ignore"
+    return text
+
+
+def shown_reason(text: str) -> str:
+    """A sentence with paths in it, which lose the working folder."""
+    return without_folder(text)
+
+
+def unreadable_lines(reasons: Sequence[str]) -> list[Text]:
+    """What cannot be read, the first few; JSON has all."""
+    lines = [plain(f"unreadable: {shown_reason(why)}", "yellow") for why in reasons[:_SHOWN_UNREAD]]
+    more = len(reasons) - _SHOWN_UNREAD
+    return lines + ([plain(f"unreadable: {more:,} more; --json names all", "yellow")] if more > 0 else [])
+
+
+def cosine_style(cosine: float | None, agrees: bool | None) -> str:
+    """The colour of a cosine: dim where nothing was compared, green, or red."""
+    if cosine is None or agrees is None:
+        return "dim"
+    return "green" if agrees else "bold red"
+
+
+def values_text(npu: float, golden: float, agrees: bool | None) -> Text:
+    """Both sides' values of a single number, of which a cosine says nothing, in the colour of a cosine."""
+    return Text(f"{npu:.6g} / {golden:.6g}", style=cosine_style(1.0, agrees))
+
+
+def row_text(row: Row, agrees: bool | None) -> Text:
+    """The cosine of a tensor, or the values of a single number."""
+    if row.is_scalar and row.npu is not None and row.golden is not None:
+        npu, golden = single_value(row.npu), single_value(row.golden)
+        if npu is not None and golden is not None:
+            return values_text(npu, golden, agrees)
+    return cosine_text(row.cosine, agrees)
+
+
+def cosine_text(cosine: float | None, agrees: bool | None) -> Text:
+    """A cosine with six digits in its colour."""
+    if cosine is None:
+        return Text("-", style="dim")
+    return Text("nan" if isnan(cosine) else f"{cosine:.6f}", style=cosine_style(cosine, agrees))
+
+
+def marked_pass(name: str) -> str:
+    """The name of a fusion pass, marked if no switch file turns it off."""
+    return name if is_switchable(name) else f"{name} ({ALWAYS_MARK})"
+
+
+def op_heading(number: int, name: str, op_type: str) -> Text:
+    """`[17] name (type)`."""
+    return Text.assemble(f"[{number}] ", (safe(name), "bold"), f" ({safe(op_type)})")
+
+
+def byte_size(count: float) -> str:
+    """A number of bytes with a unit: 1.5 GB."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def json_text(document: object) -> str:
+    """A document as JSON, which has no NaN and Inf: they are written as text."""
+    return json.dumps(without_nan(document), indent=1, ensure_ascii=True)
+
+
+def percent(value: float | str | None) -> str:
+    """A relative distance in percent; `Inf` for one that is not finite or not known."""
+    if not isinstance(value, (int, float)) or not isfinite(value):
+        return "Inf"
+    percent = 100 * value
+    return f"{percent:.2g} %" if percent < 10 else f"{percent:.3g} %" if percent < 1000 else f"{value:.3g} times"
+
+
+def off_by(value: float | str | None) -> str:
+    """How far something is off, by a relative distance: `63.7 % off`."""
+    text = percent(value)
+    return "infinitely far off" if text == "Inf" else f"{text} off"

@@ -1,0 +1,228 @@
+"""A verdict with its words, as the object `verdict` of JSON and users of the package have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from precision_tool.lib.diagnose.stored_verdict import Since
+from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Step, Suspect, Tally, ToldStep, Verdict
+from precision_tool.lib.messages import Message, render
+from precision_tool.lib.model.finding import reason_kind
+from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.view import verdict_messages as messages
+from precision_tool.lib.view.tables import Box, Prose
+from precision_tool.lib.view.text import LabelledLines, Line, marked_pass, plain, safe, shown, whole_path
+from precision_tool.lib.view.verdict_messages import gap, kind_counts, plan_step, reason_counts, reason_words
+
+
+def told(verdict: Verdict) -> Verdict:
+    """The verdict with its reasons, what to do next, and what it did not see, in words."""
+    return replace(
+        verdict, next=tuple(map(_told_step, verdict.next)), gaps=tuple(render(gap(each)) for each in verdict.gaps),
+        tally=_told_tally(verdict.tally), facts=_told_facts(verdict.facts),
+        suspects=tuple(replace(one, facts=_told_facts(one.facts)) for one in verdict.suspects),
+    )  # fmt: skip
+
+
+def _told_step(step: Step | ToldStep) -> ToldStep:
+    shown = plan_step(step)
+    return replace(shown, why=render(shown.why), file=render(shown.file))
+
+
+def _told_tally(tally: Tally) -> Tally:
+    kinds = kind_counts(tally)
+    return replace(tally, reasons=tuple(reason_counts(tally)), kinds=tuple(kinds.items()) or tally.kinds)
+
+
+def _told_facts(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    """The same with reasons in words, and their kinds."""
+    found: list[Fact] = []
+    for fact in facts:
+        if not isinstance(fact.value, Message):
+            found.append(fact)
+            continue
+        found += (
+            replace(fact, value=reason_words(fact.value)),
+            Fact(name=f"{fact.name}_kind", value=reason_kind(fact.value)),
+        )
+    return tuple(found)
+
+
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON has it everywhere."""
+    return told(verdict).to_dict()
+
+
+# --- What recomputing showed of an op, in one line ---
+
+
+def judged_words(judged: JudgedOp) -> str:
+    """Return whether the op computes correctly by itself, and whether its correct result fits its type."""
+    return render(judged_message(judged))
+
+
+def judged_message(judged: JudgedOp) -> Message:
+    """Return it as a message."""
+    if judged.own_error is None or judged.state == "not_recomputed":
+        return Message("verdict.op.not_recomputed", reason=reason_words(judged.reason))
+    allowed = allowed_error(judged) if judged.state == "right" else None
+    figures = Message(
+        "verdict.op.figures", error=judged.own_error, rounding=judged.rounding,
+        allowed=None if judged.overflowed else allowed,
+    )  # fmt: skip
+    if judged.overflowed:
+        is_wrong = judged.state == "wrong"
+        return Message(
+            "verdict.op.overflow", wrong=is_wrong, count=judged.overflowed, largest=judged.largest,
+            figures=figures if is_wrong else None,
+        )  # fmt: skip
+    if judged.state in ("right", "wrong"):
+        return Message(f"verdict.op.{judged.state}", figures=figures)
+    return Message("verdict.op.doubtful", figures=figures, reason=reason_words(judged.reason))
+
+
+def judged_json(judged: JudgedOp) -> dict[str, Any]:
+    """The object of JSON: the reason in words, and its kind."""
+    return asdict(judged) | {"reason": reason_words(judged.reason), "reason_kind": reason_kind(judged.reason)}
+
+
+def allowed_error(judged: JudgedOp) -> Message | None:
+    """Return why an op is right although its error is more than the rms of rounding: what single elements may have."""
+    if judged.state != "right" or judged.worst is None or not judged.slack:
+        return None
+    if (judged.own_error or 0.0) <= (judged.rounding or 0.0):
+        return None
+    return Message("verdict.op.allowed", slack=judged.slack, worst=judged.worst)
+
+
+# --- The verdict as a block of text: who, why, how sure, what it affects, what to do next ---
+
+
+#: Columns before a line to be copied.
+_STEP_INDENT = 8
+
+#: The checks that a cause makes worth reading whole.
+_BELONGS = {
+    Cause.FUSION: "fusion_passes",
+    Cause.CAST: "dangerous_casts",
+    Cause.OVERFLOW: "overflow",
+}
+
+
+def belongs_to(verdict: Verdict, check: str) -> bool:
+    """Whether a check of this name supports or contradicts a verdict, so that it is shown whole."""
+    return any(_BELONGS.get(one.cause) == check for one in verdict.suspects) and verdict.culprit is not None
+
+
+def verdict_line(verdict: Verdict) -> Text:
+    """The verdict in one line, where several are listed."""
+    first = verdict.first
+    if first is None:
+        return _clean_head(verdict)
+    return Text.assemble((safe(first.culprit), "bold red"), ": ", shown(messages.fault(first)))
+
+
+def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-tool") -> RenderableType:
+    """The heaviest thing on the screen; what is missing of its comparison (`part`) comes first.
+
+    Below it stands what to do next; `command` begins the lines that are commands of this tool.
+    """
+    first = verdict.first
+    rows: list[Line] = []
+    if first is None:
+        head, style = _clean_head(verdict), "green" if messages.is_whole(verdict) else "yellow"
+        if (rounding := messages.rounding(verdict)) is not None:
+            rows.append((Message("verdict.label.rounding"), shown(rounding)))
+        rows.append((Message("verdict.label.confidence"), shown(messages.confidence(verdict.confidence))))
+    else:
+        head, style = _head(first, verdict), "bold red" if verdict.confidence >= messages.LIKELY else "bold yellow"
+        rows += _rows(first, verdict)
+    rows += _others(verdict)
+    rows.append((Message("verdict.label.checked"), shown(messages.checked(verdict), "dim")))
+    gaps = [shown(messages.gap(gap), "dim") for gap in verdict.gaps]
+    rows += labelled("verdict.label.not_checked", gaps)
+    if part:
+        head = Text.assemble((safe(part), "bold yellow"), "\n", head)
+    title = shown(Message("verdict.label.title"))
+    block = Box(Group(Prose(head), LabelledLines(rows)), title=title, style=style, box=box.HEAVY)
+    return Group(block, NextSteps(messages.plan_steps(verdict.next), command)) if verdict.next else block
+
+
+def since_block(since: Since, command: str = "precision-tool") -> RenderableType:
+    """What became of the culprit of an earlier verdict; `command` begins what is typed next."""
+    head = Message("since.head", op=since.culprit, cause=messages.cause_name(since.cause))
+    text = Text.assemble(shown(head, fields={"op": "bold"}), "\n")
+    text.append_text(shown(messages.since_state(since), "bold green" if since.is_mended else "bold red"))
+    rows: list[Line] = [(Message("since.label.before"), whole_path(since.file))]
+    if since.is_same_dump and not since.is_mended:
+        again = Message("since.same_dump", command=f"{command} ac -c --since".lstrip())
+        rows.append((Message("since.label.dump"), shown(again, fields={"command": "bold cyan"})))
+    if since.own_error_before is not None and since.own_error is not None:
+        errors = Message("since.own_error", before=since.own_error_before, now=since.own_error)
+        rows.append((Message("since.label.own_error"), shown(errors)))
+    rows += [(Message(f"since.label.{each.what}"), shown(messages.change(each))) for each in since.changes]
+    rows.append((Message("since.label.now"), shown(messages.since_verdict(since))))
+    return Box(
+        Group(Prose(text), LabelledLines(rows)),
+        title=shown(Message("since.title")),
+        style="green" if since.is_mended else "yellow",
+    )
+
+
+def labelled(label: str, lines: Sequence[Text]) -> list[Line]:
+    """Lines of which the first has a label."""
+    return [(Message(label) if not number else "", line) for number, line in enumerate(lines)]
+
+
+def _head(first: Suspect, verdict: Verdict) -> Text:
+    text = shown(messages.culprit(first, verdict.run), fields={"op": "bold red"})
+    return text.append("\n").append_text(shown(messages.fault(first), fields={"cause": "bold"}))
+
+
+def _rows(first: Suspect, verdict: Verdict) -> list[Line]:
+    rows: list[Line] = []
+    if first.pass_name:
+        rows.append((Message("verdict.label.pass"), plain(marked_pass(first.pass_name))))
+    rows += labelled("verdict.label.why", [shown(message) for message in messages.evidence(first)])
+    for label, names in messages.same_fault(first):
+        if names:
+            rows.append((label, shown(Message("verdict.names", names=tuple(names)))))
+    rows.append((Message("verdict.label.confidence"), shown(messages.confidence(verdict.confidence, first))))
+    rows.append((Message("verdict.label.affects"), shown(messages.affects(first))))
+    return rows
+
+
+def _clean_head(verdict: Verdict) -> Text:
+    return shown(messages.no_fault(verdict), fields={"head": "bold"})
+
+
+def _others(verdict: Verdict) -> list[Line]:
+    """Faults that do not follow from the first."""
+    others = verdict.suspects[1:] if verdict.culprit is not None else ()
+    lines = [shown(messages.other_fault(one), fields={"op": "bold"}) for one in others[: messages.MAX_SHOWN]]
+    if len(others) > messages.MAX_SHOWN:
+        lines.append(shown(Message("verdict.more_others", more=len(others) - messages.MAX_SHOWN), "dim"))
+    return labelled("verdict.label.others", lines)
+
+
+class NextSteps:
+    """What to do next, below the box: what can be typed stands alone on a line, unbroken, to be copied."""
+
+    def __init__(self, steps: Sequence[ToldStep], command: str) -> None:
+        self._steps = steps
+        self._command = command
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for number, step in enumerate(self._steps):
+            text = Message("step.line", why=step.why, file=step.file if step.line else "", line=step.line)
+            yield LabelledLines([("    " if number else Message("verdict.label.next"), shown(text))])
+            if step.line:
+                line = step.line if step.file else f"{self._command} {step.line}".lstrip()
+                for part in line.split("\n"):
+                    yield Text.assemble(" " * _STEP_INDENT, (safe(part), "bold cyan"), no_wrap=True, overflow="ignore")

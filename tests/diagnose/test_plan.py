@@ -1,0 +1,154 @@
+"""What to do next: lines that can be pasted, and the remedy that fits first."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+
+import pytest
+
+from precision_tool import tf_config
+from precision_tool.lib.diagnose.plan import plan, with_passports_known
+from precision_tool.lib.diagnose.verdict_model import (
+    Cause,
+    Do,
+    Fact,
+    Lack,
+    Proof,
+    Step,
+    Suspect,
+    ToldStep,
+    Unseen,
+    Verdict,
+)
+from precision_tool.lib.messages import Message, render
+from precision_tool.lib.view.verdict_messages import plan_step, plan_steps
+from precision_tool.lib.view.verdict_screen import verdict_json
+
+
+def steps_for(
+    cause: Cause, proof: Proof = Proof.RECOMPUTED, culprit: str = "fc/MatMul", **facts: object
+) -> list[ToldStep]:
+    told = tuple(Fact(name=name, value=value) for name, value in facts.items())
+    one = Suspect(culprit=culprit, cause=cause, proof=proof, confidence=0.9, number=0, facts=told)
+    return list(plan_steps(plan(one, (one,), True)))
+
+
+def test_the_lines_that_keep_a_type_can_be_pasted() -> None:
+    """They are Python that keeps a type, not a call that only prints; a name cannot leave its comment."""
+    for name in ("fc/MatMul", "fc\nimport os"):
+        (line,) = [step.line for step in steps_for(Cause.CAST, script_ops=[name]) if step.file]
+        (block,) = ast.parse(line).body
+        assert isinstance(block, ast.With)
+        assert ast.unparse(block.items[0].context_expr) == "npu_scope.keep_dtype_scope()"
+        assert "MatMul" in line or "import os" in line
+
+
+@pytest.mark.parametrize(("cause", "proof"), [(Cause.RANDOM, Proof.SOURCE), (Cause.RANDOM, Proof.RUNS)])
+def test_lines_of_tf_config_are_told_with_it(cause: Cause, proof: Proof) -> None:
+    """A function by its name in a script, an argument with the call that takes it."""
+    step = next(step for step in steps_for(cause, proof) if step.file)
+    module, _, call = step.line.partition(".")
+    if call:
+        assert module == "npu_tf_config"
+        assert callable(getattr(tf_config, call.partition("(")[0]))
+    else:
+        assert step.file == Message("step.file.call")
+
+
+@pytest.mark.parametrize(
+    ("largest", "kind", "factor"),
+    [
+        (65504.0 * 3, "step.divide_loss_scale", 8),  # 2 bits too large, and one to spare
+        (65505.0, "step.divide_loss_scale", 4),
+        ("inf", "step.lower_loss_scale", None),
+    ],
+)
+def test_a_gradient_that_overflows_needs_another_loss_scale(largest: object, kind: str, factor: int | None) -> None:
+    """No line of a script makes it, so no scope keeps its type."""
+    name = "gradients/conv2/BiasAdd_grad/BiasAddGrad"
+    steps = steps_for(Cause.OVERFLOW, culprit=name, script_ops=[name], largest=largest, limit=65504.0)
+    assert steps[0].why == Message(kind, number=factor)
+    assert [step.line for step in steps].count("overflow") == 1
+    assert not any("keep_dtype" in step.line for step in steps)
+
+
+def test_an_op_of_the_forward_pass_keeps_its_type_first() -> None:
+    steps = steps_for(Cause.OVERFLOW, script_ops=["fc/MatMul"], largest=1e5, limit=65504.0)
+    assert "keep_dtype_scope" in steps[0].line
+    assert not any("loss_scale" in repr(step.why) for step in steps)
+
+
+def test_who_overwrote_memory_is_not_said_before_it_is_known() -> None:
+    """`random` may find that no op that was dumped wrote there."""
+    step = steps_for(Cause.STOMP)[0]
+    assert (step.why, step.line) == (Message("step.find_writer", number=None), "random")
+
+
+@pytest.mark.parametrize("cause", [cause for cause in Cause if cause not in (Cause.NONE, Cause.LOSS_SCALE)])
+def test_what_is_to_be_mended_ends_with_what_tells_whether_it_is(cause: Cause) -> None:
+    steps = steps_for(cause)
+    assert [step.line for step in steps if "--since" in step.line] == ["ac -c --since"]
+    assert steps[-1].line == "ac -c --since"
+    one = Suspect(culprit="x", cause=cause, proof=Proof.RECOMPUTED, confidence=0.9, number=0)
+    assert plan_steps(plan(one, (one,), False))[-1].line == "ac -c --since"
+
+
+@pytest.mark.parametrize("cause", [Cause.KERNEL, Cause.FUSION])
+def test_whoever_writes_the_kernel_gets_a_package(cause: Cause) -> None:
+    assert "repro 'fc 1/MatMul'" in [step.line for step in steps_for(cause, culprit="fc 1/MatMul")]
+
+
+def test_a_clean_verdict_says_where_to_look_instead() -> None:
+    steps = plan(None, (), True)
+    assert [step.line for step in plan_steps(steps)] == ["npu_tf_config.passport(sess, feed_dict)", "ac -c"]
+    assert callable(tf_config.passport)
+    known = with_passports_known(steps, differ=False)
+    assert [step.line for step in plan_steps(known)] == ["ac -c"]
+    assert with_passports_known(steps, differ=True)[0] == Step(do=Do.MEND_PASSPORTS)
+    assert [step.line for step in plan_steps(plan(None, (), False))] == ["tf_dump"]
+
+
+@pytest.mark.parametrize("do", Do)
+def test_every_step_has_its_words(do: Do) -> None:
+    told = plan_step(Step(do=do, number=3))
+    assert re.fullmatch(r"[^{}]+[^{}.:]", render(told.why, "en"))
+    assert plan_step(Step(do=do, command=("ni", "fc 1"), number=3)).line == "ni 'fc 1'"
+    assert plan_step(Step(do=do, code="x=1", number=3)).file
+
+
+def test_one_op_in_hf32_is_one() -> None:
+    steps = [plan_step(Step(do=Do.NO_HF32_ANYWHERE, number=number)) for number in (1, 2345)]
+    why = [render(step.why, "en").partition(" float32")[0] for step in steps]
+    assert why == ["1 op multiplies", "2,345 ops multiply"]
+
+
+def test_steps_are_kept_as_values_and_those_of_older_releases_as_they_were_told() -> None:
+    steps = (
+        Step(do=Do.KEEP_TYPE, code="with a:", ops=("fc/MatMul",)),
+        Step(do=Do.DIVIDE_LOSS_SCALE, command=("overflow",), number=8),
+    )
+    kept = Verdict(culprit=None, cause=Cause.NONE, confidence=1.0, next=steps).to_dict()
+    assert json.loads(json.dumps(kept))["next"][1] == {
+        "do": "divide_loss_scale", "command": ["overflow"], "code": "", "ops": [], "number": 8
+    }  # fmt: skip
+    assert Verdict.from_dict(kept).next == steps
+    old = {**kept, "next": [{"why": "look at the op", "line": "ni a", "file": ""}]}
+    again = Verdict.from_dict(old)
+    assert plan_steps(again.next) == (ToldStep(why="look at the op", line="ni a"),)
+    assert again.to_dict() == old
+    assert verdict_json(again) == old
+    assert [[*step] for step in verdict_json(Verdict.from_dict(kept))["next"]] == [["why", "line", "file"]] * 2
+
+
+@pytest.mark.parametrize("lack", Lack)
+def test_what_was_not_seen_is_kept_as_values_and_told_in_words(lack: Lack) -> None:
+    gap = Unseen(lack=lack, count=2, ops=5, unknown=1, op="fc/MatMul")
+    verdict = Verdict(culprit=None, cause=Cause.NONE, confidence=1.0, gaps=(gap,))
+    kept = json.loads(json.dumps(verdict.to_dict()))
+    assert Verdict.from_dict(kept).gaps == (gap,)
+    (line,) = verdict_json(verdict)["gaps"]
+    assert line.count(" ") > 5
+    older = {**kept, "gaps": [line], "next": []}
+    assert verdict_json(Verdict.from_dict(older)) == older

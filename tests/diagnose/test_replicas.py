@@ -1,0 +1,195 @@
+"""The votes of replicas, and what they add up to."""
+
+from __future__ import annotations
+
+import pytest
+
+from precision_tool.lib.diagnose.replica_votes import Epochs, count_votes, role_of
+from precision_tool.lib.diagnose.study_conclusion import Conclusion, Ground, Reach, conclude
+from precision_tool.lib.diagnose.study_journal import Accused, LeafState
+from precision_tool.lib.diagnose.study_leaves import StudyLeaf, spans
+from precision_tool.lib.diagnose.study_outcome import BlockMeans, Role, Vote
+from precision_tool.lib.diagnose.verdict_model import Cause, Proof
+
+
+def vote(output: str, fed: str = "same", op: str = "update", number: int = 9, group: str = "") -> Vote:
+    role = Role.COLLECTIVE if op.startswith("reduce") else Role.UPDATE
+    return Vote(op=op, type="X", role=role, number=number, epoch=1, inputs=(fed,), outputs=(output,), group=group)
+
+
+def state(step: int, rank: int, *accused: Accused, network: str = "n", judged: bool = True) -> LeafState:
+    leaf = StudyLeaf(
+        path=f"/{step}/{rank}", data="", step=step, rank=rank, device=rank, model="", files=1, nbytes=1, fingerprint=""
+    )
+    return LeafState(leaf=leaf, network=network, judged=judged, has_verdict=judged, accused=accused)
+
+
+def accused(op: str, number: int = 5, epoch: int = 0) -> Accused:
+    return Accused(
+        op=op, type="T", cause=Cause.KERNEL, proof=Proof.RECOMPUTED, confidence=0.9, number=number, epoch=epoch
+    )
+
+
+def test_the_one_that_differs_is_named_and_what_it_was_fed_tells_whether_it_is_to_blame() -> None:
+    ballots = [(rank, "n", [vote("wrong" if rank == 2 else "right")]) for rank in range(4)]
+    (departure,) = count_votes(7, ballots).departures
+    assert (departure.ranks, departure.agreeing, departure.fed_alike) == ((2,), (0, 1, 3), True)
+    found = conclude([state(7, rank) for rank in range(4)], [count_votes(7, ballots)]).culprit
+    assert found is not None
+    assert (found.step, found.rank, found.op, found.cause) == (7, 2, "update", "device")
+    assert (found.ground, found.reach) == (Ground.REPLICAS, Reach.ONE_RANK)
+    fed = [(rank, "n", [vote(str(rank == 2), fed=str(rank == 2))]) for rank in range(4)]
+    assert conclude([state(7, rank) for rank in range(4)], [count_votes(7, fed)]).culprit is None
+
+
+def test_two_ranks_that_differ_do_not_tell_which_is_right() -> None:
+    counted = count_votes(0, [(0, "n", [vote("a")]), (1, "n", [vote("b")])])
+    (departure,) = counted.departures
+    assert departure.undecided
+    found = conclude([state(0, 0), state(0, 1)], [counted]).culprit
+    assert found is not None
+    assert found.reach is Reach.NOT_TOLD
+    assert found.ranks == (0, 1)
+
+
+def test_ranks_that_agree_on_nothing_are_no_replicas() -> None:
+    counted = count_votes(0, [(rank, "n", [vote(str(rank), fed=str(rank))]) for rank in range(4)])
+    assert not counted.departures
+
+
+def test_groups_of_one_name_that_agree_among_themselves_accuse_nobody() -> None:
+    whole = [vote("same", op="reduce all")] * 4
+    parts = [vote(str(rank // 2), op="reduce part") for rank in range(4)]
+    ballots = [(rank, "n", [whole[rank], parts[rank]]) for rank in range(4)]
+    counted = count_votes(0, ballots)
+    assert (counted.agreed, counted.departures) == (1, ())
+    fed = [(rank, "n", [vote(str(rank // 2))]) for rank in range(4)]  # from the same inputs: that is no part of a model
+    (departure,) = count_votes(0, fed).departures
+    assert departure.undecided
+
+
+def test_other_networks_and_other_groups_do_not_vote_together() -> None:
+    ballots = [(0, "stage 0", [vote("a")]), (1, "stage 1", [vote("b")])]
+    assert not count_votes(0, ballots).departures
+    ballots = [(rank, "n", [vote(str(rank // 2), op="reduce", group=str(rank // 2))]) for rank in range(4)]
+    counted = count_votes(0, ballots)
+    assert (counted.agreed, counted.departures) == (2, ())
+
+
+def test_the_earliest_step_then_what_ran_before_communication_then_rank_and_op() -> None:
+    states = [
+        state(3, 1, accused("late", 2)), state(1, 0, accused("after", 30, epoch=4)),
+        state(1, 6, accused("before", 40, epoch=1)), state(1, 7, accused("before", 40, epoch=1)),
+        state(0, 0), state(0, 6),
+    ]  # fmt: skip
+    found = conclude(states, [])
+    assert found.culprit is not None
+    assert (found.culprit.step, found.culprit.rank, found.culprit.op) == (1, 6, "before")
+    assert (found.culprit.ranks, found.culprit.right) == ((6, 7), (0,))
+    assert found.culprit.reach is Reach.SOME_RANKS
+    assert [one.op for one in found.further] == ["after", "late"]
+
+
+def test_how_far_it_reaches_is_asked_of_ranks_with_the_same_network_only() -> None:
+    states = [state(0, 0, accused("op")), state(0, 1, accused("op")), state(0, 2, network="other stage")]
+    found = conclude(states, []).culprit
+    assert found is not None
+    assert found.reach is Reach.ALL_RANKS
+    alone = conclude([state(0, 0, accused("op")), state(0, 1, judged=False)], []).culprit
+    assert alone is not None
+    assert (alone.reach, alone.unknown) == (Reach.NOT_TOLD, (1,))
+
+
+def test_roles_and_epochs_of_ops() -> None:
+    assert role_of("HcomAllReduce") is Role.COLLECTIVE
+    assert role_of("ResourceApplyAdamD") is Role.UPDATE
+    assert role_of("HcomReduceScatter") is None
+    assert role_of("AssignSub") is None
+    epochs = Epochs([("a", "Add", 0), ("x/r", "HcomAllReduce", 1), ("x/r", "HcomAllReduce", 1), ("b", "Add", 2)])
+    assert [epochs.of(name) for name in ("a", "x/r", "b", "nobody")] == [0, 0, 1, 0]
+
+
+def test_numbers_as_people_write_them() -> None:
+    assert spans([3, 0, 1, 2, 7, 9, 10]) == "0-3, 7, 9, 10"
+    assert spans([]) == ""
+
+
+def test_groups_that_no_graph_names_are_no_fault() -> None:
+    """Ranks 0 and 1 got the sum of what they put in, 2 and 3 that of theirs; with another sum one of them is wrong."""
+    for second, is_named in ((7.0, False), (8.0, True)):
+        ballots = []
+        for rank in range(4):
+            fed = BlockMeans(means=(rank + 1.0,), sizes=(rank + 1.0,), rounding=2**-23)
+            total = 3.0 if rank < 2 else second
+            came = BlockMeans(means=(total,), sizes=(total,), rounding=2**-23)
+            one = Vote(op="reduce", type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=(str(rank),),
+                       outputs=(str(total),), fed=(fed,), came=(came,))  # fmt: skip
+            ballots.append((rank, "n", [one]))
+        sums = count_votes(0, ballots).sums
+        assert bool(sums.open or sums.wrong) is is_named
+
+
+def test_what_another_rank_put_in_wrong_is_no_fault_of_the_all_reduce_that_summed_it() -> None:
+    """Of its own benchmark, a rank sees its right part and the wrong sum."""
+    charges = {0: accused("conv"), 1: accused("reduce", epoch=1), 2: accused("reduce", epoch=1)}
+    found = reduced([6.0], charges=charges)
+    assert found.culprit is not None
+    assert (found.culprit.rank, found.culprit.op, found.further) == (0, "conv", ())
+    assert reduced([6.0], charges={1: charges[1]}).culprit is None
+    wrong = reduced([7.0], charges={1: charges[1]}).culprit
+    assert wrong is not None
+    assert wrong.op == "reduce", "it is no sum"
+
+
+def reduced(
+    sums: list[float], ranks: tuple[int, ...] = (0, 1, 2), op: str = "reduce", charges: dict[int, Accused] | None = None
+) -> Conclusion:
+    """One all-reduce a step, of which these come out, of 1, 2, 3, … put in by the ranks."""
+    votes = []
+    for step, total in enumerate(sums):
+        came = BlockMeans(means=(total,), sizes=(abs(total),), rounding=2**-23)
+        ballots = []
+        for rank in ranks:
+            fed = BlockMeans(means=(rank + 1.0,), sizes=(rank + 1.0,), rounding=2**-23)
+            one = Vote(op=op, type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=(str(rank),),
+                       outputs=(str(total),), fed=(fed,), came=(came,))  # fmt: skip
+            ballots.append((rank, "n", [one]))
+        votes.append(count_votes(step, ballots))
+    of = charges or {}
+    states = [state(step, rank, *([of[rank]] if rank in of else ())) for step in range(len(sums)) for rank in ranks]
+    return conclude(states, votes)
+
+
+def test_the_only_all_reduce_of_a_step_is_no_sum() -> None:
+    """Where the same ranks got the sum in another step, none of them was left out of the dump."""
+    assert reduced([6, 6]).culprit is None
+    found = reduced([6, 9, 6, 9]).culprit
+    assert found is not None
+    assert (found.step, found.op, found.ground, found.reach) == (1, "reduce", Ground.SUM, Reach.ALL_RANKS)
+    assert found.steps == (1, 3)
+    doubtful = reduced([9, 9]).culprit
+    assert doubtful is not None
+    assert (doubtful.step, doubtful.op, doubtful.confidence) == (0, "reduce", 0.5)
+    assert found.confidence > 0.9
+    assert reduced([9], ranks=(0, 1, 3)).culprit is None, "rank 2 was not dumped, and put in something"
+    assert reduced([2, 2]).culprit is None, "the mean of all"
+
+
+def test_an_all_reduce_that_was_written_over_tells_nothing() -> None:
+    came = BlockMeans(means=(6.0,), sizes=(6.0,), rounding=2**-23)
+    one = Vote(op="reduce", type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=("a",),
+               outputs=("a",), fed=(came,), came=(came,))  # fmt: skip
+    votes = count_votes(0, [(rank, "n", [one]) for rank in range(3)])
+    assert conclude([state(0, rank) for rank in range(3)], [votes]).culprit is None
+
+
+@pytest.mark.parametrize("departs_in", [0, 1])
+def test_a_rank_that_runs_a_network_as_two_models_votes_with_each(departs_in: int) -> None:
+    ballots = [
+        (rank, "n", [vote("wrong" if (rank, model) == (2, departs_in) else "right")])
+        for rank in range(3)
+        for model in range(2)
+    ]
+    found = count_votes(0, ballots)
+    assert found.agreed == 1
+    assert [one.ranks for one in found.departures] == [(2,)]

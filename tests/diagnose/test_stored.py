@@ -1,0 +1,143 @@
+"""The verdict that is kept beside a result."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import tool
+from faults import negated
+from tiny_network import layers
+
+import precision_tool
+from precision_tool.lib.data.settings import load_settings
+from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, op_verdicts, read_beside, read_verdict
+from precision_tool.lib.diagnose.verdict_model import Cause, Verdict
+from precision_tool.lib.errors import FormatError
+from precision_tool.lib.session import Session
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Path:
+    """A folder in which `ac -c` found a wrong op."""
+    layers().with_part("one/MatMul", wrong=negated).write(tmp_path / "precision_data")
+    tool("ac", "-c", cwd=tmp_path)
+    return tmp_path
+
+
+def results_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("precision_data/temp/vector_compare/*/result_*.csv"))
+
+
+def verdicts_of(folder: Path) -> list[Path]:
+    return sorted(folder.glob("precision_data/temp/vector_compare/*/verdict_*.json"))
+
+
+def test_ac_keeps_it_with_every_op(judged: Path) -> None:
+    (path,) = verdicts_of(judged)
+    (result,) = results_of(judged)
+    assert path.name == f"verdict_{result.stem}.json"
+    document = json.loads(path.read_text())
+    told = json.loads(tool("ac", "--json", cwd=judged).out)["results"][0]["verdict"]
+    assert document["verdict"] | {"next": told["next"], "ops": told["ops"]} == told
+    why = {"kind": "reason.no_formula", "fields": {"op_type": "RandomUniform"}}
+    assert document["verdict"]["ops"]["reasons"] == [[why, 1]]
+    assert told["ops"]["reasons"] == {"there is no formula for RandomUniform": 1}
+    assert told["ops"]["reason_kinds"] == {"no_formula": 1}
+    assert document["verdict"]["next"][0]["do"] == "look_at_op"
+    assert told["next"][0] == {"why": "inspect the op", "line": "ni one/MatMul", "file": ""}
+    (run,) = document["runs"]
+    states = {op["name"]: op["state"] for op in run["ops"]}
+    assert [op["reason"] for op in run["ops"] if op["state"] == "not_recomputed"] == [why]
+    assert states["one/MatMul"] == "wrong"
+    assert states["two/MatMul"] == states["one/Relu"] == "right"
+    wrong = next(op for op in run["ops"] if op["name"] == "one/MatMul")
+    assert wrong["own_error"] > 100 * wrong["rounding"]
+    assert wrong["worst"] > wrong["slack"]
+    assert wrong["fed"] is not None
+
+
+@pytest.mark.parametrize("version", [1, 2, 4])
+def test_a_verdict_of_another_version_is_not_read(judged: Path, version: int) -> None:
+    (path,) = judged.rglob("verdict_*.json")
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"version": version}))
+    with pytest.raises(FormatError, match="no verdict of this version"):
+        read_verdict(str(path))
+
+
+def test_without_c_it_is_read(judged: Path) -> None:
+    first = tool("ac", cwd=judged)
+    before = verdicts_of(judged)[0].stat().st_mtime_ns
+    # What would be needed to judge again is gone.
+    shutil.rmtree(judged / "precision_data" / "npu" / "debug_0" / "dump")
+    again = tool("ac", cwd=judged)
+    assert "one/MatMul (MatMulV2)" in again.text
+    assert "recomputed from its own inputs" in first.text
+    assert "recomputed from its own inputs" in again.text
+    assert verdicts_of(judged)[0].stat().st_mtime_ns == before
+
+
+def test_another_threshold_or_result_is_judged_again(judged: Path) -> None:
+    (result,) = map(str, results_of(judged))
+    assert read_beside(result) is not None
+    assert read_beside(result, 0.98) is not None
+    assert read_beside(result, 0.9) is None
+    with open(result, "a", encoding="ascii") as file:
+        file.write("\r\n")
+    assert read_beside(result) is None
+
+
+def test_a_changed_or_damaged_file_is_worthless(judged: Path) -> None:
+    (path,) = verdicts_of(judged)
+    (result,) = map(str, results_of(judged))
+    whole = path.read_text()
+    for damaged in (whole.replace("one/MatMul", "one/Relu"), whole[:-50], "[]", "{}", "nonsense", "[" * 99999):
+        path.write_text(damaged)
+        assert read_beside(result) is None
+        with pytest.raises(FormatError):
+            read_verdict(str(path))
+        assert "one/MatMul (MatMulV2)" in tool("ac", cwd=judged).text  # judged again, and kept
+        assert read_beside(result) is not None
+
+
+def test_a_data_folder_may_be_moved(judged: Path) -> None:
+    moved = judged / "elsewhere" / "precision_data"
+    moved.parent.mkdir()
+    (judged / "precision_data").rename(moved)
+    session = Session(load_settings({"data": str(moved)}))
+    (run,) = session.run_graphs()
+    assert op_verdicts(session.workspace, run)["one/MatMul"].is_wrong
+
+
+def test_without_a_benchmark_it_is_kept_too(tmp_path: Path) -> None:
+    layers().with_part("one/MatMul", wrong=negated).write(tmp_path / "precision_data", benchmark=False)
+    tool("ac", cwd=tmp_path)
+    session = Session(load_settings({"data": str(tmp_path / "precision_data")}))
+    (kept,) = newest_verdicts(session.workspace)
+    assert kept.as_verdict().culprit == "one/MatMul"
+    assert session.data.has_dump_alone()
+    assert "one/MatMul (MatMulV2)" in tool("ac", cwd=tmp_path).text
+
+
+def test_from_json_and_back(judged: Path) -> None:
+    (path,) = verdicts_of(judged)
+    kept = read_verdict(str(path))
+    assert kept.as_verdict().to_dict() == kept.verdict
+    first = kept.as_verdict().first
+    assert first is not None
+    assert (first.op_type, first.fact("axis"), first.fact("index")) == ("MatMulV2", 1, 2)
+
+
+def test_the_python_interface_has_it(tmp_path: Path) -> None:
+    data = layers().with_part("one/MatMul", wrong=np.zeros_like).write(tmp_path)
+    (result,) = precision_tool.compare(data / "npu" / "debug_0", data / "tf" / "dump", workers=1)
+    verdict = result.verdict
+    assert isinstance(verdict, Verdict)
+    assert (verdict.culprit, verdict.cause) == ("one/MatMul", Cause.KERNEL)
+    assert result.verdict is verdict
+    with pytest.raises(FrozenInstanceError):
+        verdict.culprit = None  # type: ignore[misc]

@@ -1,0 +1,68 @@
+"""Reasons why ops were not recomputed: read back from files, rendered, counted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from precision_tool.lib.diagnose.verdict_model import Tally
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.finding import joined, read_reason, reason_kind
+from precision_tool.lib.view.verdict_messages import kind_counts, reason_counts, reason_words
+
+
+@pytest.mark.parametrize(
+    ("reason", "text", "kind"),
+    [
+        (Message("reason.no_formula", op_type="Foo"), "there is no formula for Foo", "no_formula"),
+        (
+            Message("reason.no_broadcast", op_type="Add", shapes=((2, 3), (4,), ())),
+            "the shapes (2, 3), (4,), () of Add do not broadcast",
+            "no_broadcast",
+        ),
+        (
+            joined((Message("reason.input_not_dumped", slot=0), Message("reason.input_statistics", slot=2))),
+            "input 0 was not dumped; only statistics of input 2 were dumped",
+            "input_not_dumped",
+        ),
+        ("as an older release said it", "as an older release said it", None),
+        (None, "", None),
+    ],
+)
+def test_text_and_kind(reason: Message | str | None, text: str, kind: str | None) -> None:
+    assert reason_words(reason) == text
+    assert reason_kind(reason) == kind
+
+
+def test_reasons_are_read_back_from_json() -> None:
+    reason = joined((
+        Message("reason.shapes_differ", op_type="Add", shapes=((2, 3), ())),
+        Message("reason.shape", op_type="Add", name="x", shape=()),
+    ))  # fmt: skip
+    assert reason is not None
+    assert read_reason(json.loads(json.dumps(reason.to_dict()))) == reason
+    assert read_reason("in words") == "in words"
+    assert read_reason(None) == ""
+
+
+@pytest.mark.parametrize("odd", [{"why": "shape"}, {"kind": 3, "fields": {}}, {"kind": "reason.shape", "fields": 1}])
+def test_damaged_reasons_are_errors(odd: dict[str, object]) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        read_reason(odd)
+
+
+def test_reasons_are_counted_by_text_and_kind() -> None:
+    """What differs only in fields that the text leaves out is one reason."""
+    reasons = (
+        (Message("reason.out_of_time"), 2),
+        (Message("reason.no_formula", op_type="B"), 1), (Message("reason.no_formula", op_type="A"), 1),
+        (Message("reason.fused_unknown", op_type="C"), 2), (Message("reason.fused_unknown"), 1),
+        ("as it was said before", 1),
+    )  # fmt: skip
+    tally = Tally(ops=9, right=1, wrong=0, doubtful=0, not_recomputed=8, reasons=reasons)
+    counts = reason_counts(tally)
+    assert [count for _, count in counts] == [3, 2, 1, 1, 1]
+    assert ("as it was said before", 1) in counts
+    assert ("there is no formula for A", 1) in counts
+    assert kind_counts(tally) == {"fused_unknown": 3, "no_formula": 2, "out_of_time": 2}
