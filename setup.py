@@ -1,7 +1,10 @@
-"""Only the compiled kernel, which setuptools cannot be told of in pyproject.toml yet; everything else is there."""
+"""The compiled kernel, and the example of settings in a wheel; everything else is in pyproject.toml."""
+
+import os
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 
 try:
     from setuptools.command.bdist_wheel import bdist_wheel
@@ -23,6 +26,20 @@ FLAGS = [
 ]
 
 
+CONFIG = "precision_tool/lib/config/config.py"
+KERNEL = "precision_tool.lib.native.kernel"
+
+
+class BuildWithExample(build_py):
+    """What is built has the settings a second time: as the example, next to the file that users edit."""
+
+    def run(self):
+        super().run()
+        if not getattr(self, "editable_mode", False):
+            example = os.path.join(self.build_lib, os.path.dirname(CONFIG), "config.example.py")
+            self.copy_file(CONFIG, example)
+
+
 class BuildKernel(build_ext):
     """The kernel is a library without any Python in it, so that one file serves every version of Python."""
 
@@ -30,15 +47,24 @@ class BuildKernel(build_ext):
         return fullname.replace(".", "/") + ".compiled.so"  # no name of a module, which would be imported
 
 
-COMMANDS = {"build_ext": BuildKernel}
+COMMANDS = {"build_ext": BuildKernel, "build_py": BuildWithExample}
 
 if bdist_wheel is not None:
 
     class KernelWheel(bdist_wheel):
-        """A wheel for every Python, of this kind of machine."""
+        """A wheel for every Python, of this kind of machine; of every kind where no kernel was built."""
+
+        def run(self):
+            self.run_command("build")
+            folder = self.get_finalized_command("build").build_lib
+            kernel = self.get_finalized_command("build_ext").get_ext_filename(KERNEL)
+            if not os.path.exists(os.path.join(folder, kernel)):
+                self.distribution.ext_modules = []
+                self.root_is_pure = True
+            super().run()
 
         def get_tag(self):
-            return ("py3", "none", super().get_tag()[2])
+            return ("py3", "none", "any" if self.root_is_pure else super().get_tag()[2])
 
     COMMANDS["bdist_wheel"] = KernelWheel
 
@@ -46,7 +72,7 @@ setup(
     cmdclass=COMMANDS,
     ext_modules=[
         Extension(
-            "precision_tool.lib.native.kernel",
+            KERNEL,
             [f"precision_tool/lib/native/{name}.c" for name in ("kernel", "values", "integers", "elements", "layouts")],
             depends=["precision_tool/lib/native/lanes.h"],
             extra_compile_args=FLAGS,

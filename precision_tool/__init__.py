@@ -8,12 +8,12 @@ from __future__ import annotations
 
 __version__ = "0.1.0"
 
-#: The public functions of `precision_tool.lib.api`.
-__all__ = ["compare", "load_graph", "open_data", "run"]
+#: The public names of `precision_tool.lib.api`.
+__all__ = ["CompareOptions", "Resources", "compare", "load_graph", "open_data", "run"]
 
 TYPE_CHECKING = False  # type checkers read it as true; importing it from typing would cost start-up time
 if TYPE_CHECKING:
-    from precision_tool.lib.api import compare, load_graph, open_data, run
+    from precision_tool.lib.api import CompareOptions, Resources, compare, load_graph, open_data, run
 
 
 def __getattr__(name: str) -> object:

@@ -1,14 +1,14 @@
 """Start here: the command line. Runs as `precision-tool`, `python -m precision_tool` and as a script.
 
-Reads the options before the command, hands the command to `lib/app.py` and turns errors into messages and exit
+Reads the options before the command, hands the command to `lib/cli/app.py` and turns errors into messages and exit
 codes: 0 done, 1 findings (with `--fail`), 2 the user's error, 3 ours, 130 stopped. Loads nothing that the command
 does not need. This module runs on Python 3.7, so that training environments get clear answers.
 """
 
-import codecs
 import difflib
 import errno
 import glob
+import importlib
 import os
 import re
 import select
@@ -16,7 +16,10 @@ import signal
 import sys
 import textwrap
 import traceback
-from typing import Any, Dict, List, NoReturn, Optional, Sequence, TextIO, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NoReturn, Optional, Sequence, TextIO, Tuple
+
+if TYPE_CHECKING:
+    from precision_tool.lib.cli.words import Word
 
 DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
 #: What shells report for a program that its reader stopped listening to.
@@ -25,9 +28,6 @@ READER_GONE = 128 + 13
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 USAGE = "usage: precision-tool [--data DIR ...] [--work DIR] [--log-level LEVEL] [COMMAND ...]"
-
-#: Commands that take several data folders: a study, and what looks at one step and rank of it.
-_SEVERAL_FOLDERS = ("ac", "ls", "ni", "vcs")
 
 #: The oldest Python that analyses, the prompt included.
 MIN_PYTHON = (3, 11)
@@ -46,7 +46,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         if getattr(sys, name) is None:  # closed by who started us: there is nobody to tell
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  # for as long as we run
     if argv is None:
-        _write_ascii_where_asked()
+        from precision_tool.lib.cli.ascii_signs import write_ascii_where_asked
+
+        write_ascii_where_asked()
     from precision_tool.lib.errors import PrecisionToolError
 
     try:
@@ -82,36 +84,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return _stopped(argv is None) if is_stopped else _internal_error(arguments)
 
 
-#: What stands for the signs that reports use, where there is only ASCII.
-_ASCII_SIGNS = {"…": "...", "→": "->", "≤": "<=", "≥": ">=", "×": "x", "─": "-", "━": "-", "│": "|", "┃": "|", "–": "-"}
-
-
-def _write_ascii_where_asked() -> None:
-    """In the locales C and POSIX, where Python writes UTF-8 all the same, output is ASCII."""
-    every, kind, usual = (os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
-    # Python itself sets LC_CTYPE so where LANG asks for ASCII (PEP 538).
-    locale = every or (usual if kind in ("C.UTF-8", "C.utf8", "UTF-8") and usual else kind or usual)
-    if locale not in ("C", "POSIX") or os.environ.get("PYTHONIOENCODING") or os.environ.get("PYTHONUTF8") == "1":
-        return
-    codecs.register_error("precision_tool_ascii", _ascii_signs)
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="ascii", errors="precision_tool_ascii")
-
-
-def _ascii_signs(error: UnicodeError) -> Tuple[str, int]:
-    """A sign that ASCII has not as one that looks like it, anything else escaped as JSON does it."""
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    text = error.object[error.start : error.end]
-    return "".join(_ASCII_SIGNS.get(char) or _escaped(char) for char in text), error.end
-
-
-def _escaped(char: str) -> str:
-    units = char.encode("utf-16-be", "surrogatepass")
-    return "".join("\\u{:02x}{:02x}".format(*units[at : at + 2]) for at in range(0, len(units), 2))
-
-
 def _stopped(is_process: bool) -> int:
     """Says so; in a process of our own one more Ctrl+C changes nothing."""
     if is_process:
@@ -121,7 +93,6 @@ def _stopped(is_process: bool) -> int:
 
 def _run(arguments: List[str]) -> int:
     from precision_tool.lib.errors import UsageError
-    from precision_tool.lib.words import PROMPT_WORDS, WORDS, find_word
 
     options: Dict[str, Any] = {}
     while True:
@@ -131,39 +102,54 @@ def _run(arguments: List[str]) -> int:
         if not rest:
             return _start_prompt(options)
         name, arguments = rest[0], rest[1:]
-        word = find_word(name)
+        if name == "help" and arguments and not arguments[0].startswith("-"):
+            name, arguments = arguments[0], ["-h"]
         if name == "help" or (name == "data" and arguments[:1] in (["-h"], ["--help"])):
             print(_help())
             return DONE
-        if name in PROMPT_WORDS:
-            raise UsageError(f"{name} is a command of the prompt only", "precision-tool without a command starts it")
-        if word is None:
-            known = [text for each in WORDS for text in (each.name, *each.aliases)]
-            close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.4)
-            hint = "did you mean " + " or ".join(close) + "?" if close else "precision-tool -h lists the commands"
-            raise UsageError(f"unknown command {name!r}", hint)
+        word = _word_of(name)
         if word.name != "data":
-            break
+            return _run_word(word, arguments, options)
         if not arguments or arguments[0].startswith("-"):
             raise UsageError("data: which folder?", f"precision-tool data {word.arguments}")
         options["data"], arguments = arguments[0], arguments[1:]
         options.pop("more_data", None)
 
+
+def _word_of(name: str) -> "Word":
+    """Return the word of this name; UsageError for one of the prompt, or one that is not there."""
+    from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, find_word
+    from precision_tool.lib.errors import UsageError
+
+    word = find_word(name)
+    if word is not None:
+        return word
+    if find_word(name, PROMPT_WORDS):
+        raise UsageError(f"{name} is a command of the prompt only", "precision-tool without a command starts it")
+    names = [text for word in WORDS for text in (word.name, *word.aliases)]
+    close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.4)
+    hint = "did you mean " + " or ".join(close) + "?" if close else "precision-tool -h lists the commands"
+    raise UsageError(f"unknown command {name!r}", hint)
+
+
+def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> int:
+    from precision_tool.lib.errors import UsageError
+
     if sys.version_info[:2] < word.min_python:
         return _too_old(word.name, word.min_python)
-    if "more_data" in options and word.name not in _SEVERAL_FOLDERS:
+    if "more_data" in options and not word.many_folders:
         raise UsageError(f"{word.name}: takes one data folder", "`ac --all` takes several")
     settings = _settings(options)
     if "data" in options and not word.makes_data and not {"-h", "--help"} & set(arguments):
         _check_data(settings, is_analysis=not word.plain)
     try:
         if word.plain:
-            from precision_tool.lib.arguments import load_plain
-            from precision_tool.lib.io.files import check_on_disk
+            from precision_tool.lib.io.files import check_local
 
-            check_on_disk(settings.data)
-            return load_plain(word).main(arguments, settings)
-        from precision_tool.lib import app
+            check_local(settings.data)
+            code: int = importlib.import_module(word.module).COMMAND.main(arguments, settings)
+            return code
+        from precision_tool.lib.cli import app
 
         return app.run(word.name, arguments, settings)
     except SystemExit as stop:  # argparse, after the help or a usage error
@@ -178,7 +164,7 @@ def _start_prompt(options: Dict[str, Any]) -> int:
     settings = _settings(options)
     if "data" in options:
         _check_data(settings, is_analysis=True)
-    from precision_tool.lib import app
+    from precision_tool.lib.cli import app
 
     return app.start_prompt(settings)
 
@@ -194,7 +180,7 @@ def _check_data(settings: Any, *, is_analysis: bool) -> None:
 
 def _settings(options: Dict[str, Any]) -> Any:
     """The settings in force; what their files ask for without effect is told."""
-    from precision_tool.lib.arguments import print_line
+    from precision_tool.lib.cli.arguments import print_line
     from precision_tool.lib.settings import load_settings
 
     notes: List[str] = []
@@ -274,7 +260,7 @@ def _natural(path: str) -> List[Tuple[bool, int, str]]:
 
 
 def _help() -> str:
-    from precision_tool.lib.words import WORDS
+    from precision_tool.lib.cli.words import WORDS, words_by_family
 
     width = max(len(word.name) for word in WORDS) + 2
     margin = " " * (width + 2)
@@ -285,12 +271,11 @@ def _help() -> str:
         "operator that computes wrong. Without a command it starts the prompt, which",
         "knows the same commands and completes names with Tab.",
     ]
-    for family in dict.fromkeys(word.family for word in WORDS):
+    for family, words in words_by_family().items():
         lines += ["", f"{family.lower()}:"]
-        for word in WORDS:
-            if word.family == family:
-                text = textwrap.wrap(word.help, 79 - len(margin))
-                lines += [f"  {word.name:{width}}{text[0]}", *(margin + line for line in text[1:])]
+        for word in words:
+            text = textwrap.wrap(word.help, 79 - len(margin))
+            lines += [f"  {word.name:{width}}{text[0]}", *(margin + line for line in text[1:])]
     width = 20
     lines += [
         "",
@@ -308,7 +293,7 @@ def _help() -> str:
 
 
 def _fail(message: str, hint: str = "", code: int = USER_ERROR, label: str = "error: ") -> int:
-    from precision_tool.lib.arguments import print_line
+    from precision_tool.lib.cli.arguments import print_line
 
     for text in filter(None, (label + message, hint and "hint: " + hint)):
         print_line(text, sys.stderr)  # names of files may hold what terminals take for commands

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.io.store import Entry, Kind, NewFile, Stat, Store, StoredFile
+from precision_tool.lib.io.stores import Entry, Kind, NewFile, Stat, Store, StoredFile
 
 
 class MemoryStore(Store):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 #: Classes of GE's messages for the benchmark, made from the field numbers of FORMATS.md §4.
-_SCHEMA = Path(__file__).resolve().parents[1] / "scripts" / "ge_schema.py"
+_SCHEMA = Path(__file__).resolve().parents[1] / "scripts" / "benchmarks" / "ge_schema.py"
 
 
 def model_def(text: str) -> Any:

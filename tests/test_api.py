@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -11,8 +14,11 @@ from small_tree import faulty_chain, small_tree
 
 import precision_tool
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
+from precision_tool.lib.diagnose.pipeline import Diagnosis, Leaf, diagnose_leaf
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.results.result_csv import read_result
+from precision_tool.lib.sources.inputs import find_golden
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +109,87 @@ def test_an_open_data_folder_answers_with_values(tmp_path: Path) -> None:
     assert session.cosines() == {}
     with pytest.raises(DataNotFoundError, match="no comparison result yet"):
         session.results()
-    session.compare(None, None, None, 0.98, 1)
-    (result,) = session.results()
-    assert (result.threshold, result.findings[0].op_name) == (session.settings.threshold, "middle/Mul")
+    (made,) = session.compare()
+    (read,) = session.results()
+    assert type(made) is type(read)
+    assert (read.path, read.graph_path) == (made.path, made.graph_path) == (made.path, str(tree.graph))
+    for result in (made, read):
+        assert (result.threshold, result.findings()[0].op_name) == (session.settings.threshold, "middle/Mul")
+        assert result.verdict is not None
+        assert result.verdict.culprit == "middle/Mul"
+
+
+def test_what_is_shown_of_objects_is_short(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "precision_data", faulty_chain())
+    session = precision_tool.open_data(tree.root)
+    assert str(tree.root) in repr(session)
+    (result,) = session.compare()
+    assert repr(result).startswith("<CompareResult ")
+    for value in (session, result, result.analysis, result.diagnosis):
+        assert len(repr(value)) < 8000
+
+
+def test_a_data_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataNotFoundError, match="nosuch"):
+        precision_tool.open_data(tmp_path / "nosuch")
+
+
+def test_a_notebook_shows_the_findings_and_then_the_verdict(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "precision_data", faulty_chain())
+    (result,) = precision_tool.open_data(tree.root).compare()
+    before = result._repr_html_()
+    assert before.startswith("<pre")
+    assert "middle/Mul" in before
+    assert result.verdict is not None
+    assert len(result._repr_html_()) > len(before)
+
+
+def test_to_pandas_has_the_columns_of_the_array(demo: DemoTruth, monkeypatch: pytest.MonkeyPatch) -> None:
+    (result,) = precision_tool.compare(demo.dump_dir, demo.golden_dir)
+    stand_in = ModuleType("pandas")
+    vars(stand_in)["DataFrame"] = dict
+    monkeypatch.setitem(sys.modules, "pandas", stand_in)
+    frame = result.to_pandas()
+    assert tuple(frame) == result.to_numpy().dtype.names
+    assert len(frame["op_name"]) == len(result.rows)
+
+
+def test_to_pandas_without_pandas_says_so(demo: DemoTruth, monkeypatch: pytest.MonkeyPatch) -> None:
+    (result,) = precision_tool.compare(demo.dump_dir, demo.golden_dir)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UsageError, match="pandas"):
+        result.to_pandas()
+
+
+def test_a_leaf_is_diagnosed_the_same_in_another_process(demo: DemoTruth) -> None:
+    (result,) = precision_tool.compare(demo.dump_dir, demo.golden_dir)
+    assert result.leaf is not None
+    golden = find_golden(str(demo.golden_dir))
+    here = diagnose_leaf(Leaf(dump=result.leaf, golden=golden), resources=THIS_THREAD)
+    with ProcessPoolExecutor(1) as pool:
+        elsewhere = pool.submit(diagnose_leaf, Leaf(dump=result.leaf, golden=golden), resources=THIS_THREAD).result()
+    assert here.verdict is not None
+    assert here.plan == here.verdict.next
+    assert here.verdict.culprit == demo.culprit
+    assert ranking(here) == ranking(elsewhere) == ranking(result.diagnosis)
+
+
+def ranking(diagnosis: Diagnosis) -> list[tuple[str, str, float]]:
+    """What is to blame, why and how sure it is, without how long each op took."""
+    assert diagnosis.verdict is not None
+    return [(one.culprit, str(one.cause), one.confidence) for one in diagnosis.verdict.suspects]
+
+
+def test_a_tensor_computes_as_an_array(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "precision_data", faulty_chain())
+    tensor = precision_tool.open_data(tree.root).tensor("middle/Mul:output:0")
+    array = np.asarray(tensor)
+    assert (tensor == array).all()
+    np.testing.assert_array_equal(tensor + tensor, array + array)
+    np.testing.assert_array_equal(1 - tensor, 1 - array)
+    assert (tensor.max(), tensor.sum(), np.abs(tensor).mean()) == (array.max(), array.sum(), np.abs(array).mean())
+    np.testing.assert_array_equal(tensor.reshape(-1), array.reshape(-1))
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        _ = tensor.nothing_like_it
+    with pytest.raises(TypeError, match="cannot be written to"):
+        np.add(array, array, out=tensor)  # type: ignore[call-overload]

@@ -18,8 +18,8 @@ from small_tree import chain, small_tree
 from precision_tool import __version__
 from precision_tool.cli import STOPPED, main
 from precision_tool.lib import errors
+from precision_tool.lib.cli.words import WORDS, Word
 from precision_tool.lib.settings import Settings
-from precision_tool.lib.words import WORDS, Word
 
 REPO = Path(__file__).resolve().parents[1]
 CLI = REPO / "precision_tool" / "cli.py"
@@ -44,10 +44,10 @@ def use_app(monkeypatch: pytest.MonkeyPatch) -> Callable[[AppRun], None]:
     """Puts a function in the place of `lib.app.run`."""
 
     def use(run: AppRun) -> None:
-        app = types.ModuleType("precision_tool.lib.app")
+        app = types.ModuleType("precision_tool.lib.cli.app")
         app.run = run  # type: ignore[attr-defined]
-        monkeypatch.setitem(sys.modules, "precision_tool.lib.app", app)
-        monkeypatch.setattr("precision_tool.lib.app", app, raising=False)
+        monkeypatch.setitem(sys.modules, "precision_tool.lib.cli.app", app)
+        monkeypatch.setattr("precision_tool.lib.cli.app", app, raising=False)
 
     return use
 
@@ -133,7 +133,7 @@ def test_without_a_command_it_is_the_prompt(
         return 7
 
     use_app(lambda *_: 0)
-    monkeypatch.setattr("precision_tool.lib.app.start_prompt", start_prompt, raising=False)
+    monkeypatch.setattr("precision_tool.lib.cli.app.start_prompt", start_prompt, raising=False)
     assert main(arguments) == 7
     assert opened == [Path(data)]
 
@@ -168,7 +168,7 @@ def test_a_copied_package_has_one_identity_of_every_module(
 ) -> None:
     copy = tmp_path / "anywhere" / "precision_tool"
     shutil.copytree(CLI.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "lib" / "app.py").write_text(
+    (copy / "lib" / "cli" / "app.py").write_text(
         "import sys, importlib.util, os\n"
         "from precision_tool.lib.errors import UsageError\n"
         "def run(word, argv, settings):\n"
@@ -315,9 +315,9 @@ def test_a_reader_that_stops_reading_is_no_error(lines: int) -> None:
     code = (
         "import sys, types, precision_tool.lib as lib\n"
         "from precision_tool.cli import main\n"
-        "app = types.ModuleType('precision_tool.lib.app')\n"
+        "app = types.ModuleType('precision_tool.lib.cli.app')\n"
         f"app.run = lambda *call: print('line\\n' * {lines}) or 0\n"
-        "lib.app = sys.modules['precision_tool.lib.app'] = app\n"
+        "lib.app = sys.modules['precision_tool.lib.cli.app'] = app\n"
         "sys.stdin.read()\n"  # until the reader has gone
         "sys.exit(main(['ac']))\n"
     )

@@ -15,7 +15,7 @@ from precision_tool.lib.api import CompareResult
 from precision_tool.lib.session import Session
 
 PUBLIC: list[Callable[..., Any]] = [
-    *(getattr(precision_tool, name) for name in precision_tool.__all__),
+    *filter(inspect.isfunction, (getattr(precision_tool, name) for name in precision_tool.__all__)),
     CompareResult.findings,
     CompareResult.to_numpy,
     CompareResult.write_csv,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from diagnosing import judged_results
 from executors import WORKERS, AtOnce
 
 from precision_tool.lib.api import compare, open_data
@@ -34,7 +35,7 @@ def by_compare(data: Path, out: Path, who: dict[str, Any]) -> object:
 
 def by_session(data: Path, out: Path, who: dict[str, Any]) -> object:
     session = open_data(data, work=out)
-    (analysis,) = session.compare(None, None, None, 0.98, who.get("workers", 0), executor=who.get("executor"))
+    (analysis,) = session.compare(resources=Resources(**who))
     return [repr(row.metrics) for row in analysis.rows]
 
 
@@ -49,7 +50,7 @@ def one_pair(session: Session) -> Pair:
 
 def by_random(data: Path, out: Path, who: dict[str, Any]) -> object:
     session = open_data(data)
-    (found,) = session.random_errors(None, str(data / "npu/debug_1/dump"), **who)
+    (found,) = session.random_errors(None, str(data / "npu/debug_1/dump"), resources=Resources(**who))
     return [replace(op, slots=()) for op in found.ops], [repr(slot) for op in found.ops for slot in op.slots]
 
 
@@ -60,7 +61,7 @@ def by_convert(data: Path, out: Path, who: dict[str, Any]) -> object:
 
 
 def by_overflow(data: Path, out: Path, who: dict[str, Any]) -> object:
-    found, _ = open_data(data, work=out).overflow(**who)
+    found, _ = open_data(data, work=out).overflow(resources=Resources(**who))
     return [(op.name, op.origin, repr(op.slots)) for leaf in found.leaves for op in leaf.ops]
 
 
@@ -75,7 +76,7 @@ def by_views(data: Path, out: Path, who: dict[str, Any]) -> object:
 
 def by_verdict(data: Path, out: Path, who: dict[str, Any]) -> object:
     session = open_data(data, work=out)
-    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), **who)
+    (judged,) = judged_results(session, resources=Resources(**who))
     assert judged is not None
     verdict = judged.verdict
     told = (verdict.culprit, verdict.cause, verdict.confidence, verdict.ranking, repr(verdict.facts))
@@ -140,7 +141,7 @@ class Poisoned(AtOnce):
 
 def test_ops_that_no_worker_can_judge_say_so_and_the_others_are_judged(data: Path, tmp_path: Path) -> None:
     session = open_data(data, work=tmp_path)
-    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), executor=Poisoned())
+    (judged,) = judged_results(session, resources=Resources(executor=Poisoned()))
     assert judged is not None
     lost = [op for op in judged.ops if reason_words(op.reason) == "not done: the worker that had it ended, 3 times"]
     assert lost

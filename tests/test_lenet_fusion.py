@@ -14,6 +14,7 @@ from command_line import by_tensor, fingerprint, only_result, tool
 from outside_data import LENET, needs_outside_data
 
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 
@@ -52,7 +53,7 @@ def compared() -> dict[str, Row]:
     (result,) = compare_folders(
         str(DATA / "npu/debug_0/dump"),
         str(DATA / "npu/debug_1/dump"),
-        workers=1,
+        resources=THIS_THREAD,
         options=CompareOptions(other_graph=""),
     )
     return {row.pair.tensor_index: row for row in result.rows if row.pair.slot}

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -15,14 +16,21 @@ import pytest
 from precision_tool import __version__
 
 REPO = Path(__file__).resolve().parents[1]
-SOURCES = ("pyproject.toml", "setup.py", "README.md", "LICENSE", "precision_tool")
+#: Folders and files of the project that a source distribution is made of.
+SOURCES = (
+    "pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE", "config.example.py",
+    ".github", "precision_tool", "scripts", "tests",
+)  # fmt: skip
+LEFT_BEHIND = shutil.ignore_patterns("__pycache__", "*.so", "node_modules", ".*_cache")
 
 pytestmark = pytest.mark.slow
 
 
-def run(*command: object, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+def run(*command: object, cwd: Path, code: int = 0, compiler: str = "") -> subprocess.CompletedProcess[str]:
     """Runs a command that must end with `code`, without this environment's Python settings."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    if compiler:
+        environment["CC"] = compiler
     result = subprocess.run(
         list(map(str, command)), cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
@@ -36,14 +44,16 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sources")
     for name in SOURCES:
         if (REPO / name).is_dir():
-            shutil.copytree(REPO / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+            shutil.copytree(REPO / name, folder / name, ignore=LEFT_BEHIND)
         else:
             shutil.copy(REPO / name, folder / name)
     return folder
 
 
-def build(python: object, sources: Path, target: Path) -> Path:
-    run(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", target, ".", cwd=sources)
+def build(python: object, sources: Path, target: Path, compiler: str = "") -> Path:
+    run(
+        python, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", target, ".", cwd=sources, compiler=compiler
+    )
     (wheel,) = target.glob("*.whl")
     return wheel
 
@@ -83,10 +93,34 @@ def test_the_wheel_holds_everything(wheel: Path) -> None:
         for path in (REPO / "precision_tool").rglob("*")
         if path.is_file() and path.suffix != ".pyc"
     }
-    assert package <= names
+    assert package | {"precision_tool/lib/config/config.example.py"} <= names
     assert {name for name in names if not name.startswith("precision_tool")} == set()
     assert any(name.endswith("LICENSE") for name in names)
     assert {"fusion_off.cfg", "fusion_switch.cfg"} <= {Path(name).name for name in names}
+
+
+def test_a_source_distribution_holds_all_tests_and_the_example(sources: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", tmp_path, cwd=sources)
+    with tarfile.open(next(tmp_path.iterdir())) as archive:
+        files = {member.name.partition("/")[2]: member for member in archive if member.isfile()}
+        example = archive.extractfile(files["config.example.py"])
+        assert example is not None
+        assert example.read() == (REPO / "precision_tool/lib/config/config.py").read_bytes()
+    assert {"CHANGELOG.md", "tests/conftest.py"} <= set(files)
+    assert {str(path.relative_to(sources)) for path in (sources / "tests").rglob("*.*") if path.is_file()} <= set(files)
+    assert not [name for name in files if name.endswith((".pyc", ".so"))]
+
+
+def test_without_a_compiler_the_wheel_is_for_every_machine(sources: Path, tmp_path: Path) -> None:
+    shutil.copytree(sources, tmp_path / "sources", ignore=shutil.ignore_patterns("build"))
+    wheel = build(sys.executable, tmp_path / "sources", tmp_path / "wheel", compiler="false")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (about,) = (name for name in names if name.endswith(".dist-info/WHEEL"))
+        assert "Root-Is-Purelib: true" in archive.read(about).decode().splitlines()
+    assert "precision_tool/__init__.py" in names
+    assert not [name for name in names if name.endswith(".so")]
 
 
 def test_an_installation(wheel: Path, tmp_path: Path) -> None:

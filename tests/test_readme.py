@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from precision_tool.lib.cli.command import Command, load_command
+from precision_tool.lib.cli.words import WORDS, find_word
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
-from precision_tool.lib.shell.commands.base import Command
-from precision_tool.lib.shell.commands.registry import load_command
-from precision_tool.lib.words import WORDS, find_word
 
 REPO = Path(__file__).resolve().parents[1]
 GUIDE = (REPO / "precision_tool" / "GUIDE.md").read_text("utf-8")
@@ -87,6 +87,9 @@ def test_the_options_of_its_table_are_those_of_the_commands() -> None:
             assert any(option in known for option in wanted), f"{name}: {options}"
 
 
+#: How these tests call the tool, and the lines to copy with it; the documents call it as installed.
+CALLED = shlex.join([sys.executable, "-m", "precision_tool"])
+
 #: Commands that are shown with the demo of a fault of that name.
 FAULTS_SHOWN = ("overflow", "random")
 
@@ -138,7 +141,7 @@ def test_the_demo_ends_with_what_it_shows(tmp_path: Path) -> None:
         encoding="utf-8",
         check=True,
     )
-    assert demo.stdout.endswith(shown)
+    assert demo.stdout.replace(CALLED, "precision-tool").endswith(shown)
 
 
 def test_the_fusion_chapter_is_what_the_commands_print(tmp_path: Path) -> None:
@@ -172,7 +175,7 @@ def check_outputs(shown: list[tuple[str, str]], folder: Path) -> None:
             encoding="utf-8",
             check=True,
         )
-        printed = [line.rstrip() for line in run.stdout.splitlines()]
+        printed = [line.rstrip() for line in run.stdout.replace(CALLED, "precision-tool").splitlines()]
         assert len(lines) > 7, call
         assert [line for line in lines if line not in printed] == [], call
 

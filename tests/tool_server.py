@@ -24,15 +24,16 @@ LONGEST = 1 << 17
 LOADED = (
     "precision_tool.lib.session",
     "precision_tool.lib.present.console",
-    "precision_tool.lib.shell.commands.analyse",
+    "precision_tool.lib.cli.cmd_ac",
     "precision_tool.lib.verdict.of_results",
+    "precision_tool.lib.diagnose.pipeline",
     "precision_tool.lib.present.verdict",
 )
 
 
 def main() -> None:
     """Answers requests until the other end of the socket is closed."""
-    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as `lib/app.py` has it
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # as `lib/cli/app.py` has it
     for name in LOADED:
         importlib.import_module(name)
     gc.freeze()

@@ -24,6 +24,13 @@ def shown_name(token: str) -> str:
     return shown(token)[1:-1]
 
 
+def escaped(text: str) -> str:
+    """Return `text` with control characters, escape sequences too, as \\xNN: names come from other machines."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
 def _bounded(text: str) -> str:
     """A text whose end is cut off where it quotes more than anybody reads: several paths of the longest kind fit."""
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."

@@ -1,51 +1,73 @@
-"""What a command, or an open prompt, works with: settings, a data folder, and what can be asked of both."""
+"""What a command, or an open prompt, works with: settings, a data folder, and what was computed from both."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.data.folder import Kept, Place
+from precision_tool.lib.data.folder import DataFolder, Kept, Place
 from precision_tool.lib.data.names import DataNames
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.graph.overview import DataOverview, overview
-from precision_tool.lib.results.noise import NoiseFloor
 from precision_tool.lib.settings import Settings
-from precision_tool.lib.verdict.folder import JudgedFolder
-from precision_tool.lib.workspace import open_workspace
+from precision_tool.lib.workspace import open_workspace, shown_path
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
-    from precision_tool.lib.checks.analysis import Analysis
-    from precision_tool.lib.engine.scheduler import Progress
+    from precision_tool.lib.checks.overflow import OverflowReport
+    from precision_tool.lib.checks.passports import PassportPair
+    from precision_tool.lib.checks.random_errors import RandomReport
+    from precision_tool.lib.compare.folders import CompareOptions
+    from precision_tool.lib.engine.scheduler import Resources
+    from precision_tool.lib.graph.catalog import RunGraph
+    from precision_tool.lib.graph.lookup import FoundOp
     from precision_tool.lib.inspect.arrays import TensorProxy
-    from precision_tool.lib.pairing.fusion_pair import FusionPair
+    from precision_tool.lib.model.comparison import Pair
+    from precision_tool.lib.present.comparison import CompareResult
+    from precision_tool.lib.study.preparing import StudyOptions
     from precision_tool.lib.study.study import Study
     from precision_tool.lib.toolkit.finder import Toolkit
     from precision_tool.lib.toolkit.tools import Tools
-    from precision_tool.lib.verdict.blamed import Blame
 
 
 #: In the place of a step or rank: all of them.
 ALL = -1
 
 
-class Session(JudgedFolder):
-    """A data folder with its settings. Each method hands what is known to the room that does the work."""
+class Session:
+    """An open data folder: its settings, what was read of it, and the step and rank that are looked at.
+
+    Attributes
+    ----------
+    settings : Settings
+        Where the data lies, and the defaults of all commands.
+    data : DataFolder
+        What the data folder holds; read when it is asked for, and again only where it changed.
+    workspace : Workspace
+        Its folders, and the notes that are to be shown.
+    names : DataNames
+        Names of ops, results and so on, for completion.
+    step, rank : int or None
+        Those that were asked for last.
+    """
 
     def __init__(self, settings: Settings, place: Place | None = None) -> None:
-        super().__init__(open_workspace(settings.data, settings.work), place)
         self.settings = settings
-        self.names = DataNames(self)
-        self._toolkit: Toolkit | None = None
-        #: The step and the rank that were asked for last, and the data as they have it, by its dump folders.
+        self.workspace = open_workspace(settings.data, settings.work)
+        self.data = DataFolder(self.workspace, place)
+        self.names = DataNames(self.data)
         self.step: int | None = None
         self.rank: int | None = None
+        self._toolkit: Toolkit | None = None
         self._placed: dict[Place, Session] = {}
+
+    def __repr__(self) -> str:
+        at = "".join(
+            f", {name} {number}" for name, number in (("step", self.step), ("rank", self.rank)) if number is not None
+        )
+        return f"<Session of {shown_path(str(self.workspace.root))}{at}>"
 
     def at(self, step: int | None = None, rank: int | None = None) -> Session:
         """The data as one step of one rank has it: of those only that are given, the first of the other.
@@ -77,9 +99,9 @@ class Session(JudgedFolder):
         if place not in self._placed:
             settings = self.settings if not data else replace(self.settings, data=Path(data), more_data=())
             self._placed[place] = Session(settings, place)
-        found = self._placed[place]
-        found.workspace.notes = self.workspace.notes
-        return found
+        placed = self._placed[place]
+        placed.workspace.notes = self.workspace.notes
+        return placed
 
     def place(self) -> tuple[Place, str]:
         """The dump folders and the benchmark of the step and rank that were asked for last, and their data folder."""
@@ -87,30 +109,18 @@ class Session(JudgedFolder):
 
         return find_place([str(self.settings.data), *map(str, self.settings.more_data)], self.step, self.rank)
 
-    def study_rows(self, threshold: float) -> list[Analysis]:
-        """The rows that a study has of the step and rank that were asked for last, judged at a threshold.
-
-        DataNotFoundError where no study has any.
-        """
-        from precision_tool.lib.checks.analysis import analyse
-        from precision_tool.lib.study.places import kept_rows
-
-        place, _ = self.place()
-        tables = kept_rows([str(folder) for folder in self.workspace.result_dirs()], place, self.workspace.notes)
-        return [analyse(path, table, threshold) for path, table in tables]
-
     def refresh(self, *what: Kept) -> None:
-        """Forgets what was read of these kinds; without any everything, the toolkit too."""
-        super().refresh(*what)
+        """Forget what was read of these kinds; without any everything, the toolkit too."""
+        self.data.refresh(*what)
         self._placed.clear()
         if not what:
             self._toolkit = None
 
-    def overview(self) -> DataOverview:
-        """What the data folder holds, by names alone: nothing is opened."""
-        return overview(self.workspace, next(iter(self.names.result_paths()), ""))
+    # --- what was dumped ---
 
-    # --- tensors as arrays ---
+    def overview(self) -> DataOverview:
+        """Return what the data folder holds, by names alone: nothing is opened."""
+        return overview(self.workspace, next(iter(self.names.result_paths()), ""))
 
     def tensors(self, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
         """The tensors of an op or of a file, as arrays that are read when their values are asked for.
@@ -137,28 +147,29 @@ class Session(JudgedFolder):
         """
         from precision_tool.lib.inspect.arrays import open_tensors
 
-        return open_tensors(self, name, graph)
+        return open_tensors(self.data, name, graph)
 
     def tensor(self, name: str, graph: str | None = None) -> TensorProxy:
         """The one tensor of a name, as `tensors` takes it; UsageError where there are several."""
         from precision_tool.lib.inspect.arrays import one_tensor
 
-        return one_tensor(self, name, graph)
+        return one_tensor(self.data, name, graph)
 
-    # --- fusion ---
+    def run_graphs(self, graph: str | None = None) -> tuple[RunGraph, ...]:
+        """Return the graph of every dumped model of every NPU run (see `DataFolder.run_graphs`)."""
+        return self.data.run_graphs(graph)
 
-    def fusion_pair(self) -> FusionPair:
-        """The run with fusion and the one without, told by their graphs. Errors say what is missing."""
-        from precision_tool.lib.pairing.fusion_pair import find_pair
+    def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
+        """Return the op of this name, part of a name or number, as `[17]`, in every graph."""
+        return self.data.find_ops(name, graph)
 
-        self.check_data()
-        return find_pair(self.run_graphs())
+    def pairs_of(self, op: FoundOp) -> tuple[Pair, ...]:
+        """Return every input and output of an op's dump with its benchmark tensor."""
+        return self.data.pairs_of(op)
 
-    def blame(self, analysis: Analysis, progress: Progress | None = None) -> Blame:
-        """Which fusion pass computes wrong, by a comparison of a run with fusion. UsageError if it names no pass."""
-        from precision_tool.lib.verdict.blame import blame_compared
-
-        return blame_compared(analysis, progress)
+    def cosines(self, run: RunGraph | None = None) -> Mapping[str, float]:
+        """Return the lowest cosine of each op's outputs in the newest result (see `DataFolder.cosines`)."""
+        return self.data.cosines(run)
 
     # --- the vendor's toolkit ---
 
@@ -182,67 +193,132 @@ class Session(JudgedFolder):
             time_limit=self.settings.toolkit_seconds,
         )
 
-    # --- comparisons ---
+    # --- comparisons and checks ---
 
-    def results(
-        self, path: str | None = None, threshold: float | None = None, noise: NoiseFloor | None = None
-    ) -> list[Analysis]:
-        """The results of a file or folder, by default of the newest comparison, read back and judged.
+    def compare(
+        self,
+        npu: str | None = None,
+        golden: str | None = None,
+        *,
+        options: CompareOptions | None = None,
+        resources: Resources | None = None,
+    ) -> list[CompareResult]:
+        """Compare two folders, by default those of the data folder, and write the result files.
+
+        Parameters
+        ----------
+        npu, golden : str, optional
+            The NPU's dump and what it is compared with.
+        options : CompareOptions, optional
+            Those of `vc`: the graph, the threshold, a selection of ops; by default the threshold of the settings.
+        resources : Resources, optional
+            Who shares the work; by default as many workers as the settings say.
+
+        Returns
+        -------
+        list of CompareResult
+            One for each folder of dump files; `results` gives the same objects, read back.
+
+        Raises
+        ------
+        DataNotFoundError
+            There is nothing to compare.
+        ComparisonStoppedError
+            The work ended early; what is done was written.
+        """
+        from precision_tool.lib.checks.comparing import compare
+        from precision_tool.lib.present.comparison import CompareResult
+
+        options = options or self.default_options()
+        analyses = compare(self.data, npu, golden, options, resources or self.resources())
+        return [CompareResult(analysis, data=self.data) for analysis in analyses]
+
+    def results(self, path: str | None = None, threshold: float | None = None) -> list[CompareResult]:
+        """Read back the results of a file or folder, by default of the newest comparison.
 
         The threshold is that of the settings unless another is given.
         """
         from precision_tool.lib.checks.comparing import read_results
+        from precision_tool.lib.present.comparison import CompareResult
 
-        return read_results(self, path, self.settings.threshold if threshold is None else threshold, noise)
+        threshold = self.settings.threshold if threshold is None else threshold
+        return [CompareResult(one, data=self.data) for one in read_results(self.data, path, threshold)]
 
-    # --- many dumps at once ---
+    def default_options(self) -> CompareOptions:
+        """Return the options of a comparison with the threshold of the settings."""
+        from precision_tool.lib.compare.folders import CompareOptions
+
+        return CompareOptions(threshold=self.settings.threshold)
+
+    def resources(self) -> Resources:
+        """Return as many workers as the settings say."""
+        from precision_tool.lib.engine.scheduler import Resources
+
+        return Resources(self.settings.workers)
+
+    def passports(self, npu: str | None = None, golden: str | None = None) -> PassportPair | None:
+        """Return what the runs were, as the training helper wrote it, and what differs; None without two passports.
+
+        By default of npu/debug_0 and the benchmark, or without that npu/debug_1; else of the runs that two folders
+        belong to. A passport that is damaged is a note of the workspace, and counts as none.
+        """
+        from precision_tool.lib.checks.passports import find_passports
+
+        return find_passports(self.workspace, npu, golden)
+
+    def overflow(
+        self,
+        folder: str | None = None,
+        graph: str | None = None,
+        limit: int = 3,
+        resources: Resources | None = None,
+    ) -> tuple[OverflowReport, str]:
+        """Return the overflow in a folder, or in the data folder, and where status files were looked for.
+
+        The first `limit` ops have figures. DataNotFoundError where there is neither a status file nor a dump.
+        """
+        from precision_tool.lib.checks.overflow_search import find_overflow
+        from precision_tool.lib.engine.scheduler import THIS_THREAD
+
+        return find_overflow(self.data, folder, graph, limit, resources or THIS_THREAD)
+
+    def random_errors(
+        self,
+        left: str | None = None,
+        right: str | None = None,
+        graph: str | None = None,
+        resources: Resources | None = None,
+    ) -> list[RandomReport]:
+        """Return what differs in two runs of the same script (npu/debug_0 and debug_1), a report a device, model, step.
+
+        Of one run alone only the memory is checked. DataNotFoundError where there is no dump.
+        """
+        from precision_tool.lib.checks.random_search import find_random
+
+        return find_random(self.data, left, right, graph, resources or self.resources())
 
     def study(
         self,
+        options: StudyOptions | None = None,
+        resources: Resources | None = None,
         *,
-        npu: str | None = None,
-        golden: str | None = None,
-        graph: str | None = None,
-        steps: str | None = None,
-        ranks: str | None = None,
-        judge: str = "first",
-        threshold: float | None = None,
-        workers: int | None = None,
-        executor: Executor | None = None,
-        progress: Progress | None = None,
         fresh: bool = False,
-        table: str = "",
-        csv: bool = False,
         watch_seconds: float = 0.0,
-        seen: Callable[[Study], None] | None = None,
+        on_study: Callable[[Study], None] | None = None,
     ) -> Study:
-        """Every step, rank and model of the data folders, compared and judged as one; as `ac --all`.
+        """Compare and diagnose every step, rank and model of the data folders, as `ac --all`.
 
         Parameters
         ----------
-        npu, golden, graph : str, optional
-            Folders of dumps and of benchmark tensors, and a graph, in the place of those of the data folders.
-        steps, ranks : str, optional
-            Which are wanted: ``"3"``, ``"0-7"`` or ``"1,5,8-"``.
-        judge : str
-            Which dumps are recomputed: those up to the "first" step that computes wrong, "suspects" or "all".
-        threshold : float, optional
-            Cosine similarity below which a tensor counts as wrong.
-        workers : int, optional
-            Threads or processes that share the work; 0: one per core.
-        executor : concurrent.futures.Executor, optional
-            Does the work instead of processes of our own.
-        progress : callable, optional
-            Called with the bytes that are done and those to do.
+        options : StudyOptions, optional
+            What is studied and how; folders that it does not name are those of the session.
+        resources : Resources, optional
+            Who shares the work; progress is counted in bytes.
         fresh : bool
             Begin anew, whatever an earlier call did: else that is not done again.
-        table : str
-            The Parquet file of all rows; by default `study/study.parquet` in the folder of results. Needs pyarrow.
-        csv : bool
-            Write a result file for each step, rank and model as well.
         watch_seconds : float
             Look for new steps every so many seconds, and go on with them until Ctrl+C; 0: once.
-        seen : callable, optional
+        on_study : callable, optional
             Called with each study while it is watched.
 
         Returns
@@ -259,22 +335,17 @@ class Session(JudgedFolder):
         WorkStoppedError
             After Ctrl+C; the same call goes on from there.
         """
-        from precision_tool.lib.study.leaves import parse_numbers
-        from precision_tool.lib.study.plan import Judging
         from precision_tool.lib.study.preparing import StudyOptions
         from precision_tool.lib.study.study import run_study
 
-        options = StudyOptions(
-            folders=[str(folder) for folder in (self.settings.data, *self.settings.more_data)],
-            npu=npu, golden=golden, graph=graph,
-            steps=None if steps is None else parse_numbers(steps),
-            ranks=None if ranks is None else parse_numbers(ranks),
-            judging=Judging(judge), table=table, csv=csv, results=str(self.workspace.output_dir("study")),
-            threshold=self.settings.threshold if threshold is None else threshold,
-        )  # fmt: skip
+        options = options or StudyOptions(threshold=self.settings.threshold)
+        resources = resources or self.resources()
+        if not options.folders:
+            options = replace(options, folders=[*map(str, (self.settings.data, *self.settings.more_data))])
+        options = replace(options, results=options.results or str(self.workspace.output_dir("study")))
         disk = self.workspace.on_disk()
         return run_study(
-            options, str(disk.output_dir("study")), cache=str(disk.output_dir("cache")),
-            workers=self.settings.workers if workers is None else workers, executor=executor, progress=progress,
-            fresh=fresh, watch_seconds=watch_seconds, seen=seen,
+            options, str(disk.output_dir("study")), cache=str(disk.output_dir("cache")), workers=resources.workers,
+            executor=resources.executor, progress=resources.progress, fresh=fresh, watch_seconds=watch_seconds,
+            seen=on_study,
         )  # fmt: skip

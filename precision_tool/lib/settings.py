@@ -231,6 +231,10 @@ def _optional_folder(value: object) -> Optional[Path]:
     return None if value is None or value == "" else _folder(value)
 
 
+#: Cosine similarity below which a tensor counts as wrong.
+DEFAULT_THRESHOLD = 0.98
+
+
 @dataclass(frozen=True)
 class Settings:
     """All settings, checked; a wrong value raises UsageError. `config.example.py` says what each means."""
@@ -239,7 +243,7 @@ class Settings:
     #: Further data folders of a study: options only.
     more_data: Tuple[Path, ...] = field(default=(), metadata={"check": _folders, "is_option": True})
     work: Optional[Path] = field(default=None, metadata={"check": _optional_folder})
-    threshold: float = field(default=0.98, metadata={"check": _number(-1, 1, "a number from -1 to 1")})
+    threshold: float = field(default=DEFAULT_THRESHOLD, metadata={"check": _number(-1, 1, "a number from -1 to 1")})
     limit: int = field(default=3, metadata={"check": _count(0, "a whole number, 0 (all) or more")})
     atol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
     rtol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})

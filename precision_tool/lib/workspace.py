@@ -22,7 +22,7 @@ from typing import Iterable, List, Optional
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.io import urls
-from precision_tool.lib.io.files import PathLike, check_on_disk, is_folder, list_folder
+from precision_tool.lib.io.files import PathLike, check_local, is_folder, list_folder
 
 #: Where results go when the data folder cannot be written, below the working folder.
 FALLBACK_WORK_FOLDER = "precision_work"
@@ -361,7 +361,7 @@ def _seen(folder: Path) -> Iterable[Path]:
 
 def make_writable(folder: Path) -> Path:
     """Make a folder that others, the device or TensorFlow, write to; returns its absolute path. Raises OutputError."""
-    check_on_disk(folder)
+    check_local(folder)
     absolute = Path(os.path.abspath(str(folder)))
     reason = _try_to_write(absolute)
     if reason is not None:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 from builders import graph_op
 
-from precision_tool.lib.checks import analysis
-from precision_tool.lib.checks.analysis import RUN_CHECKS, RunCheck, check_runs, skip_checks
+from precision_tool.lib.checks.analysis import RUN_CHECKS, check_runs, skip_checks
 from precision_tool.lib.checks.similarity import check_similarity, compare_graphs
 from precision_tool.lib.engine.scheduler import WorkStoppedError
 from precision_tool.lib.errors import FormatError
@@ -136,9 +135,9 @@ def test_a_check_that_cannot_read_does_not_stop_the_others(monkeypatch: pytest.M
     def fail(runs: Sequence[RunGraph], missing: Sequence[MissingGraph], known: object) -> CheckResult:
         raise FormatError("file: damaged", "get another")
 
-    names = [one.name for one in RUN_CHECKS]
+    names = [*RUN_CHECKS.all()]
     assert [one.name for one in check_runs([run(0, FUSED)])] == names
-    monkeypatch.setattr(analysis, "RUN_CHECKS", (RunCheck("a", fail), *RUN_CHECKS))
+    monkeypatch.setattr(RUN_CHECKS, "built_in", {"a": fail, **RUN_CHECKS.built_in})
     first, *others = map(tell_check, check_runs([run(0, FUSED)]))
     assert (first.name, first.title, first.skipped) == ("a", "a", "file: damaged; get another")
     assert [one.name for one in others] == names
@@ -151,7 +150,7 @@ def test_a_check_that_is_stopped_stops_all(monkeypatch: pytest.MonkeyPatch) -> N
     def stop(runs: Sequence[RunGraph], missing: Sequence[MissingGraph], known: object) -> CheckResult:
         raise WorkStoppedError("stopped", "", [])
 
-    monkeypatch.setattr(analysis, "RUN_CHECKS", (RunCheck("a", stop), *RUN_CHECKS))
+    monkeypatch.setattr(RUN_CHECKS, "built_in", {"a": stop, **RUN_CHECKS.built_in})
     with pytest.raises(WorkStoppedError):
         check_runs([run(0, FUSED)])
 

@@ -21,10 +21,10 @@ from small_tree import Node, small_tree, values
 from tiny_network import layers
 
 import precision_tool
+from precision_tool.lib.cli.bisect_runner import BisectRun, bisected
+from precision_tool.lib.cli.switch_files import SwitchFile
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.formats.fusion_switch import SHIPPED_SWITCH, read_switches, render
-from precision_tool.lib.shell.bisect_runner import BisectRun, bisected
-from precision_tool.lib.shell.switch_files import SwitchFile
 
 GUILTY = "TbeConvDequantVaddReluQuantFusionPass"
 

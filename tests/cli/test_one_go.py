@@ -15,7 +15,7 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph import choice
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.io.local_files import LocalFile
+from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
@@ -101,7 +101,7 @@ def test_a_graph_is_chosen_anew_when_its_folder_changed(tmp_path: Path) -> None:
     session = Session(load_settings({"data": data, "work": None}))
     (run_graph, *_) = session.run_graphs()
     assert run_graph.leaf is not None
-    chooser = session.graph_chooser()
+    chooser = session.data.graph_chooser()
     assert chooser.of(run_graph.leaf).file.path == run_graph.file.path
     Path(run_graph.file.path).unlink()
     with pytest.raises(DataNotFoundError):

@@ -9,7 +9,7 @@ import pytest
 
 from precision_tool import cli
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.io import files, local_files
+from precision_tool.lib.io import local
 
 
 @pytest.mark.parametrize("word", ["vc", "ac"])
@@ -18,14 +18,13 @@ def test_each_file_is_opened_once(
 ) -> None:
     truth = generate_demo(tmp_path / "precision_data")
     opened: Counter[str] = Counter()
-    real = local_files.open_descriptor
+    real = local.open_descriptor
 
     def counted(path: str, *rest: int) -> int:
         opened[path] += 1
         return real(path, *rest)
 
-    for module in (files, local_files):
-        monkeypatch.setattr(module, "open_descriptor", counted)
+    monkeypatch.setattr(local, "open_descriptor", counted)
     words = [word, "-c"] if word == "ac" else [word]
     folders = "--data", str(tmp_path / "precision_data"), "--work", str(tmp_path / "work")
     monkeypatch.setattr("sys.argv", ["precision-tool", *folders, *words, "--workers", "1"])

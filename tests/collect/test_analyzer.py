@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tfdbg_files import content, sized, tensor_proto, write_tensor
 
-from precision_tool.lib.collect.tfdbg.command import TF_DUMP
+from precision_tool.lib.cli.cmd_tf_dump import COMMAND as TF_DUMP
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.settings import load_settings
 

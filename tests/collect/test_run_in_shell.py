@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from command_line import hear_signals
 
-from precision_tool.lib.arguments import run_in_shell
+from precision_tool.lib.cli.arguments import run_in_shell
 
 REPO = Path(__file__).resolve().parents[2]
 

@@ -18,7 +18,8 @@ import pytest
 from real_tree import tensors_of, unpack
 from tfdbg_files import CODES, DEVICE, content, number, shape_proto, sized, tensor_proto, varint, write_tensor
 
-from precision_tool.lib.collect.tfdbg.command import TF_DUMP, _Progress
+from precision_tool.lib.cli.cmd_tf_dump import COMMAND as TF_DUMP
+from precision_tool.lib.cli.cmd_tf_dump import _Progress
 from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.settings import load_settings
 

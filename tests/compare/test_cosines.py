@@ -11,8 +11,8 @@ import pytest
 from precision_tool.lib.compare import cosines
 from precision_tool.lib.compare.cosines import Cosines, result_cosines
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.io import cache_files
-from precision_tool.lib.io.cache_files import CacheFiles
+from precision_tool.lib.io import cache as cache_files
+from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import signature_of
 from precision_tool.lib.results.result_csv import OutputFigures, read_output_figures
 

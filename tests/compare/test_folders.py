@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders import MODEL, STAMP, graph_op, one_op_tree, text_graph, write_dump, write_golden
 
-from precision_tool.lib.compare.folders import LeafResult, compare_folders
+from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_folders
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.model.comparison import Status
@@ -126,7 +126,7 @@ def test_a_graph_that_was_named_and_is_missing_ends_the_run(tmp_path: Path) -> N
         leaf(tmp_path / "npu", 0, step, x=values(4))
     write_golden(tmp_path / "tf", "x", 0, values(4))
     with pytest.raises(DataNotFoundError, match="no such graph"):
-        compare_folders(str(tmp_path / "npu"), str(tmp_path / "tf"), graph=str(tmp_path / "none.txt"))
+        compare_folders(str(tmp_path / "npu"), str(tmp_path / "tf"), CompareOptions(graph=str(tmp_path / "none.txt")))
 
 
 @pytest.mark.parametrize(("name", "op"), [("conv_1", "conv_1"), ("conv:0", "conv"), ("conv_0", "conv")])
@@ -158,7 +158,7 @@ def test_padding_is_no_data_between_two_npu_runs(tmp_path: Path) -> None:
         out = OutTensor(data=stored, layout="NC1HWC0", origin_shape=data.shape, origin_layout="NHWC")
         write_dump(folder / dump_file_name("Add", "x", 1, TIME, stream_id=0), "x", [], [out])
         folders.append(folder)
-    (result,) = compare_folders(*map(str, folders))
+    (result,) = compare_folders(str(folders[0]), str(folders[1]))
     metrics = output_row(result, "x").metrics
     assert metrics is not None
     assert (metrics.max_absolute_error, metrics.non_finite_mismatches) == (0, 0)

@@ -201,7 +201,7 @@ def test_small_files_that_claim_much_fill_no_disk(tmp_path: Path, monkeypatch: p
 
 def test_a_decoded_tensor_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prompt reads it again and again; but not after it has changed."""
-    monkeypatch.setattr("precision_tool.lib.io.local_files.time.time_ns", lambda: 1 << 62)  # long after any change
+    monkeypatch.setattr("precision_tool.lib.io.files.time.time_ns", lambda: 1 << 62)  # long after any change
     path = tmp_path / "event"
     path.write_bytes(event(tensor_proto("int32", (2,), sized(7, varint(1)))))
     first = read_tensor_event(str(path))

@@ -36,7 +36,7 @@ from precision_tool.lib.engine.cluster import (
     parse_place,
 )
 from precision_tool.lib.engine.custom_metrics import load_metrics
-from precision_tool.lib.engine.scheduler import PoisonedTaskError
+from precision_tool.lib.engine.scheduler import THIS_THREAD, PoisonedTaskError, Resources
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.model.graph import Op
@@ -48,7 +48,7 @@ from precision_tool.lib.verdict.judgement import OpJudgement
 
 pytest.importorskip("distributed")  # in the extra `cluster`, which the extra `test` has
 
-_SCRIPT = Path(__file__).parents[2] / "scripts/local_cluster.py"
+_SCRIPT = Path(__file__).parents[2] / "scripts/benchmarks/local_cluster.py"
 
 
 @pytest.fixture(autouse=True)
@@ -95,14 +95,14 @@ def compared(
     data: Path, executor: ClusterExecutor | None, metrics: Path | None = None, op: str | None = None
 ) -> list[Row]:
     (result,) = compare_folders(
-        str(data / "npu/debug_0"), str(data / "tf/dump"), workers=1, executor=executor, options=chosen(metrics, op)
+        str(data / "npu/debug_0"), str(data / "tf/dump"), resources=Resources(1, executor), options=chosen(metrics, op)
     )
     return list(result.rows)
 
 
 def alone(data: Path, cluster: ClusterExecutor, metrics: Path | None = None, op: str | None = None) -> list[Row]:
     """What one worker finds all by itself. Not this process: with more threads of BLAS last digits are others."""
-    task = partial(compare_folders, workers=1, options=chosen(metrics, op))
+    task = partial(compare_folders, resources=THIS_THREAD, options=chosen(metrics, op))
     (result,) = cluster.submit(task, str(data / "npu/debug_0"), str(data / "tf/dump")).result()
     return list(result.rows)
 

@@ -40,7 +40,7 @@ from precision_tool.lib.engine.stream import Block, PairStream, tensors_of
 from precision_tool.lib.engine.tensor_figures import extremes_of, figures_of
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.formats.npy import read_npy
-from precision_tool.lib.io.local_files import LocalFile
+from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import WHOLE, Plan, Tensor

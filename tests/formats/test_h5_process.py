@@ -28,10 +28,10 @@ from command_line import HANG, TOOL, environment, tool
 from h5_files import GPU, NPU, write_h5
 
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats import h5_child, h5_process
+from precision_tool.lib.formats import h5_process, tensor_bytes
 from precision_tool.lib.formats.h5 import read_h5
-from precision_tool.lib.formats.h5_bytes import open_bytes
 from precision_tool.lib.formats.h5_process import Hdf5Error, ask_hdf5, close_hdf5
+from precision_tool.lib.formats.tensor_bytes import open_bytes
 from precision_tool.lib.model.tensor import Tensor
 
 DEADLY = Path(__file__).resolve().parents[1] / "deadly_h5py.py"
@@ -74,6 +74,11 @@ def tensor_of(path: Path) -> Tensor:
     return value.tensor
 
 
+def blocks(path: Path, nbytes: int, dataset: str = "/Op/1/output/y") -> list[bytes]:
+    """The whole data set, as one block."""
+    return ask_hdf5("blocks", str(path), dataset=dataset, type="<f8", nbytes=nbytes, block=None, start=0, stop=1)
+
+
 def refused(path: Path) -> str:
     with pytest.raises(FormatError) as error:
         read_h5(str(path))
@@ -87,12 +92,12 @@ def refused(path: Path) -> str:
 def test_one_child_serves_all_requests_and_this_process_needs_no_h5py(tmp_path: Path) -> None:
     paths = [a_dump(tmp_path / f"{number}.h5") for number in range(4)]
     script = (
-        "import sys; from precision_tool.lib.formats import h5, h5_bytes, h5_process\n"
+        "import sys; from precision_tool.lib.formats import h5, tensor_bytes, h5_process\n"
         "assert h5_process._child._process is None\n"
         "pids = set()\n"
         "for path in sys.argv[1:]:\n"
         "    tensor = h5.read_h5(path).ops[0].values[0].tensor\n"
-        "    with h5_bytes.open_bytes(tensor) as file:\n"
+        "    with tensor_bytes.open_bytes(tensor) as file:\n"
         "        assert file.read_at(8, 8) == b'\\0\\0\\0\\0\\0\\0\\xf0?'\n"
         "    pids.add(h5_process._child._process.pid)\n"
         "print(len(pids), 'h5py' in sys.modules)\n"
@@ -103,9 +108,9 @@ def test_one_child_serves_all_requests_and_this_process_needs_no_h5py(tmp_path: 
 
 def test_a_file_that_changes_is_read_anew(tmp_path: Path) -> None:
     path = a_dump(tmp_path / "d.h5")
-    assert ask_hdf5("header", str(path), dataset="/Op/1/output/y")[0]["shape"] == [4]
-    write_h5(path, {"/Op/1/output/y": np.zeros((3, 5))})
-    assert ask_hdf5("header", str(path), dataset="/Op/1/output/y")[0]["shape"] == [3, 5]
+    assert blocks(path, nbytes=32) == [np.arange(4.0).tobytes()]
+    write_h5(path, {"/Op/1/output/y": np.ones((3, 5))})
+    assert blocks(path, nbytes=120) == [np.ones(15).tobytes()]
 
 
 def test_the_child_finds_the_file_wherever_this_process_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,19 +306,20 @@ def test_a_data_set_that_breaks_hdf5_is_an_error_of_its_own(tmp_path: Path) -> N
     assert error.value.message.startswith(f"{tmp_path}/d.h5: /Op/1/output/dies: cannot be read: HDF5 itself ended with")
 
 
-def test_the_place_of_a_chunk_is_looked_up_in_lots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_chunks_are_read_many_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(5000.0)
     tensor = tensor_of(write_h5(tmp_path / "d.h5", {"/Op/1/output/y": values}, chunks=(2,)))
-    asked = []
+    monkeypatch.setattr(tensor_bytes, "_READ_AHEAD", 16 << 10)
+    requests: list[dict[str, object]] = []
 
-    def count(*arguments: object, **given: object) -> list[object]:
-        asked.append(given)
-        return ask_hdf5(*arguments, **given)  # type: ignore[arg-type]
+    def count(*arguments: object, **request: object) -> list[object]:
+        requests.append(request)
+        return ask_hdf5(*arguments, **request)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("precision_tool.lib.formats.h5_bytes.ask_hdf5", count)
+    monkeypatch.setattr(tensor_bytes, "ask_hdf5", count)
     with open_bytes(tensor) as file:
         assert file.read_at(0, values.nbytes) == values.tobytes()
-    assert [one["start"] for one in asked if "start" in one] == [0, 1024, 2048]
+    assert [(request["start"], request["stop"]) for request in requests] == [(0, 1024), (1024, 2048), (2048, 2500)]
 
 
 # --- whole commands ---------------------------------------------------------------------------------------------------
@@ -391,30 +397,24 @@ def test_the_system_may_refuse_a_process(tmp_path: Path, monkeypatch: pytest.Mon
     assert type(error.value).__name__ == "OutputError"
 
 
-def test_messages_are_plain_json(tmp_path: Path) -> None:
+def test_messages_are_json_and_plain_bytes(tmp_path: Path) -> None:
     """No pickle: what a damaged child sends is data at most."""
-    path = a_dump(tmp_path / "d.h5")
-    asked = json.dumps(
-        {"method": "header", "given": {"path": str(path), "dataset": "/Op/1/output/y"}, "seconds": 9, "memory": 1 << 30}
-    ).encode()
+    arguments: dict[str, object] = {"path": str(a_dump(tmp_path / "d.h5")), "dataset": "/Op/1/output/y", "type": "<f8"}
+    arguments |= {"nbytes": 16, "block": [2], "start": 0, "stop": 2}
+    request = json.dumps({"method": "blocks", "arguments": arguments, "seconds": 9, "memory": 1 << 30}).encode()
     run = subprocess.run(
         [sys.executable, "-c", h5_process._START, json.dumps(sys.path)],
-        input=h5_child.LENGTH.pack(len(asked)) + asked,
+        input=b"J" + struct.pack("<I", len(request)) + request,
         stdout=subprocess.PIPE,
         check=True,
     )
-    answers, data = [], run.stdout
-    while data:
-        (length,) = h5_child.LENGTH.unpack(data[:4])
-        answers.append(json.loads(data[4 : 4 + length]))
-        data = data[4 + length :]
-    assert answers[0]["row"]["shape"] == [4]
-    assert answers[1:] == [{"done": True}]
+    expected = [b"B\x10\0\0\0" + np.array(values, "<f8").tobytes() for values in ([0, 1], [2, 3])]
+    assert run.stdout == b"".join(expected) + b"J\x0d\0\0\0" + b'{"done":true}'
 
 
 def test_a_missing_data_set_is_a_reason_and_no_death(tmp_path: Path) -> None:
     with pytest.raises(Hdf5Error) as error:
-        ask_hdf5("header", str(a_dump(tmp_path / "d.h5")), dataset="/none")
+        blocks(a_dump(tmp_path / "d.h5"), nbytes=32, dataset="/none")
     assert not error.value.died
     assert "none" in error.value.reason
 

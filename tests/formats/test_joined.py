@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.engine.bits import same_range
 from precision_tool.lib.formats.ffts import parse_slicing
-from precision_tool.lib.formats.h5_bytes import open_bytes
-from precision_tool.lib.formats.joined import joined
+from precision_tool.lib.formats.tensor_bytes import joined, open_bytes
 from precision_tool.lib.model.tensor import Tensor
 
 

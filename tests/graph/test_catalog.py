@@ -16,6 +16,8 @@ import pytest
 from builders import MODEL, STAMP, graph_op, text_graph, write_dump, write_golden
 from small_tree import SmallTree, chain, small_tree, values
 
+from precision_tool.lib.checks.comparing import compare
+from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.data.graph_files import search_graphs, survey_graphs
 from precision_tool.lib.demo.graph_writer import graph_file_name
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
@@ -310,7 +312,7 @@ def test_filters_combine(tree: SmallTree) -> None:
 
 def test_numbers_in_execution_order_are_those_of_results(tree: SmallTree) -> None:
     session = session_of(tree.root)
-    (analysis,) = session.compare(None, None, None, 0.98, 1)
+    (analysis,) = compare(session.data)
     in_result = {row.op_name: row.index for row in analysis.rows}
     (listing,) = list_ops(session.run_graphs(), OpFilter(), session.cosines)
     assert {row.op.name: row.index for row in listing.rows} == in_result
@@ -322,14 +324,14 @@ def test_numbers_in_execution_order_are_those_of_results(tree: SmallTree) -> Non
 
 def test_dump_files_that_fit(tree: SmallTree) -> None:
     session = session_of(tree.root)
-    (listing,) = list_dumps(session.run_folders(), "mid", None)
+    (listing,) = list_dumps(session.data.run_folders(), "mid", None)
     (row,) = listing.rows
     assert row.file.path == str(tree.dumps["middle/Mul"])
     assert row.size == tree.dumps["middle/Mul"].stat().st_size
     assert listing.total == 4
-    assert [len(one.rows) for one in list_dumps(session.run_folders(), None, "A*")] == [1]
+    assert [len(one.rows) for one in list_dumps(session.data.run_folders(), None, "A*")] == [1]
     with pytest.raises(DataNotFoundError, match="no dump file of an op with the type 'Conv'"):
-        list_dumps(session.run_folders(), None, "Conv")
+        list_dumps(session.data.run_folders(), None, "Conv")
 
 
 # --- cosines ----------------------------------------------------------------------------------------------------------
@@ -338,10 +340,10 @@ def test_dump_files_that_fit(tree: SmallTree) -> None:
 def test_the_lowest_output_cosine_of_the_newest_result(tree: SmallTree) -> None:
     session = session_of(tree.root)
     assert session.cosines() == {}
-    session.compare(None, None, None, 0.98, 1)
+    session.compare()
     assert session.cosines()["middle/Mul"] == 1.0
     write_dump(tree.dumps["middle/Mul"], "middle/Mul", [values(5, 6, 7)], [values(*range(1024, 0, -1))])
-    session.compare(None, None, None, 0.98, 1)
+    session.compare()
     # sum(i (1025 - i)) / sum(i²) for i = 1 … 1024
     up = sum(i * (1025 - i) for i in range(1, 1025)) / sum(i * i for i in range(1, 1025))
     assert session.cosines()["middle_Mul"] == pytest.approx(up, abs=1e-6)
@@ -371,7 +373,7 @@ def test_cosines_are_shown_for_the_run_they_are_of(tree: SmallTree, compared: in
     """Both runs have the same ops."""
     small_tree(tree.root, chain(), run="debug_1")
     session = session_of(tree.root)
-    session.compare(str(tree.root / "npu" / f"debug_{compared}"), str(tree.root / "tf" / "dump"), None, 0.98, 1)
+    session.compare(str(tree.root / "npu" / f"debug_{compared}"), str(tree.root / "tf" / "dump"))
     session.workspace.notes.clear()
     expected = [4, 0] if compared == 0 else [0, 4]
     assert shown_cosines(session) == expected
@@ -386,7 +388,7 @@ def test_cosines_are_shown_for_the_run_they_are_of(tree: SmallTree, compared: in
 def test_of_two_runs_with_its_ops_a_result_without_source_is_of_neither(tree: SmallTree) -> None:
     other = small_tree(tree.root, chain(), run="debug_1")
     session = session_of(tree.root)
-    session.compare(None, str(tree.root / "tf" / "dump"), None, 0.98, 1)
+    session.compare(None, str(tree.root / "tf" / "dump"))
     source_file(session).unlink()
     assert shown_cosines(session) == [0, 0]
     (note,) = (note for note in session.workspace.notes if "cosines" in note)
@@ -399,14 +401,14 @@ def test_of_two_runs_with_its_ops_a_result_without_source_is_of_neither(tree: Sm
 def test_a_result_of_another_dump_is_of_no_run(tree: SmallTree, tmp_path: Path) -> None:
     other = small_tree(tmp_path / "other", chain())
     session = session_of(tree.root)
-    session.compare(str(other.leaf), str(other.root / "tf" / "dump"), str(other.graph), 0.98, 1)
+    session.compare(str(other.leaf), str(other.root / "tf" / "dump"), options=CompareOptions(graph=str(other.graph)))
     assert shown_cosines(session) == [0]
     assert any(f"the newest result is of another dump, {other.leaf}" in note for note in session.workspace.notes)
 
 
 def test_without_the_dump_a_result_is_of_its_graph(tree: SmallTree) -> None:
     session = session_of(tree.root)
-    session.compare(None, None, None, 0.98, 1)
+    session.compare()
     shutil.rmtree(tree.dump_path)
     assert shown_cosines(session_of(tree.root)) == [4]
 
@@ -418,9 +420,10 @@ def test_without_the_dump_a_result_is_of_its_graph(tree: SmallTree) -> None:
 )  # fmt: skip
 def test_an_odd_source_is_none(tree: SmallTree, text: str) -> None:
     session = session_of(tree.root)
-    session.compare(None, None, None, 0.98, 1)
+    session.compare()
     source_file(session).write_text(text)
-    (analysis,) = session.results(None, 0.98)
+    (result,) = session.results(None, 0.98)
+    analysis = result.analysis
     assert analysis.source is None
     assert shown_cosines(session) == [4]  # of the only run
 
@@ -536,17 +539,15 @@ def test_many_threads_find_the_same(tree: SmallTree) -> None:
 def test_a_chosen_graph_is_used_everywhere_and_remembered(tree: SmallTree) -> None:
     other = write_graph(tree.graph.with_name(OTHER_GRAPH), [node.op() for node in chain()], name="ge_default_other")
     session = session_of(tree.root)
-    session.use_graph(str(other))
+    session.data.use_graph(str(other))
     for one in (session, session_of(tree.root)):
         (run,) = one.run_graphs()
         assert (run.file.path, run.reason) == (str(other), "it was chosen with graphs --use")
-        (analysis,) = one.compare(None, None, None, 0.98, 1)
-        assert analysis.leaf is not None
-        assert analysis.leaf.graph is not None
-        assert analysis.leaf.graph.file.path == str(other)
+        (result,) = one.compare()
+        assert result.graph_path == str(other)
         (named,) = one.run_graphs(str(tree.graph))
         assert named.file.path == str(tree.graph)
-    session.use_graph(None)
+    session.data.use_graph(None)
     for one in (session, session_of(tree.root)):
         assert one.run_graphs()[0].file.path == str(tree.graph)
     assert list((tree.root / "temp").glob("*.json")) == []
@@ -554,7 +555,7 @@ def test_a_chosen_graph_is_used_everywhere_and_remembered(tree: SmallTree) -> No
 
 def test_the_choice_moves_with_the_data_folder(tree: SmallTree) -> None:
     other = write_graph(tree.graph.with_name(OTHER_GRAPH), [node.op() for node in chain()], name="ge_default_other")
-    session_of(tree.root).use_graph(str(other))
+    session_of(tree.root).data.use_graph(str(other))
     moved = tree.root.with_name("moved")
     tree.root.rename(moved)
     assert session_of(moved).run_graphs()[0].file.path == str(moved / other.relative_to(tree.root))
@@ -562,10 +563,10 @@ def test_the_choice_moves_with_the_data_folder(tree: SmallTree) -> None:
 
 def test_a_chosen_graph_that_is_damaged_later_can_be_left(tree: SmallTree) -> None:
     other = write_graph(tree.graph.with_name(OTHER_GRAPH), [node.op() for node in chain()])
-    session_of(tree.root).use_graph(str(other))
+    session_of(tree.root).data.use_graph(str(other))
     other.write_text("graph {\n")
     session = session_of(tree.root)
-    for use in (session.run_graphs, lambda: session.compare(None, None, None, 0.98, 1)):
+    for use in (session.run_graphs, session.compare):
         with pytest.raises(FormatError) as error:
             use()
         assert str(other) in error.value.message
@@ -573,19 +574,19 @@ def test_a_chosen_graph_that_is_damaged_later_can_be_left(tree: SmallTree) -> No
     with pytest.raises(FormatError) as error:  # asked for by name, it is not the choice that is in the way
         session.run_graphs(str(other))
     assert "auto" not in error.value.hint
-    session.use_graph(None)
+    session.data.use_graph(None)
     assert session.run_graphs()[0].file.path == str(tree.graph)
 
 
 def test_a_chosen_graph_of_another_run_does_not_take_this_one(tree: SmallTree) -> None:
     other = small_tree(tree.root, chain(), run="debug_1")
     session = session_of(tree.root)
-    session.use_graph(str(other.graph))
+    session.data.use_graph(str(other.graph))
     assert [(run.number, run.file.path) for run in session.run_graphs()] == [
         (0, str(tree.graph)),
         (1, str(other.graph)),
     ]
-    (analysis,) = session.compare(None, None, None, 0.98, 1)
+    (analysis,) = compare(session.data)
     assert analysis.leaf is not None
     assert analysis.leaf.graph is not None
     assert analysis.leaf.graph.file.path == str(tree.graph)
@@ -599,7 +600,7 @@ def test_a_chosen_graph_of_one_model_leaves_the_others_theirs(tree: SmallTree) -
     ops = [node.op() for node in chain()]
     other = write_graph(tree.graph.with_name(OTHER_GRAPH), ops, name="ge_default_other")
     session = session_of(tree.root)
-    session.use_graph(str(other))
+    session.data.use_graph(str(other))
     assert [run.file.path for run in session.run_graphs()] == [str(tree.graph), str(other)]
 
 
@@ -609,14 +610,14 @@ def test_a_graph_that_does_not_fit_the_dump_cannot_be_chosen(tree: SmallTree, tm
     for path in (tree.graph.with_name(OTHER_GRAPH), tmp_path / "else.txt"):
         write_graph(path, ops_named("first/Add", "eval/b"), name="eval")
         with pytest.raises(UsageError, match="does not fit: it names 1 of 4 dumped ops of debug_0"):
-            session.use_graph(str(path))
+            session.data.use_graph(str(path))
     stage = tree.graph.with_name(tree.graph.name.replace("Build", "PreRunBegin"))
     shutil.copy(tree.graph, stage)
     with pytest.raises(UsageError, match="another stage of the compiler, which is not what ran"):
-        session.use_graph(str(stage))
-    assert session.chosen_graph() is None
+        session.data.use_graph(str(stage))
+    assert session.data.chosen_graph() is None
     half = write_graph(tree.graph.with_name(OTHER_GRAPH), ops_named("first/Add", "middle/Mul"), name="eval")
-    session.use_graph(str(half))
+    session.data.use_graph(str(half))
     (run,) = session.run_graphs()
     assert (run.number, run.file.path, run.matched, run.total) == (0, str(half), 2, 4)
 
@@ -627,10 +628,10 @@ def test_without_a_dump_any_graph_that_ran_can_be_chosen(tree: SmallTree, tmp_pa
     shutil.rmtree(tree.dump_path)
     session = session_of(tree.root)
     assert [run.file.path for run in session.run_graphs()] == [str(tree.graph)]
-    session.use_graph(str(beside))
+    session.data.use_graph(str(beside))
     (run,) = session.run_graphs()
     assert (run.number, run.leaf, run.file.path) == (0, None, str(beside))
-    session.use_graph(str(elsewhere))
+    session.data.use_graph(str(elsewhere))
     assert [(run.number, run.file.path) for run in session.run_graphs()] == [(None, str(elsewhere))]
 
 
@@ -639,12 +640,12 @@ def test_a_choice_that_a_later_dump_does_not_fit_is_not_used(tree: SmallTree, tm
     other = write_graph(tmp_path / "else.txt", ops_named("x"), name="else")
     moved = tree.dump_path.rename(tmp_path / "kept")
     session = session_of(tree.root)
-    session.use_graph(str(other))
+    session.data.use_graph(str(other))
     moved.rename(tree.dump_path)
     (run,) = session.run_graphs()
     assert run.file.path == str(tree.graph)
     assert dict(run.rejected)[str(other)] == "it was chosen with graphs --use, but names 0 of 4 dumped ops"
-    (analysis,) = session.compare(None, None, None, 0.98, 1)
+    (analysis,) = compare(session.data)
     assert analysis.leaf is not None
     assert analysis.leaf.graph is not None
     assert analysis.leaf.graph.file.path == str(tree.graph)
@@ -656,7 +657,7 @@ def test_a_damaged_graph_of_a_run_is_told_of(tree: SmallTree, tmp_path: Path) ->
     tree.graph.write_text("graph {\n")
     session = session_of(tree.root)
     assert [run.number for run in session.run_graphs()] == [1]
-    ((number, model, reason),) = ((one.number, one.model, one.reason) for one in session.missing_graphs())
+    ((number, model, reason),) = ((one.number, one.model, one.reason) for one in session.data.missing_graphs())
     assert (number, model) == (0, MODEL)
     assert str(tree.graph) in reason
     (note,) = session.workspace.notes
@@ -668,13 +669,13 @@ def test_a_damaged_graph_of_a_run_is_told_of(tree: SmallTree, tmp_path: Path) ->
     (note,) = session.workspace.notes
     assert note.startswith(f"cannot be read: {tree.graph}")
     assert f"the graph in use, {better}, is only the best of the others" in note
-    (analysis,) = session.compare(None, None, None, 0.98, 1)
+    (analysis,) = compare(session.data)
     assert analysis.leaf is not None
     assert note in analysis.leaf.notes
     # One that does not fit is not taken.
     write_graph(better, ops_named("x"), name="eval")
     session = session_of(tree.root)
-    (reason,) = (one.reason for one in session.missing_graphs())
+    (reason,) = (one.reason for one in session.data.missing_graphs())
     assert reason.startswith(f"no graph fits the dump: cannot be read: {tree.graph}")
     assert reason.endswith("the text is cut off; the best of the others names 0 of 4 dumped ops")
 
@@ -682,7 +683,7 @@ def test_a_damaged_graph_of_a_run_is_told_of(tree: SmallTree, tmp_path: Path) ->
 def test_a_chosen_graph_that_is_gone_is_a_note(tree: SmallTree, tmp_path: Path) -> None:
     other = tmp_path / "else.txt"
     shutil.copy(tree.graph, other)
-    session_of(tree.root).use_graph(str(other))
+    session_of(tree.root).data.use_graph(str(other))
     other.unlink()
     session = session_of(tree.root)
     for _ in range(2):
@@ -714,10 +715,10 @@ def test_a_choice_that_cannot_be_understood_is_none(tree: SmallTree, text: str) 
 def test_what_is_no_graph_cannot_be_chosen(tree: SmallTree) -> None:
     session = session_of(tree.root)
     with pytest.raises(FormatError):
-        session.use_graph(str(tree.dumps["middle/Mul"]))
+        session.data.use_graph(str(tree.dumps["middle/Mul"]))
     with pytest.raises(DataNotFoundError):
-        session.use_graph("no/such.txt")
-    assert session.chosen_graph() is None
+        session.data.use_graph("no/such.txt")
+    assert session.data.chosen_graph() is None
 
 
 def test_a_choice_that_cannot_be_remembered_holds_for_the_session(tree: SmallTree, tmp_path: Path) -> None:
@@ -726,7 +727,7 @@ def test_a_choice_that_cannot_be_remembered_holds_for_the_session(tree: SmallTre
     blocked.write_text("no folder")
     session = Session(Settings(data=tree.root, work=blocked))
     with pytest.raises(OutputError):
-        session.use_graph(str(other))
+        session.data.use_graph(str(other))
     assert session.run_graphs()[0].file.path == str(other)
 
 
@@ -739,7 +740,7 @@ def test_a_survey_has_every_graph_file(tree: SmallTree, tmp_path: Path) -> None:
     stage = tree.graph.with_name(tree.graph.name.replace("Build", "PreRunBegin"))
     shutil.copy(tree.graph, stage)
     here = write_graph(tmp_path / graph_file_name(1, 1), ops_named("first/Add", "stranger"), name="here")
-    survey = survey_graphs(session_of(tree.root))
+    survey = survey_graphs(session_of(tree.root).data)
     rows = {os.path.abspath(row.path): row for row in survey.rows}
     assert set(rows) == {str(tree.graph), str(damaged), str(here)}
     used = rows[str(tree.graph)]
@@ -753,7 +754,7 @@ def test_a_survey_has_every_graph_file(tree: SmallTree, tmp_path: Path) -> None:
 
 def test_a_survey_without_a_graph_that_fits_says_why(tree: SmallTree) -> None:
     write_graph(tree.graph, ops_named("a", "b"), name="stranger")
-    survey = survey_graphs(session_of(tree.root))
+    survey = survey_graphs(session_of(tree.root).data)
     assert [row.in_use for row in survey.rows] == [False]
     assert "names 0 of 4 dumped ops" in survey.problem
 
@@ -762,13 +763,13 @@ def test_a_search_looks_into_all_stages(tree: SmallTree) -> None:
     stage = tree.graph.with_name(tree.graph.name.replace("Build", "PreRunBegin"))
     write_graph(stage, ops_named("middle/Mul", "gone/Mul"))
     tree.graph.with_name(OTHER_GRAPH).write_text("{")
-    found = {os.path.basename(one.path): one for one in search_graphs(session_of(tree.root), "*mul")}
+    found = {os.path.basename(one.path): one for one in search_graphs(session_of(tree.root).data, "*mul")}
     assert found[tree.graph.name].ops == (("middle/Mul", "Mul"),)
     assert found[stage.name].ops == (("middle/Mul", "Add"), ("gone/Mul", "Add"))
     assert (found[stage.name].stage, found[stage.name].op_count) == ("PreRunBegin", 2)
     assert found[OTHER_GRAPH].error
     with pytest.raises(DataNotFoundError) as error:
-        search_graphs(session_of(tree.root), "midle/Mul")
+        search_graphs(session_of(tree.root).data, "midle/Mul")
     assert "1 of them cannot be read" in error.value.message
     assert "middle/Mul" in error.value.hint
 
@@ -805,7 +806,7 @@ def test_the_overview_counts_by_name(tree: SmallTree, tmp_path: Path) -> None:
     )  # fmt: skip
     assert view.newest_result == ""
     session = session_of(tree.root)
-    session.compare(None, None, None, 0.98, 1)
+    session.compare()
     assert session.overview().newest_result == session.names.result_paths()[0]
     assert os.path.isfile(session.overview().newest_result)
 
@@ -846,13 +847,13 @@ def test_names_for_completion(tree: SmallTree) -> None:
     assert session.names.graph_paths() == (str(tree.graph.relative_to(tree.root.parent)),)
     assert session.names.dump_file_names() == tuple(sorted(path.name for path in tree.dumps.values()))
     assert session.names.golden_file_names() == tuple(sorted(path.name for path in tree.goldens.values()))
-    session.compare(None, None, None, 0.98, 1)
+    session.compare()
     (result,) = session.names.result_paths()
     assert Path(result).is_file()
 
 
 def test_the_choice_is_a_small_file_of_its_own(tree: SmallTree) -> None:
-    session_of(tree.root).use_graph(str(tree.graph))
+    session_of(tree.root).data.use_graph(str(tree.graph))
     found = json.loads((tree.root / "temp" / "graph_choice.json").read_text())
     assert found == {"graph": str(tree.graph.relative_to(tree.root))}
     assert sorted(path.name for path in (tree.root / "temp").iterdir()) == ["graph_choice.json"]

@@ -25,10 +25,10 @@ from precision_tool.lib.formats.ge_graph_skim import skim_graph_file, skim_ops
 from precision_tool.lib.formats.proto_text import ProtoText
 from precision_tool.lib.graph import cache as graph_cache
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.io import cache_files
-from precision_tool.lib.io.cache_files import CacheFiles
+from precision_tool.lib.io import cache as cache_files
+from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import open_file, signature_of
-from precision_tool.lib.io.store import Signature, StoredFile
+from precision_tool.lib.io.stores import Signature, StoredFile
 from precision_tool.lib.model.graph import GraphFile
 
 #: All that a graph may hold, as GE writes it: unconnected and control inputs, no originals and none said, subgraphs,

@@ -115,7 +115,7 @@ def test_an_op_has_its_tensors_with_the_benchmarks_in_the_same_order(tmp_path: P
     golden = np.load(output.benchmark.path)
     np.testing.assert_array_equal(np.asarray(output.benchmark), golden)
     x, y = np.asarray(output, np.float64).ravel(), np.asarray(output.benchmark, np.float64).ravel()
-    row = next(row for row in data.compare(None, None, None, 0.98, 1)[0].rows
+    row = next(row for row in data.compare()[0].rows
                if row.tensor_index == f"{truth.culprit}:output:0")  # fmt: skip
     # The comparison sums short rows in float32.
     assert row.cosine == pytest.approx(x @ y / np.linalg.norm(x) / np.linalg.norm(y), abs=1e-6)

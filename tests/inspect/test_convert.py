@@ -24,8 +24,8 @@ from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources, WorkStop
 from precision_tool.lib.formats import npy
 from precision_tool.lib.inspect import convert, decoded_npy
 from precision_tool.lib.inspect.convert import Decoded, Source, convert_files, find_sources
-from precision_tool.lib.io import local_files
-from precision_tool.lib.io.local_files import TEMPORARY
+from precision_tool.lib.io import local
+from precision_tool.lib.io.writing import TEMPORARY
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.numbers.reading import reading_as, reading_of
@@ -228,7 +228,7 @@ def test_a_signal_that_ends_the_process_leaves_nothing_behind(tmp_path: Path, mo
     def stop(*_: object) -> None:
         raise SystemExit(143)
 
-    for owner, name in ((local_files._NewLocalFile, "write_at"), (npy.NpyWriter, "write")):
+    for owner, name in ((local._NewLocalFile, "write_at"), (npy.NpyWriter, "write")):
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, stop)
             with pytest.raises(SystemExit):

@@ -14,7 +14,7 @@ import pytest
 
 import precision_tool
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
-from precision_tool.lib.io import files, local_files
+from precision_tool.lib.io import files, writing
 
 PACKAGE = Path(precision_tool.__file__).parent
 
@@ -95,12 +95,12 @@ def test_what_is_no_folder_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_folder_is_locked_by_one(tmp_path: Path) -> None:
-    held = local_files.lock_folder(str(tmp_path), fcntl.LOCK_EX)
+    held = writing.lock_folder(str(tmp_path), fcntl.LOCK_EX)
     assert held is not None
     with pytest.raises(BlockingIOError):
-        local_files.lock_folder(str(tmp_path), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        writing.lock_folder(str(tmp_path), fcntl.LOCK_SH | fcntl.LOCK_NB)
     os.close(held)
-    free = local_files.lock_folder(str(tmp_path), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    free = writing.lock_folder(str(tmp_path), fcntl.LOCK_SH | fcntl.LOCK_NB)
     assert free is not None
     os.close(free)
 
@@ -108,19 +108,19 @@ def test_a_folder_is_locked_by_one(tmp_path: Path) -> None:
 def test_no_log_is_written_into_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "log")
     with pytest.raises(OutputError, match="log: cannot be written"):
-        local_files.open_to_write(str(tmp_path / "log"))
+        files.open_to_write(str(tmp_path / "log"))
 
 
 # --- nobody else opens files ------------------------------------------------------------------------------------------
 
 #: Modules that open otherwise, and what they open.
 OTHERWISE = {
-    "lib/io/local_files.py": "the one way",
-    "lib/io/writing.py": "what is written",
-    "lib/messages/catalogue.py": "the catalogue of the package",
+    "lib/io/local.py": "the one way",
+    "lib/io/writing.py": "locks, and what is written",
     "cli.py": "/dev/null, and the log of an internal error that it has just made",
     "lib/engine/scheduler.py": "what the system tells of the container's processors",
     "lib/extensions.py": "the entry points of installed packages",
+    "lib/messages/catalogue.py": "the catalogue of the package",
     "lib/collect/tfdbg/npy_set.py": "/proc/self/mountinfo",
     "lib/formats/h5_child.py": "/dev/null, and /proc/self/statm",
     "lib/collect/passport.py": "what the system tells of its PCI devices",

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from precision_tool.lib.errors import DataNotFoundError
-from precision_tool.lib.io import local_files
+from precision_tool.lib.io import local
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.local_files import hold_files_open
+from precision_tool.lib.io.local import shared_open_files
 
 #: Newer Pythons warn of what is tried here on purpose.
 _FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -24,13 +24,13 @@ _FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that were opened, in order."""
     paths: list[str] = []
-    real = local_files.open_descriptor
+    real = local.open_descriptor
 
     def noted(path: str) -> int:
         paths.append(path)
         return real(path)
 
-    monkeypatch.setattr(local_files, "open_descriptor", noted)
+    monkeypatch.setattr(local, "open_descriptor", noted)
     return paths
 
 
@@ -60,7 +60,7 @@ def _is_open(number: int, path: str) -> bool:
 
 def test_each_file_is_opened_once_by_all_threads(tmp_path: Path, opened: list[str]) -> None:
     paths = _write(tmp_path, 30)
-    with hold_files_open(), ThreadPoolExecutor(8) as pool:
+    with shared_open_files(), ThreadPoolExecutor(8) as pool:
         assert all(pool.map(_says_its_name, paths * 20))
     assert sorted(opened) == sorted(paths)
 
@@ -68,7 +68,7 @@ def test_each_file_is_opened_once_by_all_threads(tmp_path: Path, opened: list[st
 @_FORKS
 def test_a_forked_process_finds_them_open(tmp_path: Path) -> None:
     paths = _write(tmp_path, 3)
-    with hold_files_open():
+    with shared_open_files():
         assert all(map(_says_its_name, paths))
         for path in paths:
             os.unlink(path)
@@ -79,26 +79,26 @@ def test_a_forked_process_finds_them_open(tmp_path: Path) -> None:
 
 
 def test_no_more_are_open_than_may_be(tmp_path: Path, opened: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_files, "_MAX_OPEN", 4)
+    monkeypatch.setattr(local, "MAX_OPEN_FILES", 4)
     paths = _write(tmp_path, 10)
-    with hold_files_open():
-        kept = local_files._holders[-1]
+    with shared_open_files():
+        files = local._open_files[-1]
         assert all(map(_says_its_name, paths))
-        assert len(kept._open) == 4
+        assert len(files._open) == 4
         held = [open_file(path) for path in paths]  # those beyond are opened for themselves
-        assert len(kept._open) == 4
+        assert len(files._open) == 4
         for path, file in zip(paths, held, strict=True):
             assert file.read_at(0, 1).decode() == os.path.basename(path)
             file.close()
             file.close()
         before = len(opened)
-        assert all(map(_says_its_name, list(kept._open)))
+        assert all(map(_says_its_name, list(files._open)))
         assert len(opened) == before
 
 
 def test_what_is_still_read_when_the_block_ends_stays_open_until_it_is_closed(tmp_path: Path) -> None:
     paths = _write(tmp_path, 2)
-    with hold_files_open():
+    with shared_open_files():
         numbers = [_shared_number(path) for path in paths]
         held = open_file(paths[0])
     assert [_is_open(*one) for one in zip(numbers, paths, strict=True)] == [True, False]
@@ -109,25 +109,25 @@ def test_what_is_still_read_when_the_block_ends_stays_open_until_it_is_closed(tm
 
 def _shared_number(path: str) -> int:
     open_file(path).close()
-    return local_files._holders[-1]._open[path].number
+    return local._open_files[-1]._open[path].number
 
 
 def test_blocks_in_one_another_end_with_the_outermost(tmp_path: Path, opened: list[str]) -> None:
     (path,) = _write(tmp_path, 1)
-    with hold_files_open():
-        with hold_files_open():
+    with shared_open_files():
+        with shared_open_files():
             assert _says_its_name(path)
         assert _says_its_name(path)
     assert opened == [path]
     assert _says_its_name(path)
-    assert opened == [path, path]  # and then each reader opens it
-    assert not local_files._holders
+    assert opened == [path, path]  # and then it is opened as ever
+    assert not local._open_files
 
 
 def test_a_file_that_grew_has_its_new_size_and_the_next_command_sees_another(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with hold_files_open():
+    with shared_open_files():
         with open_file(str(path)) as file:
             assert file.size == 3
         with path.open("ab") as more:
@@ -143,7 +143,7 @@ def test_a_file_that_grew_has_its_new_size_and_the_next_command_sees_another(tmp
 
 
 def test_what_is_no_file_is_an_error_each_time(tmp_path: Path) -> None:
-    with hold_files_open():
+    with shared_open_files():
         for _ in range(2):
             with pytest.raises(DataNotFoundError):
                 open_file(str(tmp_path / "none"))
@@ -153,7 +153,7 @@ def test_what_is_no_file_is_an_error_each_time(tmp_path: Path) -> None:
 
 def test_the_limit_of_the_process_is_as_before_when_it_ends(tmp_path: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with hold_files_open():
+    with shared_open_files():
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == before[1]
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
 
@@ -161,11 +161,11 @@ def test_the_limit_of_the_process_is_as_before_when_it_ends(tmp_path: Path) -> N
 @_FORKS
 def test_a_fork_while_a_thread_opens_files_does_not_hang(tmp_path: Path) -> None:
     (path,) = _write(tmp_path, 1)
-    with hold_files_open():
+    with shared_open_files():
         taken, done = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with local_files._holders[-1]._lock:
+            with local._open_files[-1]._lock:
                 taken.set()
                 done.wait()
 

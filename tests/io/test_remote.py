@@ -22,12 +22,10 @@ from precision_tool.lib.api import compare
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
-from precision_tool.lib.io import files as stores
-from precision_tool.lib.io import local_files, remote, urls, writing
-from precision_tool.lib.io import remote as filesystems
+from precision_tool.lib.io import files, local, remote, urls
 from precision_tool.lib.io.files import read_bytes, store_of
 from precision_tool.lib.io.remote import RemoteStore, error_of, filesystem_of
-from precision_tool.lib.io.store import Entry, Kind
+from precision_tool.lib.io.stores import Entry, Kind
 from precision_tool.lib.io.urls import path_of
 from precision_tool.lib.sources import tfdbg_runs
 from precision_tool.lib.sources.walk import list_folders
@@ -47,7 +45,7 @@ def _no_places_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(urls, "_secrets", {})
     monkeypatch.setattr(urls, "_given", set())
     monkeypatch.setattr(urls, "_schemes", set())
-    monkeypatch.setattr(stores, "_remote", {})
+    monkeypatch.setattr(files, "_remote", {})
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +98,9 @@ def test_no_more_bytes_are_read_than_from_a_disk(
     data: Path, served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     counts = {"disk": 0, "memory": 0}
-    read, fetch = local_files.LocalFile.read_into, RemoteStore.fetch
+    read, fetch = local.LocalFile.read_into, RemoteStore.fetch
 
-    def counted(self: local_files.LocalFile, offset: int, buffer: memoryview) -> None:
+    def counted(self: local.LocalFile, offset: int, buffer: memoryview) -> None:
         counts["disk"] += len(buffer)
         read(self, offset, buffer)
 
@@ -110,7 +108,7 @@ def test_no_more_bytes_are_read_than_from_a_disk(
         counts["memory"] += (stop - start) if self.scheme == "memory" else 0
         return fetch(self, path, start, stop)
 
-    monkeypatch.setattr(local_files.LocalFile, "read_into", counted)
+    monkeypatch.setattr(local.LocalFile, "read_into", counted)
     monkeypatch.setattr(RemoteStore, "fetch", fetched)
     for number, place in enumerate((str(data), put_in_memory(data, "counted"), served.url)):
         assert main(["--data", place, "--work", str(tmp_path / str(number)), "ac", "-c", "--workers", "1"]) == 0
@@ -146,7 +144,7 @@ def test_a_study_is_done_again_where_a_server_has_other_bytes_of_the_same_size(
     steps, replaced = [], 0
     with serving(before) as served:
         for _ in range(2):
-            stores._remote.clear()  # as a process of its own
+            files._remote.clear()  # as a process of its own
             assert main(["--data", served.url, "--work", "work", "ac", "--all", "--workers", "1", "--json"]) == 0
             steps.append(json.loads(capfd.readouterr().out)["culprit"]["steps"])
             for path in (one for one in before.rglob("*") if one.is_file()):
@@ -181,7 +179,7 @@ def test_what_a_store_tells_of_a_change_is_noticed(key: str, one: object, other:
         Store.told = told
         store = RemoteStore(folder, Store())
         store.entries(folder)
-        found += store.contents_of(folder, ["a"])
+        found += store.content_signatures(folder, ["a"])
     assert found[0] == found[1] != found[2]
     if key == "modificationTime":
         assert found[0][:2] == (7, 1772409600 * 10**9)
@@ -256,7 +254,7 @@ def test_nothing_secret_is_shown_or_written(
     said = [*capfd.readouterr()]
     served.query = "token=renewed"  # so the one that is known has expired
     urls._secrets.clear()
-    stores._remote.clear()
+    files._remote.clear()
     assert main(["--data", secret, *words, "vc", "-lt", f"{secret}/npu", "-rt", f"{served.url}/tf"]) == 2
     said += capfd.readouterr()
     assert "403" in said[-1] or "no permission" in said[-1]
@@ -270,7 +268,7 @@ def test_nothing_secret_is_shown_or_written(
 def test_a_server_that_does_not_answer(
     served: Served, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(filesystems, "SECONDS", 0.2)
+    monkeypatch.setattr(remote, "SECONDS", 0.2)
     served.answers.clear()
     assert main(["--data", served.url, "ls"]) == 2
     assert "does not answer" in capfd.readouterr().err
@@ -313,7 +311,7 @@ def test_a_file_that_is_gone_is_a_row_with_its_reason(data: Path) -> None:
 
 def test_nothing_is_written_over_http(served: Served) -> None:
     path = path_of(f"{served.url}/new.txt")
-    with pytest.raises(OutputError, match="nothing can be written over HTTP"), writing.atomic_text(path) as file:
+    with pytest.raises(OutputError, match="nothing can be written over HTTP"), files.atomic_text(path) as file:
         file.write("x")
 
 
@@ -342,9 +340,9 @@ class _Million(AnyFileSystem):  # type: ignore[misc]
 
 
 def test_very_many_files_are_listed_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "_MOST_ENTRIES", 20_000)
+    monkeypatch.setattr(remote, "_MAX_ENTRIES", 20_000)
     root = path_of("million://bucket")
-    stores._remote[os.getpid(), "million:/bucket", ""] = RemoteStore(root, _Million())
+    files._remote[os.getpid(), "million:/bucket", ""] = RemoteStore(root, _Million())
     before = most = memory()
     count = 0
     for _, names in list_folders(root):
@@ -540,7 +538,7 @@ def test_a_server_of_ssh_is_asked_in_its_own_way(monkeypatch: pytest.MonkeyPatch
     path = urls.path_of("ssh://bob:pa55@server/data")
     store = RemoteStore(path)
     assert [one.name for one in store.entries(path)] == ["a.npy"]
-    assert [one[:2] for one in store.contents_of(path, ["a.npy"])] == [(7, 1772409600 * 10**9)]
+    assert [one[:2] for one in store.content_signatures(path, ["a.npy"])] == [(7, 1772409600 * 10**9)]
     elsewhere = path.replace("/data", "/other")
     assert store.stat(elsewhere) is None
     with pytest.raises(DataNotFoundError):
@@ -560,7 +558,10 @@ def test_symbolic_links_of_a_server_of_ssh_are_followed(monkeypatch: pytest.Monk
     store = RemoteStore(path)
     kinds = {one.name: one.kind for one in store.entries(path)}
     assert kinds == {"a.npy": Kind.FILE, "gone.npy": Kind.FILE, "step": Kind.FOLDER}
-    assert [one[:2] for one in store.contents_of(path, ["a.npy", "gone.npy"])] == [(7, 1772409600 * 10**9), (0, 0)]
+    assert [one[:2] for one in store.content_signatures(path, ["a.npy", "gone.npy"])] == [
+        (7, 1772409600 * 10**9),
+        (0, 0),
+    ]
     assert store.open(f"{path}/a.npy").read_at(0, 7) == b"1234567"
     with pytest.raises(DataNotFoundError, match=r"gone\.npy: no such file"):
         store.open(f"{path}/gone.npy")
@@ -636,7 +637,7 @@ def test_a_run_of_tfdbg_that_a_server_does_not_list_is_told(monkeypatch: pytest.
     assert "no permission" in reason
     assert tfdbg_runs.find_runs(f"{place}/none") == []
     refused = "/old"
-    monkeypatch.setattr(stores, "_remote", {})
+    monkeypatch.setattr(files, "_remote", {})
     with pytest.raises(FormatError, match="no permission"):
         tfdbg_runs.find_runs(place)
 

@@ -14,11 +14,13 @@ import pytest
 from memory_store import MemoryStore
 from range_server import serving
 
+from precision_tool.lib import extensions
 from precision_tool.lib.api import compare
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.formats.npy import NpyWriter, read_npy
 from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.io import files
 from precision_tool.lib.io.files import (
     check_folder,
     list_folder,
@@ -30,8 +32,8 @@ from precision_tool.lib.io.files import (
     signature_of,
     store_of,
 )
-from precision_tool.lib.io.local_files import LocalStore
-from precision_tool.lib.io.store import Entry, Kind, Store
+from precision_tool.lib.io.local import LocalStore
+from precision_tool.lib.io.stores import Entry, Kind, Store
 from precision_tool.lib.io.urls import path_of
 
 #: What every store holds, below its root.
@@ -182,6 +184,48 @@ class TestHttpStore(ReadContract):
         with serving(tmp_path) as served:
             self.root = path_of(served.url)
             yield store_of(self.root)
+
+
+_VAULT = """
+from memory_store import MemoryStore
+
+class VaultStore(MemoryStore):
+    def __init__(self, path):
+        super().__init__()
+        self.first_path = path
+"""
+
+
+class TestEntryPointStore(StoreContract):
+    """A third party's, which is installed with an entry point and found by the scheme of a URL."""
+
+    @pytest.fixture(autouse=True)
+    def installed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        site = tmp_path / "site"
+        info = site / "vault-1.0.dist-info"
+        info.mkdir(parents=True)
+        (site / "vault_store.py").write_text(_VAULT)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: vault\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[precision_tool.stores]\nvault = vault_store:VaultStore\n")
+        monkeypatch.syspath_prepend(site)
+        monkeypatch.setattr(files, "_remote", {})
+        monkeypatch.setattr(extensions, "_installed", extensions._installed.__wrapped__)  # without its cache
+
+    def make(self, folder: Path) -> Store:
+        self.root = path_of("vault://safe/run")
+        return store_of(self.root)
+
+    def test_it_is_made_once_with_the_path_and_read_by_every_function(self, store: Store) -> None:
+        assert type(store).__module__ == "vault_store"
+        assert store.first_path == self.root  # type: ignore[attr-defined]  # of the third party's
+        assert store_of(f"{self.root}/a/c.txt") is store
+        assert list_folder(self.root) == ["a", "b.bin"]
+        assert read_text(f"{self.root}/a/c.txt") == "text\n"
+        with files.atomic_text(f"{self.root}/new.txt") as file:
+            file.write("new")
+        assert read_bytes(f"{self.root}/new.txt") == b"new"
+        with pytest.raises(DataNotFoundError):
+            read_bytes(f"{self.root}/none")
 
 
 @pytest.fixture

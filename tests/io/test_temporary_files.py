@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from precision_tool.lib.io.local_files import own_prefix, remove_leftovers, temporary_file
+from precision_tool.lib.io.writing import own_prefix, remove_leftovers, temporary_file
 
 LEAVE = """
 import os, sys
-from precision_tool.lib.io.local_files import own_prefix, temporary_file
+from precision_tool.lib.io.writing import own_prefix, temporary_file
 temporary_file(sys.argv[1])
 os.mkdir(os.path.join(sys.argv[1], own_prefix() + "dc-1-2.part"))
 temporary_file(os.path.join(sys.argv[1], own_prefix() + "dc-1-2.part"))

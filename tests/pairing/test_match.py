@@ -14,7 +14,7 @@ from builders import write_dump, write_golden
 from ffts_files import write_slices
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.formats.h5_bytes import open_bytes
+from precision_tool.lib.formats.tensor_bytes import open_bytes
 from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics

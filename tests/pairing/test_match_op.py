@@ -13,6 +13,7 @@ import pytest
 from builders import graph_op, write_dump
 from small_tree import SmallTree, chain, small_tree, values
 
+from precision_tool.lib.checks.comparing import compare
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.model.comparison import Pair, Status
@@ -114,7 +115,7 @@ def session_of(tree: SmallTree) -> Session:
 
 def in_result(session: Session, op_name: str) -> list[Pair]:
     """The pairs of an op as `vc` compares them."""
-    (analysis,) = session.compare(None, None, None, 0.98, 1)
+    (analysis,) = compare(session.data)
     assert analysis.leaf is not None
     return [row.pair for row in analysis.leaf.rows if flatten(row.pair.op_name) == flatten(op_name)]
 

@@ -13,6 +13,7 @@ from small_tree import Node, SmallTree, small_tree, values
 
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.graph import Graph, GraphFile
@@ -142,7 +143,7 @@ def test_the_relations_of_the_demos_ops(tmp_path: Path) -> None:
     """One op for several, several for one (an op that a pass cut in two, in both runs), one for one, and none."""
     generate_demo(tmp_path, fault="fusion")
     (result,) = compare_folders(
-        str(tmp_path / "npu/debug_1/dump"), str(tmp_path / "npu/debug_0/dump"), workers=1,
+        str(tmp_path / "npu/debug_1/dump"), str(tmp_path / "npu/debug_0/dump"), resources=THIS_THREAD,
         options=CompareOptions(other_graph=""),
     )  # fmt: skip
     rows = {row.pair.tensor_index: row for row in result.rows}

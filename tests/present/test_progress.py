@@ -7,9 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from diagnosing import judged_results
 from rich.console import Console
 from tiny_network import layers
 
+from precision_tool.lib.engine.scheduler import Resources
 from precision_tool.lib.present import progress as progress_module
 from precision_tool.lib.present.progress import ProgressReport
 from precision_tool.lib.session import Session
@@ -67,10 +69,8 @@ def test_the_bar_names_the_unit(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_recomputing_counts_ops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
     monkeypatch.setattr(progress_module, "_LINE_SECONDS", 0.0)
     session = Session(load_settings({"data": str(layers().write(tmp_path)), "work": str(tmp_path / "work")}))
-    analyses = session.compare(None, None, None, 0.98, 1)
     drawn = console()
     with ProgressReport(drawn, "recomputing") as report:
-        (judged,) = session.verdicts(analyses, progress=report, workers=workers)
-    assert judged is not None
+        (judged,) = judged_results(session, resources=Resources(workers, progress=report))
     assert f"recomputing: 100% of {len(judged.ops)} ops, " in text_of(drawn)
     assert "B/s" not in text_of(drawn)

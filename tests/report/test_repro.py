@@ -15,6 +15,7 @@ from command_line import tool
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.model.reason import Reason, Why
+from precision_tool.lib.verdict.examine import references_of
 
 X = (np.arange(24, dtype=np.float32).reshape(4, 6) / 3).astype(np.float16)
 Y = np.full((4, 6), 0.1, np.float16)
@@ -177,7 +178,7 @@ def test_inputs_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     tree(tmp_path, SUM)
     session = Session(Settings(data=tmp_path / "precision_data"))
     (hit,) = session.find_ops("block/add")
-    beside = session.beside(hit.run)
+    beside = references_of(session.data, hit.run)
 
     def no_memory(*arguments: object, **options: object) -> None:
         raise MemoryError
@@ -255,7 +256,7 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     tree(tmp_path, SUM)
     session = Session(Settings(data=tmp_path / "precision_data"))
     (hit,) = session.find_ops("block/add")
-    repro = reproduction(hit.run, hit.op, *session.beside(hit.run))
+    repro = reproduction(hit.run, hit.op, *references_of(session.data, hit.run))
 
     def no_space(*arguments: object, **options: object) -> None:
         raise OSError(28, "No space left on device")

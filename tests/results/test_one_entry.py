@@ -18,7 +18,7 @@ from small_tree import chain, small_tree
 import precision_tool
 
 PACKAGE = Path(precision_tool.__file__).parent
-FIELD, COLUMN = "total_absolute_error", "TotalAbsoluteError"
+FIELD, COLUMN = "total_absolute_error", "total abs error"
 #: What a contributor writes, by the recipe of CONTRIBUTING.md: file, the line before, the line.
 RECIPE = (
     ("model/comparison.py", "    mean_relative_error: float\n", f"    {FIELD}: float = float('nan')\n"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_tool.lib.shell.completion import Names
+from precision_tool.lib.cli.prompt import Names
 
 NAMES = Names(("Conv2D", "conv1/Conv2D", "conv1/bias", "gradients/conv1/BiasAddGrad", "trans_Cast_0"))
 

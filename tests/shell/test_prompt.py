@@ -20,6 +20,10 @@ import pytest
 from command_line import HANG, TOOL, environment, result_files, tool
 from small_tree import SmallTree, chain, faulty_chain, small_tree
 
+from precision_tool.lib.cli import prompt as module
+from precision_tool.lib.cli.command import Output, load_command, tell_notes
+from precision_tool.lib.cli.prompt import KNOBS, Prompt, collect_garbage, quoted
+from precision_tool.lib.cli.words import WORDS
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.logs import LOG_NAME, start_log
@@ -27,13 +31,6 @@ from precision_tool.lib.present.console import ReportConsole
 from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
-from precision_tool.lib.shell import prompt as module
-from precision_tool.lib.shell.commands.base import Output, tell_notes
-from precision_tool.lib.shell.commands.registry import load_command
-from precision_tool.lib.shell.prompt import Prompt, collect_garbage
-from precision_tool.lib.shell.prompt_settings import KNOBS
-from precision_tool.lib.shell.word_sets import quoted
-from precision_tool.lib.words import WORDS
 
 Open = Callable[[], Prompt]
 
@@ -472,3 +469,15 @@ def test_ctrl_c_is_heard_while_what_the_line_editor_left_is_collected() -> None:
             collect_garbage()
     finally:
         gc.enable()
+
+
+def test_options_are_offered_as_the_help_has_them_the_everyday_ones_first(open_prompt: Open) -> None:
+    options = offered(open_prompt(), "ac -")
+    everyday, others = ("-c", "-l", "--json", "-v"), ("-lt", "--engine", "--all", "--csv")
+    assert options[0] == "-c"
+    assert max(map(options.index, everyday)) < min(map(options.index, others))
+    assert options[-1] == "-h"
+
+
+def test_the_help_of_a_command_is_that_of_its_parser(open_prompt: Open) -> None:
+    assert output(open_prompt(), "help ac").startswith("usage: ac ")

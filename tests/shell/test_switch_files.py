@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from precision_tool import tf_config
+from precision_tool.lib.cli.bisect_runner import edit_alone
+from precision_tool.lib.cli.switch_files import LAST, find_switch_file, script_lines
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
 from precision_tool.lib.formats.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
 from precision_tool.lib.io import writing
 from precision_tool.lib.io.writing import only_writer, rewrite_text
-from precision_tool.lib.shell.bisect_runner import edit_alone
-from precision_tool.lib.shell.switch_files import LAST, find_switch_file, script_lines
 from precision_tool.lib.workspace import Workspace
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from precision_tool import lib
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.model.run import Benchmark, Run
 from precision_tool.lib.sources.h5_files import PYTORCH
@@ -128,3 +130,22 @@ def test_each_file_of_pytorch_is_a_model(tmp_path: Path) -> None:
     run = PYTORCH.find(str(tmp_path))
     assert [(Path(leaf.path).name, leaf.model_name) for leaf in run.leaves] == [("one.h5", "one"), ("two.hdf5", "two")]
     assert [leaf.model_name for leaf in PYTORCH.find(str(tmp_path / "one.h5")).leaves] == [""]
+
+
+#: Rooms that name files as they write them, or that the vendor's programs write; the training side knows no kinds.
+NAMING = ("sources", "formats", "collect", "toolkit")
+
+
+def test_nobody_else_asks_for_a_suffix() -> None:
+    """Which kind of data a file is, its kind says."""
+    asking = []
+    for path in Path(lib.__path__[0]).rglob("*.py"):
+        room = path.relative_to(lib.__path__[0]).parts[0]
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if room in NAMING or path.stem == "cmd_tf_dump" or not isinstance(node, ast.Call):
+                continue
+            if isinstance(node.func, ast.Attribute) and node.func.attr == "endswith":
+                suffixes = {text.value for text in ast.walk(node) if isinstance(text, ast.Constant)}
+                if suffixes & {".npy", ".h5", ".hdf5"}:
+                    asking.append(f"{path.name}:{node.lineno}")
+    assert asking == []

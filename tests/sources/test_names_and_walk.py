@@ -557,7 +557,7 @@ def test_times_of_whole_seconds_are_not_trusted_at_once(
 ) -> None:
     """On a file system that keeps no parts of seconds a second change leaves the time as it is."""
     now = 1_800_000_000_010_000_000
-    monkeypatch.setattr("precision_tool.lib.io.local_files.time.time_ns", lambda: now)
+    monkeypatch.setattr("precision_tool.lib.io.files.time.time_ns", lambda: now)
     moment = now - age * 10**9 - (10_000_000 if is_whole else 1)
     os.utime(tmp_path, ns=(moment, moment))
     stamps = walk.Stamps()

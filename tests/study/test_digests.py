@@ -11,7 +11,7 @@ import pytest
 from memory_store import MemoryStore
 
 from precision_tool.lib.io.files import mounted
-from precision_tool.lib.io.store import StoredFile
+from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.study import digests
 from precision_tool.lib.study.digests import digest_of

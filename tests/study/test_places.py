@@ -12,12 +12,16 @@ import pytest
 from command_line import tool
 
 import precision_tool
+from precision_tool.lib.cli.prompt import Prompt
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.results.result_csv import read_result
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.settings import load_settings
-from precision_tool.lib.shell.prompt import Prompt
+from precision_tool.lib.study.places import study_rows
+from precision_tool.lib.study.preparing import StudyOptions
+from precision_tool.lib.verdict.examine import examine_in
 
 Placed = tuple[Path, RanksTruth]
 
@@ -62,10 +66,10 @@ def test_vcs_lists_what_a_study_has_of_a_place(placed: Placed, tmp_path: Path) -
     session = precision_tool.open_data(data, work=tmp_path)
     session.at(1, 1)
     with pytest.raises(DataNotFoundError, match="no study has anything of it yet"):
-        session.study_rows(0.98)
-    study = session.study(workers=1, csv=True)
+        study_rows(session.workspace, session.place()[0], 0.98)
+    study = session.study(StudyOptions(csv=True), THIS_THREAD)
     (path,) = (one for one in study.csvs if "step_1_rank_1" in one)
-    (analysis,) = session.study_rows(0.98)
+    (analysis,) = study_rows(session.workspace, session.place()[0], 0.98)
     first = next(op for op in analysis.ops if op.is_suspect)
     assert first.op_name == truth.culprit
     read = read_result(path)
@@ -80,12 +84,12 @@ def test_vcs_says_what_has_changed_since_the_study(tmp_path: Path) -> None:
     truth = generate_ranks(tmp_path, ranks=2, steps=1, fault="none", benchmark="all")
     data = tmp_path / truth.data[0]
     session = precision_tool.open_data(data, work=tmp_path / "work")
-    session.study(workers=1)
+    session.study(resources=THIS_THREAD)
 
     def notes() -> list[str]:
         session.workspace.notes.clear()
         session.at(0, 1)
-        assert session.study_rows(0.98)
+        assert study_rows(session.workspace, session.place()[0], 0.98)
         return [note for note in session.workspace.notes if "changed since the study" in note]
 
     assert notes() == []
@@ -123,7 +127,7 @@ def test_of_several_data_folders_one_rank_has_to_be_said(tmp_path: Path) -> None
     assert placed.workspace.root == second
     assert truth.culprit is not None
     (hit,) = placed.find_ops(truth.culprit)
-    examined = placed.examine(hit.run, hit.op)
+    examined = examine_in(placed.data, hit.run, hit.op)
     assert examined is not None
     assert examined.judged is not None
     assert examined.judged.is_wrong
@@ -175,7 +179,7 @@ def test_ac_of_one_step_points_to_the_study_of_it(placed: Placed) -> None:
 
 def test_ls_wrong_after_a_study_points_to_what_it_has(placed: Placed, tmp_path: Path) -> None:
     data, _ = placed
-    precision_tool.open_data(data, work=tmp_path).study(workers=1)
+    precision_tool.open_data(data, work=tmp_path).study(resources=THIS_THREAD)
     with pytest.raises(DataNotFoundError) as told:
         precision_tool.run("ls", "--wrong", "--step", "1", "--rank", "1", data=data, work=tmp_path, file=io.StringIO())
     assert "`vcs --step 1 --rank 1`" in str(told.value.hint)

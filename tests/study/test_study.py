@@ -22,16 +22,15 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.engine.scheduler import THIS_THREAD, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, UsageError
-from precision_tool.lib.io.cache_files import looked_at
+from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import mounted
-from precision_tool.lib.io.store import Stat
+from precision_tool.lib.io.stores import Stat
 from precision_tool.lib.present.study import study_block
 from precision_tool.lib.study import plan as plan_module
 from precision_tool.lib.study import running
 from precision_tool.lib.study import study as study_module
 from precision_tool.lib.study.conclusion import Ground, Reach
 from precision_tool.lib.study.journal import open_journal
-from precision_tool.lib.study.leaves import parse_numbers
 from precision_tool.lib.study.plan import Judging, LeafOptions, Task, made_by
 from precision_tool.lib.study.preparing import StudyOptions, prepare
 from precision_tool.lib.study.study import Runner, Study, run_study
@@ -158,11 +157,11 @@ def test_ctrl_c_keeps_what_is_done_and_the_next_study_goes_on(kernel: tuple[Path
 
 def test_only_the_steps_and_ranks_that_are_wanted(kernel: tuple[Path, RanksTruth], tmp_path: Path) -> None:
     root, truth = kernel
-    found = studied(root, truth, tmp_path / "work", steps=parse_numbers("0"), ranks=parse_numbers("1-"))
+    found = studied(root, truth, tmp_path / "work", steps="0", ranks="1-")
     assert (found.steps, found.ranks) == ((0,), (1, 2))
     assert found.conclusion.culprit is None
     with pytest.raises(UsageError, match="there are steps 0 to 2 of ranks 0 to 2"):
-        studied(root, truth, tmp_path / "work", steps=parse_numbers("7"))
+        studied(root, truth, tmp_path / "work", steps="7")
 
 
 def test_damaged_files_and_graphs_are_told_and_the_rest_is_done(tmp_path: Path) -> None:
@@ -296,16 +295,21 @@ def test_a_change_of_any_file_is_noticed(tmp_path: Path) -> None:
     names = [f"MatMul.op_{number}.{number}.0.{number}" for number in range(700)]
     for name in names:
         (tmp_path / name).write_bytes(b"1234")
-    before = looked_at(str(tmp_path), names)
-    assert before == looked_at(str(tmp_path), names)
+    before = folder_fingerprint(str(tmp_path), names)
+    assert before == folder_fingerprint(str(tmp_path), names)
     assert before[0] == 4 * len(names)
     (tmp_path / names[331]).write_bytes(b"12345")
-    longer = looked_at(str(tmp_path), names)
+    longer = folder_fingerprint(str(tmp_path), names)
     assert longer[0] == before[0] + 1
     (tmp_path / names[332]).write_bytes(b"4321")
     os.utime(tmp_path / names[332], (7, 7))
     (tmp_path / names[333]).unlink()
-    told = {before[1], longer[1], looked_at(str(tmp_path), names)[1], looked_at(str(tmp_path), names[:-1])[1]}
+    told = {
+        before[1],
+        longer[1],
+        folder_fingerprint(str(tmp_path), names)[1],
+        folder_fingerprint(str(tmp_path), names[:-1])[1],
+    }
     assert len(told) == 4
 
 
@@ -323,7 +327,7 @@ def test_files_of_a_server_that_lists_no_sizes_are_asked_for_in_part() -> None:
     for name in names:
         store.put(f"/server/x/{name}", b"123")
     with mounted("/server", store):
-        assert looked_at("/server/x", names)[0] == 3000
+        assert folder_fingerprint("/server/x", names)[0] == 3000
     assert 200 < store.asked <= 256
 
 

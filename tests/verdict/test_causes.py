@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import STAMP, Array
+from diagnosing import judged_alone, judged_results
 from faults import negated, stored_transposed, zero_tail
 from npu_standins import CustomOp, start_session
 from opdebug_payloads import AIC, core_fields, new_payload, write_status
@@ -45,10 +46,10 @@ from precision_tool.tf_config import update_custom_op
 def verdict_of(data: Path, work: Path | None = None) -> Verdict:
     """The verdict of `ac -c` on a data folder, or of `ac` where it has no benchmark."""
     session = Session(load_settings({"data": str(data), "work": str(work or data / "work")}))
-    if session.has_dump_alone():
-        (alone,) = session.verdicts_alone()
+    if session.data.has_dump_alone():
+        (alone,) = judged_alone(session)
         return alone.verdict
-    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1))
+    (judged,) = judged_results(session)
     assert judged is not None
     return judged.verdict
 

@@ -20,6 +20,7 @@ from precision_tool.lib.checks.analysis import analyse
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.demo.dump_writer import OutTensor, write_dump
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.run import Run
@@ -57,7 +58,7 @@ def judged(tmp_path: Path, one: Sequence[Node], two: Sequence[Node]) -> Blame:
     """The verdict on the run of `one`, compared with that of `two`."""
     trees = [small_tree(tmp_path / f"run{number}", nodes) for number, nodes in enumerate((one, two))]
     (result,) = compare_folders(
-        str(trees[0].leaf), str(trees[1].leaf), workers=1, options=CompareOptions(other_graph="")
+        str(trees[0].leaf), str(trees[1].leaf), resources=THIS_THREAD, options=CompareOptions(other_graph="")
     )
     return verdict_of(result)
 
@@ -176,7 +177,7 @@ def test_a_fused_run_and_benchmark_tensors(tmp_path: Path) -> None:
         tmp_path / "precision_data",
         [replace(data(), golden=FED), replace(fused(WRONG)[1], inputs=(data(),), golden=RIGHT)],
     )
-    (result,) = compare_folders(str(tree.leaf), str(tree.root / "tf" / "dump"), workers=1)
+    (result,) = compare_folders(str(tree.leaf), str(tree.root / "tf" / "dump"), resources=THIS_THREAD)
     found = verdict_of(result)
     assert (found.passes[0].verdict, found.switch_off) == (Verdict.GUILTY, ("ThingPass",))
 
@@ -271,7 +272,7 @@ def test_a_number_that_should_be_finite(tmp_path: Path) -> None:
 def test_the_pair_of_the_demo(tmp_path: Path, seed: int) -> None:
     truth = generate_demo(tmp_path, fault="fusion", seed=seed)
     (result,) = compare_folders(
-        str(tmp_path / "npu/debug_1/dump"), str(tmp_path / "npu/debug_0/dump"), workers=1,
+        str(tmp_path / "npu/debug_1/dump"), str(tmp_path / "npu/debug_0/dump"), resources=THIS_THREAD,
         options=CompareOptions(other_graph=""),
     )  # fmt: skip
     found = verdict_of(result)
@@ -280,7 +281,7 @@ def test_the_pair_of_the_demo(tmp_path: Path, seed: int) -> None:
     assert [op.op_name for op in found.ops if op.verdict is Verdict.GUILTY] == [truth.culprit]
     # Those after it are fed wrong numbers, and are found right all the same.
     assert all(op.recomputed is not None for op in found.ops if is_switchable(op.passes[0]))
-    (benchmark,) = compare_folders(str(tmp_path / "npu/debug_1/dump"), str(tmp_path / "tf/dump"), workers=1)
+    (benchmark,) = compare_folders(str(tmp_path / "npu/debug_1/dump"), str(tmp_path / "tf/dump"), resources=THIS_THREAD)
     assert verdict_of(benchmark).switch_off == truth.culprit_passes
 
 
@@ -301,7 +302,7 @@ def test_runs_whose_inputs_were_not_dumped(tmp_path: Path, monkeypatch: pytest.M
     )
     for other, options in sides:
         (result,) = compare_folders(
-            str(tmp_path / "npu/debug_1/dump"), str(tmp_path / other), workers=1, options=options
+            str(tmp_path / "npu/debug_1/dump"), str(tmp_path / other), resources=THIS_THREAD, options=options
         )
         found = verdict_of(result)
         assert found.switch_off == truth.culprit_passes

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import Array
+from diagnosing import judged_alone, judged_results
 from faults import negated, stored_transposed
 from rich.console import Console
 from tiny_network import Network, Part, binary, layers, numbers
@@ -26,10 +27,10 @@ LOST = ["two/MatMul", "two/Tanh"]
 
 def verdict_of(data: Path) -> Verdict:
     session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
-    if session.has_dump_alone():
-        (alone,) = session.verdicts_alone()
+    if session.data.has_dump_alone():
+        (alone,) = judged_alone(session)
         return alone.verdict
-    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1))
+    (judged,) = judged_results(session)
     assert judged is not None
     return judged.verdict
 

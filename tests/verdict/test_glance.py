@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import Array
+from diagnosing import judged_results
 from fused_op import Fused, recompute, worst
 from tiny_network import layers
 
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.model.comparison import Metrics, Pair, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
@@ -243,7 +245,7 @@ def test_tensors_are_the_same_if_every_figure_is() -> None:
 
 def verdict_of(data: Path) -> Verdict:
     session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
-    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), workers=1)
+    (judged,) = judged_results(session, resources=THIS_THREAD)
     assert judged is not None
     return judged.verdict
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import Array
+from diagnosing import judged_alone, judged_results
 from rich.console import Console
 from tiny_network import Network, Part, layers, numbers, source
 
@@ -28,10 +29,10 @@ PRODUCER = "drop/mul"
 
 def verdict_of(data: Path, options: CompareOptions = DEFAULT_OPTIONS) -> Verdict:
     session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
-    if session.has_dump_alone():
-        (alone,) = session.verdicts_alone()
+    if session.data.has_dump_alone():
+        (alone,) = judged_alone(session)
         return alone.verdict
-    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1, options=options))
+    (judged,) = judged_results(session, options=options)
     assert judged is not None
     return judged.verdict
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import Array
+from diagnosing import judged_alone, judged_results
 from fused_op import Files, Fused, recompute, worst
 from rich.console import Console
 from tiny_network import Network, matmul, numbers, source, unary
 
+from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.present.examined import verdict_lines
 from precision_tool.lib.present.unseen import gap_words
@@ -83,8 +85,8 @@ def network() -> Network:
 def verdict_of(data: Path) -> Verdict:
     session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
     if not (data / "tf").exists():
-        return session.verdicts_alone(workers=1)[0].verdict
-    (found,) = session.verdicts(session.compare(None, None, None, 0.98, 1), workers=1)
+        return judged_alone(session, THIS_THREAD)[0].verdict
+    (found,) = judged_results(session, resources=THIS_THREAD)
     assert found is not None
     return found.verdict
 
@@ -165,7 +167,7 @@ def test_what_was_not_recomputed_is_told(tmp_path: Path) -> None:
 def test_what_ni_shows_says_of_how_many_elements_it_tells(tmp_path: Path) -> None:
     data = network().write(tmp_path, benchmark=False)
     session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
-    (judged,) = session.verdicts_alone(workers=1)
+    (judged,) = judged_alone(session, THIS_THREAD)
     shown = {}
     for one in judged.ops:
         out = io.StringIO()

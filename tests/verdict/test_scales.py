@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from diagnosing import judged_alone
 from tiny_network import (
     Network,
     binary,
@@ -25,7 +26,7 @@ from precision_tool.lib.verdict.model import Cause, Do, Step, Verdict
 
 def alone(data: Path) -> Verdict:
     """The verdict on a dump without a benchmark."""
-    (judged,) = Session(load_settings({"data": str(data), "work": str(data / "work")})).verdicts_alone()
+    (judged,) = judged_alone(Session(load_settings({"data": str(data), "work": str(data / "work")})))
     return judged.verdict
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from diagnosing import judged_results
 from faults import zero_tail
 from tiny_network import fused, layers
 
@@ -50,7 +51,7 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def judged_by(count: int, data: Path) -> Judged:
     session = Session(load_settings({"data": str(data), "work": str(data / f"work{count}")}))
-    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), workers=count)
+    (judged,) = judged_results(session, resources=Resources(count))
     assert judged is not None
     return judged
 
@@ -184,7 +185,7 @@ def test_what_fails_on_a_cluster_costs_only_what_was_not_done(
     whole = judged_by(1, data)
     session = Session(load_settings({"data": str(data), "work": str(data / "other")}))
     executor = Failing(error, from_then_on=from_then_on)
-    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), workers=1, executor=executor)
+    (judged,) = judged_results(session, resources=Resources(1, executor))
     assert judged is not None
     assert len(judged.ops) == len(whole.ops)
     failed = [one for one in judged.ops if one.reason == Reason(Why.NOT_DONE, detail=error.message)]
@@ -217,7 +218,7 @@ def test_a_worker_that_begins_late_has_no_time_of_its_own(tmp_path: Path, monkey
     monkeypatch.setattr(Judge, "for_others", known)
     session = Session(load_settings({"data": str(layers().write(tmp_path)), "work": str(tmp_path / "work")}))
     executor = Late()
-    (judged,) = session.verdicts(session.compare(None, None, None, 0.98, 1), workers=1, executor=executor)
+    (judged,) = judged_results(session, resources=Resources(1, executor))
     assert judged is not None
     late = [one for one in judged.ops if is_late(one)]
     assert executor.handed > 2

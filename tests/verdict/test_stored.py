@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 from dataclasses import FrozenInstanceError
@@ -19,7 +18,7 @@ from precision_tool.lib.errors import FormatError
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict.model import Cause, Verdict
-from precision_tool.lib.verdict.stored import read_beside, read_verdict
+from precision_tool.lib.verdict.stored import newest_verdicts, op_verdicts, read_beside, read_verdict
 
 
 @pytest.fixture
@@ -62,30 +61,12 @@ def test_ac_keeps_it_with_every_op(judged: Path) -> None:
     assert wrong["fed"] is not None
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_verdicts_of_older_releases_are_read(judged: Path, version: int) -> None:
-    """The first have what to do next in words, and both why ops were not recomputed, without its kind."""
-    (path,) = verdicts_of(judged)
-    before = tool("ac", cwd=judged)
-    (name,) = (one["name"] for one in json.loads(path.read_text())["runs"][0]["ops"] if one["reason"])
-    op = json.loads(tool("ni", name, "--json", cwd=judged).out)["ops"][0]["verdict"]
-    assert (op["reason"], op["reason_kind"]) == ("there is no formula for RandomUniform", "no_formula")
-    told = json.loads(tool("ac", "--json", cwd=judged).out)["results"][0]["verdict"]
-    document = json.loads(path.read_text())
-    kept = told | {"ops": {name: value for name, value in told["ops"].items() if name != "reason_kinds"}}
-    if version == 2:
-        kept["next"] = document["verdict"]["next"]
-    (run,) = document["runs"]
-    ops = [one | {"reason": one["reason"] and op["reason"]} for one in run["ops"]]
-    body = {key: value for key, value in document.items() if key not in ("version", "check")}
-    body |= {"verdict": kept, "runs": [run | {"ops": ops}]}
-    check = hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-    path.write_text(json.dumps({"version": version, "check": check, **body}))
-    assert tool("ac", cwd=judged).text == before.text
-    told["ops"]["reason_kinds"] = {}
-    assert json.loads(tool("ac", "--json", cwd=judged).out)["results"][0]["verdict"] == told
-    older = read_verdict(str(path)).runs[0].ops
-    assert [one.reason for one in older if one.state == "not_recomputed"] == [op["reason"]]
+@pytest.mark.parametrize("version", [1, 2, 4])
+def test_a_verdict_of_another_version_is_not_read(judged: Path, version: int) -> None:
+    (path,) = judged.rglob("verdict_*.json")
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"version": version}))
+    with pytest.raises(FormatError, match="no verdict of this version"):
+        read_verdict(str(path))
 
 
 def test_without_c_it_is_read(judged: Path) -> None:
@@ -129,16 +110,16 @@ def test_a_data_folder_may_be_moved(judged: Path) -> None:
     (judged / "precision_data").rename(moved)
     session = Session(load_settings({"data": str(moved)}))
     (run,) = session.run_graphs()
-    assert session.judged_ops(run)["one/MatMul"].is_wrong
+    assert op_verdicts(session.workspace, run)["one/MatMul"].is_wrong
 
 
 def test_without_a_benchmark_it_is_kept_too(tmp_path: Path) -> None:
     layers().with_part("one/MatMul", wrong=negated).write(tmp_path / "precision_data", benchmark=False)
     tool("ac", cwd=tmp_path)
     session = Session(load_settings({"data": str(tmp_path / "precision_data")}))
-    (kept,) = session.stored_verdicts()
+    (kept,) = newest_verdicts(session.workspace)
     assert kept.as_verdict().culprit == "one/MatMul"
-    assert session.has_dump_alone()
+    assert session.data.has_dump_alone()
     assert "one/MatMul (MatMulV2)" in tool("ac", cwd=tmp_path).text
 
 

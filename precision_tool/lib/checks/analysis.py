@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Any
 
 from precision_tool.lib.checks import casts, similarity
 from precision_tool.lib.checks.agreement import OpAgreement, Overview, ops_of, overview
@@ -14,6 +15,7 @@ from precision_tool.lib.compare.known import KnownValues
 from precision_tool.lib.compare.result_source import ResultSource, source_of
 from precision_tool.lib.engine.scheduler import WorkStoppedError
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.extensions import Registry
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
 from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Unmade
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
@@ -47,10 +49,10 @@ class Analysis:
 
     path: str
     threshold: float
-    rows: Sequence[Row]
-    ops: Sequence[OpAgreement]
+    rows: Sequence[Row] = field(repr=False)
+    ops: Sequence[OpAgreement] = field(repr=False)
     overview: Overview
-    findings: Sequence[Finding]
+    findings: Sequence[Finding] = field(repr=False)
     choice: ColumnChoice = field(default_factory=ColumnChoice)
     leaf: LeafResult | None = None
     source: ResultSource | None = None
@@ -131,18 +133,32 @@ def tell_overflow(analysis: Analysis, overflow: Finding) -> Analysis:
 # --- checks of a run --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RunCheck:
-    """A check of the graphs and dumps of the NPU runs."""
+#: A check of the graphs and dumps of the NPU runs.
+RunCheck = Callable[[Sequence[RunGraph], Sequence[MissingGraph], Mapping[str, KnownValues]], CheckResult]
 
-    name: str
-    check: Callable[[Sequence[RunGraph], Sequence[MissingGraph], Mapping[str, KnownValues]], CheckResult]
+
+def _accept_check(name: str, check: Any) -> RunCheck:
+    """A third party's check, whatever it raises the reason why it was not made."""
+    if not callable(check):
+        raise TypeError("a function of (runs, missing, known) that returns a CheckResult is needed")
+
+    def guarded(
+        runs: Sequence[RunGraph], missing: Sequence[MissingGraph], known: Mapping[str, KnownValues]
+    ) -> CheckResult:
+        try:
+            result: CheckResult = check(runs, missing, known)
+            return replace(result, name=name)
+        except (PrecisionToolError, WorkStoppedError):
+            raise
+        except Exception as error:  # a third party's code
+            return CheckResult(name=name, skipped=Unmade(reason=f"{type(error).__name__}: {error}"))
+
+    return guarded
 
 
 #: What `ac` checks beside the comparison, in the order in which it is shown. A new check is a line here.
-RUN_CHECKS = (
-    RunCheck(casts.NAME, casts.check_casts),
-    RunCheck(similarity.NAME, similarity.check_similarity),
+RUN_CHECKS: Registry[RunCheck] = Registry(
+    "checks", {casts.NAME: casts.check_casts, similarity.NAME: similarity.check_similarity}, _accept_check
 )
 
 
@@ -155,16 +171,16 @@ def check_runs(
     comparison found out, by the folder of the leaf.
     """
     results = []
-    for one in RUN_CHECKS:
+    for name, check in RUN_CHECKS.all().items():
         try:
-            results.append(one.check(runs, missing, known or {}))
+            results.append(check(runs, missing, known or {}))
         except WorkStoppedError:  # Ctrl+C means all of it
             raise
         except PrecisionToolError as error:
-            results.append(CheckResult(name=one.name, skipped=Unmade(reason=error.advice)))
+            results.append(CheckResult(name=name, skipped=Unmade(reason=error.advice)))
     return results
 
 
 def skip_checks(reason: Evidence) -> list[CheckResult]:
     """The result of every check where none can be made."""
-    return [CheckResult(name=one.name, skipped=reason) for one in RUN_CHECKS]
+    return [CheckResult(name=name, skipped=reason) for name in RUN_CHECKS.all()]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.checks.analysis import Analysis, analyse
@@ -15,10 +14,11 @@ from precision_tool.lib.compare.folders import (
     DEFAULT_OPTIONS,
     CompareOptions,
     ComparisonStoppedError,
+    Finders,
     LeafResult,
+    compare_sides,
 )
 from precision_tool.lib.compare.result_source import read_source
-from precision_tool.lib.compare.sides import compare_sides
 from precision_tool.lib.compare.written import prefix_of, write_results
 from precision_tool.lib.data.folder import DataFolder, way_back_from
 from precision_tool.lib.data.sides import (
@@ -28,11 +28,11 @@ from precision_tool.lib.data.sides import (
     newer_run,
     pytorch_files,
 )
-from precision_tool.lib.engine.scheduler import Progress
+from precision_tool.lib.engine.scheduler import ALL_CORES, Resources
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.model.table import Table
-from precision_tool.lib.pairing.fusion_pair import find_pair
+from precision_tool.lib.pairing.fusion_pair import FusionPair, find_pair
 from precision_tool.lib.results.noise import NoiseFloor, with_noise
 from precision_tool.lib.results.result_csv import read_result
 from precision_tool.lib.results.result_files import (
@@ -43,6 +43,7 @@ from precision_tool.lib.results.result_files import (
     newest_results,
     part_of,
 )
+from precision_tool.lib.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.workspace import Workspace, check_data
 
 if TYPE_CHECKING:
@@ -54,41 +55,24 @@ _SHOWN_REASONS = 3
 
 def compare(
     data: DataFolder,
-    npu: str | None,
-    golden: str | None,
-    graph: str | None,
-    threshold: float,
-    workers: int,
-    progress: Progress | None = None,
-    options: CompareOptions | None = None,
-    noise: NoiseFloor | None = None,
-    prefix: str = "",
-    executor: Executor | None = None,
+    npu: str | None = None,
+    golden: str | None = None,
+    options: CompareOptions = DEFAULT_OPTIONS,
+    resources: Resources = ALL_CORES,
 ) -> list[Analysis]:
-    """Compares two folders, writes the result files, judges the rows, by their own noise where it is given.
+    """Compare two folders, by default those of the data folder, write the result files and check the rows.
 
     Leaves that could not be compared at all are without rows, file and path; DataNotFoundError if all are.
     When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
-    error says where. `workers` processes (0: one per core), or any
-    `executor`, share the work. `prefix` begins the names of the result files where it is given.
+    error says where.
     """
-    space, options = data.workspace, options or DEFAULT_OPTIONS
+    space = data.workspace
     npu, golden = _sides(space, npu, golden)
-    chosen = data.chosen_graph() if graph is None else None
+    chosen = data.chosen_graph() if options.graph is None else None
     folder = space.new_compare_dir()
     try:
         with way_back_from(chosen):
-            results = compare_sides(
-                npu,
-                golden,
-                graph=graph,
-                graphs=data.graph_chooser(graph),
-                find=data.inputs,
-                workers=workers,
-                executor=executor,
-                progress=progress,
-                options=options,
-            )
+            results = compare_sides(npu, golden, options, resources, _finders(data, options))
             _check_any_rows(results)
     except ComparisonStoppedError as stop:
         with _ctrl_c_ignored():  # once was enough: what is done is being saved
@@ -105,11 +89,15 @@ def compare(
     except BaseException:
         space.remove_empty(folder)
         raise
-    paths = write_results(space, folder, results, prefix or prefix_of(options), options.pairs_only)
+    paths = write_results(space, folder, results, prefix_of(options), options.pairs_only)
     return [
-        analyse(path, with_noise(result.table, noise), threshold, result)
+        analyse(path, with_noise(result.table, options.noise), options.threshold, result)
         for path, result in zip(paths, results, strict=True)
     ]
+
+
+def _finders(data: DataFolder, options: CompareOptions) -> Finders:
+    return Finders(inputs=data.inputs, graphs=data.graph_chooser(options.graph))
 
 
 def _sides(space: Workspace, npu: str | None, golden: str | None) -> tuple[str, str]:
@@ -152,14 +140,9 @@ class OtherRun:
 
 
 def compare_other_run(
-    data: DataFolder,
-    threshold: float,
-    workers: int,
-    progress: Progress | None = None,
-    options: CompareOptions | None = None,
-    noise: NoiseFloor | None = None,
+    data: DataFolder, options: CompareOptions = DEFAULT_OPTIONS, resources: Resources = ALL_CORES
 ) -> OtherRun | None:
-    """Compares the run beside debug_0 too where one of them was made with fusion and the other without it.
+    """Compare the run beside debug_0 too where one of them was made with fusion and the other without it.
 
     That is how fusion faults are looked for: the result of debug_0 alone, without fusion, would say that all is well.
     None where there is no such run, no benchmark, or nothing of it can be compared.
@@ -177,46 +160,38 @@ def compare_other_run(
         number = other.number or 0
         place = str(space.dump_dir(number))
         prefix = f"{RUN_PREFIX}{number}_"
-        found = compare(data, place, str(golden), None, threshold, workers, progress, options, noise, prefix)
+        analyses = compare(data, place, str(golden), replace(options, prefix=prefix), resources)
     except ComparisonStoppedError:
         raise
     except PrecisionToolError:
         return None
     forget_second_run(space)
-    return OtherRun(number=number, is_fused=other is pair.fused, analyses=tuple(found))
+    return OtherRun(number=number, is_fused=other is pair.fused, analyses=tuple(analyses))
+
+
+def fusion_pair(data: DataFolder) -> FusionPair:
+    """Return the run with fusion and the one without, told apart by their graphs. Errors say what is missing."""
+    data.check_data()
+    return find_pair(data.run_graphs())
 
 
 def compare_by_toolkit(
     data: DataFolder,
     tools: Tools,
-    npu: str | None,
-    golden: str | None,
-    graph: str | None,
-    threshold: float,
-    options: CompareOptions | None = None,
-    prefix: str = "",
-    noise: NoiseFloor | None = None,
+    npu: str | None = None,
+    golden: str | None = None,
+    options: CompareOptions = DEFAULT_OPTIONS,
 ) -> list[Analysis]:
-    """As `compare`, done by the vendor's msaccucmp. Analyses of a mapping have no rows."""
+    """Compare as `compare` does, by the vendor's msaccucmp. Analyses of a mapping have no rows."""
     from precision_tool.lib.compare.toolkit_engine import compare_by_toolkit as run_toolkit  # loaded for few
 
-    space, options = data.workspace, options or DEFAULT_OPTIONS
+    space = data.workspace
     npu = npu or default_npu(space)
     golden = golden or default_golden(space, npu)
     tools.toolkit.need("msaccucmp")
     folder = space.new_compare_dir()
     try:
-        results = run_toolkit(
-            npu,
-            golden,
-            str(folder),
-            tools,
-            graph=graph,
-            graphs=data.graph_chooser(graph),
-            find=data.inputs,
-            options=options,
-            prefix=prefix or prefix_of(options),
-        )
+        results = run_toolkit(npu, golden, str(folder), tools, options, _finders(data, options))
     except BaseException:
         space.remove_empty(folder)
         raise
@@ -225,20 +200,22 @@ def compare_by_toolkit(
     return [
         analyse(
             result.path,
-            Table(()) if options.pairs_only else with_noise(read_result(result.path), noise),
-            threshold,
+            Table(()) if options.pairs_only else with_noise(read_result(result.path), options.noise),
+            options.threshold,
         )
         for result in results
     ]
 
 
 def read_results(
-    data: DataFolder, path: str | None = None, threshold: float = 0.98, noise: NoiseFloor | None = None
+    data: DataFolder,
+    path: str | None = None,
+    threshold: float = DEFAULT_THRESHOLD,
+    noise: NoiseFloor | None = None,
 ) -> list[Analysis]:
-    """The results of a file or folder, by default of the newest comparison, read back and judged.
+    """Read back the results of a file or folder, by default of the newest comparison, and check their rows.
 
-    A name that is no path is looked for among the comparisons of the data folder. The threshold is that of the
-    settings unless another is given.
+    A name that is no path is looked for among the comparisons of the data folder.
     """
     if path is None:
         check_data(data.workspace.root)

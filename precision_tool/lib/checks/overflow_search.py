@@ -13,7 +13,7 @@ from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, r
 from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.engine.run_values import RunOp
-from precision_tool.lib.engine.scheduler import Resources
+from precision_tool.lib.engine.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.engine.tensor_figures import extremes_of
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
@@ -21,7 +21,7 @@ from precision_tool.lib.graph.lookup import FoundOp
 from precision_tool.lib.io.files import check_folder, is_folder, size_of
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.sources.kinds import check_command
+from precision_tool.lib.sources.kinds import NPY, check_command
 from precision_tool.lib.sources.overflow_files import DECODED_FOLDER, StatusFile, find_status_files
 from precision_tool.lib.sources.walk import nothing_below
 from precision_tool.lib.workspace import check_data
@@ -53,19 +53,17 @@ def find_overflow(
     folder: str | None = None,
     graph: str | None = None,
     limit: int = 3,
-    progress: Progress | None = None,
+    resources: Resources = THIS_THREAD,
+    *,
     max_bytes: int | None = None,
     known: Mapping[str, KnownValues] | None = None,
-    workers: int = 1,
-    executor: Executor | None = None,
 ) -> tuple[OverflowReport, str]:
-    """Everything about overflow in a folder, or in the data folder, and where the status files were looked for.
+    """Return all about overflow in a folder, or in the data folder, and where status files were looked for.
 
-    `known` is what a comparison found out, by the folder of the leaf. `workers` processes (0: one per core), or any
-    `executor`, share the reading; one worker is this process. DataNotFoundError where there is neither a
-    status file nor a dump.
+    The first `limit` ops have figures. `max_bytes` of values are read at most, and none that a comparison has (`known`,
+    by the folder of the leaf). DataNotFoundError where there is neither a status file nor a dump.
     """
-    known = known or {}
+    known, progress = known or {}, resources.progress
     if folder is None:
         check_data(data.workspace.root)
         status_root = str(data.workspace.overflow_dump_dir)
@@ -97,7 +95,7 @@ def find_overflow(
         golden = None if run is None else _known_golden(values) if values.rows else _golden(data, run, leaf)
         return scan_leaf(leaf, run, limit=limit, golden=golden, tell=tell, max_bytes=max_bytes, known=values, pool=pool)
 
-    with Resources(workers, executor).open() as pool:
+    with resources.open() as pool:
         found = tuple(scanned(leaf, pool) for leaf in leaves)
     return OverflowReport(statuses=statuses, leaves=found, unreadable=unreadable), root
 
@@ -184,7 +182,7 @@ def _golden(data: DataFolder, run: RunGraph, leaf: DumpLeaf) -> Golden:
             pairs = data.pairs_of(found, looks_again=is_first)
             is_first = False
             golden = next((pair.golden for pair in pairs if pair.slot == f"output:{slot}"), None)
-            if golden is None or not golden.path.endswith(".npy"):
+            if golden is None or not NPY.has_suffix(golden.path):
                 return None
             return extremes_of(golden)
         except PrecisionToolError:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import posixpath
-from concurrent.futures import Executor
 from dataclasses import replace
 
 from precision_tool.lib.checks.memory import check_memory
-from precision_tool.lib.checks.overflow_search import Graphs, Progress
+from precision_tool.lib.checks.overflow_search import Graphs
 from precision_tool.lib.checks.random_errors import RandomReport, compare_runs
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.data.sides import default_npu
 from precision_tool.lib.engine.run_values import RunValues
+from precision_tool.lib.engine.scheduler import ALL_CORES, Resources
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.io.files import is_folder
@@ -29,11 +29,11 @@ def find_random(
     left: str | None = None,
     right: str | None = None,
     graph: str | None = None,
-    workers: int = 0,
-    progress: Progress | None = None,
-    executor: Executor | None = None,
+    resources: Resources = ALL_CORES,
 ) -> list[RandomReport]:
-    """One report for each device, model and step that both runs have; of the first run alone without a second.
+    """Compare two runs of the same script (npu/debug_0 and debug_1).
+
+    One report for each device, model and step that both runs have; of the first run alone without a second.
 
     DataNotFoundError where there is no dump at all.
     """
@@ -54,8 +54,7 @@ def find_random(
             "name the dump of another run of the same script with -rt"
         )
     reports = [
-        _compare_leaf(data, leaf, position, one, other, graphs, workers, progress, executor)
-        for position, leaf in enumerate(one.leaves)
+        _compare_leaf(data, leaf, position, one, other, graphs, resources) for position, leaf in enumerate(one.leaves)
     ]
     found = [each for each in reports if each is not None]
     if not found:
@@ -73,9 +72,7 @@ def _compare_leaf(
     one: Run,
     other: Run | None,
     graphs: Graphs,
-    workers: int,
-    progress: Progress | None,
-    executor: Executor | None,
+    resources: Resources,
 ) -> RandomReport | None:
     run = graphs.of(leaf)
     file = None if run is None else run.file
@@ -98,7 +95,10 @@ def _compare_leaf(
     counterpart_of = same_name
     if run is not None and beside is not None and beside.file is not file:
         counterpart_of = counterparts(run.file, beside.file).of
-    found = compare_runs(left, right, workers=workers, executor=executor, progress=progress, counterpart=counterpart_of)
+    found = compare_runs(
+        left, right, workers=resources.workers, executor=resources.executor, progress=resources.progress,
+        counterpart=counterpart_of,
+    )  # fmt: skip
     stomps, checked = check_memory(left, name)
     others, others_checked = check_memory(right, _name(counterpart, beside))
     if run is not None and beside is not None and beside.file is not file:

@@ -5,28 +5,21 @@ It belongs beside the training script that runs ops of a `.h5` file again with
 overflow detection with PyTorch 1.5 and of aclInit.
 """
 
-import argparse
 import difflib
 import json
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from precision_tool.lib.arguments import Parser, PlainCommand, print_line
 from precision_tool.lib.collect.mixlist import write_whole
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError, shown
 from precision_tool.lib.io.files import read_text
-from precision_tool.lib.settings import Settings
-from precision_tool.lib.workspace import Workspace
 
 FILE_NAME = "acl.json"
 DEFAULT_DUMP_PATH = "./output_IR2TBE"
 MODES = ("all", "input", "output")
 SWITCHES = ("on", "off")
-#: What each mode dumps, in words.
-_MODE_WORDS = {"all": "inputs and outputs", "input": "inputs", "output": "outputs"}
 #: Fields of the documents, and the values that each may have; None: checked apart, or any text.
 _FIELDS: Mapping[str, Optional[Tuple[str, ...]]] = {
     "dump_list": None,
@@ -49,12 +42,6 @@ _TEXT = r'"(?:\\.|[^"\\])*"'
 
 #: How alike (`difflib`) an unknown field is to the one that was meant; less so is dump_kernel_data, of a later release.
 _MISTYPED = 0.8
-
-_USE = (
-    "next: put it beside the training script, export ACL_DUMP_DATA=1 and run one step inside",
-    '  with torch.utils.dumper(use_load=True, dump_path="./", load_file_path="./output.h5", load_with_acl_dump=True):',
-    "output.h5 has the ops to run again: h5copy makes it; dc DIR --txt decodes what is dumped",
-)
 
 
 class Problem(NamedTuple):
@@ -216,65 +203,3 @@ def _depth(text: str) -> int:
         elif char in "}]":
             depth -= 1
     return deepest
-
-
-# --- the word `acl_json` ----------------------------------------------------------------------------------------------
-
-
-def _parser() -> Parser:
-    parser = Parser(
-        prog="acl_json",
-        description="Write the acl.json that makes AscendCL dump single ops, for ops of a PyTorch .h5 file that are "
-        "run again (load_with_acl_dump=True); or check one.",
-        epilog="example: acl_json --dump-path /home/HwHiAiUser/output",
-    )
-    parser.add_argument("file", nargs="?", default=FILE_NAME, metavar="FILE", help="the file (default %(default)s)")
-    parser.add_argument(
-        "--dump-path", metavar="DIR",
-        help="where the dump goes on the machine that trains, absolute or as seen from there (default "
-        f"{DEFAULT_DUMP_PATH})",
-    )  # fmt: skip
-    parser.add_argument("--dump-mode", choices=MODES, help="what is dumped (default all)")
-    parser.add_argument("--dump-op-switch", choices=SWITCHES, help="dump of single ops (default on)")
-    parser.add_argument("--check", action="store_true", help="write nothing: check the file")
-    return parser
-
-
-def _run(args: argparse.Namespace, settings: Settings) -> int:
-    # None where nothing was given: --check takes none of them.
-    fields = {name: getattr(args, name) for name in ("dump_path", "dump_mode", "dump_op_switch")}
-    options = {name: value for name, value in fields.items() if value is not None}
-    if args.check:
-        if options:
-            option = "--" + next(iter(options)).replace("_", "-")
-            raise UsageError(f"acl_json: --check writes nothing, so {option} does not go with it", "leave one out")
-        return _check(args.file)
-    if args.dump_op_switch == "off":
-        raise UsageError("acl_json: --dump-op-switch off: nothing would be dumped", "remove the file instead")
-    config = acl_config(**options)
-    path, mode = config["dump"]["dump_path"], config["dump"]["dump_mode"]
-    Workspace(settings.data).check_outside_dumps(os.path.dirname(os.path.abspath(args.file)))
-    previous = write_acl_json(args.file, config)
-    print_line(f"{args.file}: {_MODE_WORDS[mode]} of single ops are dumped to {path}")
-    if previous:
-        print_line("kept what was there of {}".format(", ".join(previous)))
-    if os.path.isabs(path) and not os.path.isdir(path):
-        print_line(f"note: {path} is not here: make it where the training runs", sys.stderr)
-    for line in _USE:
-        print_line(line)
-    return 0
-
-
-def _check(path: str) -> int:
-    problems = check_acl_json(path)
-    for problem in problems:
-        if not problem.is_error:
-            print_line(f"note: {path}: {problem.text}", sys.stderr)
-    wrong = [problem.text for problem in problems if problem.is_error]
-    if wrong:
-        raise FormatError.of(path, "; ".join(wrong), f"`acl_json {path}` writes it right")
-    print_line(f"{path}: single ops are dumped")
-    return 0
-
-
-ACL_JSON = PlainCommand(_parser, _run)

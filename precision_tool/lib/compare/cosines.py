@@ -10,7 +10,7 @@ from math import isnan
 from precision_tool.lib.compare.result_source import ResultSource, read_source
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.lookup import where_of
-from precision_tool.lib.io.cache_files import CacheFiles
+from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import real_path, signature_of
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.results.result_csv import OutputFigures, read_output_figures

@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -13,7 +12,7 @@ from precision_tool.lib.engine.bundles import Measures
 from precision_tool.lib.engine.custom_metrics import CustomMetrics
 from precision_tool.lib.engine.element_errors import compare_elements
 from precision_tool.lib.engine.pairwise import compare_pairs
-from precision_tool.lib.engine.scheduler import Progress, Resources, WorkStoppedError
+from precision_tool.lib.engine.scheduler import ALL_CORES, Resources, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.graph.choice import NAMED, GraphChoice, GraphChooser, UnreadGraphError
 from precision_tool.lib.io.files import exists
@@ -30,8 +29,11 @@ from precision_tool.lib.pairing.match_names import Counterpart, match_by_name, s
 from precision_tool.lib.pairing.selection import Selection, is_by_number, select
 from precision_tool.lib.pairing.unfused import GraphDumps
 from precision_tool.lib.results.compat import vendor_rows
-from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles
+from precision_tool.lib.results.noise import NoiseFloor
+from precision_tool.lib.settings import DEFAULT_THRESHOLD
+from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf, own_benchmark
+from precision_tool.lib.sources.kinds import kind_of_both
 
 #: Pairs that are wanted beside those of a leaf, given its dumps and its graph.
 Beside = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
@@ -39,17 +41,44 @@ Beside = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """What is compared and found out, beside the two folders and the graph.
+    """What is compared and measured, and what counts as wrong.
 
-    `metrics` are the vendor's columns that are wanted (None: all), `limit` is how many elements of each tensor are
-    compared (0: all), `worst` how many of the worst elements of each tensor are kept for a detailed table (0: no
-    table). With `pairs_only` nothing is compared: the rows only tell which tensors belong together. With `compat`
-    the result has the rows and columns that the vendor's tool would write, and no others. `other_graph` is the
-    graph of the benchmark side, an NPU run that is then matched by the ops of the training script; empty: the one
-    that fits. `extremes` finds how near every NPU tensor comes to the limits of its type; the pairs that `beside`
-    gives are compared in the same go.
+    Attributes
+    ----------
+    graph, other_graph : str, optional
+        A graph file or a folder of them, by default the one that fits; and that of the benchmark side, an NPU run that
+        is then matched by the ops of the training script (empty: the one that fits).
+    threshold : float
+        Cosine similarity, -1 to 1, below which a tensor counts as wrong.
+    noise : NoiseFloor, optional
+        Judges each tensor by its own noise.
+    selection : Selection, optional
+        The ops that are compared.
+    metrics : tuple of str, optional
+        The vendor's columns that are written, by default all.
+    limit : int
+        Elements of each tensor that are compared; 0: all.
+    overflow : bool
+        Count overflow too.
+    custom : CustomMetrics, optional
+        The user's own metrics.
+    worst : int
+        How many of the worst elements of each tensor are kept for a detailed table; 0: no table.
+    pairs_only : bool
+        Compare nothing: the rows only tell which tensors belong together.
+    compat : bool
+        The result has the rows and columns that the vendor's tool would write, and no others.
+    prefix : str
+        Begins the names of the result files; empty: as fits the selection.
+    extremes : bool
+        Find how near every NPU tensor comes to the limits of its type.
+    beside : callable, optional
+        Gives further pairs that are compared in the same go.
     """
 
+    graph: str | None = None
+    threshold: float = DEFAULT_THRESHOLD
+    noise: NoiseFloor | None = None
     selection: Selection | None = None
     metrics: tuple[str, ...] | None = None
     limit: int = 0
@@ -58,6 +87,7 @@ class CompareOptions:
     worst: int = 0
     pairs_only: bool = False
     compat: bool = False
+    prefix: str = ""
     other_graph: str | None = None
     extremes: bool = False
     beside: Beside | None = None
@@ -96,21 +126,21 @@ class LeafResult:
     `choice` says which columns were asked for, `details` are the tensors that were looked at element by element.
     """
 
-    leaf: DumpLeaf
+    leaf: DumpLeaf = field(repr=False)
     golden_root: str
     golden_is_dump: bool
-    rows: Sequence[Row]
+    rows: Sequence[Row] = field(repr=False)
     #: What is below `golden_root`.
     golden: GoldenFiles | Run | None = field(default=None, repr=False)
-    graph: GraphChoice | None = None
+    graph: GraphChoice | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
     choice: ColumnChoice = field(default_factory=ColumnChoice)
-    details: tuple[Detail, ...] = ()
+    details: tuple[Detail, ...] = field(default=(), repr=False)
     #: The graph of the other run, where that is matched by it.
-    other_graph: GraphChoice | None = None
+    other_graph: GraphChoice | None = field(default=None, repr=False)
     #: The leaf's dump files as they were opened, and the rows of what was compared beside its own pairs.
-    dumps: DumpIndex | None = None
-    beside: tuple[Row, ...] = ()
+    dumps: DumpIndex | None = field(default=None, repr=False)
+    beside: tuple[Row, ...] = field(default=(), repr=False)
     #: Why a graph that is there could not be read. Ops matched by name do not tell which is the first wrong one.
     unread_graph: str = ""
 
@@ -141,17 +171,15 @@ def match_leaf(
     leaf: DumpLeaf,
     inputs: Inputs,
     position: int,
-    graph: str | None,
     graphs: GraphChooser,
-    *,
-    other_graph: str | None = None,
+    options: CompareOptions = DEFAULT_OPTIONS,
 ) -> tuple[list[Pair], LeafResult]:
-    """The pairs of one leaf and the result they will be part of, its rows still empty."""
-    dumps = DumpIndex(leaf)
+    """Return the pairs of one leaf that `options` select, and the result they will be part of, its rows still empty."""
+    dumps, graph = DumpIndex(leaf), options.graph
     if isinstance(inputs.golden, GoldenFiles):
         own = own_benchmark(inputs.golden, leaf, len(inputs.run.leaves))
         inputs = replace(inputs, golden=own, is_shared=own is inputs.golden)
-    golden = _golden_of(leaf, inputs, position, graphs, other_graph)
+    golden = _golden_of(leaf, inputs, position, graphs, options.other_graph)
     other, other_choice, side = golden.index, golden.choice, golden.side
     notes = [*golden.notes]
     choice: GraphChoice | None = None
@@ -190,7 +218,22 @@ def match_leaf(
         unread_graph=unread_graph,
         notes=(*notes, *_ignored_notes(leaf)),
     )
-    return pairs, result
+    return select_pairs(pairs, result, options)
+
+
+def match_alone(
+    leaf: DumpLeaf, graphs: GraphChooser, options: CompareOptions = DEFAULT_OPTIONS
+) -> tuple[list[Pair], LeafResult]:
+    """Return the tensors of a leaf that there is no benchmark for, as pairs, and the result they will be part of."""
+    dumps, side = DumpIndex(leaf), NoBenchmark()
+    result = LeafResult(leaf=leaf, golden_root="", golden_is_dump=False, rows=(), dumps=dumps)
+    try:
+        choice = graphs.of(leaf, options.graph, {leaf.model_name})
+    except DataNotFoundError as error:
+        if options.graph is not None:
+            raise
+        return list(match_by_name(dumps, side)), replace(result, notes=(error.message,))
+    return list(match_by_graph(dumps, choice.file, side)), replace(result, graph=choice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,8 +304,8 @@ def _ignored_notes(leaf: DumpLeaf) -> list[str]:
     return notes
 
 
-def chosen_pairs(pairs: list[Pair], result: LeafResult, options: CompareOptions) -> tuple[list[Pair], LeafResult]:
-    """The pairs that are wanted, and the result with notes on the choice."""
+def select_pairs(pairs: list[Pair], result: LeafResult, options: CompareOptions) -> tuple[list[Pair], LeafResult]:
+    """Return the pairs that `options` select, and the result with notes on the selection."""
     notes = list(result.notes)
     if options.selection is not None:
         selected = select(pairs, options.selection, result.graph.file if result.graph is not None else None)
@@ -286,23 +329,22 @@ def _custom_notes(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _details(rows: Sequence[Row], worst: int, workers: int) -> tuple[Detail, ...]:
+def _details(rows: Sequence[Row], worst: int, resources: Resources) -> tuple[Detail, ...]:
     if not worst:
         return ()
     compared = [row.pair for row in rows if row.metrics is not None]
-    return tuple(compare_elements(pair, Resources(workers), atol=0.0, rtol=0.0, shown=worst) for pair in compared)
+    return tuple(
+        compare_elements(pair, Resources(resources.workers), atol=0.0, rtol=0.0, shown=worst) for pair in compared
+    )
 
 
 def compare_matched(
     pairs: Sequence[Pair],
     result: LeafResult,
     options: CompareOptions,
-    *,
-    workers: int = 0,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
+    resources: Resources = ALL_CORES,
 ) -> LeafResult:
-    """The result with the rows of its pairs, and what else the options ask for.
+    """Return the result with the rows of its pairs, and what else the options ask for.
 
     ComparisonStoppedError has what was done when the work ended early.
     """
@@ -312,7 +354,7 @@ def compare_matched(
     if options.beside is not None and result.graph is not None and result.dumps is not None:
         beside = options.beside(result.dumps, result.graph.file)
     try:
-        rows = compare_pairs([*pairs, *beside], Resources(workers, executor, progress), measures=options.measures)
+        rows = compare_pairs([*pairs, *beside], resources, measures=options.measures)
     except WorkStoppedError as stop:
         done = [replace(result, rows=stop.rows[: len(pairs)])]
         raise ComparisonStoppedError(stop.message, stop.hint, done, stop.exit_code) from stop
@@ -324,7 +366,7 @@ def compare_matched(
         notes = (f"--compat left out {counted(left_out, 'row')} that msaccucmp would not have",)
         result = replace(result, rows=rows, notes=(*result.notes, *(notes if left_out else ())))
     try:
-        return replace(result, details=_details(rows, options.worst, workers))
+        return replace(result, details=_details(rows, options.worst, resources))
     except (KeyboardInterrupt, WorkStoppedError) as stop:
         why, hint, code = ("stopped", "", 130)
         if isinstance(stop, WorkStoppedError):
@@ -333,52 +375,87 @@ def compare_matched(
         raise ComparisonStoppedError(f"{why}: {what}", hint, [result], code) from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finders:
+    """How a comparison finds what is below two folders, and the graph of a dump; a data folder has its own."""
+
+    inputs: Callable[[str, str], Inputs] = find_inputs
+    graphs: GraphChooser = field(default_factory=GraphChooser)
+
+
 def add_compared(
-    results: list[LeafResult],
-    pairs: Sequence[Pair],
-    result: LeafResult,
-    options: CompareOptions,
-    *,
-    workers: int = 0,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
+    results: list[LeafResult], pairs: Sequence[Pair], result: LeafResult, options: CompareOptions, resources: Resources
 ) -> None:
-    """Adds what `compare_matched` gives to those before it, which a ComparisonStoppedError has too."""
+    """Add what `compare_matched` returns to the results before it, which a ComparisonStoppedError has too."""
     try:
-        results.append(compare_matched(pairs, result, options, workers=workers, executor=executor, progress=progress))
+        results.append(compare_matched(pairs, result, options, resources))
     except ComparisonStoppedError as stop:
         raise ComparisonStoppedError(stop.message, stop.hint, [*results, *stop.results], stop.exit_code) from stop
+
+
+def compare_sides(
+    npu: str,
+    golden: str,
+    options: CompareOptions = DEFAULT_OPTIONS,
+    resources: Resources = ALL_CORES,
+    finders: Finders | None = None,
+) -> list[LeafResult]:
+    """Compare two sides, of whatever kind they are. Nothing is printed or written.
+
+    Parameters
+    ----------
+    npu, golden : str
+        The NPU's dump and its benchmark, folders of any level of their trees; or two PyTorch dumps (`.h5`) or folders.
+    options : CompareOptions
+        Which ops, what is measured, the graph.
+    resources : Resources
+        Who does the work; progress is counted in bytes.
+    finders : Finders, optional
+        How folders and graphs are found; by default nothing is cached.
+
+    Returns
+    -------
+    list of LeafResult
+        One for each folder of dump files, or for each pair of `.h5` files.
+
+    Raises
+    ------
+    UsageError
+        The two sides are of different kinds, or options do not go with them.
+    DataNotFoundError, FormatError
+        A side is not there, or a graph that was named is damaged.
+    ComparisonStoppedError
+        The work ended early; it holds what was done.
+    """
+    kind = kind_of_both(npu, golden, {"-g": options.graph, "-cf": options.other_graph})
+    if not kind.has_graph:
+        from precision_tool.lib.compare.pytorch import compare_h5  # takes long to load, for few
+
+        return compare_h5(npu, golden, options, resources)
+    return compare_folders(npu, golden, options, resources, finders)
 
 
 def compare_folders(
     npu: str,
     golden: str,
-    *,
-    graph: str | None = None,
-    graphs: GraphChooser | None = None,
-    find: Callable[[str, str], Inputs] = find_inputs,
-    workers: int = 0,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
     options: CompareOptions = DEFAULT_OPTIONS,
+    resources: Resources = ALL_CORES,
+    finders: Finders | None = None,
 ) -> list[LeafResult]:
-    """Compares the NPU dumps below `npu` with the benchmark below `golden`; one result per leaf folder.
+    """Compare the NPU dumps below `npu` with the benchmark below `golden`; one result per leaf folder.
 
-    Folders may be of any level of the trees. `graph` is a graph file or a folder of them, by default the one
-    that `graphs` chooses: found beside the dump, and fitting. `find` finds what is below the two folders. Rows that
-    could not be compared carry the reason. `options` choose the ops and what is found out.
-    Raises DataNotFoundError, FormatError for a graph that was asked for, and WorkStoppedError when interrupted.
+    As `compare_sides`. Rows that could not be compared carry the reason.
     """
-    for named, option in ((graph, "-g"), (options.other_graph, "-cf")):
-        if named and not exists(named):
+    for path, option in ((options.graph, "-g"), (options.other_graph, "-cf")):
+        if path and not exists(path):
             hint = f"name a ge_proto_*_Build.txt or its JSON, or leave {option} out"
-            raise DataNotFoundError(f"{named}: no such graph", hint)
-    inputs, graphs = find(npu, golden), graphs or GraphChooser()
+            raise DataNotFoundError(f"{path}: no such graph", hint)
+    finders = finders or Finders()
+    inputs = finders.inputs(npu, golden)
     results: list[LeafResult] = []
     for position, leaf in enumerate(inputs.run.leaves):
         try:
-            pairs, result = match_leaf(leaf, inputs, position, graph, graphs, other_graph=options.other_graph)
-            pairs, result = chosen_pairs(pairs, result, options)
+            pairs, result = match_leaf(leaf, inputs, position, finders.graphs, options)
         except PrecisionToolError as error:
             if len(inputs.run.leaves) == 1:
                 raise
@@ -392,7 +469,7 @@ def compare_folders(
                 )
             )
             continue
-        add_compared(results, pairs, result, options, workers=workers, executor=executor, progress=progress)
+        add_compared(results, pairs, result, options, resources)
     if results:
         results[0] = replace(results[0], notes=(*inputs.notes, *results[0].notes))
     return results

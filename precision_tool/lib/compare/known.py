@@ -13,6 +13,7 @@ from precision_tool.lib.model.comparison import Extremes, Pair, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.sources.dumps import DumpIndex
+from precision_tool.lib.sources.kinds import NPY
 
 #: What tells a tensor from all others.
 Key = tuple[str, str, int]
@@ -36,7 +37,7 @@ class KnownValues:
         """The extremes of the benchmark's tensor of an op; None without one, or where it cannot be read."""
         row = self.rows.get((op_name, slot))
         golden = None if row is None else row.pair.golden
-        if row is None or not isinstance(golden, Tensor) or not golden.path.endswith(".npy"):
+        if row is None or not isinstance(golden, Tensor) or not NPY.has_suffix(golden.path):
             return None
         known = extremes_by(golden, row.golden) if row.golden is not None and row.metrics is not None else None
         try:

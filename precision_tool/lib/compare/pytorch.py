@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-from concurrent.futures import Executor
 from dataclasses import replace
 
 from precision_tool.lib.compare.folders import (
@@ -11,9 +10,9 @@ from precision_tool.lib.compare.folders import (
     CompareOptions,
     LeafResult,
     add_compared,
-    chosen_pairs,
+    select_pairs,
 )
-from precision_tool.lib.engine.scheduler import Progress
+from precision_tool.lib.engine.scheduler import ALL_CORES, Resources
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.model.pytorch import H5Dump
@@ -26,11 +25,8 @@ from precision_tool.lib.sources.h5_files import pair_h5_files
 def compare_h5(
     npu: str,
     golden: str,
-    *,
-    workers: int = 0,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
     options: CompareOptions = DEFAULT_OPTIONS,
+    resources: Resources = ALL_CORES,
 ) -> list[LeafResult]:
     """Compares two `.h5` dumps, or those below two folders that belong together; a result each.
 
@@ -51,14 +47,14 @@ def compare_h5(
             pairs, notes = match_dumps(left, right)
             _check_any(left)
             result = replace(result, notes=(*_file_notes(left, right), *notes))
-            pairs, result = chosen_pairs(pairs, result, options)
+            pairs, result = select_pairs(pairs, result, options)
             result = replace(result, choice=replace(result.choice, h5=True))
         except PrecisionToolError as error:
             if len(files) == 1:
                 raise
             results.append(replace(result, notes=(f"not compared: {error.message}",)))
             continue
-        add_compared(results, pairs, result, options, workers=workers, executor=executor, progress=progress)
+        add_compared(results, pairs, result, options, resources)
     results[0] = replace(results[0], notes=(*file_notes, *results[0].notes))
     return results
 

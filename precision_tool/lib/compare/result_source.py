@@ -13,9 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.errors import OutputError
-from precision_tool.lib.io.files import exists, signature_of
-from precision_tool.lib.io.local_files import could_be_path
-from precision_tool.lib.io.writing import atomic_text, read_small_json
+from precision_tool.lib.io.files import atomic_text, could_be_path, exists, read_small_json, signature_of
 from precision_tool.lib.workspace import lies_in
 
 if TYPE_CHECKING:  # reading, all that most commands do, is quicker without

@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from precision_tool import __version__
 from precision_tool.lib.compare.folders import (
-    DEFAULT_OPTIONS,
     CompareOptions,
+    Finders,
     no_other_graph,
 )
+from precision_tool.lib.compare.written import prefix_of
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.formats.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.formats.ge_graph_tree import is_json, read_graph_bytes
 from precision_tool.lib.graph.choice import GraphChooser
-from precision_tool.lib.io.files import exists, folder_exists, is_file, open_binary
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.pairing.selection import OpIds, OpNames, OpRange
 from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.sources.dumps import GoldenFiles
 from precision_tool.lib.sources.h5_files import pair_h5_files
-from precision_tool.lib.sources.inputs import Inputs, find_inputs, golden_leaf
-from precision_tool.lib.sources.kinds import kind_of_both
+from precision_tool.lib.sources.inputs import Inputs, golden_leaf
+from precision_tool.lib.sources.kinds import NPY, kind_of_both
 from precision_tool.lib.toolkit.tools import Produced, Tools
 
 
@@ -44,21 +44,17 @@ def compare_by_toolkit(
     golden: str,
     folder: str,
     tools: Tools,
-    *,
-    graph: str | None = None,
-    graphs: GraphChooser | None = None,
-    find: Callable[[str, str], Inputs] = find_inputs,
     options: CompareOptions,
-    prefix: str = "",
+    finders: Finders | None = None,
 ) -> list[ToolkitResult]:
-    """Runs msaccucmp on every leaf below `npu`, and names its files as ours would be named, in `folder`.
+    """Run msaccucmp on every leaf below `npu`, and names its files as ours would be named, in `folder`.
 
     A leaf that cannot be compared is left out with a note in the others; the error of the last is raised if all are.
     """
-    flags = msaccucmp_options(options)
-    if not kind_of_both(npu, golden, {"-g": graph, "-cf": options.other_graph}).has_graph:
-        return _compare_h5(npu, golden, folder, tools, options, flags, prefix)
-    inputs, graphs = find(npu, golden), graphs or GraphChooser()
+    if not kind_of_both(npu, golden, {"-g": options.graph, "-cf": options.other_graph}).has_graph:
+        return _compare_h5(npu, golden, folder, tools, options)
+    flags, prefix, graph, finders = msaccucmp_options(options), prefix_of(options), options.graph, finders or Finders()
+    inputs, graphs = finders.inputs(npu, golden), finders.graphs
     leaves = inputs.run.leaves
     results: list[ToolkitResult] = []
     failed: list[PrecisionToolError] = []
@@ -86,17 +82,14 @@ def compare_by_toolkit(
     return _all_results(results, failed, inputs.notes)
 
 
-def _compare_h5(
-    npu: str,
-    golden: str,
-    folder: str,
-    tools: Tools,
-    options: CompareOptions,
-    flags: Sequence[str],
-    prefix: str,
-) -> list[ToolkitResult]:
+def _compare_h5(npu: str, golden: str, folder: str, tools: Tools, options: CompareOptions) -> list[ToolkitResult]:
     """PyTorch dumps, which msaccucmp compares file by file, whole and without a graph."""
-    if replace(options, metrics=None, compat=False, extremes=False, beside=None) != DEFAULT_OPTIONS:
+    flags, prefix = msaccucmp_options(options), prefix_of(options)
+    common = CompareOptions(
+        graph=options.graph, threshold=options.threshold, noise=options.noise, metrics=options.metrics,
+        compat=options.compat, extremes=options.extremes, beside=options.beside, prefix=options.prefix,
+    )  # fmt: skip
+    if options != common:
         raise UsageError(
             "of two .h5 files msaccucmp compares all ops and whole tensors: only --algorithm goes with that",
             "leave the other options out, or use --engine native",
@@ -154,7 +147,7 @@ def _golden_folder(inputs: Inputs, leaf: DumpLeaf, position: int) -> tuple[str, 
         other = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
         return other.path, other
     assert isinstance(inputs.golden, GoldenFiles)
-    if not all(file.path.endswith(".npy") for file in inputs.golden.files):
+    if not all(NPY.has_suffix(file.path) for file in inputs.golden.files):
         raise DataNotFoundError(
             f"{inputs.golden.root}: tensor files of tfdbg, which msaccucmp does not read",
             "`tf_dump` turns them into .npy; or use --engine native",

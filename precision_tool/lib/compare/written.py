@@ -18,7 +18,7 @@ from precision_tool.lib.workspace import Workspace
 def write_results(
     space: Workspace, folder: Path, results: Sequence[LeafResult], prefix: str = "", pairs_only: bool = False
 ) -> list[str]:
-    """The paths of the files written, one a result; empty for a result without rows, which gets no file."""
+    """Write the results; return the path of each one's file, empty for a result without rows, which gets none."""
     paths: list[str] = []
     kind = "mapping" if pairs_only else "result"
     try:
@@ -50,7 +50,9 @@ def write_results(
 
 
 def prefix_of(options: CompareOptions) -> str:
-    """What the name of a result begins with that is not of every op, whole."""
+    """Return what the name of a result begins with: nothing where it is of every op, whole."""
+    if options.prefix:
+        return options.prefix
     if isinstance(options.selection, OpNames):
         return OPS_PREFIX
     return PART_PREFIX if options.selection is not None or options.limit else ""

@@ -29,7 +29,7 @@ from precision_tool.lib.graph.catalog import MissingGraph, RunFolder, RunGraph, 
 from precision_tool.lib.graph.choice import GraphChoice, GraphChooser, find_graph_files
 from precision_tool.lib.graph.chosen import Choice
 from precision_tool.lib.graph.lookup import FoundOp
-from precision_tool.lib.io.cache_files import CacheFiles
+from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists, signature_of
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.run import DumpLeaf, Run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError
 from precision_tool.lib.io.files import is_folder, list_folder, stat_of
-from precision_tool.lib.io.store import Kind
+from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.sources import tfdbg_runs as tfdbg
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import PYTORCH

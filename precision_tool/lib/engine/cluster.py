@@ -25,7 +25,7 @@ from precision_tool.lib.engine.scheduler import PoisonedTaskError, WorkersLostEr
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import is_file
-from precision_tool.lib.io.local_files import reading_from
+from precision_tool.lib.io.local import reading_from
 from precision_tool.lib.native.library import library
 
 #: Each task is tried so often before it counts as poisoned.

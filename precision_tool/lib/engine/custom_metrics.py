@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.arguments import escaped
 from precision_tool.lib.engine.passes import Pass
 from precision_tool.lib.engine.stream import Block, PairStream, tensors_of
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.errors import UsageError, escaped
 from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.decode import Numbers

@@ -15,7 +15,7 @@ from precision_tool.lib.engine.bits import equal_bytes
 from precision_tool.lib.engine.metrics import unravel
 from precision_tool.lib.engine.tensor_reader import Budget, OpenTensors, Scratch, TensorReader, box_size
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats.h5_bytes import TensorBytes
+from precision_tool.lib.formats.tensor_bytes import TensorBytes
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types, decode

@@ -25,7 +25,7 @@ from precision_tool.lib.engine.pair_sums import SideSums
 from precision_tool.lib.engine.scheduler import check_stopping
 from precision_tool.lib.engine.tensor_reader import Opens, OpenTensors, Scratch, TensorReader, box_size
 from precision_tool.lib.errors import FormatError
-from precision_tool.lib.formats.h5_bytes import open_bytes
+from precision_tool.lib.formats.tensor_bytes import open_bytes
 from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor, TensorStatistics
 from precision_tool.lib.native.library import Codes, library

@@ -20,9 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError
-from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
+from precision_tool.lib.formats.tensor_bytes import TensorBytes, open_bytes
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.store import StoredFile
+from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import Access, Plan, Tensor
 from precision_tool.lib.numbers import data_types, decode
 from precision_tool.lib.numbers.data_types import DataType

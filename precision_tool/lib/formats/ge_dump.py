@@ -14,7 +14,7 @@ from precision_tool.lib.collect.wire import LENGTH, VARINT, WireReader
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ffts import parse_slicing
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.store import StoredFile
+from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import OpDump, Slicing, Tensor
 from precision_tool.lib.numbers import data_types
 

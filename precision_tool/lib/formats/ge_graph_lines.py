@@ -18,7 +18,7 @@ from precision_tool.lib.formats.ge_graph_model import Attrs, GraphBuilder, attr_
 from precision_tool.lib.formats.ge_graph_skim import lines_of
 from precision_tool.lib.formats.ge_graph_tree import Node, TextScalars, graph_nodes, read_graph_bytes
 from precision_tool.lib.io.files import open_file, signature_of
-from precision_tool.lib.io.store import Signature
+from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 
 #: The attributes of ops and of tensors that the builder asks for.

@@ -13,7 +13,7 @@ from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.formats.ge_graph_model import GraphBuilder
 from precision_tool.lib.formats.ge_graph_tree import graph_nodes, graph_tree, read_graph_bytes
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.store import StoredFile
+from precision_tool.lib.io.stores import StoredFile
 
 #: Ops that only the computational graph has: they fetch the data of a training step.
 DATA_SOURCE_TYPES = ("IteratorV2", "Iterator", "GetNext")

@@ -6,16 +6,30 @@ file can hold is refused, as the dumper writes nothing like it.
 
 from __future__ import annotations
 
+import posixpath
+import re
+import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from precision_tool.lib.errors import FormatError, shown_name
-from precision_tool.lib.formats.h5_bytes import FILTERS, MAX_CHUNK, MAX_GATHERED, dtype_of
-from precision_tool.lib.formats.h5_child import CHUNKED, CONTIGUOUS, FoundObject, StoredData
-from precision_tool.lib.formats.h5_process import REFUSED_HINT, Hdf5Error, check_file, each_from_hdf5
+from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError, UsageError, shown_name
+from precision_tool.lib.formats.h5_child import CHUNKED, CONTIGUOUS, H5Object
+from precision_tool.lib.formats.h5_process import (
+    CPU_SECONDS,
+    REFUSED_HINT,
+    Hdf5Error,
+    ask_hdf5,
+    check_file,
+    each_from_hdf5,
+)
+from precision_tool.lib.formats.tensor_bytes import MAX_CHUNK, MAX_GATHERED
+from precision_tool.lib.io.files import exists, is_same_file, size_of
+from precision_tool.lib.io.writing import replacing
 from precision_tool.lib.model.pytorch import INPUT, OUTPUT, Device, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Access, Plan, Tensor
 from precision_tool.lib.numbers import data_types
@@ -30,9 +44,14 @@ _GATHERED_FROM = 4 << 20
 #: Attributes of the dumper.
 _STRIDE = "Stride"
 _ATTRIBUTES = ("Type", "DataType", "DeviceType", _STRIDE)
+#: numpy's names of types that are read.
+_NUMBER = re.compile(r"[<>|=][biufc]\d{1,2}")
 #: Digits of a sequence number.
 _MAX_DIGITS = 18
 
+#: What is copied in a second of CPU time on the slowest machine.
+_BYTES_PER_SECOND = 10 << 20
+_WRITE_HINT = "free some space or name another file"
 _REPACK_HINT = "h5repack -f GZIP=4 IN.h5 OUT.h5 writes it in a way that is read"
 
 
@@ -42,20 +61,19 @@ def read_h5(path: str) -> H5Dump:
     FormatError for what is no HDF5 file, is damaged or is refused; UsageError where h5py is not installed.
     """
     size = check_file(path)
-    found = _Contents(path, size)
+    contents = _Contents(path, size)
     try:
         with each_from_hdf5("walk", path, most=MAX_OBJECTS, depth=MAX_DEPTH, attributes=_ATTRIBUTES) as rows:
             for row in rows:
-                data = row.pop("data")
-                found.take(FoundObject(**row, data=None if data is None else StoredData(**data)))
+                contents.take(H5Object(**row))
     except Hdf5Error as error:
         what = "no HDF5 file that can be read" if error.opening else "damaged HDF5 file"
         raise FormatError.of(path, f"{what}: {error.reason}", "copy or dump it again") from error
     ops = tuple(
         H5Op(type=op_type, seq=seq, values=tuple(sorted(values, key=_value_order)))
-        for (op_type, seq), values in sorted(found.values.items(), key=lambda item: (item[0][1], item[0][0]))
+        for (op_type, seq), values in sorted(contents.values.items(), key=lambda item: (item[0][1], item[0][0]))
     )
-    return H5Dump(path=path, size=size, ops=ops, ignored=tuple(found.ignored))
+    return H5Dump(path=path, size=size, ops=ops, ignored=tuple(contents.ignored))
 
 
 def _value_order(value: H5Value) -> tuple[int, bool, tuple[tuple[int, str], ...]]:
@@ -82,21 +100,21 @@ class _Contents:
     values: dict[tuple[str, int], list[H5Value]] = field(default_factory=dict)
     ignored: list[tuple[str, str]] = field(default_factory=list)
 
-    def take(self, found: FoundObject) -> None:
-        """Takes the next object. FormatError for one that makes the whole file one that is refused."""
-        name, data = "/" + "/".join(found.parts), found.data
-        if data is None:
+    def take(self, data: H5Object) -> None:
+        """Take the next object. FormatError for one for which the whole file is refused."""
+        name = "/" + "/".join(data.parts)
+        if not data.layout:
             self.ignored.append((name, "neither a group nor a data set"))
             return
         self._check(data, name)
-        if len(found.parts) < 4 or not _is_sequence(found.parts[1]) or found.parts[2] not in (INPUT, OUTPUT):
+        if len(data.parts) < 4 or not _is_sequence(data.parts[1]) or data.parts[2] not in (INPUT, OUTPUT):
             self.ignored.append((name, "not /op/seq/input/… or /op/seq/output/…"))
             return
-        op_type, seq, direction, *rest = found.parts
-        numbers = {one: value[0] for one, value in found.numbers.items() if len(value) == 1}
+        op_type, seq, direction, *rest = data.parts
+        numbers = {key: value[0] for key, value in data.numbers.items() if len(value) == 1}
         tensor, note, reason = None, "", ""
         try:
-            tensor, note = self._tensor(found, data, name, numbers.get("DeviceType"))
+            tensor, note = self._tensor(data, name, numbers.get("DeviceType"))
         except _NotReadError as error:
             reason = f"{self.path}: {shown_name(name)}: {error}"
         value = H5Value(
@@ -112,7 +130,7 @@ class _Contents:
         )
         self.values.setdefault((op_type, int(seq)), []).append(value)
 
-    def _check(self, data: StoredData, name: str) -> None:
+    def _check(self, data: H5Object, name: str) -> None:
         """Refuses sizes that the file cannot hold."""
         claimed = prod(data.shape) * data.itemsize if data.shape is not None else 0
         # What HDF5 tells of the space is what the header claims.
@@ -126,7 +144,7 @@ class _Contents:
             told = f"claims {claimed:,} bytes of data, of which the file holds {stored:,}"
             raise FormatError.of(self.path, f"refused: {shown_name(name)} {told}", REFUSED_HINT)
 
-    def _tensor(self, found: FoundObject, data: StoredData, name: str, device: int | None) -> tuple[Tensor, str]:
+    def _tensor(self, data: H5Object, name: str, device: int | None) -> tuple[Tensor, str]:
         """The tensor of a data set, and what is to be said of it. _NotReadError says why there is none."""
         dtype = _dtype_of(data)
         if data.shape is None:
@@ -145,7 +163,7 @@ class _Contents:
             dataset=name,
         )
         if data.layout == CHUNKED:
-            tensor = _chunked(tensor, data, dtype.itemsize, found.written)
+            tensor = _chunked(tensor, data, dtype.itemsize)
         elif data.layout == CONTIGUOUS:
             if tensor.size and _is_unwritten(data):
                 raise _NotReadError("its data was never written")
@@ -153,23 +171,24 @@ class _Contents:
         else:  # within the header
             tensor = replace(tensor, access=Access.GATHER)
         is_strided = device in (Device.CPU, Device.GPU) and tensor.size
-        strides = found.numbers.get(_STRIDE) if is_strided else None
+        strides = data.numbers.get(_STRIDE) if is_strided else None
         return (tensor, "") if strides is None else _strided(tensor, tuple(strides))
 
 
-def _chunked(tensor: Tensor, data: StoredData, itemsize: int, written: int) -> Tensor:
+def _chunked(tensor: Tensor, data: H5Object, itemsize: int) -> Tensor:
     chunk = tuple(data.chunk)
-    unknown = [code for code in data.filters if code not in FILTERS]
-    if unknown:
-        raise _NotReadError(f"it is compressed with the filter {unknown[0]}, which is not read; {_REPACK_HINT}")
+    if data.unknown_filters:
+        raise _NotReadError(
+            f"it is compressed with the filter {data.unknown_filters[0]}, which is not read; {_REPACK_HINT}"
+        )
     if prod(chunk) * itemsize > MAX_CHUNK:
         told = f"one chunk of it takes {prod(chunk) * itemsize:,} bytes, {MAX_CHUNK:,} are most"
         raise _NotReadError(f"{told}; {_REPACK_HINT}")
     if not tensor.size:
         return tensor
     grid = tuple(-(-extent // step) for extent, step in zip(tensor.shape, chunk, strict=True))
-    if written < prod(grid):
-        raise _NotReadError(f"{prod(grid) - written} of its {prod(grid)} chunks were never written")
+    if data.written_chunks < prod(grid):
+        raise _NotReadError(f"{prod(grid) - data.written_chunks} of its {prod(grid)} chunks were never written")
     rank = len(chunk)
     plan = Plan(
         (*grid, *chunk),
@@ -186,14 +205,14 @@ class _NotReadError(Exception):
     """Why a data set is no tensor that can be read."""
 
 
-def _is_unwritten(data: StoredData) -> bool:
+def _is_unwritten(data: H5Object) -> bool:
     return data.layout == CONTIGUOUS and data.offset is None
 
 
-def _dtype_of(data: StoredData) -> np.dtype[Any]:
+def _dtype_of(data: H5Object) -> np.dtype[Any]:
     if data.type_error:
         raise _NotReadError(f"its type is not read: {data.type_error}")
-    dtype = dtype_of(data)
+    dtype = np.dtype(data.type) if _NUMBER.fullmatch(data.type) else None
     if dtype is None or dtype.name not in data_types.BY_NAME:
         shown_type = data.type if dtype is None else dtype
         raise _NotReadError(f"elements of type {shown_type} are no numbers that can be compared")
@@ -246,3 +265,49 @@ def in_logical_order(tensor: Tensor) -> Tensor | None:
         of_axis = {axis: prod(plan.storage_shape[position + 1 :]) for position, (axis, _) in enumerate(plan.axes)}
         strides = tuple(of_axis[axis] for axis in range(len(plan.logical_shape)))
     return replace(tensor, access=Access.GATHER, offset=0, nbytes=nbytes, strides=strides, plan=None)
+
+
+# --- copying ----------------------------------------------------------------------------------------------------------
+
+
+def copy_ops(source: str, target: str, ops: Sequence[H5Op]) -> tuple[str, ...]:
+    """Copy ops into `target`, to what it holds already, as HDF5's `h5copy -s /op/seq -d /op/seq` does.
+
+    `source` was read by `read_h5`, so that nothing in it leads elsewhere. The names of ops that the target had already
+    are returned: they are replaced. The target appears, or changes, only when it is complete. OutputError if it cannot
+    be written, FormatError for one that is no `.h5` dump, or is damaged so that HDF5 itself dies.
+    """
+    if is_same_file(source, target):
+        raise UsageError(f"{target}: is the file to copy from", "name another file with -o")
+    existing = {op.name for op in read_h5(target).ops} if exists(target) else set()
+    replaced = tuple(op.name for op in ops if op.name in existing)
+    mode = "r+" if exists(target) else "w"
+    try:
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as temporary:
+            if mode == "r+":
+                shutil.copyfile(target, temporary)
+            ask_hdf5(
+                "copy",
+                source,
+                seconds=CPU_SECONDS + (size_of(source) + size_of(temporary)) // _BYTES_PER_SECOND,
+                target=posixpath.abspath(temporary),
+                mode=mode,
+                ops=[(op.type, op.seq) for op in ops],
+            )
+    except Hdf5Error as error:
+        if error.died:
+            raise FormatError.of(
+                source, f"damaged so that {error.reason} while it copied", "copy or dump the files again",
+                what=f"{source}, or {target}",
+            ) from error  # fmt: skip
+        if not error.is_os_error:
+            raise FormatError.of(
+                source, f"cannot be copied into {target}: {error.reason}", "copy or dump the files again"
+            ) from error
+        raise OutputError(f"{target}: cannot be written ({error.reason})", _WRITE_HINT) from error
+    except OSError as error:
+        if isinstance(error, PrecisionToolError):
+            raise
+        raise OutputError(f"{target}: cannot be written ({error.strerror})", _WRITE_HINT) from error
+    return replaced

@@ -1,14 +1,14 @@
 """HDF5 at work for `h5_process`: a process of its own, which may die of a damaged file.
 
-A request comes as JSON on standard input; what it gives goes row by row to standard output, then `{"done": value}` or
-why there is none. The length stands before each, in four bytes. Nothing here is sure of what HDF5 says: it is passed
-on as plain values, and judged by the parent. h5py is imported in this process only.
+A request comes as JSON on standard input; its results go to standard output, each with its kind and length before it:
+JSON, or the bytes of a block of a data set. Nothing here trusts what HDF5 says: it is passed on as plain values, and
+judged by the parent. h5py is imported in this process only.
 """
 
 from __future__ import annotations
 
-import base64
 import gc
+import itertools
 import json
 import os
 import resource
@@ -23,91 +23,85 @@ from math import ceil, prod
 from types import ModuleType
 from typing import Any, BinaryIO, NoReturn
 
-#: What stands before every message, and the longest message.
-LENGTH, LONGEST = struct.Struct("<I"), 64 << 20
+#: The kind and length before every message, and the longest message.
+HEAD, LONGEST = struct.Struct("<cI"), 64 << 20
+JSON, BLOCK = b"J", b"B"
 #: What h5py raises, whatever is wrong.
 H5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, NotImplementedError)
 CHUNKED, CONTIGUOUS, COMPACT = "chunked", "contiguous", "compact"
+#: The numbers of HDF5's filters that do not change the size of a chunk, but for the four bytes of the checksum.
+_SHUFFLE, _FLETCHER32 = 2, 3
+#: What a compressed chunk may take beyond its size where compressing did not make it smaller.
+_CHUNK_SLACK = 1 << 16
 #: Attributes are single numbers, but for strides.
 _MAX_ATTRIBUTE = 64
-#: Files that stay open while chunks are looked up: those of both sides.
-_KEPT_FILES = 2
-#: Seconds after which rows are sent though they are few.
-_SENT_AFTER = 0.5
+#: Files that stay open while blocks are read: those of both sides.
+_OPEN_FILES = 2
+#: Seconds after which results are sent though they are few.
+_SEND_AFTER = 0.5
 #: The exit code of a process that is to be followed by another one.
-_ONE_MORE = 75
+_NEXT_PROCESS = 75
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredData:
-    """A data set as its header tells of it.
+class H5Object:
+    """An object of a file, by the parts of its name, as its header describes it.
 
-    `shape` is None for one without, `offset` (bytes) for one that was never written, `type` numpy's name of the type,
-    whose elements take `itemsize` bytes; `is_usual` is false where HDF5 stores them in another way than numpy does.
-    """
-
-    layout: str
-    shape: list[int] | None
-    itemsize: int
-    type: str
-    type_error: str
-    is_usual: bool
-    nbytes: int
-    offset: int | None
-    chunk: list[int]
-    filters: list[int]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundObject:
-    """An object of a file by the parts of its name; `data` is None for what is neither a group nor a data set.
-
-    `written` counts the chunks that are there, `numbers` are those of its attributes.
+    `layout` is empty for what is neither a group nor a data set. `shape` is None for a data set without one, `offset`
+    (bytes) for one that was never written, `type` is numpy's name of the type, whose elements take `itemsize` bytes;
+    `is_usual` is false where HDF5 stores them in another way than numpy does. `written_chunks` counts the chunks that
+    are there, `unknown_filters` are those that this HDF5 has not; `numbers` are those of its attributes.
     """
 
     parts: list[str]
-    data: StoredData | None = None
-    written: int = 0
+    layout: str = ""
+    shape: list[int] | None = None
+    itemsize: int = 0
+    type: str = ""
+    type_error: str = ""
+    is_usual: bool = False
+    nbytes: int = 0
+    offset: int | None = None
+    chunk: list[int] = field(default_factory=list)
+    written_chunks: int = 0
+    unknown_filters: list[int] = field(default_factory=list)
     numbers: dict[str, list[int]] = field(default_factory=dict)
 
 
 class _RefusedError(Exception):
-    """The name of an object, and what it is that is refused."""
+    """The name of an object, and why it is refused."""
 
 
 class _OpeningError(Exception):
     """Why a file cannot be opened."""
 
 
-def h5_reason(error: BaseException) -> str:
-    """What h5py says, in one line."""
+def _h5_reason(error: BaseException) -> str:
+    """Return what h5py says, in one line."""
     text = str(error.args[0]) if error.args else ""
     return text.splitlines()[0] if text else type(error).__name__
 
 
-# --- what is asked for ------------------------------------------------------------------------------------------------
-
-
 class _Hdf5:
-    """What this process does, each method for the requests of its name."""
+    """The work of this process, each public method for the requests of its name."""
 
     def __init__(self, h5py: ModuleType) -> None:
         self._h5py: Any = h5py
         self._files: OrderedDict[tuple[str, int, int, int, int], Any] = OrderedDict()
 
-    def walk(self, path: str, most: int, depth: int, attributes: list[str]) -> Iterator[FoundObject]:
+    def walk(self, path: str, most: int, depth: int, attributes: list[str]) -> Iterator[H5Object]:
         """Every object below the root that is no group. Links that lead out of the file or in circles are refused."""
         h5o, h5l = self._h5py.h5o, self._h5py.h5l
         with self._opened(path) as file:
             groups = {h5o.get_info(file.id).addr}
             stack: list[tuple[Any, list[str]]] = [(file.id, [])]
-            seen = 0
+            count = 0
             while stack:
                 group, above = stack.pop()
                 if len(above) >= depth:
                     raise _RefusedError("/" + "/".join(above), f"is nested more than {depth} levels deep")
-                seen += group.get_num_objs()
-                if seen > most:
+                count += group.get_num_objs()
+                if count > most:
                     raise _RefusedError("it", f"holds more than {most:,} groups and data sets")
                 names: list[bytes] = []
                 group.links.iterate(names.append)
@@ -126,21 +120,42 @@ class _Hdf5:
                         groups.add(info.addr)
                         stack.append((h5o.open(group, raw), parts))
                     elif info.type == h5o.TYPE_DATASET:
-                        yield self._found(h5o.open(group, raw), name, parts, attributes)
+                        yield self._described(h5o.open(group, raw), name, parts, attributes)
                     else:
-                        yield FoundObject(parts=parts)
+                        yield H5Object(parts=parts)
 
-    def _found(self, dataset: Any, name: str, parts: list[str], attributes: list[str]) -> FoundObject:
-        properties = dataset.get_create_plist()
-        if properties.get_layout() == self._h5py.h5d.VIRTUAL:
+    def _described(self, dataset: Any, name: str, parts: list[str], attributes: list[str]) -> H5Object:
+        h5d, properties = self._h5py.h5d, dataset.get_create_plist()
+        if properties.get_layout() == h5d.VIRTUAL:
             raise _RefusedError(name, "is a virtual data set: its data lies in other files")
         if properties.get_external_count():
             raise _RefusedError(name, "keeps its data in another file", _text(properties.get_external(0)[0]))
-        data = self._stored(dataset)
-        numbers = {one: value for one in attributes if (value := self._numbers(dataset, one.encode())) is not None}
-        is_chunked = data.layout == CHUNKED and data.shape is not None and prod(data.shape) > 0
-        return FoundObject(
-            parts=parts, data=data, written=dataset.get_num_chunks() if is_chunked else 0, numbers=numbers
+        layout = {h5d.CHUNKED: CHUNKED, h5d.CONTIGUOUS: CONTIGUOUS}.get(properties.get_layout(), COMPACT)
+        stored, type_name, type_error, is_usual = dataset.get_type(), "", "", False
+        try:
+            dtype = dataset.dtype
+            type_name = dtype.str if dtype.kind in "biufc" else str(dtype)[:100]
+        except H5_ERRORS as error:
+            type_error = _h5_reason(error)
+        else:
+            if dtype.kind in "biufc":
+                is_usual = self._h5py.h5t.py_create(dtype, logical=True).equal(stored)
+        filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
+        numbers = {key: value for key in attributes if (value := self._numbers(dataset, key.encode())) is not None}
+        return H5Object(
+            parts=parts,
+            layout=layout,
+            shape=None if dataset.shape is None else [int(extent) for extent in dataset.shape],
+            itemsize=stored.get_size(),
+            type=type_name,
+            type_error=type_error,
+            is_usual=is_usual,
+            nbytes=dataset.get_storage_size(),
+            offset=dataset.get_offset() if layout == CONTIGUOUS else None,
+            chunk=[int(extent) for extent in properties.get_chunk()] if layout == CHUNKED else [],
+            written_chunks=dataset.get_num_chunks() if layout == CHUNKED and prod(dataset.shape or (0,)) else 0,
+            unknown_filters=[code for code in filters if not self._h5py.h5z.filter_avail(code)],
+            numbers=numbers,
         )
 
     def _numbers(self, dataset: Any, name: bytes) -> list[int] | None:
@@ -159,76 +174,60 @@ class _Hdf5:
         numbers: list[int] = array.reshape(-1).tolist()
         return numbers
 
-    def _stored(self, dataset: Any) -> StoredData:
-        h5d = self._h5py.h5d
-        properties = dataset.get_create_plist()
-        layout = {h5d.CHUNKED: CHUNKED, h5d.CONTIGUOUS: CONTIGUOUS}.get(properties.get_layout(), COMPACT)
-        stored, shown, why, is_usual = dataset.get_type(), "", "", False
-        try:
-            dtype = dataset.dtype
-            shown = dtype.str if dtype.kind in "biufc" else str(dtype)[:100]
-        except H5_ERRORS as error:
-            why = h5_reason(error)
-        else:
-            if dtype.kind in "biufc":
-                is_usual = self._h5py.h5t.py_create(dtype, logical=True).equal(stored)
-        return StoredData(
-            layout=layout,
-            shape=None if dataset.shape is None else [int(extent) for extent in dataset.shape],
-            itemsize=stored.get_size(),
-            type=shown,
-            type_error=why,
-            is_usual=is_usual,
-            nbytes=dataset.get_storage_size(),
-            offset=dataset.get_offset() if layout == CONTIGUOUS else None,
-            chunk=[int(extent) for extent in properties.get_chunk()] if layout == CHUNKED else [],
-            filters=[properties.get_filter(number)[0] for number in range(properties.get_nfilters())],
-        )
+    def blocks(
+        self, path: str, dataset: str, type: str, nbytes: int, block: list[int] | None, start: int, stop: int
+    ) -> Iterator[bytes]:
+        """Yield the blocks of a data set from one number up to another, each of `nbytes`.
 
-    def header(self, path: str, dataset: str) -> Iterator[StoredData]:
-        """What the header of one data set tells."""
-        yield self._stored(self._kept(path)[dataset].id)
-
-    def places(self, path: str, dataset: str, start: int, stop: int) -> Iterator[list[int | None] | str]:
-        """Where chunks lie: byte offset (None: never written), size and filter mask; for one that is not found, why."""
-        identity = self._kept(path)[dataset].id
-        shape, chunk = identity.shape, identity.get_create_plist().get_chunk()
-        grid = [-(-extent // step) for extent, step in zip(shape, chunk, strict=True)]
-        for number in range(start, min(stop, prod(grid))):
-            try:
-                info = identity.get_chunk_info_by_coord(chunk_place(number, grid, chunk))
-                yield [info.byte_offset, info.size, info.filter_mask]
-            except H5_ERRORS as error:
-                yield h5_reason(error)
-
-    def compact(self, path: str, dataset: str, most: int) -> Iterator[str]:
-        """The data of a data set that has it in its header, as base64."""
+        They are counted in C order of the grid that blocks of this shape make (None: the whole is one block). Those at
+        the ends of axes are filled up with zeros.
+        """
         import numpy as np
 
-        identity = self._kept(path)[dataset].id
-        array = np.empty(identity.shape, identity.dtype)
-        if array.nbytes > most:
+        identity = self._cached_file(path)[dataset].id
+        shape = identity.shape
+        block = list(shape) if block is None else block
+        if identity.dtype.str != type or len(block) != len(shape) or prod(block) * identity.dtype.itemsize != nbytes:
             raise ValueError("the file has changed")
-        space = identity.get_space()
-        identity.read(space, space, array, mtype=identity.get_type())
-        yield base64.b64encode(array.tobytes()).decode("ascii")
+        grid = [-(-extent // step) if step else 1 for extent, step in zip(shape, block, strict=True)]
+        properties, chunk, filters = identity.get_create_plist(), (), []
+        if properties.get_layout() == self._h5py.h5d.CHUNKED:
+            chunk = properties.get_chunk()
+            filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
+        for number in range(start, min(stop, prod(grid))):
+            place = _block_place(number, grid, block)
+            part = tuple(min(extent - at, step) for extent, at, step in zip(shape, place, block, strict=True))
+            if chunk:
+                axes = zip(place, part, chunk, strict=True)
+                for corner in itertools.product(*(range(at, at + extent, step) for at, extent, step in axes)):
+                    _check_chunk(identity, corner, prod(chunk) * identity.dtype.itemsize, filters)
+            array = np.empty(part, identity.dtype)
+            space = memory = self._h5py.h5s.ALL
+            if part != shape:
+                space, memory = identity.get_space(), self._h5py.h5s.create_simple(part)
+                space.select_hyperslab(place, part)
+            try:
+                identity.read(memory, space, array)
+            except H5_ERRORS as error:
+                raise ValueError(f"chunk at {list(place)}: {_h5_reason(error)}") from error
+            if part != tuple(block):
+                array = np.pad(array, [(0, step - extent) for step, extent in zip(block, part, strict=True)])
+            yield array.tobytes()
 
     def copy(self, path: str, target: str, mode: str, ops: list[list[Any]]) -> Iterator[None]:
-        """Copies ops, given by type and number, into a file that nobody else uses."""
+        """Copy ops, given by type and number, into a file that nobody else uses."""
         # In the oldest format: what reads it may have been built with an HDF5 of 2020.
-        with self._opened(path) as given, self._h5py.File(target, mode, libver="earliest") as made:
+        with self._opened(path) as source, self._h5py.File(target, mode, libver="earliest") as copied:
             for op_type, seq in ops:
                 name = f"/{op_type}/{seq}"
-                if name in made:
-                    del made[name]
-                given.copy(name, made.require_group(f"/{op_type}"), name=str(seq))
+                if name in copied:
+                    del copied[name]
+                source.copy(name, copied.require_group(f"/{op_type}"), name=str(seq))
                 yield None
-
-    # --- files
 
     @contextmanager
     def _opened(self, path: str) -> Iterator[Any]:
-        # HDF5 would take what it knows of a file that is open still, though another one is written over it.
+        # HDF5 would take what it remembers of a file that is still open, though another one is written over it.
         while self._files:
             self._files.popitem()[1].close()
         file = self._open(path)
@@ -241,24 +240,36 @@ class _Hdf5:
         try:
             return self._h5py.File(path, "r", locking=False)
         except H5_ERRORS as error:
-            raise _OpeningError(h5_reason(error)) from error
+            raise _OpeningError(_h5_reason(error)) from error
 
-    def _kept(self, path: str) -> Any:
+    def _cached_file(self, path: str) -> Any:
         """The file, opened if it is not or has changed."""
         state = os.stat(path)
         key = (path, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
         if key not in self._files:
-            for known in [one for one in self._files if one[0] == path or len(self._files) >= _KEPT_FILES]:
-                self._files.pop(known).close()
+            for old in [old for old in self._files if old[0] == path or len(self._files) >= _OPEN_FILES]:
+                self._files.pop(old).close()
             self._files[key] = self._open(path)
         self._files.move_to_end(key)
         return self._files[key]
 
 
-def chunk_place(number: int, grid: list[int], chunk: tuple[int, ...] | list[int]) -> tuple[int, ...]:
-    """The index of the first element of a chunk, of a grid of so many chunks along each axis."""
+def _check_chunk(dataset: Any, corner: tuple[int, ...], nbytes: int, filters: list[int]) -> None:
+    """Raise ValueError for a chunk whose size HDF5 would believe, copying it into a buffer for `nbytes`."""
+    info = dataset.get_chunk_info_by_coord(corner)
+    if info.byte_offset is None:
+        raise ValueError(f"chunk at {list(corner)}: it was never written")
+    applied = [code for number, code in enumerate(filters) if not info.filter_mask >> number & 1]
+    exact = nbytes + 4 * applied.count(_FLETCHER32)
+    is_compressed = bool(set(applied) - {_SHUFFLE, _FLETCHER32})
+    if info.size > 2 * nbytes + _CHUNK_SLACK or (not is_compressed and info.size != exact):
+        raise ValueError(f"chunk at {list(corner)}: it claims {info.size} bytes instead of {exact}")
+
+
+def _block_place(number: int, grid: list[int], block: list[int]) -> tuple[int, ...]:
+    """Return the index of the first element of a block, of a grid of so many blocks along each axis."""
     place = []
-    for count, step in zip(reversed(grid), reversed(chunk), strict=True):
+    for count, step in zip(reversed(grid), reversed(block), strict=True):
         number, at = divmod(number, count)
         place.append(at * step)
     return tuple(reversed(place))
@@ -272,45 +283,38 @@ def _text(raw: bytes) -> str:
 
 
 class _Answers:
-    """The way back. Rows are sent in large pieces, and those of slow work now and then: silence is a hang."""
+    """The way back. Results are sent in large pieces, and those of slow work now and then: silence is a hang."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._seconds, self._sent, self._is_limited = 0, 0.0, False
 
     def begin(self, seconds: int, memory: int) -> None:
-        """The next request is given so many seconds of CPU time between two pieces, all requests so much memory."""
+        """Limit the CPU seconds of the next request between two pieces, and the memory of all requests."""
         self._seconds = seconds
         if not self._is_limited:
-            _limit_memory(memory)
+            with open("/proc/self/statm", encoding="ascii") as file:
+                used = int(file.read().split()[0]) * resource.getpagesize()
+            _lower(resource.RLIMIT_AS, used + memory)
             self._is_limited = True
         self.send()
 
-    def tell(self, answer: object) -> None:
-        data = json.dumps(answer, default=vars, separators=(",", ":")).encode("ascii")
+    def put(self, answer: object) -> None:
+        kind, data = BLOCK, answer
+        if not isinstance(data, bytes):
+            kind, data = JSON, json.dumps(answer, default=vars, separators=(",", ":")).encode("ascii")
         if len(data) > LONGEST:
             raise ValueError("one object of it has a name or shape of many megabytes")
-        self._stream.write(LENGTH.pack(len(data)) + data)
-        if time.monotonic() - self._sent > _SENT_AFTER:
+        self._stream.write(HEAD.pack(kind, len(data)))
+        self._stream.write(data)
+        if time.monotonic() - self._sent > _SEND_AFTER:
             self.send()
 
     def send(self) -> None:
         self._stream.flush()
         self._sent = time.monotonic()
-        _limit_time(self._seconds)
-
-
-def _limit_time(seconds: int) -> None:
-    """Ends the process, by a signal, after so many seconds of CPU time from now on."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    _lower(resource.RLIMIT_CPU, ceil(used.ru_utime + used.ru_stime) + seconds)
-
-
-def _limit_memory(nbytes: int) -> None:
-    """Refuses memory beyond so many bytes more than there are now."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        held = int(file.read().split()[0]) * resource.getpagesize()
-    _lower(resource.RLIMIT_AS, held + nbytes)
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        _lower(resource.RLIMIT_CPU, ceil(usage.ru_utime + usage.ru_stime) + self._seconds)
 
 
 def _lower(kind: int, limit: int) -> None:
@@ -325,35 +329,35 @@ def _failure(error: Exception) -> dict[str, object]:
     if isinstance(error, MemoryError):
         return {"failed": "it takes more memory than such a file may"}
     if isinstance(error, (_OpeningError, *H5_ERRORS)):
-        is_output = isinstance(error, OSError)
-        why = (error.strerror or h5_reason(error)) if isinstance(error, OSError) else h5_reason(error)
-        return {"failed": why, "opening": isinstance(error, _OpeningError), "is_os_error": is_output}
+        is_os_error = isinstance(error, OSError)
+        reason = (error.strerror if isinstance(error, OSError) else "") or _h5_reason(error)
+        return {"failed": reason, "opening": isinstance(error, _OpeningError), "is_os_error": is_os_error}
     return {"fault": traceback.format_exc()}
 
 
 def _serve(hdf5: _Hdf5 | None, answers: _Answers) -> int:
-    """Answers requests until there are no more, or one failed; the exit code."""
-    while head := os.read(0, LENGTH.size):
-        asked = json.loads(_exactly(*LENGTH.unpack(head + _exactly(LENGTH.size - len(head)))))
+    """Answer requests until there are no more, or one failed; return the exit code."""
+    while head := _exactly(HEAD.size):
+        request = json.loads(_exactly(HEAD.unpack(head)[1]))
         if hdf5 is None:
-            answers.tell({"missing": True})
+            answers.put({"missing": True})
             answers.send()
             continue
-        answers.begin(asked["seconds"], asked["memory"])
+        answers.begin(request["seconds"], request["memory"])
         try:
-            for row in getattr(hdf5, asked["method"])(**asked["given"]):
-                answers.tell({"row": row})
+            for row in getattr(hdf5, request["method"])(**request["arguments"]):
+                answers.put(row if isinstance(row, bytes) else {"row": row})
         except Exception as error:
-            answers.tell(_failure(error))
+            answers.put(_failure(error))
             answers.send()
-            return _ONE_MORE
-        answers.tell({"done": True})
+            return _NEXT_PROCESS
+        answers.put({"done": True})
         answers.send()
     return 0
 
 
 def _exactly(count: int) -> bytes:
-    """What the parent sends. Nothing of the next request is read with it, which may be for the next process."""
+    """Read from the parent. Nothing of the next request is read with it, which may be for the next process."""
     data = b""
     while len(data) < count and (piece := os.read(0, count - len(data))):
         data += piece
@@ -361,7 +365,7 @@ def _exactly(count: int) -> bytes:
 
 
 def main() -> NoReturn:
-    """Answers requests until there are no more.
+    """Answer requests until there are no more.
 
     What fails in the middle leaves memory and open objects behind in HDF5, in the end too many for a whole file.
     So a copy of this process works until something fails; it is made in a moment, starting anew takes longer.
@@ -377,8 +381,8 @@ def main() -> NoReturn:
     else:
         hdf5 = _Hdf5(h5py)
     gc.freeze()
-    code = _ONE_MORE
-    while code == _ONE_MORE:
+    code = _NEXT_PROCESS
+    while code == _NEXT_PROCESS:
         process = os.fork()
         if not process:
             code = 1

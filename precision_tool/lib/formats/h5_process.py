@@ -24,10 +24,10 @@ from types import ModuleType
 from typing import Any
 
 from precision_tool.lib.errors import FormatError, OutputError, UsageError, shown_name
-from precision_tool.lib.formats.h5_child import LENGTH, LONGEST
+from precision_tool.lib.formats.h5_child import BLOCK, HEAD, JSON, LONGEST
 from precision_tool.lib.io.files import local_file, open_file
-from precision_tool.lib.io.local_files import opened_path
-from precision_tool.lib.io.store import StoredFile
+from precision_tool.lib.io.local import opened_path
+from precision_tool.lib.io.stores import StoredFile
 
 #: What HDF5 files of any kind begin with.
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -43,6 +43,9 @@ MOST_DEATHS = 3
 REFUSED_HINT = "the PyTorch dumper writes no such file: dump again, and do not trust where this one is from"
 INSTALL_HINT = "install it: pip install h5py, or pip install 'precision-tool[h5]'"
 
+#: What a pipe holds, at the most that any user may ask for.
+_PIPE_BYTES = 1 << 20
+_NO_ANSWER = "HDF5 itself broke down and gave no sensible answer"
 #: With the modules that this process finds, and nothing from the working folder that it would not find.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -115,18 +118,18 @@ def _check_superblock(file: StoredFile) -> None:
         )
 
 
-def ask_hdf5(method: str, path: str, *, seconds: int | None = None, **given: object) -> list[Any]:
-    """What a method of `h5_child` gives for a file, all rows of it. `seconds` are those of the CPU, not the usual ones.
+def ask_hdf5(method: str, path: str, *, seconds: int | None = None, **arguments: object) -> list[Any]:
+    """Return all rows that a method of `h5_child` yields for a file. `seconds` of CPU time replace the usual ones.
 
     Hdf5Error for what HDF5 cannot do or died of, FormatError for what is refused, UsageError without h5py.
     """
-    return list(_child.rows(method, path, CPU_SECONDS if seconds is None else seconds, given))
+    return list(_child.rows(method, path, CPU_SECONDS if seconds is None else seconds, arguments))
 
 
 @contextmanager
-def each_from_hdf5(method: str, path: str, **given: object) -> Iterator[Iterator[Any]]:
+def each_from_hdf5(method: str, path: str, **arguments: object) -> Iterator[Iterator[Any]]:
     """The same row by row; nothing else may be asked within the block."""
-    with closing(_child.rows(method, path, CPU_SECONDS, given)) as rows:
+    with closing(_child.rows(method, path, CPU_SECONDS, arguments)) as rows:
         yield rows
 
 
@@ -146,7 +149,7 @@ class _Child:
         self._read = bytearray()
         self._deaths: Counter[tuple[str, int]] = Counter()
 
-    def rows(self, method: str, path: str, seconds: int, given: dict[str, object]) -> Generator[Any, None, None]:
+    def rows(self, method: str, path: str, seconds: int, arguments: dict[str, object]) -> Generator[Any, None, None]:
         full = os.path.abspath(opened_path(path))
         with self.lock:
             file = (full, _changed_at(full))
@@ -154,7 +157,8 @@ class _Child:
                 raise Hdf5Error(reason="HDF5 has died of this file several times", died=True)
             is_done = False
             try:
-                self._send({"method": method, "given": {"path": full, **given}, "seconds": seconds, "memory": MEMORY})
+                arguments = {"path": full, **arguments}
+                self._send({"method": method, "arguments": arguments, "seconds": seconds, "memory": MEMORY})
                 for answer in self._answers(seconds):
                     is_done = "row" not in answer and "missing" not in answer  # which it may be no more next time
                     if "row" in answer:
@@ -179,7 +183,7 @@ class _Child:
             util.Finalize(None, close_hdf5, exitpriority=10)  # also where a worker process ends
         assert self._process.stdin is not None
         data = json.dumps(request).encode("ascii")
-        message = memoryview(LENGTH.pack(len(data)) + data)
+        message = memoryview(HEAD.pack(JSON, len(data)) + data)
         try:
             while message:
                 message = message[self._process.stdin.write(message) :]
@@ -191,14 +195,17 @@ class _Child:
         total = 0
         answer: dict[str, Any] = {"row": None}
         while "row" in answer:
-            (length,) = LENGTH.unpack(self._exactly(LENGTH.size, seconds))
+            kind, length = HEAD.unpack(self._exactly(HEAD.size, seconds))
             total += length
+            if kind not in (BLOCK, JSON):
+                raise Hdf5Error(reason=_NO_ANSWER, died=True)
             if length > LONGEST or total > MOST_ANSWERED:
                 raise Hdf5Error(reason="it tells of more than such a file can hold", died=True)
+            data = self._exactly(length, seconds)
             try:
-                answer = json.loads(self._exactly(length, seconds))
+                answer = {"row": data} if kind == BLOCK else json.loads(data)
             except (ValueError, RecursionError) as error:
-                raise Hdf5Error(reason="HDF5 itself broke down and gave no sensible answer", died=True) from error
+                raise Hdf5Error(reason=_NO_ANSWER, died=True) from error
             yield answer
 
     def _exactly(self, count: int, seconds: int) -> bytes:
@@ -211,7 +218,7 @@ class _Child:
         while len(self._read) < count:
             if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
                 raise Hdf5Error(reason=f"HDF5 itself gave no answer for {WAIT_SECONDS} seconds", died=True)
-            piece = os.read(stdout, 1 << 16)
+            piece = os.read(stdout, _PIPE_BYTES)
             if not piece:
                 raise self._death(seconds)
             self._read += piece
@@ -272,8 +279,9 @@ def _start() -> subprocess.Popen[bytes]:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # the last words of a C library are not for the user
             bufsize=0,
+            pipesize=_PIPE_BYTES,
             process_group=0,  # Ctrl+C is for its parent
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"},
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HDF5_PLUGIN_PRELOAD": "::"},
         )
     except OSError as error:
         raise OutputError(

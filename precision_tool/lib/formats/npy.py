@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.io.files import open_file, store_of
-from precision_tool.lib.io.store import StoredFile
+from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
 from precision_tool.lib.numbers.layouts import Box

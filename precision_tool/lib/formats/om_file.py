@@ -18,7 +18,7 @@ from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.formats.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
 from precision_tool.lib.formats.om_attributes import restore_attributes
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.store import StoredFile
+from precision_tool.lib.io.stores import StoredFile
 
 #: How an `.om` begins.
 MAGIC = b"IMOD"

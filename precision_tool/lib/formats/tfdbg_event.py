@@ -16,9 +16,9 @@ from precision_tool.lib.collect.tfdbg.event import TensorEvent, read_event, read
 from precision_tool.lib.collect.tfdbg.npy_files import write_npy
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.npy import our_name, read_npy
-from precision_tool.lib.io.files import LOCAL, open_file, signature_of, store_of
-from precision_tool.lib.io.local_files import may_change_unseen
-from precision_tool.lib.io.store import Signature
+from precision_tool.lib.io.files import may_change_unseen, open_file, signature_of, store_of
+from precision_tool.lib.io.local import LOCAL
+from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.model.tensor import Tensor
 
 #: `Event.wall_time` (field 1, a double), then `Event.summary` (field 5, a message).

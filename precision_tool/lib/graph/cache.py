@@ -21,9 +21,9 @@ from precision_tool.lib.formats.ge_graph_lines import AttrSource, LazyAttrs, loa
 from precision_tool.lib.formats.ge_graph_skim import DATA_SOURCE_TYPES, GraphSkim, peek_graph_name, skim_graph_file
 from precision_tool.lib.formats.ge_graph_tree import read_graph_bytes
 from precision_tool.lib.formats.proto_text import paused_gc
-from precision_tool.lib.io.cache_files import LARGE, CacheFiles, OddCacheError
+from precision_tool.lib.io.cache import LARGE, CacheFiles, OddCacheError
 from precision_tool.lib.io.files import signature_of
-from precision_tool.lib.io.store import Signature
+from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 
 T = TypeVar("T")

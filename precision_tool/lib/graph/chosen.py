@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_tool.lib.errors import OutputError
-from precision_tool.lib.io.local_files import could_be_path
-from precision_tool.lib.io.writing import atomic_text, read_small_json
+from precision_tool.lib.io.files import atomic_text, could_be_path, read_small_json
 from precision_tool.lib.workspace import Workspace, path_below
 
 FILE_NAME = "graph_choice.json"

@@ -12,7 +12,7 @@ from precision_tool.lib.io.files import folder_exists, list_folder
 from precision_tool.lib.sources import names
 from precision_tool.lib.sources import tfdbg_runs as tfdbg
 from precision_tool.lib.sources.h5_files import PYTORCH
-from precision_tool.lib.sources.kinds import DEVICE_KINDS
+from precision_tool.lib.sources.kinds import DEVICE_KINDS, NPY
 from precision_tool.lib.sources.walk import is_status_file, list_folders
 from precision_tool.lib.workspace import Workspace
 
@@ -76,7 +76,7 @@ class DataOverview:
 def overview(space: Workspace, newest_result: str = "") -> DataOverview:
     """Counts what lies in the data folder. Nothing is opened; what cannot be listed counts as nothing."""
     golden = _names_below(str(space.tf_dump_dir))
-    tensors = sum(name.endswith(".npy") and names.parse_golden_name(name) is not None for name in golden)
+    tensors = sum(map(NPY.owns, golden))
     runs = []
     if not tensors:
         with suppress(PrecisionToolError):

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from precision_tool.lib.engine.tensor_reader import NO_MEMORY, Scratch, TensorReader, box_size
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
@@ -37,10 +38,11 @@ _LISTED = 8
 
 
 @dataclass(frozen=True, eq=False)
-class TensorProxy:
+class TensorProxy(NDArrayOperatorsMixin):
     """A tensor in a file that behaves as a numpy array and is read when its values are asked for.
 
-    `numpy.asarray(proxy)` reads all of it, `proxy[2:4, ..., 0]` only what these indices need; nothing is kept. Values
+    `proxy[2:4, ..., 0]` reads only what these indices need; operators, numpy's functions and the methods of an array
+    (`proxy.max()`) read all of it, each time, as `numpy.asarray(proxy)` does: nothing is kept. Values
     come in the order of the axes of the training script, without the padding of the device's layout, where the graph
     or the file tells these.
 
@@ -139,6 +141,27 @@ class TensorProxy:
             raise ValueError("the values of a tensor in a file cannot be had without a copy")
         values = self._read(tuple((0, extent) for extent in self.shape))
         return values if dtype is None else values.astype(dtype, copy=False)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if any(isinstance(out, TensorProxy) for out in options.get("out", ())):
+            raise TypeError("a tensor of a dump cannot be written to: take numpy.asarray(tensor)")
+        arrays = [np.asarray(value) if isinstance(value, TensorProxy) else value for value in inputs]
+        return getattr(ufunc, method)(*arrays, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the attribute or method of an array, whose values are read."""
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(np.asarray(self), name)
+
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self))
+
+    def __float__(self) -> float:
+        return float(np.asarray(self))
+
+    def __int__(self) -> int:
+        return int(np.asarray(self))
 
     def __getitem__(self, index: Any) -> Any:
         """The values at integers, slices and ``...``, of which only these are read from the file.

@@ -21,9 +21,8 @@ from precision_tool.lib.formats.h5 import read_h5
 from precision_tool.lib.formats.opdebug import document_text, read_opdebug
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.inspect.decoded_npy import write_lines, write_npy
-from precision_tool.lib.io.files import folder_exists, real_path, size_of
-from precision_tool.lib.io.local_files import own_prefix, remove_leftovers
-from precision_tool.lib.io.writing import atomic_text, place_of_worker, remove_places
+from precision_tool.lib.io.files import atomic_text, folder_exists, real_path, size_of
+from precision_tool.lib.io.writing import own_prefix, place_of_worker, remove_leftovers, remove_places
 from precision_tool.lib.model.run import DumpFile, Run
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 from precision_tool.lib.numbers import data_types
@@ -31,6 +30,7 @@ from precision_tool.lib.numbers.layouts import LayoutError
 from precision_tool.lib.numbers.reading import as_stored, reading_as
 from precision_tool.lib.sources import walk
 from precision_tool.lib.sources.h5_files import PYTORCH
+from precision_tool.lib.sources.kinds import NPY
 from precision_tool.lib.sources.names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
 
@@ -236,7 +236,7 @@ def _convert_all(
 def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) -> list[Decoded]:
     """The rows of one file. Of the errors only a full disk or the like ends the work of all."""
     try:
-        if source.path.endswith(".npy"):
+        if NPY.has_suffix(source.path):
             raise FormatError.of(source.path, "is decoded already", "name an NPU dump file")
         if not is_file_name(source.name):  # whoever made it up: nothing is written but into the folder
             raise FormatError.of(source.path, f"{source.name!r} is no file name", "check the mapping.csv beside it")

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from math import isnan
 
 from precision_tool.lib.inspect.exports import digits_of
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.numbers import data_types, decode

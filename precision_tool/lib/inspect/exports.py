@@ -16,9 +16,8 @@ from precision_tool.lib.engine.element_errors import elements_of
 from precision_tool.lib.engine.scheduler import Progress
 from precision_tool.lib.engine.stream import tensors_of
 from precision_tool.lib.inspect.decoded_npy import result_type, write_npy
-from precision_tool.lib.io.files import open_binary
-from precision_tool.lib.io.local_files import temporary_path
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text, open_binary
+from precision_tool.lib.io.writing import temporary_path
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types

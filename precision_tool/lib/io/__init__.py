@@ -1,1 +1,1 @@
-"""Bytes and arrays: the file layer, formats, data types, layouts, the compiled kernel."""
+"""Files by their paths, wherever they lie: opened, listed, checked and written in one way."""

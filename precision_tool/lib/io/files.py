@@ -1,41 +1,48 @@
-"""The one way to open, list and check what the user has, wherever it lies.
+"""The one way to open, list, check and write files, on the disks of this machine or elsewhere.
 
-All is on the disks of this machine but what lies below a path where another store was mounted:
+A path belongs to a store (`store_of`): the one mounted above it, else for a path that stands for a URL (`urls`) that of
+the URL's scheme, else the disks:
 
     with mounted("/run", store):
         compare("/run/npu", "/run/tf")
 
-Processes that are forked while it is mounted read from it too; others have to mount it themselves. A path that stands
-for a URL (`urls`) belongs to the store of that URL, in every process. This module runs on Python 3.7; stores of URLs
-need 3.11.
+Processes that are forked while it is mounted read from it too; others have to mount it themselves. A URL has its store
+in every process. This module runs on Python 3.7, where there are the disks alone.
 """
 
 from __future__ import annotations
 
 import errno
 import io
+import json
 import os
 import posixpath
-from collections.abc import Iterator, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any, BinaryIO, TextIO, Union
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.io import urls
-from precision_tool.lib.io.local_files import LocalStore, folder_error, open_descriptor, too_large, user_error
-from precision_tool.lib.io.store import Contents, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
+from precision_tool.lib.io.local import LOCAL, folder_error, open_descriptor, user_error
+from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
+from precision_tool.lib.io.writing import temporary_file
 
 PathLike = Union[str, "os.PathLike[str]"]
 
 #: A text file of this many bytes is no text that a person or a tool of the field wrote by itself.
 MAX_TEXT = 64 << 20
 _PIECE = 1 << 16
-#: The store of URLs, loaded with the first of them: the class takes the path.
-_REMOTE = "precision_tool.lib.io.remote", "RemoteStore"
-
-LOCAL: Store = LocalStore()
-#: Stores of URLs, by process (a connection is of no use to a child), `scheme:/host` and who asks: user and password.
+#: Bytes of a path, with a zero byte at its end (Linux).
+_MAX_PATH = 4096
+#: Bytes of a small JSON file that are read at most.
+_MAX_JSON = 1 << 16
+#: A change this soon (ns) after another may leave the time of a file as it is.
+_TICK = 50_000_000
+#: As much where times are kept in seconds, or in two of them.
+_COARSE_TICK = 2_000_000_000
+#: Those of URLs, by process (a connection is of no use to a child), `scheme:/host` and who asks: user and password.
 _remote: dict[tuple[int, str, str], Store] = {}
 #: Paths at which other stores are mounted, each with `/` at its end.
 _mounts: dict[str, Store] = {}
@@ -84,38 +91,44 @@ def store_of(path: PathLike) -> Store:
 
 
 def remote_store(path: str) -> Store:
-    """Return the store of a URL, of a third party's where one serves its scheme (entry points `precision_tool.stores`).
-
-    UsageError where what it needs is not installed, FormatError if it cannot be reached.
-    """
+    """Return the store of a URL. UsageError where its packages are missing, FormatError if it cannot be reached."""
     if not urls.is_named(path):
         return _NOWHERE
     key = os.getpid(), urls.place_of(path), urls.secret_of(path).user
-    if key not in _remote:
-        _remote[key] = _store_class(path[1:].partition(":")[0])(path)
-    return _remote[key]
+    store = _remote.get(key)
+    if store is None:
+        store = _remote[key] = _connected(path)
+    return store
 
 
-def _store_class(scheme: str) -> Any:
-    try:
-        registry = import_module("precision_tool.lib.extensions").Registry("stores", {}, _checked_store)
-    except (ImportError, SyntaxError):  # Python 3.7, the training side
-        raise UsageError(f"{scheme}:// needs Python 3.11", "name a folder of this machine") from None
-    module, name = _REMOTE
-    return registry.get(scheme) or getattr(import_module(module), name)
+def _connected(path: str) -> Store:
+    if sys.version_info < (3, 11):
+        raise _not_local(path)
+    from precision_tool.lib.extensions import Registry
+
+    stores: Registry[Callable[[str], Store]] = Registry("stores", {}, _store_maker)
+    make_store = stores.get(urls.place_of(path).partition(":")[0])
+    if make_store is not None:
+        return make_store(path)
+    from precision_tool.lib.io.remote import RemoteStore  # only URLs need it
+
+    return RemoteStore(path)
 
 
-def _checked_store(name: str, loaded: Any) -> Any:
-    if not (isinstance(loaded, type) and issubclass(loaded, Store)):
-        raise TypeError(f"{loaded!r} is no subclass of precision_tool.lib.io.store.Store")
-    return loaded
+def _store_maker(scheme: str, loaded: Any) -> Callable[[str], Store]:
+    if not callable(loaded):
+        raise TypeError(f"what serves {scheme}:// is no function from a path to a store")
+    return loaded  # type: ignore[no-any-return]  # what it returns is its author's promise
 
 
-def check_on_disk(path: PathLike) -> None:
+def check_local(path: PathLike) -> None:
     """Raise UsageError for a path that stands for a URL."""
     if urls.is_remote(path):
-        message = f"{urls.url_of(str(path))}: this command works with a folder of this machine only"
-        raise UsageError(message, "name a folder")
+        raise _not_local(str(path))
+
+
+def _not_local(path: str) -> UsageError:
+    return UsageError(f"{urls.url_of(path)}: this command works with a folder of this machine only", "name a folder")
 
 
 def open_file(path: str) -> StoredFile:
@@ -167,14 +180,14 @@ def signature_of(path: str) -> Signature | None:
     return None if stat is None else stat.signature
 
 
-def contents_of(path: str) -> Contents:
-    """What changes when the bytes of a file do; nothing of one that cannot be looked at."""
+def content_signature_of(path: str) -> ContentSignature:
+    """Return what changes when the bytes of a file do; () of one that cannot be looked at."""
     stat = stat_of(path)
-    return () if stat is None else store_of(path).of_contents(stat)
+    return () if stat is None else store_of(path).content_signature(stat)
 
 
 def is_same_file(path: PathLike, other: PathLike) -> bool:
-    """Whether two paths are those of one file that is there, by links too."""
+    """Return whether two paths are those of one file that is there, by links too."""
     places = [stat.signature[-2:] for stat in (stat_of(path), stat_of(other)) if stat is not None]
     return len(places) == 2 and places[0] == places[1] and store_of(path) is store_of(other)
 
@@ -197,13 +210,13 @@ def is_folder(path: PathLike) -> bool:
 
 
 def check_folder(path: str, what: str = "files") -> None:
-    """Raises the error for what is no folder: missing, a file, not permitted; `what` is looked for there."""
+    """Raise the error for what is no folder: missing, a file, not permitted; `what` is looked for there."""
     if is_folder(path):
         return
     if urls.is_remote(path):
         entries(path)  # which says why there is none
-    there = os.path.lexists(path) if store_of(path) is LOCAL else exists(path)
-    error = errno.ENOTDIR if there else errno.ENOENT
+    exists_there = os.path.lexists(path) if store_of(path) is LOCAL else exists(path)
+    error = errno.ENOTDIR if exists_there else errno.ENOENT
     raise folder_error(path, OSError(error, os.strerror(error)), what)
 
 
@@ -213,18 +226,19 @@ def entries(folder: str) -> Sequence[Entry]:
 
 
 def list_folder(path: str, what: str = "files") -> list[str]:
-    """The names in a folder, sorted. DataNotFoundError if it is missing or a file, FormatError if it may not be read.
+    """Return the names in a folder, sorted.
 
-    `what` says in the hint what is looked for. An empty folder has no names and is no error.
+    DataNotFoundError if it is missing or a file, FormatError if it may not be read; `what` says in the hint what is
+    looked for. An empty folder has no names and is no error.
     """
-    if store_of(path) is LOCAL:
-        try:
-            return sorted(os.listdir(path))
-        except OSError as error:
-            raise folder_error(path, error, what) from error
-        except ValueError as error:  # a zero byte in the name
-            raise DataNotFoundError.of(path, "no such folder", "check the name") from error
-    return [entry.name for entry in entries(path)]
+    if store_of(path) is not LOCAL:
+        return [entry.name for entry in entries(path)]
+    try:
+        return sorted(os.listdir(path))
+    except OSError as error:
+        raise folder_error(path, error, what) from error
+    except ValueError as error:  # a zero byte in the name
+        raise DataNotFoundError.of(path, "no such folder", "check the name") from error
 
 
 class _Stream(io.RawIOBase):
@@ -256,23 +270,23 @@ class _Stream(io.RawIOBase):
 
 
 def open_binary(path: str) -> BinaryIO:
-    """A regular file opened for reading bytes; errors as of `open_file`."""
+    """Return a regular file opened for reading bytes; errors as of `open_file`."""
     if store_of(path) is LOCAL:
         return os.fdopen(open_descriptor(path), "rb")
     return io.BufferedReader(_Stream(open_file(path)))
 
 
 def open_text(path: str, encoding: str = "utf-8", errors: str = "strict", newline: str | None = None) -> TextIO:
-    """A regular file opened for reading text; errors as of `open_file`, later UnicodeDecodeError."""
+    """Return a regular file opened for reading text; errors as of `open_file`, later UnicodeDecodeError."""
     return io.TextIOWrapper(open_binary(path), encoding, errors, newline)
 
 
 def read_bytes(path: str, limit: int = MAX_TEXT) -> bytes:
-    """A whole regular file of at most `limit` bytes. FormatError for a larger one; else as `open_file`."""
+    """Return a whole regular file of at most `limit` bytes. FormatError for a larger one; else as `open_file`."""
     if store_of(path) is not LOCAL:
         with open_file(path) as stored:
             if stored.size > limit:
-                raise too_large(path, limit)
+                raise _too_large(path, limit)
             return stored.read_at(0, stored.size)
     data = bytearray()
     with open_binary(path) as file:
@@ -285,22 +299,115 @@ def read_bytes(path: str, limit: int = MAX_TEXT) -> bytes:
                 data += piece
         except OSError as error:
             raise user_error(path, error) from error
-    raise too_large(path, limit)
+    raise _too_large(path, limit)
+
+
+def _too_large(path: str, limit: int) -> FormatError:
+    hint = "check what wrote it"
+    return FormatError.of(path, f"too large: more than {limit} bytes where a small file should be", hint)
 
 
 def read_text(path: str, limit: int = MAX_TEXT, errors: str = "strict", newline: str | None = None) -> str:
-    """A whole regular UTF-8 file of at most `limit` bytes; its line ends become `\\n` unless `newline` is "".
+    """Return a whole regular UTF-8 file of at most `limit` bytes; its line ends become `\\n` unless `newline` is "".
 
     FormatError for one that is larger or no UTF-8; else as `open_file`.
     """
-    return decoded(path, read_bytes(path, limit), errors, newline)
-
-
-def decoded(path: str, data: bytes, errors: str = "strict", newline: str | None = None) -> str:
-    """The UTF-8 text of a file; FormatError if it is none."""
     try:
-        return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors, newline).read()
+        return io.TextIOWrapper(io.BytesIO(read_bytes(path, limit)), "utf-8", errors, newline).read()
     except UnicodeDecodeError as error:
         raise FormatError.of(
             path, f"no text: byte {error.start} is not UTF-8", "check the name, and what wrote it", offset=error.start
         ) from None
+
+
+def read_small_json(path: str) -> object:
+    """Return what a small JSON file of ours holds; None if there is none, or what is there is no such file."""
+    try:
+        document: object = json.loads(read_bytes(path, _MAX_JSON))
+    except (PrecisionToolError, ValueError, RecursionError):
+        return None
+    return document
+
+
+@contextmanager
+def atomic_text(path: str) -> Iterator[TextIO]:
+    """A text file that appears under its name when it is complete; OutputError if not."""
+    store = store_of(path)
+    if store is not LOCAL:
+        text = io.StringIO(newline="")
+        yield text
+        with store.create(path) as new:
+            new.write_at(0, text.getvalue().encode("utf-8", "backslashreplace"))
+        return
+    folder = os.path.dirname(path) or "."
+    name = ""
+    try:
+        os.makedirs(folder, exist_ok=True)
+        handle, name = temporary_file(folder)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except OSError as error:
+        _remove(name)
+        raise OutputError.of(
+            path,
+            f"cannot be written ({error.strerror or error})",
+            "free some space or name another folder: with -o where the command has it, else with --work",
+        ) from error
+    except BaseException:
+        _remove(name)
+        raise
+
+
+def _remove(path: str) -> None:
+    if path and os.path.exists(path):
+        os.unlink(path)
+
+
+def open_to_write(path: str) -> BinaryIO:
+    """A new or emptied regular file, for what somebody else's program writes as it goes; OutputError if that fails.
+
+    Results of our own are written with `atomic_text` instead.
+    """
+    try:
+        return os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
+    except PrecisionToolError as error:
+        cause = error.__cause__
+        reason = cause.strerror if isinstance(cause, OSError) else "there is something that is no file"
+        raise OutputError.of(path, f"cannot be written ({reason})", "name another folder") from error
+
+
+def may_change_unseen(*times: int) -> bool:
+    """Whether a change now may leave these times (ns since 1970) of a file or folder as they are.
+
+    Times of whole seconds are taken for those of a file system that knows no better ones.
+    """
+    now = time.time_ns()
+    return any(abs(now - moment) < (_TICK if moment % 1_000_000_000 else _COARSE_TICK) for moment in times)
+
+
+def could_be_path(text: str) -> bool:
+    """Whether the operating system takes a text that a file gave for a path."""
+    try:
+        path = os.fsencode(text)
+        return b"\0" not in path and len(path) < _MAX_PATH
+    except UnicodeEncodeError:
+        return False
+
+
+def environment(name: str) -> str:
+    """A variable of the environment that is no setting of ours; "" where it is not set."""
+    return os.environ.get(name, "")
+
+
+def history_file() -> str:
+    """Where the history is kept between sessions: the user's own folder, never the data folder; "" without a home."""
+    base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
+    folder = os.path.join(base, "precision_tool")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:
+        return ""
+    return os.path.join(folder, "history.dat") if os.access(folder, os.W_OK) else ""

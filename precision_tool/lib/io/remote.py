@@ -1,6 +1,8 @@
-"""The file systems of fsspec that URLs stand for, connected to, and their errors as ours.
+"""Files that are on no disk of this machine, by fsspec: object stores, HDFS, HTTP, SSH, memory.
 
-Credentials are found by fsspec's own ways, or were part of the URL.
+One listing of a folder answers for all that lies in it. A file is read in ranges: the first bytes, which hold its
+head, are cached; of a tensor that is read in order ever longer ranges are read ahead, but none beyond it. Credentials
+are found by fsspec's own ways, or were part of the URL.
 """
 
 from __future__ import annotations
@@ -19,15 +21,9 @@ from html.parser import HTMLParser
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from precision_tool.lib.errors import (
-    DataNotFoundError,
-    FormatError,
-    OutputError,
-    PrecisionToolError,
-    UsageError,
-)
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.io import urls
-from precision_tool.lib.io.store import Contents, Entry, Kind, NewFile, Stat, Store, StoredFile
+from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Stat, Store, StoredFile
 
 T = TypeVar("T")
 
@@ -43,6 +39,27 @@ _PACKAGES = {
     "s3": "s3fs", "s3a": "s3fs", "oss": "ossfs", "gs": "gcsfs", "gcs": "gcsfs", "ssh": "paramiko", "sftp": "paramiko",
     "hdfs": "pyarrow", "http": "aiohttp", "https": "aiohttp", "az": "adlfs", "abfs": "adlfs",
 }  # fmt: skip
+#: Seconds for which a listing is believed, and entries of all that are kept.
+_FRESH, _MAX_ENTRIES = 30.0, 200_000
+#: Answers about single paths that are kept.
+_MAX_INFOS = 10_000
+#: Bytes at the start of a file that are read at once, and of all starts that are kept.
+_HEAD, _HEADS = 1 << 16, 32 << 20
+#: Bytes that are read ahead at most.
+_AHEAD = 8 << 20
+#: Bytes of a page that lists a folder.
+_MAX_PAGE = 64 << 20
+#: Where stores tell when a file was written, and what else changes when it is.
+_TIMES = (
+    "mtime", "LastModified", "last_modified", "updated", "last_write_time", "modificationTime", "modify", "created",
+)  # fmt: skip
+_TAGS = (
+    "ETag", "etag", "Last-Modified", "Content-MD5", "Digest", "md5", "md5Hash", "checksum", "generation", "created",
+)  # fmt: skip
+
+
+class NoAnswerError(FormatError):
+    """A server that did not answer in time."""
 
 
 def filesystem_of(path: str) -> Any:
@@ -160,9 +177,7 @@ def error_of(path: str, error: BaseException) -> PrecisionToolError:
             "connect once with `ssh` as the same user: it shows the key, which its owner can confirm, and keeps it in "
             "~/.ssh/known_hosts",
         )
-    is_refused = (
-        isinstance(error, PermissionError) or name in _REFUSALS or "Credential" in name
-    )  # none, or no good ones
+    is_refused = isinstance(error, PermissionError) or name in _REFUSALS or "Credential" in name
     if is_refused or status in (401, 403) or "Expired" in str(error):
         return FormatError.of(
             path,
@@ -172,33 +187,10 @@ def error_of(path: str, error: BaseException) -> PrecisionToolError:
     if isinstance(error, IsADirectoryError):
         return FormatError.of(path, "a folder where a file should be", "name a file inside it")
     if isinstance(error, TimeoutError) or "Timeout" in name:
-        return FormatError.of(path, "its server does not answer", "check the address, and whether it can be reached")
+        return NoAnswerError.of(path, "its server does not answer", "check the address, and whether it can be reached")
     return FormatError.of(
         path, f"cannot be read ({_reason(error)})", "check the address, and whether it can be reached"
     )
-
-
-# --- Files that are on no disk of this machine, by fsspec: object stores, HDFS, HTTP, SSH, memory ---
-
-
-#: Seconds for which a listing is believed, and entries of all that are kept.
-_FRESH, _MOST_ENTRIES = 30.0, 200_000
-#: Answers about single paths that are kept.
-_MOST_TOLD = 10_000
-#: Bytes at the start of a file that are read at once, and of all starts that are kept.
-_HEAD, _HEADS = 1 << 16, 32 << 20
-#: Bytes that are read ahead at most.
-_AHEAD = 8 << 20
-_MOST_PAGE = 64 << 20
-
-
-#: Where stores tell when a file was written, and what else changes when it is.
-_TIMES = (
-    "mtime", "LastModified", "last_modified", "updated", "last_write_time", "modificationTime", "modify", "created",
-)  # fmt: skip
-_TAGS = (
-    "ETag", "etag", "Last-Modified", "Content-MD5", "Digest", "md5", "md5Hash", "checksum", "generation", "created",
-)  # fmt: skip
 
 
 def _signature(path: str, info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
@@ -243,9 +235,9 @@ class RemoteStore(Store):
         self.lists_sizes = self.scheme not in HTTP
         self._lock = threading.Lock()
         #: Folders that were listed: when, and what of each name is known.
-        self._listed: OrderedDict[str, tuple[float, dict[str, dict[str, Any]]]] = OrderedDict()
+        self._listings: OrderedDict[str, tuple[float, dict[str, dict[str, Any]]]] = OrderedDict()
         #: What was asked of single paths, and when; {} of what is not there.
-        self._told: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
+        self._infos: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
         self._heads: OrderedDict[tuple[str, int, int], bytes] = OrderedDict()
 
     # --- how fsspec calls what lies at a path ---
@@ -259,7 +251,7 @@ class RemoteStore(Store):
             return f"{scheme}://{host}/{quote(below)}" + (f"?{query}" if query else "")
         return str(self._fs._strip_protocol(url))
 
-    def _ask(self, path: str, call: Callable[[], T]) -> T:
+    def _call(self, path: str, call: Callable[[], T]) -> T:
         try:
             return call() if self.scheme == "memory" else timed(path, call)
         except Exception as error:
@@ -271,22 +263,22 @@ class RemoteStore(Store):
         """What lies in a folder, by name. DataNotFoundError for what is no folder."""
         folder = posixpath.normpath(folder)
         with self._lock:
-            known = self._listed.get(folder)
+            known = self._listings.get(folder)
             if known is not None and time.monotonic() - known[0] < _FRESH:
                 return known[1]
         found = self._page(folder) if self.scheme in HTTP else self._ls(folder)
         with self._lock:
-            self._listed[folder] = time.monotonic(), found
-            self._listed.move_to_end(folder)
-            held = sum(len(names) for _, names in self._listed.values())
-            while self._listed and held > _MOST_ENTRIES:
-                held -= len(self._listed.popitem(last=False)[1][1])
+            self._listings[folder] = time.monotonic(), found
+            self._listings.move_to_end(folder)
+            held = sum(len(names) for _, names in self._listings.values())
+            while self._listings and held > _MAX_ENTRIES:
+                held -= len(self._listings.popitem(last=False)[1][1])
         return found
 
     def _ls(self, folder: str) -> dict[str, dict[str, Any]]:
         name = self._name(folder)
         try:
-            found = self._ask(folder, lambda: self._fs.ls(name, detail=True))
+            found = self._call(folder, lambda: self._fs.ls(name, detail=True))
         except DataNotFoundError:
             raise DataNotFoundError.of(folder, "no such folder", "name the folder of the files") from None
         whole = name.strip("/")
@@ -304,27 +296,27 @@ class RemoteStore(Store):
         if info.get("type") != "link":
             return info
         try:
-            return dict(self._ask(path, lambda: self._fs.info(info["name"])))
-        except (DataNotFoundError, FormatError) as error:  # what opens it says so
-            if "answer" in error.message:
-                raise
+            return dict(self._call(path, lambda: self._fs.info(info["name"])))
+        except NoAnswerError:
+            raise
+        except (DataNotFoundError, FormatError):  # what opens it says so
             return {"name": info["name"], "type": None}
 
     def _page(self, folder: str) -> dict[str, dict[str, Any]]:
         name, mark, query = self._name(folder).partition("?")
         address = name.rstrip("/") + "/" + mark + query
         try:
-            page = self._ask(folder, lambda: self._fs.cat_file(address, start=None, end=None))
+            page = self._call(folder, lambda: self._fs.cat_file(address, start=None, end=None))
+        except NoAnswerError:
+            raise
         except (DataNotFoundError, FormatError) as error:
-            if "answer" in error.message:
-                raise
             raise DataNotFoundError.of(
                 folder,
                 f"no such folder, or its server does not list it ({error.message.rpartition(': ')[2]})",
                 "a server of files over HTTP has to list its folders, as `python3 -m http.server` does",
             ) from None
         links = _Links()
-        links.feed(bytes(page[:_MOST_PAGE]).decode("utf-8", "replace"))
+        links.feed(bytes(page[:_MAX_PAGE]).decode("utf-8", "replace"))
         if not links.names and not re.match(rb"\s*<(?:!doctype|html|head|body|ul|pre|table)", page, re.IGNORECASE):
             raise DataNotFoundError.of(folder, "a file where a folder should be", "name the folder of the files")
         kinds = {Kind.FOLDER: "directory", Kind.FILE: "file"}
@@ -332,7 +324,7 @@ class RemoteStore(Store):
 
     def stat(self, path: str) -> Stat | None:
         path = posixpath.normpath(path)
-        info = self._known(path)
+        info = self._cached_info(path)
         if info is None:
             return None
         if info.get("size") is None and info.get("type") != "directory":
@@ -341,31 +333,31 @@ class RemoteStore(Store):
             except DataNotFoundError:
                 info = {}
             with self._lock:
-                self._told[path] = time.monotonic(), info
-                while len(self._told) > _MOST_TOLD:
-                    self._told.popitem(last=False)
+                self._infos[path] = time.monotonic(), info
+                while len(self._infos) > _MAX_INFOS:
+                    self._infos.popitem(last=False)
         return self._stat(path, info) if info else None
 
-    def _known(self, path: str) -> dict[str, Any] | None:
+    def _cached_info(self, path: str) -> dict[str, Any] | None:
         """What the listing of the folder above says; {} where there is none, None if nothing lies at the path."""
         above, base = posixpath.split(path)
         now = time.monotonic()
         with self._lock:
-            known = self._listed.get(above)
+            known = self._listings.get(above)
             if known is not None and now - known[0] < _FRESH:
                 return known[1].get(base)
-            if path in self._listed and now - self._listed[path][0] < _FRESH:
+            if path in self._listings and now - self._listings[path][0] < _FRESH:
                 return {"type": "directory"}
-            told = self._told.get(path)
+            told = self._infos.get(path)
             return (told[1] or None) if told is not None and now - told[0] < _FRESH else {}
 
     def _info(self, path: str) -> dict[str, Any]:
         name = self._name(path)
-        info = dict(self._ask(path, lambda: self._fs.info(name)))
+        info = dict(self._call(path, lambda: self._fs.info(name)))
         if self.scheme in HTTP and str(info.get("url", "")).partition("?")[0].endswith("/"):
             info["type"] = "directory"  # where it sent us
         with self._lock:
-            known = self._listed.get(posixpath.dirname(path))
+            known = self._listings.get(posixpath.dirname(path))
             if known is not None and posixpath.basename(path) in known[1]:
                 known[1][posixpath.basename(path)] = info
         return info
@@ -376,8 +368,8 @@ class RemoteStore(Store):
             info = {"size": 0}
         return Stat(kind=kind, size=int(info.get("size") or 0), signature=_signature(path, info))
 
-    def of_contents(self, found: Stat) -> Contents:
-        return *found.signature[:2], found.signature[-1]
+    def content_signature(self, stat: Stat) -> ContentSignature:
+        return *stat.signature[:2], stat.signature[-1]
 
     def entries(self, folder: str) -> Sequence[Entry]:
         found = self._listing(folder)
@@ -389,7 +381,7 @@ class RemoteStore(Store):
     # --- what is in it ---
 
     def open(self, path: str) -> StoredFile:
-        info = self._known(posixpath.normpath(path)) or {}
+        info = self._cached_info(posixpath.normpath(path)) or {}
         if info.get("size") is None and info.get("type") != "directory":
             info = self._info(path)
         if info.get("type") == "directory":
@@ -402,7 +394,7 @@ class RemoteStore(Store):
     def fetch(self, path: str, start: int, stop: int) -> bytes:
         """The bytes of a range, whole."""
         name = self._name(path)
-        data = bytes(self._ask(path, lambda: self._fs.cat_file(name, start=start, end=stop)))
+        data = bytes(self._call(path, lambda: self._fs.cat_file(name, start=start, end=stop)))
         if len(data) > stop - start and self.scheme in HTTP:  # a server without ranges sends all, each time
             raise FormatError.of(path, "its server does not answer requests for ranges", "copy the data to a disk")
         if len(data) < stop - start:
@@ -439,13 +431,13 @@ class RemoteStore(Store):
         if self.scheme in HTTP:
             raise OutputError.of(path, "nothing can be written over HTTP", "name another folder with --work")
         try:
-            self._ask(path, lambda: self._put(name, data))
+            self._call(path, lambda: self._put(name, data))
         except PrecisionToolError as error:
             reason = error.message.rpartition(": ")[2]
             raise OutputError.of(path, f"cannot be written ({reason})", "name another folder with --work") from None
         with self._lock:
-            self._listed.clear()
-            self._told.clear()
+            self._listings.clear()
+            self._infos.clear()
 
     def _put(self, name: str, data: bytes) -> None:
         # Object stores show a file when its single put is done; elsewhere it gets its name when it is complete.

@@ -1,80 +1,209 @@
-"""Results written as a whole or not at all, and who may write them: temporary names, locks, permissions."""
+"""Files of this machine that change only as a whole, and by one process at a time (Python 3.7).
+
+A file is written under a temporary name, which tells its process, and renamed when it is complete.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import io
-import json
 import os
+import re
 import secrets
 import shutil
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO
 
-from precision_tool.lib.errors import OutputError, PrecisionToolError
-from precision_tool.lib.io.files import open_file, store_of
-from precision_tool.lib.io.local_files import PART, TEMPORARY, own_prefix, temporary_file, temporary_path
-from precision_tool.lib.io.urls import is_remote
+from precision_tool.lib.errors import OutputError
 
+#: What the names of files that are not complete yet begin and end with.
+TEMPORARY, PART = ".precision_tool-", ".part"
+#: Seconds after which such a file, which grows while somebody writes it, was left by a process that was killed.
+LEFTOVER_SECONDS = 3600
 #: Seconds that a change of a small file may take, and between two looks whether it is done.
 _LONGEST_EDIT, _POLL = 10.0, 0.01
-#: Bytes of a small JSON file that are read at most.
-_MAX_JSON = 1 << 16
-
+#: Folders that were tidied by this process.
+_tidied: set[str] = set()
 _threads = threading.Lock()
-#: Locks of this process. The system's lock knows processes alone: a second handle would get it too, and end it.
-_held: set[str] = set()
+#: Locked by this process. The system's lock knows processes alone: a second handle would get it too, and end it.
+_locked_paths: set[str] = set()
+
+
+def temporary_file(folder: str) -> tuple[int, str]:
+    """Makes an empty file for what is to be renamed when it is complete: its descriptor and its path.
+
+    Who may read it is as the umask says, as of any file. What killed processes left in the folder is removed. OSError
+    if that cannot be done.
+    """
+    if folder not in _tidied:  # once is enough, however many files are written
+        _tidied.add(folder)
+        remove_leftovers(folder)
+    while True:
+        path = os.path.join(folder, f"{own_prefix()}{secrets.token_hex(6)}{PART}")
+        with suppress(FileExistsError):
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), path
+
+
+def temporary_path(folder: str) -> str:
+    """The path of an empty file, as of `temporary_file`, for what opens files by their names."""
+    handle, path = temporary_file(folder)
+    os.close(handle)
+    return path
+
+
+def own_prefix() -> str:
+    """What the names of this process's temporary files and folders begin with."""
+    return f"{TEMPORARY}{_owner(os.getpid())}-"
+
+
+def _owner(process: int) -> str:
+    """What the name of a process's temporary file tells: a folder may be shared by machines."""
+    return f"{zlib.crc32(os.uname().nodename.encode('utf-8', 'surrogateescape')):08x}-{process}"
+
+
+def _is_of_the_dead(name: str) -> bool:
+    """True for a temporary file of a process of this machine that is not there any more."""
+    owner = re.match(re.escape(TEMPORARY) + r"[0-9a-f]{8}-([0-9]{1,9})-", name)
+    if owner is None or not name.startswith(f"{TEMPORARY}{_owner(int(owner[1]))}-"):
+        return False
+    try:
+        os.kill(int(owner[1]), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        return False
+    return False
+
+
+def remove_leftovers(folder: str) -> None:
+    """Removes temporary files of ours, and folders of them, whose process has ended or that nobody has written to for
+    an hour."""
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(TEMPORARY) and entry.name.endswith(PART):
+                with suppress(OSError):
+                    age = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if age <= LEFTOVER_SECONDS and not _is_of_the_dead(entry.name):
+                        continue
+                    if not entry.is_dir(follow_symlinks=False):
+                        os.unlink(entry.path)
+                        continue
+                    remove_leftovers(entry.path)
+                    os.rmdir(entry.path)  # fails while a file in it still grows
 
 
 @contextmanager
-def atomic_text(path: str) -> Iterator[TextIO]:
-    """A text file that appears under its name when it is complete; OutputError if not."""
-    if is_remote(path):
-        text = io.StringIO(newline="")
-        yield text
-        with store_of(path).create(path) as new:
-            new.write_at(0, text.getvalue().encode("utf-8", "backslashreplace"))
-        return
-    folder = os.path.dirname(path) or "."
-    name = ""
+def only_writer(path: str) -> Iterator[None]:
+    """Nobody else is here for the same path meanwhile: for reading a file, changing and writing it.
+
+    A file beside it is locked, as the file itself is another one after each writing. OutputError where that cannot be
+    made, or whoever has it does not end. Where the file system knows no locks nobody is kept out.
+    """
+    lock = os.path.join(os.path.dirname(path), f"{TEMPORARY}{os.path.basename(path)}.lock{PART}")
     try:
-        os.makedirs(folder, exist_ok=True)
-        handle, name = temporary_file(folder)
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
+        handle = _locked_file(lock)
     except OSError as error:
-        _remove(name)
         raise OutputError.of(
-            path,
-            f"cannot be written ({error.strerror or error})",
-            "free some space or name another folder: with -o where the command has it, else with --work",
+            path, f"cannot be written ({error.strerror or error})", "name another file, or wait for who writes it"
         ) from error
-    except BaseException:
-        _remove(name)
-        raise
-
-
-def _remove(path: str) -> None:
-    if path and os.path.exists(path):
-        os.unlink(path)
-
-
-def read_small_json(path: str) -> object:
-    """Return what a small JSON file of ours holds; None if there is none, or what is there is no such file."""
     try:
-        with open_file(path) as file:
-            document: object = json.loads(file.read_at(0, min(file.size, _MAX_JSON)))
-    except (PrecisionToolError, ValueError, RecursionError):
+        yield
+    finally:
+        with suppress(OSError):
+            os.unlink(lock)  # while it is ours: who waits for it sees that it is gone, and makes another
+        os.close(handle)
+
+
+def _locked_file(lock: str) -> int:
+    """A descriptor of a lock file that is ours alone and still has its name."""
+    until = time.monotonic() + _LONGEST_EDIT
+    while True:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            if time.monotonic() > until:
+                raise
+            time.sleep(_POLL)
+            continue
+        except OSError:  # a file system without locks
+            return handle
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(handle), os.stat(lock)):
+                return handle
+        os.close(handle)
+
+
+class LockedError(Exception):
+    """Another process has the file; the text says which, as far as that is known."""
+
+
+@contextmanager
+def only_process(path: str) -> Iterator[None]:
+    """Nobody else has the file meanwhile. LockedError where another has it, OutputError where it cannot be written.
+
+    The lock is this process's: forked workers do not have it, and it ends with the process however that ends. Another
+    thread gets the same error as another process.
+    """
+    real = os.path.realpath(path)
+    with _threads:
+        if real in _locked_paths:
+            raise LockedError(_owner_text())
+        _locked_paths.add(real)
+    try:
+        with _locked(path):
+            yield
+    finally:
+        _locked_paths.discard(real)
+
+
+def _owner_text() -> str:
+    return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[None]:
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise OutputError.of(
+            path, f"cannot be written ({error.strerror or error})", "name another folder with --work DIR"
+        ) from error
+    try:
+        try:
+            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except (BlockingIOError, PermissionError) as error:
+            raise LockedError(os.pread(handle, 200, 0).decode("utf-8", "replace").strip()) from error
+        except OSError:  # a file system without locks
+            pass
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{_owner_text()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def lock_folder(path: str, kind: int) -> int | None:
+    """A descriptor of a folder that is locked (`fcntl.LOCK_EX` or `LOCK_SH`, `| LOCK_NB` not to wait).
+
+    Closing it, or the end of the process, frees the folder. None where the file system knows no locks.
+    BlockingIOError if others have it; OSError if the folder cannot be opened.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | getattr(os, "O_CLOEXEC", 0))
+    try:
+        fcntl.flock(handle, kind)
+    except BlockingIOError:
+        os.close(handle)
+        raise
+    except OSError:
+        os.close(handle)
         return None
-    return document
+    return handle
 
 
 def why_no_file(path: str) -> str:
@@ -169,98 +298,3 @@ def remove_places(folders: Iterable[str], prefix: str) -> None:
             for name in os.listdir(folder):
                 if name.startswith(prefix) and name.endswith(PART):
                     shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-
-
-# --- locks ---
-
-
-@contextmanager
-def only_writer(path: str) -> Iterator[None]:
-    """Nobody else is here for the same path meanwhile: for reading a file, changing and writing it.
-
-    A file beside it is locked, as the file itself is another one after each writing. OutputError where that cannot be
-    made, or whoever has it does not end. Where the file system knows no locks nobody is kept out.
-    """
-    lock = os.path.join(os.path.dirname(path), f"{TEMPORARY}{os.path.basename(path)}.lock{PART}")
-    try:
-        handle = _locked_file(lock)
-    except OSError as error:
-        raise OutputError.of(
-            path, f"cannot be written ({error.strerror or error})", "name another file, or wait for who writes it"
-        ) from error
-    try:
-        yield
-    finally:
-        with suppress(OSError):
-            os.unlink(lock)  # while it is ours: who waits for it sees that it is gone, and makes another
-        os.close(handle)
-
-
-def _locked_file(lock: str) -> int:
-    """A descriptor of a lock file that is ours alone and still has its name."""
-    until = time.monotonic() + _LONGEST_EDIT
-    while True:
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(handle)
-            if time.monotonic() > until:
-                raise
-            time.sleep(_POLL)
-            continue
-        except OSError:  # a file system without locks
-            return handle
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(handle), os.stat(lock)):
-                return handle
-        os.close(handle)
-
-
-class LockedError(Exception):
-    """Another process has the file; the text says which, as far as that is known."""
-
-
-@contextmanager
-def only_process(path: str) -> Iterator[None]:
-    """Nobody else has the file meanwhile. LockedError where another has it, OutputError where it cannot be written.
-
-    The lock is this process's: forked workers do not have it, and it ends with the process however that ends. Another
-    thread that asks for it is told, as another process is.
-    """
-    real = os.path.realpath(path)
-    with _threads:
-        if real in _held:
-            raise LockedError(_this_process())
-        _held.add(real)
-    try:
-        with _locked(path):
-            yield
-    finally:
-        _held.discard(real)
-
-
-def _this_process() -> str:
-    return f"process {os.getpid()} on {socket.gethostname()}"
-
-
-@contextmanager
-def _locked(path: str) -> Iterator[None]:
-    try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise OutputError.of(
-            path, f"cannot be written ({error.strerror or error})", "name another folder with --work DIR"
-        ) from error
-    try:
-        try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError) as error:
-            raise LockedError(os.pread(handle, 200, 0).decode("utf-8", "replace").strip()) from error
-        except OSError:  # a file system without locks
-            pass
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{_this_process()}\n".encode(), 0)
-        yield
-    finally:
-        os.close(handle)

@@ -239,9 +239,9 @@ def _is_set(value: Field) -> bool:
 def _shown(value: Field, form: str, language: str) -> str:
     word, _, argument = form.partition(" ")
     if word == "count":
-        return f"{value:,} {_noun(value, argument)}"
+        return f"{value:,} " + _noun(value, argument)
     if word == "plural":
-        return argument.split("|")[value != 1]
+        return argument.split("|")[int(value != 1)]
     if word == "percent":
         return percent(value)
     if word == "bytes":
@@ -254,7 +254,7 @@ def _shown(value: Field, form: str, language: str) -> str:
         return argument.join(_plain(item, language) for item in value)
     if word == "of":
         return render(Message(f"{argument}.{str(value).lower()}"), language)
-    return _plain(value, language) if not form or value is None else format(value, form)
+    return _plain(value, language) if not form or value is None else str(format(value, form))
 
 
 def _plain(value: Field, language: str) -> str:

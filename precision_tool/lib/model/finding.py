@@ -28,6 +28,8 @@ class FindingKind(StrEnum):
     GRAPH_SIMILARITY = "graph_similarity"
     FUSION_PASSES = "fusion_passes"
     OVERFLOW = "overflow"
+    #: What a third party's check found.
+    THIRD_PARTY = "third_party"
 
 
 class Evidence:
@@ -44,6 +46,15 @@ class Unmade(Evidence):
     """A check could not be made: what the error says that stood in its way."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThirdParty(Evidence):
+    """What a third party's check found, in its own words; `facts` are labels with what stands beside them."""
+
+    message: str
+    looked_at: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

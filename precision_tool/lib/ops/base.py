@@ -18,6 +18,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.extensions import Registry
 from precision_tool.lib.model.reason import Reason, Why
 
 Doubles = npt.NDArray[np.float64]
@@ -187,6 +188,17 @@ class OpSpec:
 
 
 _TABLE: dict[str, OpSpec] = {}
+
+
+def _registered(name: str, _: Any) -> OpSpec:
+    """The formula that a third party's module has put into the table under the name of its entry point."""
+    if name not in _TABLE:
+        raise LookupError(f"its module has no function marked @op({name!r}, ...)")
+    return _TABLE[name]
+
+
+#: All formulas by the name of the op; `ops.table` imports those that are built in.
+OPS = Registry("ops", _TABLE, _registered)
 
 
 #: What numpy and Python make of shapes and attributes that contradict each other.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import import_module
 
-from precision_tool.lib.ops.base import OpSpec, known_types
+from precision_tool.lib.ops.base import OPS, OpSpec, known_types
 
 #: Each puts its ops into the table when it is imported.
 _FAMILIES = (
@@ -40,7 +40,7 @@ for _family in _FAMILIES:
 
 def find(op_type: str) -> OpSpec | None:
     """What is known of an op type, by GE's or TensorFlow's name."""
-    return known_types().get(op_type)
+    return OPS.get(op_type)
 
 
 #: Ops each element of whose result comes from the elements of the inputs in the same place, or from an input that
@@ -67,4 +67,4 @@ def is_by_element(op_type: str) -> bool:
 
 def all_types() -> Iterable[str]:
     """Every name that `find` knows."""
-    return known_types().keys()
+    return OPS.all().keys()

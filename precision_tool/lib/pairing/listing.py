@@ -12,7 +12,7 @@ from precision_tool.lib.graph import lookup
 from precision_tool.lib.graph.catalog import RunFolder, RunGraph
 from precision_tool.lib.graph.lookup import FoundOp, closest_hint, every_op, where_of
 from precision_tool.lib.io.files import stat_of
-from precision_tool.lib.io.store import Kind
+from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.run import DumpFile, DumpLeaf

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.theme import Theme
 
 from precision_tool.lib.io import urls
-from precision_tool.lib.io.local_files import environment
+from precision_tool.lib.io.files import environment
 from precision_tool.lib.present.whole import Prose
 
 #: The colours that reports name, for dark and light backgrounds; `plain` is without any.

@@ -23,7 +23,7 @@ from typing import IO
 import graphviz
 
 from precision_tool.lib.graph.neighbourhood import CONTROL, Link, Neighbourhood, Node, described_inputs
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.wording import shape_text

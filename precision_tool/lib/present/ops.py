@@ -10,6 +10,8 @@ from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.segment import Segment
 from rich.text import Text
 
 from precision_tool.lib.graph.catalog import RunGraph
@@ -31,6 +33,10 @@ from precision_tool.lib.present.text import (
 )
 from precision_tool.lib.present.whole import NameTable
 
+#: Wider than any line.
+_ENDLESS = 1 << 20
+#: Before a name that stands in a line of its own.
+_INDENT = "  "
 _STATE_STYLES = {"wrong": "bold red", "doubtful": "yellow"}
 
 
@@ -60,7 +66,10 @@ def own_error_text(judged: JudgedOp | None) -> Text:
 
 
 class OpTable:
-    """Ops as a table: a column for every fact where all fit beside each other, else a line for every fact."""
+    """Ops as a table: a column for every fact where all fit beside each other, else a line for every fact.
+
+    Where a name does not fit a terminal, it stands in a line below, so that the terminal does not break it.
+    """
 
     def __init__(self, rows: Sequence[OpRow], threshold: float) -> None:
         self._rows = rows
@@ -69,7 +78,15 @@ class OpTable:
         self._has_judged = any(row.judged is not None for row in rows)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._wide() if self._needed() <= options.max_width else self._narrow()
+        if self._needed() <= options.max_width:
+            yield self._wide()
+            return
+        narrow = self._narrow()
+        endless = options.update(max_width=_ENDLESS)
+        if options.is_terminal and Measurement.get(console, endless, narrow).minimum > options.max_width:
+            yield from self._stacked(console, options)
+        else:
+            yield narrow
 
     def _needed(self) -> int:
         """The width of the wide form."""
@@ -134,10 +151,23 @@ class OpTable:
         table = self._table()
         table.add_column("name, pass, outputs" if has_passes else "name, outputs")
         for row in self._rows:
-            lines = [self._name(row), *(plain(one, "magenta") for one in row.op.pass_names)]
-            lines += [plain(shown_desc(desc), "dim") for desc in row.op.output_descs]
-            table.add_row(*self._first(row), Text("\n").join(lines))
+            table.add_row(*self._first(row), Text("\n").join(self._names(row)))
         return table
+
+    def _names(self, row: OpRow) -> list[Text]:
+        passes = [plain(name, "magenta") for name in row.op.pass_names]
+        return [self._name(row), *passes, *(plain(shown_desc(desc), "dim") for desc in row.op.output_descs)]
+
+    def _stacked(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        table = self._table()
+        for row in self._rows:
+            table.add_row(*self._first(row))
+        header, *lines = console.render_lines(table, options, pad=False)
+        yield from (*header, Segment.line())
+        for line, row in zip(lines, self._rows, strict=True):
+            yield from (*line, Segment.line())
+            for name in Text("\n").join(self._names(row)).split("\n"):
+                yield Text.assemble(_INDENT, name, no_wrap=True, overflow="ignore")
 
 
 def _is_alike(npu: float, golden: float, threshold: float) -> bool:

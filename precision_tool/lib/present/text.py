@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
-from precision_tool.lib.arguments import escaped
+from precision_tool.lib.errors import escaped
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.model.comparison import single_value
 from precision_tool.lib.model.table import Row

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.arguments import escaped
+from precision_tool.lib.errors import escaped
 
 #: JSON has no NaN and Inf.
 Number = float | int | str | None

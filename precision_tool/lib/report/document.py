@@ -35,6 +35,7 @@ from precision_tool.lib.report.columns import Texts, decimals, numbers, signs, s
 from precision_tool.lib.report.network import Network, error_path, lowest, network_of
 from precision_tool.lib.report.sentences import verdict_document
 from precision_tool.lib.results.columns import IN_REPORT, Column
+from precision_tool.lib.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.verdict.model import Verdict
 from precision_tool.lib.verdict.stored import JudgedRun, StoredVerdict
 from precision_tool.lib.workspace import shown_path
@@ -68,7 +69,7 @@ class Material:
     path: str = ""
     npu: str = ""
     golden: str = ""
-    threshold: float = 0.98
+    threshold: float = DEFAULT_THRESHOLD
     analysis: Analysis | None = None
     verdict: StoredVerdict | None = None
     file: GraphFile | None = None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text
 
 #: The figures that become node data, with the lower ends of their colours: those of the report's map.
 _FIGURES = {

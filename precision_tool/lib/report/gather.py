@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.lookup import FoundOp
@@ -31,21 +32,21 @@ PairsOf = Callable[[str], Sequence[Pair]]
 
 def gather(
     session: Session,
-    analyses: Sequence[Analysis],
-    verdicts: Sequence[StoredVerdict | None],
+    diagnoses: Sequence[Diagnosis],
     graph: str | None = None,
     checks: Sequence[Finding] = (),
 ) -> list[Material]:
-    """The material of each result; of verdicts without one, as there was nothing to compare with, theirs alone.
+    """Return the material of each result; of verdicts without one, as there was nothing to compare with, theirs alone.
 
     `graph` is used where it was asked for. What cannot be read any more is left out, and a note says so.
     """
-    if not analyses:
-        return [_alone(session, one, graph, checks) for one in verdicts if one is not None]
-    return [
-        _of_result(session, analysis, verdict, graph, checks)
-        for analysis, verdict in zip(analyses, verdicts, strict=True)
-    ]
+    materials = []
+    for diagnosis in diagnoses:
+        if diagnosis.analysis is not None:
+            materials.append(_of_result(session, diagnosis.analysis, diagnosis.kept, graph, checks))
+        elif diagnosis.kept is not None:
+            materials.append(_alone(session, diagnosis.kept, graph, checks))
+    return materials
 
 
 def _of_result(
@@ -134,7 +135,7 @@ def _load(session: Session, path: str, notes: list[str]) -> GraphFile | None:
     if not path:
         return None
     try:
-        return session.store.load(path)
+        return session.data.store.load(path)
     except PrecisionToolError as error:
         notes.append(f"no map: {error.message}")
         return None
@@ -181,7 +182,7 @@ def _pairs_in_data(session: Session, npu: str, file: GraphFile | None) -> PairsO
         if name not in graphs:
             return ()
         graph, op = graphs[name]
-        return session.pairs_of(FoundOp(run=run, op=op, graph=graph), looks_again=False)
+        return session.data.pairs_of(FoundOp(run=run, op=op, graph=graph), looks_again=False)
 
     return pairs_of
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from precision_tool import __version__
-from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.errors import OutputError, UsageError
 from precision_tool.lib.io.files import folder_exists, real_path
 from precision_tool.lib.io.writing import why_no_file
@@ -19,27 +19,25 @@ from precision_tool.lib.report.exchange import write_model_explorer
 from precision_tool.lib.report.gather import gather
 from precision_tool.lib.report.page import write_page
 from precision_tool.lib.session import Session
-from precision_tool.lib.verdict.stored import StoredVerdict
 from precision_tool.lib.workspace import lies_in
 
 
 def make_report(
     session: Session,
-    analyses: Sequence[Analysis],
-    verdicts: Sequence[StoredVerdict | None],
+    diagnoses: Sequence[Diagnosis],
     path: str = "",
     *,
     graph: str | None = None,
     checks: Sequence[CheckResult] = (),
 ) -> str:
-    """Writes the report on results and their verdicts; its path, by default beside the first result.
+    """Write the report on results and their verdicts; return its path, by default beside the first result.
 
     UsageError for a place among the dumps, OutputError where it cannot be written: then nothing of it is left.
     """
-    path = place_of(session, path) if path else _default_path(session, analyses)
+    path = place_of(session, path) if path else _default_path(session, diagnoses)
     findings = [check.finding for check in checks if check.finding is not None]
     with _no_collections():
-        materials = gather(session, analyses, verdicts, graph, findings)
+        materials = gather(session, diagnoses, graph, findings)
         time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
         document = document_of(materials, tool=f"precision_tool {__version__}", time=time)
         write_page(path, document, materials)
@@ -48,8 +46,7 @@ def make_report(
 
 def export_graphs(
     session: Session,
-    analyses: Sequence[Analysis],
-    verdicts: Sequence[StoredVerdict | None],
+    diagnoses: Sequence[Diagnosis],
     path: str,
     *,
     graph: str | None = None,
@@ -60,7 +57,7 @@ def export_graphs(
     """
     path = place_of(session, path)
     with _no_collections():
-        materials = gather(session, analyses, verdicts, graph)
+        materials = gather(session, diagnoses, graph)
         if all(material.file is None for material in materials):
             raise UsageError("--model-explorer: the result has no graph", "name one with -g")
         return write_model_explorer(path, document_of(materials, tool=f"precision_tool {__version__}", time=""))
@@ -99,12 +96,13 @@ def _no_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _default_path(session: Session, analyses: Sequence[Analysis]) -> str:
+def _default_path(session: Session, diagnoses: Sequence[Diagnosis]) -> str:
     """Beside the result if it lies in our folder of results, else in that folder."""
     time = f"{datetime.now():%Y%m%d%H%M%S}"
-    if analyses and analyses[0].path:
-        stem = posixpath.splitext(posixpath.basename(analyses[0].path))[0]
-        folder = posixpath.dirname(posixpath.abspath(analyses[0].path))
+    analysis = diagnoses[0].analysis if diagnoses else None
+    if analysis is not None and analysis.path:
+        stem = posixpath.splitext(posixpath.basename(analysis.path))[0]
+        folder = posixpath.dirname(posixpath.abspath(analysis.path))
         place = real_path(folder)
         if any(lies_in(place, real_path(base)) for base in session.workspace.result_dirs()):
             return posixpath.join(folder, f"report_{stem}.html")

@@ -15,7 +15,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from rich.console import Console
 
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.present.verdict import verdict_block
 from precision_tool.lib.report.document import Material
 from precision_tool.lib.report.headline import headline

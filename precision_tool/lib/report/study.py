@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from precision_tool import __version__
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.present.study import next_steps, study_block, told_without_culprit
 from precision_tool.lib.report.document import SCHEMA
 from precision_tool.lib.report.page import page_with

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Literal
 
 from precision_tool.lib.errors import UsageError, shown
-from precision_tool.lib.model.comparison import NO_OPS, Status
+from precision_tool.lib.model.comparison import NO_OPS, Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row, joined
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
@@ -339,15 +339,37 @@ _H5_GOLDEN = replace(
 )
 _H5_GOLDEN_TYPE = replace(_GOLDEN_TYPE, header="")
 
+#: The parts of a row that have fields of their own, and what they are; the row's have no part.
+PARTS: dict[str, type[Any]] = {"": Row, "pair": Pair, "metrics": Metrics, "npu": Summary, "golden": Summary}
+#: The one field that no row has: the reader makes means and deviations of both sides of it.
+_DEVIATION = "deviation"
+
+
+def readable(columns: Iterable[Column]) -> dict[str, Column]:
+    """Return the columns by all their names.
+
+    Raises ValueError for a column of a field that no row has, or of a name that another column has or nobody could
+    ask for: what was written of it would be lost when it is read back.
+    """
+    by_name: dict[str, Column] = {}
+    for column in columns:
+        part, _, field = column.field.rpartition(".")
+        if column.field != _DEVIATION and not hasattr(PARTS.get(part), field):
+            raise ValueError(f"column {column.name}: no field {column.field} in a row")
+        if "," in column.name:
+            raise ValueError(f"column {column.name}: a comma stands between the names of --algorithm")
+        for name in (*column.others, column.name):
+            if name in by_name:
+                raise ValueError(f"two columns {name}")
+            by_name[name] = column
+    return by_name
+
+
 #: Every column that holds a field, by all its names: what a reader looks for.
-READABLE = {
-    name: column
-    for column in (
-        _INDEX, _SEQUENCE, _OP_TYPE, _NPU_DUMP, _NPU_TYPE, _GOLDEN, _GOLDEN_TYPE, _TENSOR_INDEX, _SHAPE, _OVERFLOW,
-        *METRICS, _REASON, *EXTRA, _OWN_ERROR,
-    )
-    for name in (*column.others, column.name)
-}  # fmt: skip
+READABLE = readable((
+    _INDEX, _SEQUENCE, _OP_TYPE, _NPU_DUMP, _NPU_TYPE, _GOLDEN, _GOLDEN_TYPE, _TENSOR_INDEX, _SHAPE, _OVERFLOW,
+    *METRICS, _REASON, *EXTRA, _OWN_ERROR,
+))  # fmt: skip
 #: The metrics of one number: the field of `Metrics`, and the column.
 METRIC_FIELDS = {
     field: column.name for column in METRICS for part, _, field in [column.field.partition(".")] if part == "metrics"

@@ -13,8 +13,7 @@ from math import isfinite
 from pathlib import Path
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.io.files import is_folder, list_folder, open_file
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text, is_folder, list_folder, open_file
 from precision_tool.lib.model.table import Table
 from precision_tool.lib.sources.names import flatten
 

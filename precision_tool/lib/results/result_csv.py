@@ -10,9 +10,8 @@ from math import isnan
 from typing import Any, NamedTuple
 
 from precision_tool.lib.errors import FormatError, PrecisionToolError
-from precision_tool.lib.io.files import open_text
-from precision_tool.lib.io.local_files import user_error
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text, open_text
+from precision_tool.lib.io.local import user_error
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.table import MAX_NAMES, ColumnChoice, Row, Table
 from precision_tool.lib.results.cells import cells_of

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import Row, joined
-from precision_tool.lib.results.columns import COSINE, READABLE, SCALAR_NOTE
+from precision_tool.lib.results.columns import COSINE, PARTS, READABLE, SCALAR_NOTE
 from precision_tool.lib.results.forms import NO_RESULT, read_custom, read_number, read_text
 
 _UNLISTED = re.compile(r"… \(\+(\d+) more\)")
@@ -19,8 +19,7 @@ _DEVIATION = re.compile(r"\((.*);(.*)\),\((.*);(.*)\)")
 _STATUSES = {str(status): status for status in Status}
 #: Cells that very many rows have.
 _USUAL_CELLS = ("", NO_RESULT, "0", "0.000000", "1.000000")
-#: The parts of a row that have fields of their own; the row's have no part.
-_PARTS = ("", "pair", "metrics", "npu", "golden")
+_PARTS = tuple(PARTS)
 #: What of a row is known without any number of the data, and what may be None.
 _NO_NUMBERS = frozenset(
     ("max_error_index", "first_mismatch_index", "non_finite_mismatches", "is_scalar", "both_zero", "count")

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats.joined import joined
 from precision_tool.lib.formats.npy import read_npy
 from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.formats.tensor_bytes import joined
 from precision_tool.lib.formats.tfdbg_event import NoNumbersError, read_tensor_event
 from precision_tool.lib.io.files import signature_of
-from precision_tool.lib.io.store import Signature
+from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
-from precision_tool.lib.sources.names import base_name, flatten, slice_number, whole_name
+from precision_tool.lib.sources.names import NPY, base_name, flatten, slice_number, whole_name
 from precision_tool.lib.sources.places import StepAndRank
 from precision_tool.lib.sources.walk import find_benchmark
 
@@ -348,7 +348,7 @@ class GoldenFiles(BenchmarkSide):
 
 def _open_golden(path: str) -> Found:
     try:
-        return read_npy(path) if path.endswith(".npy") else read_tensor_event(path)
+        return read_npy(path) if path.endswith(NPY) else read_tensor_event(path)
     except NoNumbersError as error:
         return Missing(error.message)
     except PrecisionToolError as error:

@@ -12,7 +12,6 @@ from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources.kind import DataKind
 from precision_tool.lib.sources.walk import Stamps, list_folders, nothing_below
 
-SUFFIXES = (".h5", ".hdf5")
 #: Of files left out, as many are named.
 _NAMED = 3
 
@@ -21,9 +20,10 @@ class H5Files(DataKind):
     """PyTorch's dumps: a `.h5` file, or a folder of them."""
 
     has_graph = False
+    suffixes = (".h5", ".hdf5")
 
     def owns(self, name: str) -> bool:
-        return name.lower().endswith(SUFFIXES)
+        return self.has_suffix(name)
 
     def lies_at(self, path: str) -> bool:
         """True for a `.h5` file, and for a folder in which such files, not dump files of GE, are found first."""

@@ -15,10 +15,16 @@ class DataKind(ABC):
 
     #: Whether its ops are those of GE's graphs, so that they can be judged, and the toolkit reads them.
     has_graph: ClassVar[bool] = True
+    #: How the names of its files end, in small letters; () where that tells nothing.
+    suffixes: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def owns(self, name: str) -> bool:
         """Whether a file of this name is of this kind."""
+
+    def has_suffix(self, name: str) -> bool:
+        """Return whether a name, or a path, ends as those of this kind's files do."""
+        return name.lower().endswith(self.suffixes)
 
     def lies_at(self, path: str) -> bool:
         """Whether the first files below a folder that tell it are of this kind, not dump files of GE."""

@@ -74,8 +74,13 @@ class InferDump(GeDump):
 class NpyFiles(DataKind):
     """A benchmark's tensors, a `.npy` file each."""
 
+    suffixes = (names.NPY,)
+
+    def has_suffix(self, name: str) -> bool:
+        return name.endswith(self.suffixes)
+
     def owns(self, name: str) -> bool:
-        return name.endswith(".npy") and names.parse_golden_name(name) is not None
+        return self.has_suffix(name) and names.parse_golden_name(name) is not None
 
     def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
         return walk.find_benchmark(path, stamps)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 from precision_tool.lib.model.run import DumpName
 
+#: How files of numpy arrays end.
+NPY = ".npy"
 _DUMP_FILE = re.compile(
     r"(?P<op_type>[^./\\\0]+)\.(?P<op_name>[^./\\\0]*)\.(?P<task_id>\d{1,10})(?:\.(?P<stream_id>\d{1,10}))?"
     r"\.(?P<timestamp>\d{13,19})"

@@ -7,8 +7,9 @@ import posixpath
 from precision_tool.lib.collect.tfdbg import runs
 from precision_tool.lib.collect.tfdbg.runs import ON_DISK, Folders, RunFiles, RunFolder, UnlistedError, Visit
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
-from precision_tool.lib.io.files import LOCAL, entries, stat_of, store_of
-from precision_tool.lib.io.store import Kind
+from precision_tool.lib.io.files import entries, stat_of, store_of
+from precision_tool.lib.io.local import LOCAL
+from precision_tool.lib.io.stores import Kind
 
 
 class _StoredFolders(Folders):

@@ -12,9 +12,8 @@ from pathlib import PurePath
 
 from precision_tool.lib.collect.tfdbg.runs import last_of_each
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
-from precision_tool.lib.io.files import check_folder, is_folder, read_text, signature_of, store_of
-from precision_tool.lib.io.local_files import may_change_unseen
-from precision_tool.lib.io.store import Kind, Signature
+from precision_tool.lib.io.files import check_folder, is_folder, may_change_unseen, read_text, signature_of, store_of
+from precision_tool.lib.io.stores import Kind, Signature
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
 from precision_tool.lib.sources import names, tfdbg_runs
 from precision_tool.lib.sources.places import StepAndRank, placed_below
@@ -161,7 +160,7 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
             ignored.append((MAPPING_FILE, error.message))
     files = []
     for file_name in file_names:
-        if file_name == MAPPING_FILE or file_name.endswith(".npy"):
+        if file_name == MAPPING_FILE or file_name.endswith(names.NPY):
             continue
         real_name, suffix = file_name, ""
         stem = file_name[:-4] if file_name.endswith(".csv") else file_name
@@ -298,7 +297,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
     for folder, file_names in list_folders(root, stamps):
         place = placed_below(root, folder)
         for file_name in file_names:
-            if not file_name.endswith(".npy"):
+            if not file_name.endswith(names.NPY):
                 continue
             parsed = names.parse_golden_name(file_name)
             if parsed is None:

@@ -11,10 +11,11 @@ from pathlib import PurePath
 
 from precision_tool.lib.data.sides import benchmark_folder
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
-from precision_tool.lib.io.cache_files import looked_at
+from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import check_folder
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
+from precision_tool.lib.sources.kinds import NPY
 from precision_tool.lib.sources.places import placed, placed_below
 from precision_tool.lib.study.leaves import StudyLeaf
 from precision_tool.lib.workspace import open_workspace
@@ -62,12 +63,12 @@ def find_benchmarks(root: str) -> Benchmarks:
     found: dict[tuple[int | None, int | None], BenchmarkFolder] = {}
     digests: dict[tuple[int | None, int | None], hashlib._Hash] = {}
     for folder, file_names in walk.list_folders(place):
-        tensors = [name for name in file_names if name.endswith(".npy")]
+        tensors = [name for name in file_names if NPY.has_suffix(name)]
         dumps = [] if tensors else [name for name in file_names if names.is_dump_file(name)]
         if not tensors and not dumps:
             continue
         key = _placed_below(place, folder) if tensors else _placed_dump(place, folder)
-        digests.setdefault(key, hashlib.sha256()).update(looked_at(folder, tensors or dumps)[1].encode())
+        digests.setdefault(key, hashlib.sha256()).update(folder_fingerprint(folder, tensors or dumps)[1].encode())
         before = found.get(key)
         path = posixpath.commonpath([before.path, folder]) if before is not None else folder
         found[key] = BenchmarkFolder(path=path, step=key[0], rank=key[1])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
-from precision_tool.lib.io.cache_files import looked_at
+from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.sources import names, walk
 from precision_tool.lib.sources.overflow_files import find_status_files
@@ -83,7 +83,7 @@ def _beside(space: Workspace, leaves: Sequence[StudyLeaf]) -> dict[str, Beside]:
         told = _told(leaf, statuses, is_alone=len(leaves) == 1)
         for folder in sorted({posixpath.dirname(path) for path in told}):
             of_folder = [posixpath.basename(path) for path in told if posixpath.dirname(path) == folder]
-            digest.update(looked_at(folder, of_folder)[1].encode())
+            digest.update(folder_fingerprint(folder, of_folder)[1].encode())
         if at_place or told:
             found[leaf.path] = Beside(number=own, runs=tuple(at_place), statuses=told, fingerprint=digest.hexdigest())
     return found
@@ -100,7 +100,7 @@ def _run(dump: str) -> Mapping[_Place, list[tuple[str, str, str]]]:
             if not files:
                 continue
             time = names.parse_leaf_path(PurePath(folder).parts).time
-            found.setdefault(_place(folder, dump), []).append((folder, time, looked_at(folder, files)[1]))
+            found.setdefault(_place(folder, dump), []).append((folder, time, folder_fingerprint(folder, files)[1]))
     newest = {place: max(time for _, time, _ in of_place) for place, of_place in found.items()}
     return {place: [one for one in of_place if one[1] == newest[place]] for place, of_place in found.items()}
 

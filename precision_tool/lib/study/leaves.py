@@ -16,7 +16,7 @@ from pathlib import PurePath
 
 from precision_tool.lib.data.sides import default_npu
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
-from precision_tool.lib.io.cache_files import looked_at
+from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import folder_exists, real_path
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.sources import names, walk
@@ -205,7 +205,7 @@ def _leaf(folder: str, file_names: Sequence[str], data: str) -> StudyLeaf | None
     where = names.parse_leaf_path(PurePath(folder).parts)
     step, rank = placed(folder)
     stats = sum(name.endswith(".csv") for name in dumps)
-    nbytes, fingerprint = looked_at(folder, dumps)
+    nbytes, fingerprint = folder_fingerprint(folder, dumps)
     return StudyLeaf(
         path=folder,
         data=data,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Sequence
 
+from precision_tool.lib.checks.analysis import Analysis, analyse
 from precision_tool.lib.data.folder import Place
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.io.files import exists
@@ -13,6 +14,7 @@ from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
 from precision_tool.lib.study.journal import JOURNAL, KeptRows, read_rows
 from precision_tool.lib.study.leaves import list_leaves, sources_of, spans
 from precision_tool.lib.study.packed import rows_of, unpack
+from precision_tool.lib.workspace import Workspace
 
 
 def find_place(folders: Sequence[str], step: int | None, rank: int | None) -> tuple[Place, str]:
@@ -40,6 +42,12 @@ def find_place(folders: Sequence[str], step: int | None, rank: int | None) -> tu
 
 def _print_of(folder: BenchmarkFolder | None) -> str:
     return "" if folder is None else folder.fingerprint
+
+
+def study_rows(space: Workspace, place: Place, threshold: float) -> list[Analysis]:
+    """Return the rows that a study has of a place, checked at a threshold; DataNotFoundError where none has any."""
+    tables = kept_rows([str(folder) for folder in space.result_dirs()], place, space.notes)
+    return [analyse(path, table, threshold) for path, table in tables]
 
 
 def kept_rows(results: Sequence[str], place: Place, notes: list[str]) -> list[tuple[str, Table]]:

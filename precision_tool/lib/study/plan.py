@@ -13,6 +13,7 @@ from pathlib import Path
 
 from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.native.library import description
+from precision_tool.lib.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.study.beside import NOTHING, Beside
 from precision_tool.lib.study.leaves import StudyLeaf
 
@@ -49,7 +50,7 @@ class Judging(StrEnum):
 class LeafOptions:
     """How each leaf is compared and judged."""
 
-    threshold: float = 0.98
+    threshold: float = DEFAULT_THRESHOLD
     graph: str | None = None
     #: Recompute only where the comparison shows something.
     only_suspects: bool = False

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.choice import find_graph_files, graph_folders
-from precision_tool.lib.io.files import contents_of, exists
+from precision_tool.lib.io.files import content_signature_of, exists
+from precision_tool.lib.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.study.benchmarks import BenchmarkFolder, pair_benchmarks
 from precision_tool.lib.study.beside import NOTHING, find_beside
-from precision_tool.lib.study.leaves import Listing, StudyLeaf, list_leaves, sources_of
+from precision_tool.lib.study.leaves import Listing, StudyLeaf, list_leaves, parse_numbers, sources_of
 from precision_tool.lib.study.plan import Judging, LeafPlan, digest_of
 
 
@@ -22,11 +23,11 @@ class StudyOptions:
     Attributes
     ----------
     folders : sequence of str
-        Data folders, one for each server.
+        Data folders, one for each server; none: those of the session.
     npu, golden, graph : str, optional
         The dump folder, the benchmark and the graph, in the place of those of the data folders.
-    steps, ranks : callable, optional
-        Which are wanted, all by default.
+    steps, ranks : str, optional
+        Which are wanted, all by default: ``"3"``, ``"0-7"`` or ``"1,5,8-"``.
     judging : Judging
         Which leaves are recomputed op by op.
     threshold : float
@@ -39,17 +40,21 @@ class StudyOptions:
         The folder of the table and the result files, which may be on no disk; by default that of the journal.
     """
 
-    folders: Sequence[str]
+    folders: Sequence[str] = ()
     npu: str | None = None
     golden: str | None = None
     graph: str | None = None
-    steps: Callable[[int], bool] | None = None
-    ranks: Callable[[int], bool] | None = None
+    steps: str | None = None
+    ranks: str | None = None
     judging: Judging = Judging.FIRST
-    threshold: float = 0.98
+    threshold: float = DEFAULT_THRESHOLD
     table: str = ""
     csv: bool = False
     results: str = ""
+
+    def __post_init__(self) -> None:
+        for numbers in (self.steps, self.ranks):
+            _numbers(numbers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +83,7 @@ def prepare(options: StudyOptions) -> Prepared:
             f"{options.graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out"
         )
     sources = sources_of(options.folders, options.npu)
-    listing = list_leaves(sources, steps=options.steps, ranks=options.ranks)
+    listing = list_leaves(sources, steps=_numbers(options.steps), ranks=_numbers(options.ranks))
     golden = options.golden
     if golden is None and options.npu is not None and len(options.folders) == 1:
         listing = _of_folder(listing, options.folders[0])
@@ -116,6 +121,10 @@ def prepare(options: StudyOptions) -> Prepared:
     )  # fmt: skip
 
 
+def _numbers(text: str | None) -> Callable[[int], bool] | None:
+    return None if text is None else parse_numbers(text)
+
+
 def _starts(leaves: Sequence[StudyLeaf]) -> frozenset[str]:
     first: dict[tuple[int, str], int] = {}
     for leaf in leaves:  # in the order of steps
@@ -141,7 +150,7 @@ def _graph_print(path: str, graph: str | None, known: dict[str, str]) -> str:
     key = "\0".join(folders)
     if key not in known:
         paths = [graph] if graph is not None else find_graph_files(folders)
-        known[key] = digest_of(f"{path}{contents_of(path)}" for path in sorted(paths))
+        known[key] = digest_of(f"{path}{content_signature_of(path)}" for path in sorted(paths))
     return known[key]
 
 

@@ -16,9 +16,10 @@ from precision_tool.lib.engine.cluster import ClusterExecutor
 from precision_tool.lib.engine.scheduler import Progress, Resources, WorkStoppedError, cores
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
-from precision_tool.lib.io.cache_files import CacheFiles
+from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.wording import counted
+from precision_tool.lib.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.study.conclusion import Conclusion, conclude, without_later_verdicts
 from precision_tool.lib.study.journal import Journal, open_journal
@@ -70,7 +71,7 @@ class Study:
     maps: tuple[HeatMap, ...] = field(repr=False)
     notes: tuple[str, ...] = ()
     judging: Judging = Judging.FIRST
-    threshold: float = 0.98
+    threshold: float = DEFAULT_THRESHOLD
     journal: str = ""
     table: str = ""
     #: What the leaves tell that were dumped as statistics; None without any.

@@ -10,7 +10,7 @@ import numpy as np
 
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.files import store_of
-from precision_tool.lib.io.store import NewFile
+from precision_tool.lib.io.stores import NewFile
 from precision_tool.lib.model.table import ColumnChoice
 from precision_tool.lib.results.result_csv import write_result
 from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, Texts, coded, rows_of

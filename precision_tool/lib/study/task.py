@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 
-from precision_tool.lib.checks.agreement import agrees, ops_of
-from precision_tool.lib.checks.first_fault import find_first_fault
+from precision_tool.lib.checks.agreement import agrees
 from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, read_statuses
-from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_matched, match_leaf
-from precision_tool.lib.engine.scheduler import WorkStoppedError
+from precision_tool.lib.compare.folders import CompareOptions
+from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite
+from precision_tool.lib.engine.scheduler import Resources, WorkStoppedError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.graph.cache import GraphStore
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.choice import GraphChooser
-from precision_tool.lib.io.cache_files import CacheFiles
-from precision_tool.lib.model.comparison import Pair, Status
-from precision_tool.lib.model.finding import Finding, FindingKind
+from precision_tool.lib.io.cache import CacheFiles
+from precision_tool.lib.model.comparison import Status
+from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run
-from precision_tool.lib.model.table import Row
-from precision_tool.lib.pairing.match import match_by_graph
-from precision_tool.lib.pairing.match_names import match_by_name
 from precision_tool.lib.sources import walk
-from precision_tool.lib.sources.dumps import DumpIndex, GoldenFiles, NoBenchmark
-from precision_tool.lib.sources.inputs import Inputs, find_golden
+from precision_tool.lib.sources.dumps import GoldenFiles
+from precision_tool.lib.sources.inputs import find_golden
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.sources.overflow_files import StatusFile, parse_status_name
 from precision_tool.lib.study.leaf_statistics import pack_statistics, read_leaf
@@ -38,13 +35,10 @@ from precision_tool.lib.study.outcome import FirstOp, LeafOutcome
 from precision_tool.lib.study.packed import columns_of, pack
 from precision_tool.lib.study.plan import LeafPlan, Task
 from precision_tool.lib.study.votes import Epochs, votes_of
-from precision_tool.lib.verdict.decide import Judged
 from precision_tool.lib.verdict.model import Flag
-from precision_tool.lib.verdict.of_results import flags_of, judged_on, own_errors
-from precision_tool.lib.verdict.runs import Asked, judge
 
-#: Every tensor is looked at for NaN, Inf and the limits of its type, compared or not.
-_OPTIONS = CompareOptions(extremes=True)
+#: Findings of a comparison that name an op.
+_NAMING = (FindingKind.FIRST_FAULTY_OP, FindingKind.DIFFERENT_INPUT)
 #: Benchmarks that a worker keeps listed.
 _KEPT = 4
 
@@ -86,22 +80,15 @@ def _run_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone
 
 
 def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
-    result = _compared(plan, task, executor)
-    options = task.options
-    ops = ops_of(result.rows, options.threshold)
-    faults = find_first_fault(ops, options.threshold, result.unread_graph)
-    below = sum(agrees(row, options.threshold) is False for row in result.rows)
-    bad = [row for row in result.rows if _is_bad(row)]
-    judges = task.judges and not (options.only_suspects and plan.benchmark and not below and not bad)
-    judged = _judged(result, plan, task, faults if plan.benchmark else None, executor) if judges else None
-    rows: Sequence[Row] = result.rows
-    if judged is not None:
-        mine = next((one for one in (judged, *judged.beside) if one.npu == result.leaf.path), judged)
-        own = own_errors(mine)
-        rows = [replace(row, own_error=own.get((row.op_name, row.slot))) for row in rows]
+    graphs = GraphChooser(store=_store(task.cache), extra_folders=(".",))
+    diagnosis = diagnose_leaf(_leaf(plan, task, graphs), _options(task), Resources(task.workers, executor), graphs)
+    analysis, verdict = diagnosis.analysis, diagnosis.verdict
+    assert analysis is not None
+    result, rows = analysis.leaf, analysis.rows
+    assert result is not None
+    bad = [row for row in rows if is_not_finite(row)]
     epochs = Epochs([(row.op_name, row.op_type, row.index) for row in rows])
-    first = next((one for one in faults if one.op_name and one.kind in _NAMING), None)
-    verdict = None if judged is None else judged.verdict
+    first = next((finding for finding in analysis.findings if finding.op_name and finding.kind in _NAMING), None)
     suspects = () if verdict is None else verdict.suspects
     file = result.graph.file if result.graph is not None else None
     assert result.dumps is not None
@@ -109,7 +96,7 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
         rows=len(rows),
         compared=sum(row.cosine is not None for row in rows),
         unreadable=sum(row.status == Status.UNREADABLE for row in rows),
-        below=below,
+        below=sum(agrees(row, task.options.threshold) is False for row in rows),
         bad=len(bad),
         first_bad=bad[0].tensor_index if bad else "",
         network=_network(file, result.leaf),
@@ -124,46 +111,37 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
         epochs={one.culprit: epochs.of(one.culprit) for one in suspects},
         votes=tuple(votes_of(result.dumps, file, epochs, executor)),
         notes=result.notes,
-        judged=judges,
+        judged=diagnosis.recomputed,
     )  # fmt: skip
-    told = b""
+    statistics = b""
     if plan.leaf.statistics:
-        told = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
-    return LeafDone(path=plan.leaf.path, outcome=outcome, rows=pack(columns_of(rows)), statistics=told)
+        statistics = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
+    return LeafDone(path=plan.leaf.path, outcome=outcome, rows=pack(columns_of(rows)), statistics=statistics)
 
 
-#: Findings of a comparison that name an op.
-_NAMING = (FindingKind.FIRST_FAULTY_OP, FindingKind.DIFFERENT_INPUT)
+def _options(task: Task) -> DiagnoseOptions:
+    """Look at every tensor for NaN, Inf and the limits of its type; recompute every op, however long that takes.
+
+    The outcome must not depend on the machine.
+    """
+    compare = CompareOptions(graph=task.options.graph, threshold=task.options.threshold, extremes=True)
+    return DiagnoseOptions(
+        compare=compare, recomputes=task.judges, only_suspects=task.options.only_suspects, seconds=inf
+    )
 
 
-def _is_bad(row: Row) -> bool:
-    """Whether an NPU tensor has NaN or Inf."""
-    seen = row.npu or row.extremes
-    return seen is not None and seen.nan_count + seen.inf_count > 0
-
-
-def _compared(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafResult:
-    """The leaf compared with its benchmark; without one each tensor looked at alone."""
-    leaf = dump_leaf(plan.leaf.path)
-    graphs = GraphChooser(store=_store(task.cache), extra_folders=(".",))
-    if plan.benchmark:
-        inputs = Inputs(run=Run(root=leaf.path, leaves=(leaf,)), golden=_golden(plan))
-        pairs, result = match_leaf(leaf, inputs, 0, task.options.graph, graphs)
-    else:
-        pairs, result = _alone(leaf, task.options.graph, graphs)
-    return compare_matched(pairs, result, _OPTIONS, workers=task.workers, executor=executor)
-
-
-def _alone(leaf: DumpLeaf, graph: str | None, graphs: GraphChooser) -> tuple[list[Pair], LeafResult]:
-    dumps, side = DumpIndex(leaf), NoBenchmark()
-    result = LeafResult(leaf=leaf, golden_root="", golden_is_dump=False, rows=(), dumps=dumps)
+def _leaf(plan: LeafPlan, task: Task, graphs: GraphChooser) -> Leaf:
+    """Open the leaf of a plan: its dump, its benchmark, the other runs and the status files beside it."""
+    dump = dump_leaf(plan.leaf.path)
+    leaf = Leaf(dump=dump, golden=_golden(plan) if plan.benchmark else None)
+    if not task.judges:
+        return leaf
     try:
-        choice = graphs.of(leaf, graph)
-    except DataNotFoundError as error:
-        if graph is not None:
-            raise
-        return list(match_by_name(dumps, side)), replace(result, notes=(error.message,))
-    return list(match_by_graph(dumps, choice.file, side)), replace(result, graph=choice)
+        choice = graphs.of(dump, task.options.graph, {dump.model_name})
+    except PrecisionToolError:  # the comparison says so
+        return leaf
+    run = RunGraph(number=plan.beside.number, leaf=dump, file=choice.file, reason="", leaves=(dump,))
+    return replace(leaf, runs=[run, *_other_runs(plan, run, task)], flags=_flagged(plan, run))
 
 
 def dump_leaf(path: str) -> DumpLeaf:
@@ -192,40 +170,6 @@ def _golden(plan: LeafPlan) -> GoldenFiles | Run:
     if isinstance(found, GoldenFiles):
         found.forget_changed()
     return found
-
-
-def _judged(
-    result: LeafResult,
-    plan: LeafPlan,
-    task: Task,
-    faults: Sequence[Finding] | None,
-    executor: Executor | None,
-) -> Judged | None:
-    """Every op of the leaf recomputed, however long that takes: what comes of it must not depend on the machine.
-
-    `faults` are what its comparison says; None where there is nothing to compare with.
-    """
-    if result.graph is None:
-        return None
-    mine = RunGraph(
-        number=plan.beside.number, leaf=result.leaf, file=result.graph.file, reason="", leaves=(result.leaf,)
-    )  # fmt: skip
-    runs, flagged = [mine, *_other_runs(plan, mine, task)], _flagged(plan, mine)
-    if faults is not None:
-        return judged_on(
-            result,
-            task.options.threshold,
-            faults,
-            runs=runs,
-            flagged=flagged,
-            seconds=inf,
-            workers=task.workers,
-            executor=executor,
-        )
-    asked = Asked(
-        leaf=result.leaf, file=result.graph.file, dumps=result.dumps, threshold=task.options.threshold, flagged=flagged
-    )
-    return judge(asked, runs, seconds=inf, workers=task.workers, executor=executor)
 
 
 def _other_runs(plan: LeafPlan, mine: RunGraph, task: Task) -> Iterator[RunGraph]:

@@ -10,9 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.io.files import entries, folder_exists, open_file, read_text, signature_of
-from precision_tool.lib.io.store import Kind
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text, entries, folder_exists, open_file, read_text, signature_of
+from precision_tool.lib.io.stores import Kind
 
 _BLOCK = 1 << 20
 #: Bytes of the texts that are kept as one, at most.

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.io.files import open_binary
-from precision_tool.lib.io.local_files import open_to_write
+from precision_tool.lib.io.files import open_binary, open_to_write
 
 #: Lines of the log that an error shows.
 _LAST_LINES = 8

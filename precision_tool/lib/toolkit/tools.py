@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 
 from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError
 from precision_tool.lib.formats.om_file import MAGIC
-from precision_tool.lib.io.files import open_binary, open_text, read_text, signature_of
-from precision_tool.lib.io.local_files import LocalFile
-from precision_tool.lib.io.writing import atomic_text
+from precision_tool.lib.io.files import atomic_text, open_binary, open_text, read_text, signature_of
+from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.toolkit.finder import Toolkit
 from precision_tool.lib.toolkit.kept import Kept, content_key, keep, read_kept, signatures
 from precision_tool.lib.toolkit.runner import ToolRun, run_tool

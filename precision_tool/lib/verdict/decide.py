@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 
-from precision_tool.lib.engine.scheduler import Progress, Resources
+from precision_tool.lib.engine.scheduler import ALL_CORES, Resources
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, NoBenchmark
 from precision_tool.lib.verdict.causes import Explainer, Findings
 from precision_tool.lib.verdict.compared import Compared
@@ -58,7 +58,7 @@ class Subject:
     seen: Compared | None = None
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
-    threshold: float = 0.98
+    threshold: float = DEFAULT_THRESHOLD
     #: What overflow status files say, by name of the op.
     flagged: Mapping[str, Flag] = field(default_factory=dict)
     #: Whether an earlier step of the same training is judged too.
@@ -73,11 +73,11 @@ class Judged:
     """
 
     verdict: Verdict
-    ops: Sequence[OpJudgement]
+    ops: Sequence[OpJudgement] = field(repr=False)
     run: int | None
     npu: str
     graph: str
-    beside: Sequence[Judged] = ()
+    beside: Sequence[Judged] = field(default=(), repr=False)
     #: The loss scale by the op that holds it, as far as it shows.
     scales: Mapping[str, float] = field(default_factory=dict)
 
@@ -86,14 +86,12 @@ def judge_run(
     subject: Subject,
     *,
     seconds: float = SECONDS,
-    workers: int = 0,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
+    resources: Resources = ALL_CORES,
 ) -> Judged:
-    """The verdict on one run, by `workers` processes (0: one a core) or any `executor`."""
+    """Return the verdict on one run. Progress is counted in ops."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.seen)
     judge = Judge(values, subject.unfused, seconds=seconds)
-    judged = judge.judge_again(judge_ops(judge, Resources(workers, executor, progress)))
+    judged = judge.judge_again(judge_ops(judge, resources))
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)

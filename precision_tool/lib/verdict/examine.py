@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
+from precision_tool.lib.data.folder import DataFolder
+from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.judged import Element, Examined, Source
 from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.base import Input, NotComputedError
-from precision_tool.lib.sources.dumps import BenchmarkSide
+from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
+from precision_tool.lib.sources.inputs import own_benchmark
 from precision_tool.lib.verdict.copies import beside_benchmark
 from precision_tool.lib.verdict.departed import is_random
 from precision_tool.lib.verdict.formulas import Formula
@@ -24,6 +28,24 @@ from precision_tool.lib.verdict.values import DATA_TYPES, PARAMETER_TYPES, NoVal
 _FIRST, _WORST = 4, 4
 #: Products from which on only a part of the output is recomputed to be shown, and about how much of it.
 _MOST_WORK, _SAMPLES = 2e9, 1 << 12
+
+
+def examine_in(data: DataFolder, run: RunGraph, op: Op) -> Examined | None:
+    """Recompute one op of a run of a data folder; None where its graph has no dump."""
+    return examine(run, op, *references_of(data, run))
+
+
+def references_of(data: DataFolder, run: RunGraph) -> tuple[BenchmarkSide, GraphFile | None]:
+    """Return the benchmark of a run, and the graph of another run, which has the original ops of fused ones."""
+    golden = data.golden_of(run.number)
+    benchmark: BenchmarkSide = NoBenchmark()
+    if isinstance(golden, GoldenFiles):
+        benchmark = golden if run.leaf is None else own_benchmark(golden, run.leaf, len(run.leaves))
+    others: Sequence[RunGraph] = ()
+    with suppress(PrecisionToolError):  # a graph was named, and the data folder has none
+        others = data.run_graphs()
+    unfused = (other.file for other in others if other.leaf is not None and other.number != run.number)
+    return benchmark, next(unfused, None)
 
 
 def examine(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None = None) -> Examined | None:

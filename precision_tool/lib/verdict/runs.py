@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import nan
 
-from precision_tool.lib.engine.scheduler import Progress
+from precision_tool.lib.engine.scheduler import ALL_CORES, Resources
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.named import names_in
@@ -17,6 +16,7 @@ from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.pairing.groups import originals
 from precision_tool.lib.pairing.unfused import GraphDumps
+from precision_tool.lib.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.sources.dumps import BenchmarkSide, DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import golden_leaf
 from precision_tool.lib.verdict.compared import Compared
@@ -33,8 +33,8 @@ _OTHERS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
-    """One dump that a verdict is wanted of, and what is known of it."""
+class Request:
+    """A dump to judge, and what is known of it."""
 
     leaf: DumpLeaf
     file: GraphFile
@@ -44,7 +44,7 @@ class Asked:
     rows: Sequence[Row] = ()
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
-    threshold: float = 0.98
+    threshold: float = DEFAULT_THRESHOLD
     #: What overflow status files of the run say, by name of the op.
     flagged: Mapping[str, Flag] = field(default_factory=dict)
     #: Whether an earlier step of the same training is judged too.
@@ -52,40 +52,38 @@ class Asked:
 
 
 def judge(
-    asked: Asked,
+    request: Request,
     runs: Sequence[RunGraph],
     *,
     seconds: float = SECONDS,
-    workers: int = 0,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
+    resources: Resources = ALL_CORES,
 ) -> Judged:
     """The verdict on a dump; where nothing in it computes wrong, and in another run of `runs` something does, on that.
 
     `runs` are the graphs of the data folder's runs.
     """
-    mine = next((run for run in runs if any(leaf.path == asked.leaf.path for leaf in run.leaves)), None)
+    mine = next((run for run in runs if any(leaf.path == request.leaf.path for leaf in run.leaves)), None)
     number = mine.number if mine is not None else None
     others = [run for run in runs if run.leaf is not None and run is not mine and run.number != number]
     others = [run for run in others if mine is not None]
-    benchmark, other_run = _benchmark(asked, others)
+    benchmark, other_run = _benchmark(request, others)
     subject = Subject(
-        leaf=asked.leaf, file=asked.file, benchmark=benchmark, unfused=others[0].file if others else None,
-        dumps=asked.dumps, other=other_run, number=number, cosines=_cosines(asked.rows, asked.file),
-        compared=asked.compared, threshold=asked.threshold, flagged=asked.flagged, is_later=asked.is_later,
-        seen=Compared.of(asked.rows) if isinstance(benchmark, GoldenFiles) else None,
+        leaf=request.leaf, file=request.file, benchmark=benchmark, unfused=others[0].file if others else None,
+        dumps=request.dumps, other=other_run, number=number, cosines=_cosines(request.rows, request.file),
+        compared=request.compared, threshold=request.threshold, flagged=request.flagged, is_later=request.is_later,
+        seen=Compared.of(request.rows) if isinstance(benchmark, GoldenFiles) else None,
     )  # fmt: skip
-    first = judge_run(subject, seconds=seconds, workers=workers, executor=executor, progress=progress)
+    first = judge_run(subject, seconds=seconds, resources=resources)
     if first.verdict.culprit is not None:
         return _with_parts(_with_repetition(first, subject, others), subject, others)
     beside: list[Judged] = []
     for run in others[:_OTHERS]:
         assert run.leaf is not None
         other = Subject(
-            leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=asked.file, number=run.number,
-            cosines=_cosines_of_other(asked, run), threshold=asked.threshold,
+            leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=request.file, number=run.number,
+            cosines=_cosines_of_other(request, run), threshold=request.threshold,
         )  # fmt: skip
-        found = judge_run(other, seconds=seconds, workers=workers, executor=executor, progress=progress)
+        found = judge_run(other, seconds=seconds, resources=resources)
         if found.verdict.culprit is not None:
             found = _with_parts(found, other, [one for one in runs if one is not run])
             return replace(_with_comparison(found), beside=(first, *beside))
@@ -155,15 +153,15 @@ def _with_comparison(found: Judged) -> Judged:
     return replace(found, verdict=replace(verdict, next=(*verdict.next[:-1], step, verdict.next[-1])))
 
 
-def _benchmark(asked: Asked, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:
+def _benchmark(request: Request, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:
     """What the dump is held against, and another NPU run that tells of random numbers."""
-    golden = asked.golden
+    golden = request.golden
     if isinstance(golden, GoldenFiles):
         return golden, None
     leaf: DumpLeaf | None = None
     if golden is not None:
         with suppress(DataNotFoundError):
-            leaf = golden_leaf(golden, asked.leaf, 0, 1)
+            leaf = golden_leaf(golden, request.leaf, 0, 1)
     other = next((run for run in others if leaf is None or any(one.path == leaf.path for one in run.leaves)), None)
     if other is None or other.leaf is None:
         return NoBenchmark(), None
@@ -180,9 +178,9 @@ def _cosines(rows: Sequence[Row], file: GraphFile, *, is_other: bool = False) ->
     }
 
 
-def _cosines_of_other(asked: Asked, run: RunGraph) -> Mapping[tuple[str, str], float]:
+def _cosines_of_other(request: Request, run: RunGraph) -> Mapping[tuple[str, str], float]:
     """The cosines that a run has as the other side of the comparison; none where it was not compared."""
-    golden = asked.golden
+    golden = request.golden
     if not isinstance(golden, Run) or run.leaf is None or run.leaf.path not in {leaf.path for leaf in golden.leaves}:
         return {}
-    return _cosines(asked.rows, run.file, is_other=True)
+    return _cosines(request.rows, run.file, is_other=True)

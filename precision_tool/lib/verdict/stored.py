@@ -8,31 +8,29 @@ from __future__ import annotations
 import hashlib
 import json
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from precision_tool.lib.compare.result_source import kept_place, placed
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
-from precision_tool.lib.io.cache_files import looked_at
-from precision_tool.lib.io.files import exists, is_folder, list_folder, open_binary, read_text, real_path
+from precision_tool.lib.io.cache import folder_fingerprint
+from precision_tool.lib.io.files import atomic_text, exists, is_folder, list_folder, open_binary, read_text, real_path
 from precision_tool.lib.io.urls import is_remote
-from precision_tool.lib.io.writing import atomic_text
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.reason import read_reason
 from precision_tool.lib.model.wording import without_nan
-from precision_tool.lib.results.result_files import find_results, results_in
+from precision_tool.lib.results.result_files import find_results, newest_results, results_in
 from precision_tool.lib.workspace import Workspace
 
 if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
+    from precision_tool.lib.graph.catalog import RunGraph
     from precision_tool.lib.verdict.decide import Judged
     from precision_tool.lib.verdict.model import Verdict
 
-#: To be raised with every change of what is kept.
+#: To be raised with every change of what is kept; files of other versions are not read.
 _VERSION = 3
-#: Those whose files are read: verdicts of the first have their steps in words, of the second their reasons.
-_KNOWN = (1, 2, 3)
 _PREFIX = "verdict_"
 #: The folder of verdicts that have no result, as there was nothing to compare with.
 _ALONE = "verdict"
@@ -125,7 +123,7 @@ def _collection(folder: str) -> str:
     if is_remote(folder):  # a request for each file
         return ""
     with suppress(PrecisionToolError):
-        return looked_at(folder, list_folder(folder))[1]
+        return folder_fingerprint(folder, list_folder(folder))[1]
     return ""
 
 
@@ -233,13 +231,23 @@ def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
             yield _read(path)[1]
 
 
-def newest_verdicts(results: Iterable[str], space: Workspace) -> list[StoredVerdict]:
-    """The verdicts on the newest results; without results those of the newest dump that was judged alone."""
-    paths = list(results)
+def newest_verdicts(space: Workspace) -> list[StoredVerdict]:
+    """Return the verdicts on the newest results; without results those of the newest dump that was judged alone."""
+    paths: list[str] = []
+    with suppress(PrecisionToolError):  # no comparison yet
+        paths = newest_results(space)
     if paths:
         return [one for path in paths if (one := read_beside(path)) is not None]
     alone = [(posixpath.basename(one.path).rpartition("_")[0], one) for one in stored_verdicts(space)]
     return [one for time, one in alone if time == alone[0][0]]
+
+
+def op_verdicts(space: Workspace, run: RunGraph) -> Mapping[str, JudgedOp]:
+    """Return what the newest verdicts say of each op of a run, by name; {} where none is of it."""
+    if run.leaf is None:
+        return {}
+    of_run = (verdict.ops_of(run.leaf.path, run.file.path) for verdict in newest_verdicts(space))
+    return next(filter(None, of_run), {})
 
 
 def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
@@ -247,7 +255,7 @@ def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
     try:
         document = json.loads(read_text(path))
         version, check = document.pop("version"), document.pop("check")
-        if version not in _KNOWN or check != hashlib.sha256(_text(document).encode()).hexdigest():
+        if version != _VERSION or check != hashlib.sha256(_text(document).encode()).hexdigest():
             raise no_verdict
         folder = posixpath.dirname(posixpath.abspath(path))
         return document, StoredVerdict(

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from precision_tool.lib.engine.tensor_figures import open_reader
 from precision_tool.lib.engine.tensor_reader import Budget, Opens, OpenTensors, key_of
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.formats.h5_bytes import TensorBytes, open_bytes
+from precision_tool.lib.formats.tensor_bytes import TensorBytes, open_bytes
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.model.run import DumpLeaf

@@ -27,8 +27,7 @@ from precision_tool.lib.collect.tfdbg.npy_set import NpySet, Replaced
 from precision_tool.lib.collect.tfdbg.runs import DumpedTensor, RunFiles
 from precision_tool.lib.collect.tfdbg.values import npy_header
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
-from precision_tool.lib.io.files import open_binary, read_text
-from precision_tool.lib.io.local_files import open_to_write
+from precision_tool.lib.io.files import open_binary, open_to_write, read_text
 
 MODULE = "tensorflow.python.debug.cli.offline_analyzer"
 PROMPT = "tfdbg> "

@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from precision_tool.lib.collect.wire import FIXED32, FIXED64, LENGTH, VARINT, WireReader
 from precision_tool.lib.errors import DataNotFoundError, FormatError
-from precision_tool.lib.io.local_files import open_descriptor
+from precision_tool.lib.io.local import open_descriptor
 
 # Field numbers.
 _EVENT_SUMMARY = 5

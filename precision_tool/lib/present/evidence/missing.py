@@ -1,13 +1,13 @@
-"""Words for why a check could not be made."""
+"""Words for why a check could not be made, and those that a third party's check brings."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from precision_tool.lib.checks.missing import NoGraphNamed, NoGraphs, NoPasses, NoRunOfTheFolder, NotOneGraphEach
 from precision_tool.lib.graph.catalog import MissingGraph
-from precision_tool.lib.model.finding import Evidence, Unmade
+from precision_tool.lib.model.finding import Evidence, ThirdParty, Unmade
 from precision_tool.lib.model.wording import counted
 from precision_tool.lib.pairing.fusion_pair import COLLECT_PASSES
 
@@ -45,4 +45,7 @@ SENTENCES: dict[type[Evidence], Callable[[Any], str]] = {
     ),
     NotOneGraphEach: _not_one_graph_each,
     Unmade: lambda one: str(one.reason),
+    ThirdParty: lambda one: str(one.message),
 }
+FACTS: dict[type[Evidence], Callable[[Any], Iterable[tuple[str, str]]]] = {ThirdParty: lambda one: one.facts}
+LOOKED_AT: dict[type[Evidence], Callable[[Any], str]] = {ThirdParty: lambda one: str(one.looked_at)}

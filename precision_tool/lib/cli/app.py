@@ -1,0 +1,83 @@
+"""Puts it together: one word of the command line → its command → an exit code; no word → the prompt."""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from precision_tool.lib.cli.ascii_signs import SIGNS
+from precision_tool.lib.logs import start_log
+from precision_tool.lib.settings import Settings
+
+if TYPE_CHECKING:
+    from precision_tool.lib.session import Session
+
+
+def run(word: str, argv: Sequence[str], settings: Settings) -> int:
+    """Runs one command and returns its exit code; the user's errors are raised."""
+    session = _open(settings)
+    from precision_tool.lib.cli.command import Output, load_command
+    from precision_tool.lib.present.console import ReportConsole
+
+    out, err = (ReportConsole(stderr=stderr, width=settings.width, theme=settings.theme) for stderr in (False, True))
+    with _ends_cleanly():
+        code: int = load_command(word)(session, argv, Output(out, err))
+    return code
+
+
+def start_prompt(settings: Settings) -> int:
+    """Runs the prompt until the user leaves and returns its exit code."""
+    session = _open(settings)
+    from precision_tool.lib.cli import prompt
+
+    return prompt.start(session)
+
+
+@contextmanager
+def _ends_cleanly() -> Iterator[None]:
+    """A closed terminal or a time limit ends a command as Ctrl+C does: temporary files are removed on the way."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:  # else somebody wants it otherwise: nohup
+            before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+#: A graph is a hundred thousand objects without cycles, and so are the modules that a command loads: looking for these
+#: as often as usual takes a tenth of `ls`.
+_GC_THRESHOLDS = (200_000, 20, 50)
+
+
+def _open(settings: Settings) -> Session:
+    gc.set_threshold(*_GC_THRESHOLDS)
+    # At its end the interpreter looks for cycles among all objects, which the system takes back anyway.
+    atexit.register(gc.freeze)
+    # Before numpy loads: its BLAS threads would only compete with our worker processes.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that has no 卷积 shows \\u5377\\u79ef, no … three dots
+            stream.reconfigure(errors=SIGNS)
+    from precision_tool.lib.session import Session
+
+    session = Session(settings)
+    start_log(settings.log_level, session.workspace.output_dir)
+    return session

@@ -1,0 +1,40 @@
+"""What is written where a terminal, or a locale, has only ASCII. This module runs on Python 3.7."""
+
+import codecs
+import os
+import sys
+from typing import Tuple
+
+#: The error handler for text that a stream cannot take: see `_ascii_signs`.
+SIGNS = "precision_tool_signs"
+
+#: What stands for the signs that reports use, where there is only ASCII.
+_ASCII_SIGNS = {"…": "...", "→": "->", "≤": "<=", "≥": ">=", "×": "x", "─": "-", "━": "-", "│": "|", "┃": "|", "–": "-"}
+
+
+def write_ascii_where_asked() -> None:
+    """In the locales C and POSIX, where Python writes UTF-8 all the same, output is ASCII."""
+    every, kind, usual = (os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    # Python itself sets LC_CTYPE so where LANG asks for ASCII (PEP 538).
+    locale = every or (usual if kind in ("C.UTF-8", "C.utf8", "UTF-8") and usual else kind or usual)
+    if locale not in ("C", "POSIX") or os.environ.get("PYTHONIOENCODING") or os.environ.get("PYTHONUTF8") == "1":
+        return
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="ascii", errors=SIGNS)
+
+
+def _ascii_signs(error: UnicodeError) -> Tuple[str, int]:
+    """A sign that ASCII has not as one that looks like it, anything else escaped as JSON does it."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end]
+    return "".join(_ASCII_SIGNS.get(char) or _escaped(char) for char in text), error.end
+
+
+def _escaped(char: str) -> str:
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join("\\u{:02x}{:02x}".format(*units[at : at + 2]) for at in range(0, len(units), 2))
+
+
+codecs.register_error(SIGNS, _ascii_signs)

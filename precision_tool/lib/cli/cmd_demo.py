@@ -1,0 +1,182 @@
+"""`demo`: generates a network's dump with one faulty op, and finds it; or the dumps of a training of many ranks."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+
+from precision_tool.lib.cli.arguments import program
+from precision_tool.lib.cli.command import DONE, Command, Output, Parser, count, load_command
+from precision_tool.lib.demo.faults import FAULTS
+from precision_tool.lib.demo.generate import DemoTruth, generate_demo
+from precision_tool.lib.demo.pytorch import generate_pytorch
+from precision_tool.lib.demo.ranks import BENCHMARKS, RANK_FAULTS, RanksTruth, generate_ranks
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.present.text import byte_size, plain
+from precision_tool.lib.session import Session
+
+#: The commands that find what `ac -c` alone does not.
+_MORE = {
+    "overflow": ["ac -c", "overflow"],
+    "scale": ["ac -c", "overflow"],
+    "random": ["ac -c", "random"],
+    "stomp": ["ac -c", "random"],
+    "fusion": ["fusion blame"],
+}
+
+_COMPARE = ("ac -c",)
+#: What is computed wrong where nothing else is asked for.
+_FAULT = "fused"
+_STEPS = 3
+#: So many ranks has a fault that takes several.
+_RANKS = 4
+#: The options that make the single network larger.
+_SIZES = ("--ops", "--size", "--bytes", "--giant")
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="demo",
+        description="Generate a small network's NPU dump with one op computed wrong, its graph and its benchmark "
+        "tensors, then run `ac -c` on them, and `overflow` or `random` where these find the fault; with --fault fusion "
+        "a second run without fusion, then `fusion blame`. With --ranks or --steps the dumps of a data-parallel "
+        "training: the same network on every rank, with gradients summed up over all of them; "
+        "`ac --all` finds its fault.",
+        epilog="example: demo /tmp/demo --fault nan",
+    )
+    parser.add_argument(
+        "folder", nargs="?", default="demo_data", metavar="DIR", help="made if missing (default %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=count(0), default=1, metavar="N", help="another seed, other numbers (default %(default)s)"
+    )
+    parser.add_argument(
+        "--fault",
+        choices=sorted(FAULTS | RANK_FAULTS),
+        default=_FAULT,
+        help="what is computed wrong (default %(default)s)",
+    )
+    parser.add_argument("--ops", type=count(1), metavar="N", help="about this many ops more, for benchmarks")
+    parser.add_argument("--size", type=count(1), metavar="N", help="elements of a hidden activation of those ops")
+    parser.add_argument("--bytes", type=count(1), metavar="N", help="about this many bytes in all")
+    parser.add_argument("--giant", type=count(1), metavar="N", help="one tensor of this many bytes as well")
+    parser.add_argument(
+        "--pytorch", action="store_true", help="instead, .h5 dumps of a PyTorch training step (needs h5py)"
+    )
+    ranks = parser.add_argument_group("a training of many ranks")
+    ranks.add_argument(
+        "--ranks",
+        type=count(1),
+        metavar="N",
+        help="so many NPUs, eight to a data folder (default 1, "
+        f"with --fault {' or '.join(sorted(set(RANK_FAULTS) - set(FAULTS)))} {_RANKS})",
+    )
+    ranks.add_argument("--steps", type=count(1), metavar="N", help=f"so many steps (default {_STEPS})")
+    ranks.add_argument(
+        "--fault-step", type=count(0), metavar="K", help="the step from which the fault is there (default: halfway)"
+    )
+    ranks.add_argument(
+        "--fault-rank", type=count(0), metavar="R", help="the fault is on this rank alone, at that step only"
+    )
+    ranks.add_argument("--benchmark", choices=BENCHMARKS, help="which ranks have a benchmark (default one: rank 0)")
+    ranks.add_argument("--statistics", action="store_true", help="the NPUs dump minimum, maximum and so on, no tensors")
+    parser.add_argument("--generate-only", action="store_true", help="run no command on what was made")
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    root = Path(args.folder) / "precision_data"
+    of_ranks = _given(args, "--ranks", "--steps", "--fault-step", "--fault-rank", "--benchmark", "--statistics")
+    if not of_ranks and not args.pytorch and args.fault not in FAULTS:  # what replicas have in common takes several
+        args.ranks, of_ranks = _RANKS, [f"--fault {args.fault}"]
+    if of_ranks and not args.pytorch:
+        return _run_ranks(args, of_ranks[0], output)
+    if args.pytorch:
+        return _run_pytorch(session, args, of_ranks, root, output)
+    truth: DemoTruth = generate_demo(
+        root,
+        seed=args.seed,
+        fault=args.fault,
+        ops=args.ops,
+        size=args.size,
+        bytes_total=args.bytes,
+        giant_bytes=args.giant,
+    )
+    output.out.print(
+        plain(
+            f"{root}: {truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {byte_size(truth.nbytes)}"
+        ),
+        soft_wrap=True,
+    )
+    if args.generate_only:
+        return DONE
+    return _find(session, root, truth.culprit, FAULTS[args.fault].did, _MORE.get(args.fault, _COMPARE), output)
+
+
+def _find(session: Session, root: Path, culprit: str | None, did: str, lines: Sequence[str], output: Output) -> int:
+    """Runs the command lines that find what is wrong in what was generated, and tells it."""
+    code = DONE
+    for line in lines:
+        output.out.print(plain(f"$ {output.command or program()} --data {quote(str(root))} {line}"), soft_wrap=True)
+        word, *arguments = line.split()
+        code = load_command(word)(Session(replace(session.settings, data=root)), arguments, output)
+    wrong = f"{culprit} {did}" if culprit else "nothing was computed wrong"
+    output.out.print(plain(f"truth of this demo: {wrong}"), soft_wrap=True)
+    return code
+
+
+def _given(args: argparse.Namespace, *options: str) -> list[str]:
+    """Those of the options that were given."""
+    values = vars(args)
+    return [option for option in options if values[option.strip("-").replace("-", "_")] not in (None, False)]
+
+
+def _run_ranks(args: argparse.Namespace, option: str, output: Output) -> int:
+    if given := _given(args, *_SIZES):
+        raise UsageError(f"demo: {given[0]} does not go with {option}", "leave it out")
+    root = Path(args.folder)
+    truth = generate_ranks(
+        root,
+        ranks=args.ranks or 1,
+        steps=args.steps or _STEPS,
+        seed=args.seed,
+        fault=args.fault,
+        fault_step=args.fault_step,
+        fault_rank=args.fault_rank,
+        benchmark=args.benchmark or BENCHMARKS[0],
+        statistics=args.statistics,
+    )
+    places = ", ".join(str(root / folder) for folder in truth.data)
+    made = f"{truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {byte_size(truth.nbytes)}"
+    output.out.print(plain(f"{places}: {made}"), soft_wrap=True)
+    output.out.print(plain(f"truth of this demo: {_wrong(truth)}"), soft_wrap=True)
+    data = " ".join(f"--data {quote(str(root / folder))}" for folder in truth.data)
+    output.out.print(plain(f"what finds it: {output.command or program()} {data} ac --all"), soft_wrap=True)
+    return DONE
+
+
+def _wrong(truth: RanksTruth) -> str:
+    if truth.culprit is None:
+        return "nothing was computed wrong"
+    where = "all ranks from step" if truth.fault_rank is None else f"rank {truth.fault_rank} alone, at step"
+    return f"{truth.culprit} {truth.did} on {where} {truth.fault_step}"
+
+
+def _run_pytorch(
+    session: Session, args: argparse.Namespace, of_ranks: Sequence[str], root: Path, output: Output
+) -> int:
+    given = _given(args, *_SIZES, *of_ranks)
+    if args.fault != _FAULT:
+        given.append("--fault")
+    if given:
+        raise UsageError(f"demo: {given[0]} does not go with --pytorch", "leave it out")
+    truth = generate_pytorch(root, seed=args.seed)
+    made = f"{truth.npu}: {truth.tensors} tensors of {truth.ops} ops, and {truth.golden}"
+    output.out.print(plain(made), soft_wrap=True)
+    return DONE if args.generate_only else _find(session, root, truth.culprit, "was computed wrong", _COMPARE, output)
+
+
+COMMAND = Command(_parser, _run)

@@ -1,0 +1,38 @@
+"""`guide`: the guide that is installed with the tool. This module runs on Python 3.7."""
+
+import argparse
+import os
+import pydoc
+import sys
+
+from precision_tool.lib.cli.arguments import Parser, PlainCommand
+from precision_tool.lib.settings import Settings
+
+PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "GUIDE.md")
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="guide",
+        description="Show the guide: how to dump, compare and find the op at fault, chapter by chapter. On a terminal "
+        "page by page.",
+        epilog="example: guide --path",
+    )
+    parser.add_argument("--path", action="store_true", help="print only where the guide lies")
+    return parser
+
+
+def _run(args: argparse.Namespace, settings: Settings) -> int:
+    if args.path:
+        print(PATH)
+        return 0
+    with open(PATH, encoding="utf-8") as file:
+        text = file.read()
+    if sys.stdout.isatty():
+        pydoc.pager(text)
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+COMMAND = PlainCommand(_parser, _run)

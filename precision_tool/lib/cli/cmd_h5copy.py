@@ -1,0 +1,114 @@
+"""`h5copy`: ops of a PyTorch `.h5` dump, copied into another file."""
+
+from __future__ import annotations
+
+import argparse
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+
+from precision_tool.lib.cli.command import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    add_json,
+    completes,
+    tell_notes,
+)
+from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.formats.h5 import copy_ops
+from precision_tool.lib.io.files import size_of
+from precision_tool.lib.pairing.pytorch_ops import H5Hit
+from precision_tool.lib.present.text import byte_size, counted, json_text, plain
+from precision_tool.lib.session import Session
+from precision_tool.lib.workspace import shown_path
+
+
+def _copy_parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="h5copy",
+        description="Copy ops of a PyTorch .h5 dump into another .h5 file, to run them alone (torch.utils.dumper with "
+        "use_load and load_with_acl_dump). What the other file holds stays. Options are those of HDF5's h5copy.",
+        epilog="example: h5copy -pv -i ./input.h5 -o ./output.h5 -s /Addmm/4/",
+    )
+    completes(
+        parser.add_argument("-i", "--input", metavar="FILE", help="the dump (default: the one of pt/npu)"),
+        Completion.FILE,
+    )
+    completes(
+        parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to copy to"),
+        Completion.FILE,
+    )
+    completes(
+        parser.add_argument(
+            "-s", "--source", metavar="/OP/SEQ", required=True, action="append",
+            help="the op, as /Addmm/4; again for more ops. A name without number, as Addmm, is every run of that op",
+        ),
+        Completion.OP,
+    )  # fmt: skip
+    parser.add_argument(
+        "-d", "--destination", metavar="/OP/SEQ", action="append", help="the same as -s, and not needed"
+    )
+    parser.add_argument("-p", "--parents", action="store_true", help="as h5copy has it; always done")
+    parser.add_argument("-v", "--verbose", action="store_true", help="as h5copy has it; what was copied is always told")
+    add_json(parser)
+    return parser
+
+
+def _run_copy(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if args.destination is not None and list(map(_bare, args.destination)) != list(map(_bare, args.source)):
+        raise UsageError("h5copy: -d is not the same as -s", "the dumper finds ops by their own names: leave -d out")
+    source = _copy_source(session, args.input)
+    target = args.output
+    session.workspace.check_outside_dumps(posixpath.dirname(posixpath.abspath(target)))
+    hits = {hit.op.name: hit for text in args.source for hit in _ops_to_copy(session, source, text)}
+    replaced = copy_ops(source, target, [hit.op for hit in hits.values()])
+    tell_notes(session, output)
+    size = size_of(target)
+    if args.json:
+        document = {"input": source, "output": target, "ops": list(hits), "replaced": list(replaced), "size": size}
+        output.out.file.write(json_text(document) + "\n")
+        return DONE
+    output.out.print(*(plain(line) for line in _copied(hits, replaced)), sep="\n", soft_wrap=True)
+    done = f"{counted(len(hits), 'op')} copied to {shown_path(target)}, {byte_size(size)}"
+    output.out.print(plain(done, "bold"), soft_wrap=True)
+    return DONE
+
+
+def _copied(hits: Mapping[str, H5Hit], replaced: tuple[str, ...]) -> Iterator[str]:
+    for name, hit in hits.items():
+        again = " (replaced)" if name in replaced else ""
+        yield f"{name}  {counted(len(hit.op.values), 'data set')}{again}"
+
+
+def _bare(name: str) -> str:
+    return name.strip("/")
+
+
+def _copy_source(session: Session, path: str | None) -> str:
+    if path is not None:
+        return path
+    npu, _ = session.data.pytorch_files()
+    if len(npu) != 1:
+        what = "no .h5 file" if not npu else f"{len(npu)} .h5 files"
+        raise UsageError(f"h5copy: {session.workspace.pt_npu_dir} holds {what}", "name the dump with -i FILE")
+    return npu[0]
+
+
+def _ops_to_copy(session: Session, source: str, text: str) -> tuple[H5Hit, ...]:
+    """The op of a name `/op/seq`, or every run of an op type."""
+    name = _bare(text)
+    if not re.fullmatch(r"[^/]+(/\d+)?", name, re.ASCII):
+        raise UsageError(f"h5copy: {text!r} is no op", "name one as /Addmm/4, or all of a type as Addmm")
+    hits = session.data.find_h5(f"{source}:/{name}", many=True)
+    exact = tuple(hit for hit in hits if name in (hit.op.type, _bare(hit.op.name)))
+    if not exact:
+        raise DataNotFoundError(
+            f"{text}: no such op in {source}", f"closest are {', '.join(hit.op.name for hit in hits[:5])}"
+        )
+    return exact
+
+
+COMMAND = Command(_copy_parser, _run_copy)

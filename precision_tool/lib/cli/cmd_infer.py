@@ -1,0 +1,95 @@
+"""`infer`: what msquickcmp wrote, as a data folder; or what an offline model holds."""
+
+from __future__ import annotations
+
+import argparse
+import posixpath
+from dataclasses import replace
+from pathlib import Path
+
+from precision_tool.lib.cli.command import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    completes,
+    load_command,
+    tell_notes,
+)
+from precision_tool.lib.cli.words import find_word
+from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.formats.ge_graph import load_graph_file
+from precision_tool.lib.formats.om_file import read_om_header
+from precision_tool.lib.io.files import exists, is_file, is_folder, list_folder
+from precision_tool.lib.present import toolkit as report
+from precision_tool.lib.present.text import plain
+from precision_tool.lib.session import Session
+from precision_tool.lib.workspace import is_infer_folder, shown_path, typed_path
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="infer",
+        description="Work on what msquickcmp wrote (dump_data/npu, dump_data/tf or onnx, model/*.json, result_*.csv) "
+        "where it lies: starts the prompt on it, or runs COMMAND. Of an .om it shows the model's graphs.",
+        epilog="example: infer msquickcmp_out ac -c",
+    )
+    completes(
+        parser.add_argument("path", metavar="DIR|FILE.om", help="msquickcmp's output folder, or an offline model"),
+        Completion.FOLDER,
+    )
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="a command and its arguments (default: the prompt)"
+    )
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if is_file(args.path):
+        return _show_om(session, args, output)
+    folder = find_output(args.path)
+    settings = replace(session.settings, data=folder)
+    if args.command:
+        return _run_command(Session(settings), args.command, output)
+    if output.pager is not None:  # at a prompt already, which is on another folder
+        raise UsageError("infer: at the prompt a command is needed", f"infer {shown_path(str(folder))} ac -c")
+    from precision_tool.lib.cli import prompt
+
+    return prompt.start(Session(settings))
+
+
+def find_output(path: str) -> Path:
+    """The folder that msquickcmp wrote: the one named, or the newest below it, whose name is the time."""
+    if not exists(path) and is_folder(posixpath.dirname(path) or "."):
+        raise DataNotFoundError.of(path, "no such folder", "name msquickcmp's output folder, or an .om file")
+    folders = [path, *(posixpath.join(path, name) for name in reversed(list_folder(path, "output of msquickcmp")))]
+    found = next((folder for folder in folders if is_infer_folder(folder)), None)
+    if found is None:
+        raise DataNotFoundError.of(
+            path, "no dump_data/npu in it or directly below", "name the folder that msquickcmp was given with -o"
+        )
+    return Path(found)
+
+
+def _run_command(session: Session, line: list[str], output: Output) -> int:
+    word = find_word(line[0])
+    if word is None or word.name in ("data", "infer"):
+        raise UsageError(f"infer: no command {line[0]!r} to run there", "precision-tool -h lists the commands")
+    return load_command(word.name)(session, line[1:], output)
+
+
+def _show_om(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if args.command:
+        raise UsageError("infer: a command goes with a folder, not with an .om", f"ls -g {args.path}")
+    header = read_om_header(args.path)
+    file = load_graph_file(args.path)
+    tell_notes(session, output)
+    output.show(*report.om_lines(args.path, header, file))
+    for note in file.notes:
+        output.err.print(plain(f"note: {note}", "yellow"), soft_wrap=True)
+    output.out.print(plain(f"`ls -g {typed_path(args.path)}` lists its ops, `graph2json` writes them as JSON"))
+    return DONE
+
+
+COMMAND = Command(_parser, _run)

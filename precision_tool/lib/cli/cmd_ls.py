@@ -1,0 +1,243 @@
+"""`ls`: lists ops, or dump files, that fit all of some patterns."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from precision_tool.lib.cli.command import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    add_graph,
+    add_place,
+    completes,
+    cosine,
+    count,
+    some_text,
+    spaced,
+    tell_notes,
+)
+from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.lookup import where_of
+from precision_tool.lib.pairing.listing import DumpListing, OpFilter, list_dumps, list_ops
+from precision_tool.lib.present import ops as report
+from precision_tool.lib.session import Session
+from precision_tool.lib.sources.names import flatten, op_number
+from precision_tool.lib.verdict.stored import newest_verdicts, op_verdicts
+from precision_tool.lib.workspace import shown_path
+
+# What shows PyTorch dumps takes long to load, and most data has none.
+if TYPE_CHECKING:
+    from precision_tool.lib.pairing.pytorch_ops import H5Listing
+
+#: Rows that are shown where nothing else is asked for.
+_LIMIT = 50
+_DUMP = "dump"
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="ls",
+        description="List the ops of the graphs in use, or with `ls dump` the dump files, that fit all of the "
+        "patterns. A pattern is a part of the name or, with * ? [ ], a glob; / and _ are the same, and so are small "
+        "and capital letters. [17] as a name is the op with this number.",
+        epilog="example: ls -n conv1 -t Conv2D; ls -f '*Relu*' --below 0.98; ls dump -t Cast",
+    )
+    for dest, metavar, help_ in (("what", _DUMP, "list dump files"), ("word", "NAME", "the same as -n NAME")):
+        completes(parser.add_argument(dest, nargs="?", metavar=metavar, type=some_text, help=help_), Completion.OP)
+    for options, dest, metavar, kind, help_ in (
+        (("-n", "--name"), "name", "NAME", Completion.OP, "name of the op"),
+        (("-t", "--type"), "type", "TYPE", Completion.OP_TYPE, "type of the op"),
+        (("-f", "--fusion"), "fusion", "PASS", Completion.PASS, "fusion pass that made the op"),
+        (("-k", "--kernel_name"), "kernel", "KERNEL", Completion.KERNEL, "kernel of the op, or its library"),
+    ):
+        completes(parser.add_argument(*options, dest=dest, metavar=metavar, type=some_text, help=help_), kind)
+    add_graph(parser, "graph file, or a folder of them")
+    parser.add_argument(
+        "--below",
+        dest="below",
+        metavar="COS",
+        type=cosine,
+        help="only ops whose output has a cosine below this in the newest result",
+    )
+    parser.add_argument(
+        "--wrong",
+        dest="wrong",
+        action="store_true",
+        help="only ops that compute wrong by themselves, as the newest verdict of `ac -c` says",
+    )
+    parser.add_argument(
+        "-l",
+        "--limit",
+        dest="limit",
+        metavar="N",
+        type=count(0),
+        help=f"how many rows to show, 0 for all (default {_LIMIT} in a terminal, else all)",
+    )
+    add_place(parser)
+    parser.add_argument("--json", action="store_true", help="print all rows as JSON and nothing else")
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    whole, session = session, session.at(args.step, args.rank)
+    is_dump = args.what == _DUMP
+    has_graph = session.data.kind().has_graph or args.graph is not None
+    if args.wrong and not is_dump and has_graph and not newest_verdicts(session.workspace):
+        raise DataNotFoundError(
+            f"{session.workspace.root}: no verdict on the newest result yet, so no op was recomputed",
+            _where_judged(whole, session),
+        )
+    given = [word for word in (None if is_dump else args.what, args.word, args.name) if word is not None]
+    if len(given) > 1:
+        raise UsageError(f"ls: more than one name: {', '.join(given)}", "give one NAME, as -n or without")
+    name = next(iter(given), None)
+    return _list_dumps(session, args, name, output) if is_dump else _list_ops(session, args, name, output)
+
+
+def _list_ops(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
+    if not session.data.kind().has_graph and args.graph is None:
+        if args.wrong:
+            session.data.kind().check_judged("ls: --wrong")
+        from precision_tool.lib.cli import pytorch_dumps
+
+        return pytorch_dumps.list_ops(session, args, name, _limit(args, output), output)
+    if args.below is not None and not session.cosines():
+        raise DataNotFoundError(
+            f"{session.workspace.root}: no comparison result yet, so no op has a cosine", "run `vc` or `ac -c` first"
+        )
+    wanted = OpFilter(
+        name=name, op_type=args.type, pass_name=args.fusion, kernel=args.kernel, below=args.below, wrong=args.wrong
+    )
+    listings = list_ops(
+        session.run_graphs(args.graph),
+        wanted,
+        session.cosines,
+        partial(op_verdicts, session.workspace),
+        session.data.scalars,
+    )
+    lacks = [_lack(session, args, listing.run) for listing in listings]
+    session.workspace.notes += [
+        f"{where_of([one.run])}: {why}" for one, why in zip(listings, lacks, strict=True) if why
+    ]
+    if args.wrong:
+        session.workspace.notes += _uncomputed(session, [listing.run for listing in listings])
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(report.ops_json(listings, args.limit or 0) + "\n")
+        return DONE
+    threshold = session.settings.threshold if args.below is None else args.below
+    limit = _limit(args, output)
+    listed = zip(listings, lacks, strict=True)
+    output.show(*spaced([[*report.op_listing(listing, limit, threshold, why)] for listing, why in listed]))
+    return DONE
+
+
+def _where_judged(whole: Session, placed: Session) -> str:
+    """What to do where no verdict is kept: a study may have judged the step and rank already."""
+    if placed is not whole:
+        from precision_tool.lib.study.places import study_rows
+
+        with suppress(DataNotFoundError):
+            study_rows(whole.workspace, whole.place()[0], whole.settings.threshold)
+            given = (("--step", whole.step), ("--rank", whole.rank))
+            place = " ".join(f"{option} {number}" for option, number in given if number is not None)
+            return f"`vcs {place}` shows what the study has of it; for a verdict on every op run `ac -c` first"
+    return "run `ac -c` first"
+
+
+def _uncomputed(session: Session, runs: Sequence[RunGraph]) -> list[str]:
+    """What the newest verdicts on these runs blame that no op computes wrong: variables, data, random numbers."""
+    notes = []
+    for verdict in newest_verdicts(session.workspace):
+        if not any(run.leaf is not None and verdict.ops_of(run.leaf.path, run.file.path) for run in runs):
+            continue
+        wrong = {op.name for run in verdict.runs for op in run.ops if op.is_wrong}
+        for one in verdict.as_verdict().suspects:
+            if one.culprit not in wrong:
+                notes.append(f"the verdict blames {one.culprit} ({one.cause}), which does not compute wrong by itself")
+    return notes
+
+
+def _lack(session: Session, args: argparse.Namespace, run: RunGraph) -> str:
+    """Why nothing can be told of a run that was asked for; empty where it can."""
+    if args.wrong and not op_verdicts(session.workspace, run):
+        return "not judged: the newest verdict is not of it"
+    if args.below is not None and not session.cosines(run):
+        return "not compared: the newest result is not of it"
+    return ""
+
+
+def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
+    given = {
+        "-f": args.fusion,
+        "-k": args.kernel,
+        "-g": args.graph,
+        "--below": args.below,
+        "--wrong": args.wrong or None,
+    }
+    for option, value in given.items():
+        if value is not None:
+            raise UsageError(f"ls dump: {option} is for ops", "dump files are listed by -n NAME and -t TYPE")
+    listings, h5_listings = _dumps(session, name, args.type)
+    tell_notes(session, output)
+    if h5_listings:
+        from precision_tool.lib.present.pytorch import listings_json, value_listing
+    if args.json:
+        h5_dumps = listings_json(h5_listings, args.limit or 0, {}) if h5_listings else ()
+        output.out.file.write(report.dumps_json(listings, args.limit or 0, h5_dumps) + "\n")
+        return DONE
+    limit = _limit(args, output)
+    parts = [[*report.dump_listing(listing, limit)] for listing in listings]
+    parts += [[*value_listing(listing, limit)] for listing in h5_listings]
+    output.show(*spaced(parts))
+    return DONE
+
+
+def _limit(args: argparse.Namespace, output: Output) -> int:
+    """How many rows a person is shown; `grep` and files get all."""
+    if args.limit is not None:
+        return int(args.limit)
+    return _LIMIT if output.out.is_terminal else 0
+
+
+def _dumps(
+    session: Session, name: str | None, op_type: str | None
+) -> tuple[tuple[DumpListing, ...], tuple[H5Listing, ...]]:
+    """The dump files, and the data sets of PyTorch dumps, that fit. DataNotFoundError if neither."""
+    session.data.check_data()
+    found: tuple[DumpListing, ...] = ()
+    reason: DataNotFoundError | None = None
+    try:
+        ops: set[str] | None = None
+        if name is not None and op_number(name) is not None and session.data.kind().has_graph:
+            ops, name = {flatten(hit.op.name) for hit in session.find_ops(name)}, None
+        found = list_dumps(
+            session.data.run_folders(), name, op_type, root=shown_path(str(session.workspace.root)), ops=ops
+        )
+    except DataNotFoundError as error:
+        reason = error
+    if not any(session.data.pytorch_files()):
+        if reason is not None:
+            raise reason
+        return found, ()
+    from precision_tool.lib.cli import pytorch_dumps
+
+    try:
+        return found, pytorch_dumps.listings(session, name, op_type)
+    except DataNotFoundError:
+        if reason is None:
+            return found, ()
+        if session.data.run_folders():
+            raise reason from None
+        raise
+
+
+COMMAND = Command(_parser, _run)

@@ -1,0 +1,193 @@
+"""`ni`: everything about one op, and a drawing of its neighbourhood."""
+
+from __future__ import annotations
+
+import argparse
+import posixpath
+from collections.abc import Mapping, Sequence
+
+from precision_tool.lib.cli import pytorch_dumps
+from precision_tool.lib.cli.command import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    add_graph,
+    add_json,
+    add_place,
+    completes,
+    count,
+)
+from precision_tool.lib.graph.lookup import FoundOp
+from precision_tool.lib.graph.neighbourhood import Wiring, connections, neighbourhood
+from precision_tool.lib.inspect.op_tensors import compare_op
+from precision_tool.lib.model.judged import Examined, JudgedOp
+from precision_tool.lib.present import op as report
+from precision_tool.lib.present.op_json import to_json
+from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.present.text import plain, shown_reason
+from precision_tool.lib.session import Session
+from precision_tool.lib.sources.names import flatten
+from precision_tool.lib.verdict.stored import op_verdicts
+
+#: Steps around an op that are drawn at most.
+_MOST_STEPS = 100
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="ni",
+        description="Show everything about one op: what the graph says of it, what feeds it and what it feeds, and its "
+        "dumped tensors beside the benchmark's, whether it computes right by itself, and its elements as both sides "
+        "have them and as they should be.",
+        epilog="example: ni conv2/Relu -s 2",
+    )
+    completes(
+        parser.add_argument(
+            "name", nargs="?", metavar="NAME", help="the op, or an op of the training script that went into it; "
+            "with / or _, whole or a part that only one op has, or its number as [17]",
+        ),
+        Completion.OP,
+    )  # fmt: skip
+    completes(parser.add_argument("-n", "--name", dest="option", metavar="NAME", help="the same"), Completion.OP)
+    add_graph(parser, "graph file, or folder of them, to look in")
+    attribute = parser.add_argument(
+        "-a", "--attr", dest="attribute", metavar="ATTR", nargs="?", const="",
+        help="all attributes and all readers too; with ATTR that attribute alone, whole, as `-a pass_name`",
+    )  # fmt: skip
+    completes(attribute, Completion.OP)  # which may follow, as in `ni -a NAME`
+    parser.add_argument(
+        "-d", "--dump", dest="dump", action="store_true", help="the dumped tensors, which are shown without it too"
+    )
+    parser.add_argument(
+        "-s", "--save", dest="depth", metavar="DEPTH", type=_depth,
+        help="draw the ops that lead to it and that it leads to, in up to DEPTH steps, as .gv and .svg",
+    )  # fmt: skip
+    completes(
+        parser.add_argument("-o", dest="folder", metavar="DIR", help="where the drawing goes (default temp/op_graph)"),
+        Completion.FOLDER,
+    )
+    add_place(parser)
+    add_json(parser)
+    return parser
+
+
+def _depth(text: str) -> int:
+    depth = count(1)(text)
+    if depth > _MOST_STEPS:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is more than {_MOST_STEPS} steps, which nobody can look at")
+    return depth
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    session = session.at(args.step, args.rank)
+    names = [name for name in (args.name, args.option) if name is not None]
+    if not names and args.attribute:  # `ni -a NAME`
+        names, args.attribute = [args.attribute], ""
+    everything = args.attribute == ""
+    if len(names) != 1:
+        _parser(session).error("which op? give its name once, as `ni NAME` or `ni -n NAME`")
+    if args.folder is not None and args.depth is None:
+        _parser(session).error("-o says where a drawing goes: give its depth too, as -s 2")
+    if args.folder is not None:
+        session.workspace.check_outside_dumps(args.folder)
+    if args.graph is None and session.data.is_pytorch_name(names[0]):
+        return pytorch_dumps.show_op(session, args, names[0], output)
+    hits = session.find_ops(names[0], args.graph)
+    wirings = {id(hit.run.file): Wiring(hit.run.file) for hit in hits}
+    threshold = session.settings.threshold
+    reports = [_report_of(session, output, hit, wirings[id(hit.run.file)], names[0]) for hit in hits]
+    attribute = args.attribute or None
+    if attribute is not None:
+        attribute = report.known_attribute(reports, attribute)
+    if not args.json:
+        output.show(*report.op_lines(reports, threshold, everything, attribute))
+    files: list[str] = []
+    if args.depth is not None:
+        files = _draw(session, args, output, hits, wirings)
+    if args.json:
+        output.out.file.write(to_json(reports, threshold, everything, attribute, files) + "\n")
+    return DONE
+
+
+def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, name: str) -> report.OpReport:
+    pairs = session.pairs_of(hit)
+    with ProgressReport(output.err, "reading") as progress:
+        rows = compare_op(hit.op, pairs, session.settings.workers, progress)
+    run = hit.run
+    from precision_tool.lib.verdict.examine import examine_in
+
+    examined = examine_in(session.data, run, hit.op)
+    not_dumped = ""
+    if not rows:
+        not_dumped = "no dump belongs to this graph"
+        if run.leaf is not None:
+            not_dumped = f"{run.leaf.path} has no file of {hit.op.name} ({hit.op.type})"
+    return report.OpReport(
+        run=run,
+        graph=hit.graph,
+        op=hit.op,
+        connections=connections(wiring, hit.graph.name, hit.op),
+        rows=tuple(rows),
+        not_dumped=not_dumped,
+        asked=_original(hit, name),
+        judged=_judged(op_verdicts(session.workspace, run).get(hit.op.name), examined),
+        source=None if examined is None else examined.source,
+        elements=() if examined is None else examined.elements,
+    )
+
+
+def _judged(kept: JudgedOp | None, examined: Examined | None) -> JudgedOp | None:
+    """What is known of the op: as it was judged now, unless the verdict on its whole run knows more."""
+    now = None if examined is None else examined.judged
+    if now is None or (kept is not None and kept.is_decided and not now.is_decided):
+        return kept
+    return now
+
+
+def _original(hit: FoundOp, name: str) -> str:
+    """The op of the training script that was asked for, if `hit` does its work under another name."""
+    wanted = flatten(name)
+    if flatten(hit.op.name) == wanted:
+        return ""
+    return next((original for original in hit.op.original_names or () if flatten(original) == wanted), "")
+
+
+def _draw(
+    session: Session,
+    args: argparse.Namespace,
+    output: Output,
+    hits: Sequence[FoundOp],
+    wirings: Mapping[int, Wiring],
+) -> list[str]:
+    """Draws the op's neighbourhood in every graph; the paths of the files."""
+    from precision_tool.lib.present import drawing  # the one user of graphviz
+
+    folder = args.folder or str(session.workspace.output_dir("op_graph"))
+    files: dict[str, None] = {}
+    for hit in hits:
+        run = report.run_name(hit.run)
+        hood = neighbourhood(wirings[id(hit.run.file)], hit.graph.name, hit.op, args.depth)
+        where = ", ".join(dict.fromkeys((run, hit.graph.name, posixpath.basename(hit.run.file.path))))
+        figures = drawing.Figures(
+            cosines=session.cosines(hit.run),
+            threshold=session.settings.threshold,
+            judged=op_verdicts(session.workspace, hit.run),
+        )
+        source = drawing.dot_source(hood, figures, where)
+        name = drawing.picture_name(hit.op.name, run, hit.graph.name, f"depth{args.depth}")
+        drawn = drawing.write_drawing(source, folder, name)
+        files |= dict.fromkeys(path for path in (drawn.svg, drawn.gv) if path is not None)
+        if not args.json:
+            output.out.print(report.drawing_lines(hood, drawn.gv, drawn.svg, run))
+        if hood.left_out:
+            more = f"{hood.left_out} ops farther away are left out of the drawing; a smaller depth shows all"
+            output.err.print(plain(f"note: {more}", "yellow"))
+        if drawn.reason:
+            output.err.print(plain(f"note: no picture: {shown_reason(drawn.reason)}", "yellow"))
+            output.err.print(plain(f"hint: {shown_reason(drawn.hint)}", "yellow"))
+    return list(files)
+
+
+COMMAND = Command(_parser, _run)

@@ -1,0 +1,59 @@
+"""`npu_dump`: run a training command with data dump on. This module runs on Python 3.7."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Sequence
+
+from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line, run_in_shell, training_environment
+from precision_tool.lib.collect import actions
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.settings import Settings
+from precision_tool.lib.workspace import Workspace
+
+DONE = 0
+
+
+def flagged_parser(word: str, what: str) -> Parser:
+    parser = Parser(
+        prog=word,
+        description=f"Run a training command with {what} on, for scripts that call precision_tool.tf_config "
+        "without an action. Ends with the command's exit code.",
+        epilog=f'example: {word} "sh npu_train.sh param1"',
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD", help="the command and its arguments")
+    return parser
+
+
+def run_flagged(word: str, flag: str, place: Path, args: argparse.Namespace, settings: Settings) -> int:
+    if not " ".join(args.command).strip():
+        raise UsageError(f"{word}: which command?", f"`{word} -h` shows an example")
+    environment = training_environment(settings)
+    for each in (actions.DUMP_FLAG, actions.OVERFLOW_FLAG):
+        environment.pop(each, None)
+    environment[flag] = "True"
+    before = _entries(place)
+    code = run_in_shell(args.command, environment)
+    if code == DONE and _entries(place) == before:
+        print_line(
+            f"note: nothing new in {place}; does the script call tf_config.session_dump_config(config) "
+            "or one of its kind, without an action?",
+            sys.stderr,
+        )
+    return code
+
+
+def _entries(folder: Path) -> Sequence[str]:
+    try:
+        return sorted(os.listdir(str(folder)))
+    except OSError:
+        return []
+
+
+COMMAND = PlainCommand(
+    lambda: flagged_parser("npu_dump", "data dump"),
+    lambda args, settings: run_flagged(
+        "npu_dump", actions.DUMP_FLAG, Workspace(settings.data).dump_dir(), args, settings
+    ),
+)

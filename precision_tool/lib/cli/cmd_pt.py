@@ -1,0 +1,185 @@
+"""`pt`: one tensor, looked at."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import posixpath
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from itertools import groupby
+
+from rich.console import RenderableType
+
+from precision_tool.lib.cli.command import (
+    DONE,
+    Command,
+    Output,
+    Parser,
+    add_graph,
+    add_json,
+    add_place,
+    count,
+    tell_notes,
+)
+from precision_tool.lib.cli.tensor_names import (
+    OP_GRAPH_HELP,
+    TENSOR_HELP,
+    add_name,
+    look_up,
+    one_name,
+)
+from precision_tool.lib.errors import FormatError, UsageError
+from precision_tool.lib.inspect.exports import write_text
+from precision_tool.lib.inspect.named_tensors import NamedTensor, View, split_slot, views_of
+from precision_tool.lib.io.files import real_path
+from precision_tool.lib.model.tensor import AnyTensor, Tensor
+from precision_tool.lib.present import tensors as report
+from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.session import Session
+from precision_tool.lib.settings import MOST_PRINTED
+from precision_tool.lib.sources.kinds import NPY
+from precision_tool.lib.sources.names import file_part, shortened
+from precision_tool.lib.workspace import path_below
+
+#: Lines of a histogram.
+_BINS = 12
+LONGEST_STEM = 240
+#: Digits of the hash that tells saved files of different folders apart.
+_FOLDER_HASH = 8
+#: What has fewer bytes is done at once, and has no progress.
+_QUICK_BYTES = 16 << 20
+SAVED_HELP = (
+    "named after the tensor's file, and a hash of its folder unless that is tf/dump or the only dump of debug_0"
+)
+
+
+# --- pt ---------------------------------------------------------------------------------------------------------------
+
+
+def _pt_parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="pt",
+        description="Show a tensor: type, layout and shape, figures, histogram and first values. Of an op, or a whole "
+        "dump file, the outputs like this and the inputs in short, beside the benchmark's.",
+        epilog="example: pt conv2/Relu -p 40",
+    )
+    add_name(parser, "FILE|NAME", TENSOR_HELP)
+    slot = parser.add_mutually_exclusive_group()
+    slot.add_argument("-i", dest="input", metavar="N", type=count(0), help="only input N, in full")
+    slot.add_argument("-o", dest="output", metavar="N", type=count(0), help="only output N")
+    parser.add_argument(
+        "-c",
+        "--convert",
+        dest="save",
+        action="store_true",
+        help=f"save the values as text in temp/decode/pt, {SAVED_HELP}",
+    )
+    parser.add_argument(
+        "-p", "-l", "--print", dest="shown", metavar="N", type=shown_count, default=session.settings.print_count,
+        help="how many of the first values to show (default %(default)s)",
+    )  # fmt: skip
+    add_graph(parser, OP_GRAPH_HELP)
+    add_place(parser)
+    add_json(parser)
+    return parser
+
+
+def shown_count(text: str) -> int:
+    number = count(0)(text)
+    if number > MOST_PRINTED:
+        raise argparse.ArgumentTypeError(f"{number} are too many to show, {MOST_PRINTED} is most; files take all")
+    return number
+
+
+def slot_of(args: argparse.Namespace) -> str:
+    """The slot that -i or -o names, empty without."""
+    if args.input is not None:
+        return f"input:{args.input}"
+    return "" if args.output is None else f"output:{args.output}"
+
+
+def _run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
+    session = session.at(args.step, args.rank)
+    text = one_name(args, "pt")
+    (name, own_slot), slot = split_slot(text), slot_of(args)
+    if slot and own_slot:
+        raise UsageError(f"pt: {text} names {own_slot} and the options {slot}", "name the tensor once")
+    groups = look_up(session, name, args.graph).groups(own_slot or slot)
+    found = iter(views_of([named for group in groups for named in group], bins=_BINS, first=args.shown))
+    views = [[next(found) for _ in group] for group in groups]
+    saved = (
+        [path for group in views for view in group if (path := _save_text(session, view, output))] if args.save else []
+    )
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(report.tensors_json(views, saved) + "\n")
+    else:
+        blocks = _blocks(views, is_chosen=bool(slot or own_slot))
+        output.show(*blocks, *map(report.saved_line, saved))
+    if all(view.figures is None for group in views for view in group):
+        reason = views[0][0].reason or "it holds no numbers"
+        raise FormatError.of(views[0][0].named.path, reason, "name another tensor", what="nothing could be read")
+    return DONE
+
+
+def _blocks(views: Sequence[Sequence[View]], is_chosen: bool) -> Iterator[RenderableType]:
+    """Tensors one below the other; of ops and files that have outputs, the inputs in a table."""
+    with_output = {_owner(group) for group in views if group[0].named.slot.startswith("output")}
+
+    def in_short(group: Sequence[View]) -> bool:
+        return not is_chosen and group[0].named.slot.startswith("input") and _owner(group) in with_output
+
+    for (_, is_short), some in groupby(views, key=lambda group: (_owner(group), in_short(group))):
+        if is_short:
+            yield report.short_block(list(some))
+        else:
+            yield from map(report.tensor_block, some)
+
+
+def _owner(group: Sequence[View]) -> tuple[str, str]:
+    """What tells the tensors of one op or file from others."""
+    named = group[0].named
+    return (named.run, named.op_name) if named.side else ("", named.path)
+
+
+def saved_stem(session: Session, named: NamedTensor) -> str:
+    """The name of what is saved of a tensor, without ending. Those of different files, and slots, are different."""
+    stem = posixpath.basename(named.path)
+    if isinstance(named.tensor, Tensor) and named.tensor.dataset:
+        stem += file_part(named.tensor.dataset.replace("/", "."))
+    elif named.slot and not NPY.has_suffix(stem):
+        stem += f".{file_part(named.slot.replace(':', '.'))}"
+    folder = real_path(posixpath.dirname(named.path))
+    if folder in _usual_folders(session):
+        return stem
+    folder = path_below(folder, real_path(session.workspace.root))  # holds wherever the data folder is moved to
+    return f"{stem}~{hashlib.sha256(folder.encode('utf-8', 'surrogateescape')).hexdigest()[:_FOLDER_HASH]}"
+
+
+def _usual_folders(session: Session) -> list[str]:
+    """The benchmark's folder, and that of the run under test if it has only one: no two files have one name there."""
+    leaves = [run.run.leaves for run in session.data.run_folders() if run.number == 0 and run.run is not None]
+    only = [leaf.path for found in leaves for leaf in found if len(found) == 1]
+    return [real_path(path) for path in (str(session.workspace.tf_dump_dir), *only)]
+
+
+def _save_text(session: Session, view: View, output: Output) -> str:
+    """The path of the text written, empty for a tensor without values."""
+    named = view.named
+    if view.figures is None or not isinstance(named.tensor, Tensor) or named.reading is None:
+        return ""
+    stem = shortened(saved_stem(session, named), LONGEST_STEM)
+    path = session.workspace.output_dir("decode", "pt") / f"{stem}.txt"
+    with progress_of(output, "saving", named.tensor) as progress:
+        write_text(named.tensor, named.reading, str(path), progress)
+    return str(path)
+
+
+def progress_of(output: Output, what: str, *tensors: AnyTensor | None) -> ProgressReport | nullcontext[None]:
+    """A progress report where there is something to wait for."""
+    nbytes = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
+    return ProgressReport(output.err, what) if nbytes > _QUICK_BYTES else nullcontext()
+
+
+COMMAND = Command(_pt_parser, _run_pt)

@@ -1,0 +1,118 @@
+"""`random`: what computes differently in two runs of the same script, and whose memory was overwritten."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from math import isfinite
+
+from precision_tool.lib.checks.random_errors import RandomReport, State
+from precision_tool.lib.cli.command import (
+    DONE,
+    FOUND,
+    Command,
+    Output,
+    Parser,
+    add_graph,
+    add_json,
+    add_side,
+    add_workers,
+    collect_again,
+    count,
+    resources_of,
+    tell_notes,
+)
+from precision_tool.lib.present import random_errors as report
+from precision_tool.lib.present.passports import passport_lines
+from precision_tool.lib.present.progress import ProgressReport
+from precision_tool.lib.present.text import plain
+from precision_tool.lib.present.whole import Heading
+from precision_tool.lib.results.noise import FOLDER, Noise, noise_path, write_noise
+from precision_tool.lib.session import Session
+from precision_tool.lib.verdict.checked_ops import recompute_random
+from precision_tool.lib.workspace import shown_path
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="random",
+        description="Compare two NPU runs of the same script (npu/debug_0 and npu/debug_1) bit by bit, and with "
+        "metrics where bits differ: names the first op that computes differently from the same inputs, tells it from "
+        "ops that are made to be random and from followers, and finds inputs whose memory was overwritten. Of one run "
+        "alone only the memory is checked. Writes the noise floor of the two runs for vc --noise-floor.",
+        epilog="example: random -l 5",
+    )  # fmt: skip
+    add_side(parser, session, "-lt", "--left", "dump of one run (default: npu/debug_0/dump)")
+    add_side(parser, session, "-rt", "--right", "the other's (default: npu/debug_1/dump)")
+    add_graph(parser)
+    parser.add_argument(
+        "-l", "--limit", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
+        help="how many ops to show, 0 for all (default %(default)s)",
+    )  # fmt: skip
+    add_workers(parser, session.settings.workers)
+    add_json(parser)
+    parser.add_argument(
+        "--fail",
+        action="store_true",
+        help="exit code 1 if an op computes differently, memory was overwritten, or the two runs have not the same ops",
+    )
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    with ProgressReport(output.err, "comparing") as progress:
+        reports = session.random_errors(
+            args.left, args.right, args.graph, resources_of(session, args, progress=progress)
+        )
+    reports = recompute_random(session.data, reports, args.graph)
+    limit = args.limit or max((len(one.ops) + len(one.stomps) for one in reports), default=0)
+    noise = _write_noise(session, reports)
+    space = session.workspace
+    passports = session.passports(args.left or str(space.dump_dir(0)), args.right or str(space.dump_dir(1)))
+    tell_notes(session, output)
+    if args.json:
+        output.out.file.write(report.to_json(reports, noise, passports) + "\n")
+    else:
+        if passports is not None and passports.differences:
+            output.out.print(passport_lines(passports))
+        for one in reports:
+            title = [Heading(plain(shown_path(one.left)))] if len(reports) > 1 else []
+            output.show(*title, *report.random_lines(one, limit))
+        if noise:
+            output.out.print(report.noise_line(noise), soft_wrap=True)
+        output.out.print(report.conclusion_box(reports))
+        if any(one.first is not None or one.stomps for one in reports):
+            output.out.print(collect_again(session, output))
+    return FOUND if args.fail and not all(one.is_clean and not one.unreadable for one in reports) else DONE
+
+
+def _write_noise(session: Session, reports: Sequence[RandomReport]) -> str:
+    """The path of the noise floor of two runs, with all their devices and steps; "" where no pair was compared.
+
+    What differs in runs of two graphs is no noise, and would hide errors.
+    """
+    pairs = [one for one in reports if one.is_pair]
+    if not pairs:
+        return ""
+    path = noise_path(session.workspace.output_dir(FOLDER), f"{datetime.now():%Y%m%d%H%M%S}")
+    write_noise(path, (row for one in pairs for row in _noise(one)))
+    return path
+
+
+def _noise(one: RandomReport) -> Iterator[Noise]:
+    for op in one.ops:
+        for slot in op.slots:
+            if slot.state in (State.EQUAL, State.SAME_VALUES):
+                yield Noise(op_name=op.name, slot=slot.slot, distance=0.0)
+            elif slot.metrics is not None and isfinite(slot.metrics.relative_euclidean_distance):
+                yield Noise(
+                    op_name=op.name,
+                    slot=slot.slot,
+                    distance=slot.metrics.relative_euclidean_distance,
+                    max_absolute_error=slot.metrics.max_absolute_error,
+                    cosine=slot.metrics.cosine,
+                )
+
+
+COMMAND = Command(_parser, _run)

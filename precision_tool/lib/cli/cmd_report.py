@@ -1,0 +1,100 @@
+"""`report`: one HTML file with all that is known of a result."""
+
+from __future__ import annotations
+
+import argparse
+import posixpath
+
+from precision_tool.lib.checks.comparing import read_results
+from precision_tool.lib.cli.command import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    add_graph,
+    completes,
+)
+from precision_tool.lib.diagnose.pipeline import Diagnosis
+from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.io.files import folder_exists
+from precision_tool.lib.present.text import plain
+from precision_tool.lib.session import Session
+from precision_tool.lib.verdict.stored import newest_verdicts, read_beside, read_verdict
+from precision_tool.lib.workspace import shown_path
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="report",
+        description="Write one HTML file with the verdict, a map of the network, every op, tables and charts of a "
+        "result. It needs no network and no server: open it, send it.",
+        epilog="example: report -o resnet.html",
+    )
+    result = parser.add_argument(
+        "result", nargs="?", metavar="RESULT",
+        help="a result CSV, a folder of results, or a verdict_*.json (default: the newest result)",
+    )  # fmt: skip
+    completes(result, Completion.RESULT)
+    output = parser.add_argument("-o", dest="output", metavar="FILE.html", default="", help="where it goes (default: "
+                                 "beside the result)")  # fmt: skip
+    completes(output, Completion.FILE)
+    exchange = parser.add_argument(
+        "--model-explorer", dest="exchange", metavar="FILE.json",
+        help="instead, write the graph for Google's model-explorer, and its node data beside it (own error, cosine)",
+    )  # fmt: skip
+    completes(exchange, Completion.FILE)
+    add_graph(parser, "the graph for the map, where the result does not tell its own")
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    from precision_tool.lib.report.making import export_graphs, make_report
+
+    if args.exchange is not None and args.output:
+        raise UsageError("report: --model-explorer writes no report", "leave -o out, or make both one after the other")
+    diagnoses = _diagnoses(session, args.result)
+    if args.exchange is not None:
+        for path in export_graphs(session, diagnoses, args.exchange, graph=args.graph):
+            output.out.print(plain(f"model-explorer: {shown_path(path)}"), soft_wrap=True)
+        return DONE
+    folder = posixpath.dirname(posixpath.expanduser(args.output))
+    is_new = bool(folder) and not folder_exists(folder)
+    path = make_report(session, diagnoses, args.output, graph=args.graph)
+    if is_new:
+        output.out.print(plain(f"made the folder {shown_path(folder)}"), soft_wrap=True)
+    tell_report(path, output)
+    return DONE
+
+
+def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
+    """Return the results that are meant with the verdicts kept beside them; without a result the newest verdict."""
+    threshold = session.settings.threshold
+    if path is not None and path.endswith(".json"):
+        return [Diagnosis(kept=read_verdict(path))]
+    try:
+        analyses = read_results(session.data, path, threshold)
+    except DataNotFoundError:
+        alone = newest_verdicts(session.workspace) if path is None else []
+        if not alone:
+            raise
+        return [Diagnosis(kept=verdict) for verdict in alone]
+    verdicts = [read_beside(one.path) for one in analyses]
+    if not any(verdicts):
+        session.workspace.notes.append("no verdict is kept beside this result: `ac` judges it first")
+    # What the verdict called wrong is called so here.
+    analyses = [
+        read_results(session.data, analysis.path, verdict.threshold)[0]
+        if verdict is not None and verdict.threshold != analysis.threshold
+        else analysis
+        for analysis, verdict in zip(analyses, verdicts, strict=True)
+    ]
+    return [Diagnosis(analysis=one, kept=verdict) for one, verdict in zip(analyses, verdicts, strict=True)]
+
+
+def tell_report(path: str, output: Output) -> None:
+    """Says where a report is."""
+    output.out.print(plain(f"report: {shown_path(path)}"), soft_wrap=True)
+
+
+COMMAND = Command(_parser, _run)

@@ -1,0 +1,78 @@
+"""`repro`: one op cut out of its network, for whoever writes its kernel."""
+
+from __future__ import annotations
+
+import argparse
+import posixpath
+
+from precision_tool.lib.cli.command import (
+    DONE,
+    Command,
+    Completion,
+    Output,
+    Parser,
+    add_graph,
+    add_place,
+    completes,
+)
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.present.reasons import reason_words
+from precision_tool.lib.present.text import plain
+from precision_tool.lib.session import Session
+from precision_tool.lib.sources.names import file_part, flatten, shortened
+from precision_tool.lib.verdict.examine import references_of
+from precision_tool.lib.workspace import shown_path, typed_path
+
+#: Bytes of a folder's name.
+_LONGEST = 120
+
+
+def _parser(session: Session) -> Parser:
+    parser = Parser(
+        prog="repro",
+        description="Write one op's inputs, attributes, outputs of both sides and float64 result as .npy and .json, "
+        "with a script of numpy alone that shows the error on any machine.",
+        epilog="example: repro conv2/Relu conv2_relu",
+    )
+    completes(parser.add_argument("name", metavar="OP", help="the op, as for `ni`"), Completion.OP)
+    folder = parser.add_argument(
+        "folder", nargs="?", metavar="DIR", help="a new folder for it (default: temp/repro/OP below the data folder)"
+    )
+    completes(folder, Completion.FOLDER)
+    add_graph(parser, "graph file, or folder of them, to look in")
+    add_place(parser)
+    return parser
+
+
+def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    from precision_tool.lib.report.repro import reproduction, write_repro
+
+    session = session.at(args.step, args.rank)
+    hits = session.find_ops(args.name, args.graph)
+    hits = tuple(hit for hit in hits if hit.run.leaf is not None) or hits
+    if len({hit.op.name for hit in hits}) > 1:
+        raise UsageError(f"{args.name}: names several ops", "`ls -n` lists them; name one whole")
+    asked = posixpath.expanduser(args.folder) if args.folder is not None else None
+    if asked is not None:
+        session.workspace.check_outside_dumps(asked)
+    repro = reproduction(hits[0].run, hits[0].op, *references_of(session.data, hits[0].run))
+    folder = write_repro(asked or _default(session, hits[0].op.name), repro)
+    output.out.print(plain(f"reproduction: {shown_path(folder)}"), soft_wrap=True)
+    if repro.reason:
+        output.err.print(plain(f"note: not recomputed: {reason_words(repro.reason)}", "yellow"))
+    output.out.print(plain(f"python3 {typed_path(posixpath.join(folder, 'check.py'))}"), soft_wrap=True)
+    return DONE
+
+
+def _default(session: Session, name: str) -> str:
+    """A folder that is not there yet."""
+    stem = shortened(file_part(flatten(name)), _LONGEST) or "op"
+    base = str(session.workspace.output_dir("repro") / stem)
+    number, folder = 1, base
+    while posixpath.lexists(folder):
+        number += 1
+        folder = f"{base}_{number}"
+    return folder
+
+
+COMMAND = Command(_parser, _run)

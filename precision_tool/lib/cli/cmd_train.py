@@ -1,0 +1,78 @@
+"""`train`: replay a saved training step on CPU and NPU. This module runs on Python 3.7."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from typing import Sequence
+
+from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line
+from precision_tool.lib.collect import actions, replay
+from precision_tool.lib.collect.packages import MissingPackageError, require_npu_bridge
+from precision_tool.lib.settings import Settings
+from precision_tool.lib.workspace import Workspace
+
+DONE = 0
+
+
+def _train_parser() -> Parser:
+    parser = Parser(
+        prog="train",
+        description="Replay the training step that PrecisionTfSession saved: under tfdbg on the CPU, then tf_dump; "
+        "and on the NPU with switches set. Same weights, inputs and seeds, dropout off.",
+        epilog="example: train -d npu -a 'fusion_off|dump'",
+    )
+    parser.add_argument("-d", "--device", choices=("all", "npu", "cpu"), default="all", help="where (default all)")
+    help_text = "switches of the NPU run: dump (default), overflow, fusion_off, fusion_switch, ... joined by |"
+    parser.add_argument("-a", "--action", default="dump", help=help_text)
+    return parser
+
+
+def _train(args: argparse.Namespace, settings: Settings) -> int:
+    action = actions.parse_action(args.action, {})
+    if args.device != "cpu":
+        try:
+            require_npu_bridge()  # before anything is half done
+        except MissingPackageError as error:
+            raise MissingPackageError(error.message, f"{error.hint}; train -d cpu needs none") from None
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # what TensorFlow tells of the machine
+    workspace = Workspace(settings.data)
+    step = replay.load_step(workspace, settings.dump_seed)
+    _show_step(step)
+    # The switches' mistakes, and folders that cannot be written, come before anything is half done.
+    config = None if args.device == "cpu" else replay.npu_config(args.action, settings)
+    if args.device != "npu":
+        _show_run("CPU", replay.replay_on_cpu(step, settings), workspace.tf_debug_dir)
+        from precision_tool.lib.cli import cmd_tf_dump
+
+        code = cmd_tf_dump.COMMAND.main([], settings)
+        if code != DONE:
+            return code
+    if config is not None:
+        place = workspace.overflow_dump_dir if "overflow" in action else workspace.debug_dir()
+        _show_run("NPU", replay.replay_on_npu(step, config), place)
+    return DONE
+
+
+def _show_step(step: replay.SavedStep) -> None:
+    print_line(f"restored from {step.checkpoint}")
+    fixed = step.fixed
+    if fixed.rates:
+        print_line(f"dropout rate 0: {_some(fixed.rates)}")
+    if fixed.seeds:
+        print_line(f"seeds fixed: {_some(fixed.seeds)}")
+    if fixed.unknown:
+        print_line(f"note: still random, no known form of dropout: {_some(fixed.unknown)}", sys.stderr)
+
+
+def _show_run(device: str, done: replay.Replayed, folder: Path) -> None:
+    feeds = f", fed {_some(done.fed)}" if done.fed else ""
+    print_line(f"{device}: ran {_some(done.train_ops)}{feeds} -> {folder}")
+
+
+def _some(names: Sequence[str], shown: int = 5) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+COMMAND = PlainCommand(_train_parser, _train)

@@ -1,0 +1,750 @@
+"""The prompt: cmd2's shell around the commands, one CommandSet a family; what Tab offers, and what `set` changes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import gc
+import logging
+import re
+import shlex
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from io import FileIO
+from itertools import chain
+from math import inf
+from pathlib import Path
+from typing import Any, ClassVar, TextIO
+
+import cmd2
+from cmd2.argparse_completer import ArgparseCompleter
+from cmd2.utils import CustomCompletionSettings, Settable
+from prompt_toolkit.application import get_app
+from prompt_toolkit.filters import Condition
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.renderer import CPR_Support
+from rich.console import RenderableType
+from rich.text import Text
+
+from precision_tool.lib.cli.arguments import NAME
+from precision_tool.lib.cli.command import Completion, Output, Parser, completion_of, load_command
+from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, Word, find_word, words_by_family
+from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.io.files import folder_exists, history_file, is_folder
+from precision_tool.lib.numbers.layouts import known_layouts
+from precision_tool.lib.present.banner import banner, command_list
+from precision_tool.lib.present.console import THEMES, ReportConsole
+from precision_tool.lib.present.text import plain, safe, shown_reason
+from precision_tool.lib.results.columns import METRIC_COLUMNS
+from precision_tool.lib.session import Session
+from precision_tool.lib.sources.names import flatten
+
+DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
+#: Commands of cmd2 that have no place here: they start editors and Python code.
+_LEFT_OUT = ("edit", "run_pyscript")
+#: Commands of cmd2 that few need: they work, the help does not list them.
+_HIDDEN = ("_relative_run_script", "alias", "macro", "shell", "shortcuts")
+#: Words of a shell that do nothing where every line has a shell of its own.
+_WITHOUT_EFFECT = ("cd", "export", "source", ".", "umask", "ulimit", "unset")
+#: Beginnings of lines that only a shell understands: assignments, paths, groups, loops.
+_SHELL_SYNTAX = re.compile(r"\w+=|[~./({]|(?:for|if|while|until|case|time|type|echo|test|\[)$")
+#: So many seconds after a command has ended, Ctrl+C at the empty prompt does nothing.
+_HURRY = 1.0
+#: What `-alg` takes.
+_METRICS = (*METRIC_COLUMNS, "all")
+_log = logging.getLogger(__name__)
+#: Words that the prompt does itself.
+_OF_THE_PROMPT = ("data", "run")
+#: Examples in the help of what cmd2 brings.
+_EXAMPLES = {
+    "help": "help vc",
+    "set": "set threshold 0.99",
+    "history": "history -a",
+    "run_script": "run_script commands.txt",
+    "quit": "quit",
+}
+
+
+# --- what Tab offers --------------------------------------------------------------------------------------------------
+
+
+#: More offers than these nobody reads; and each costs the terminal time.
+MAX_OFFERS = 100
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names to choose from, sorted, and the same as they are looked up: flat and in lower case."""
+
+    names: Sequence[str]
+
+    @cached_property
+    def _flat(self) -> list[str]:
+        return [flatten(name).lower() for name in self.names]
+
+    def offers(self, text: str, limit: int = MAX_OFFERS) -> list[str]:
+        """The names that start with `text`, else those that hold it, `/` and `_` alike, at most `limit`.
+
+        Of too many the last is always among them: what the offers have in common is what all matches have in common.
+        """
+        wanted = flatten(text).lower()
+        if not wanted:
+            return _at_most(list(self.names), limit)
+        pairs = list(zip(self.names, self._flat, strict=True))
+        starting = [name for name, flat in pairs if flat.startswith(wanted)]
+        return _at_most(starting or [name for name, flat in pairs if wanted in flat], limit)
+
+
+def _at_most(names: list[str], limit: int) -> list[str]:
+    return names if len(names) <= limit else [*names[: limit - 1], names[-1]]
+
+
+#: Characters that mean nothing to any shell.
+_PLAIN = re.compile(r"[\w./:@%+,=~\[\]-]*")
+
+
+class WordSet(cmd2.CommandSet["Prompt"]):
+    """The words of one family as commands of the prompt. The same `Command` runs as on the command line."""
+
+    words: ClassVar[Sequence[Word]] = ()
+
+    def __init__(self, prompt: Prompt) -> None:
+        super().__init__()
+        self._prompt = prompt
+
+    def parser_of(self, word: str) -> Parser:
+        """The parser of a word, with the settings in force as defaults."""
+        return load_command(word).parser(self._prompt.session)
+
+    def complete_word(self, word: str, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        """What Tab offers within the arguments of a word."""
+        tokens, _ = self._prompt.tokens_for_completion(line, begidx, endidx)
+        parser = self.parser_of(word)
+        completer = ArgparseCompleter(_completing(parser), self._prompt)
+        return _as_in_the_help(parser, completer.complete(text, line, begidx, endidx, tokens[1:], cmd_set=self))
+
+    # cmd2 looks for a completer's object by the class that defines the function.
+    def offer_op(self, text: str, *where: Any) -> cmd2.Completions:
+        """Op names by any part."""
+        return self._prompt.offers(Completion.OP, text)
+
+    def offer_op_type(self, text: str, *where: Any) -> cmd2.Completions:
+        """Op types."""
+        return self._prompt.offers(Completion.OP_TYPE, text)
+
+    def offer_pass(self, text: str, *where: Any) -> cmd2.Completions:
+        """Fusion passes."""
+        return self._prompt.offers(Completion.PASS, text)
+
+    def offer_kernel(self, text: str, *where: Any) -> cmd2.Completions:
+        """Kernels."""
+        return self._prompt.offers(Completion.KERNEL, text)
+
+    def offer_graph(self, text: str, *where: Any) -> cmd2.Completions:
+        """Graph files: those of the data folder first."""
+        return self._prompt.offers(Completion.GRAPH, text) or self.offer_file(text, *where)
+
+    def offer_tensor(self, text: str, *where: Any) -> cmd2.Completions:
+        """Ops, dump files and benchmark tensors, else any file."""
+        return self._prompt.offers(Completion.TENSOR, text) or self.offer_file(text, *where)
+
+    def offer_result(self, text: str, *where: Any) -> cmd2.Completions:
+        """Result files: those of the data folder first."""
+        return self._prompt.offers(Completion.RESULT, text) or self.offer_file(text, *where)
+
+    def offer_metric(self, text: str, *where: Any) -> cmd2.Completions:
+        """Metrics of a comparison: the last one of those with commas between them."""
+        before, comma, last = text.rpartition(",")
+        offers = self._prompt.offers(Completion.METRIC, last)
+        return cmd2.Completions.from_values([before + comma + item.text for item in offers], is_sorted=True)
+
+    def offer_layout(self, text: str, *where: Any) -> cmd2.Completions:
+        """Layouts of tensors."""
+        return self._prompt.offers(Completion.LAYOUT, text)
+
+    def offer_file(self, text: str, *where: Any) -> cmd2.Completions:
+        """Files and folders."""
+        return self._prompt.path_complete(text, *where)
+
+    def offer_folder(self, text: str, *where: Any) -> cmd2.Completions:
+        """Folders."""
+        return self._prompt.path_complete(text, *where, path_filter=folder_exists)
+
+
+def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:
+    """The offers with quotes around them where one holds more than plain characters; `before` is what they follow.
+
+    What no quotes can hold, for this prompt and for a shell behind it, is left out.
+    """
+    if all(_PLAIN.fullmatch(item.text) for item in completions):
+        return completions
+    given = before if before in ("'", '"') else ""
+    quote = given or ("'" if not any("'" in item.text for item in completions) else '"')
+    forbidden = "'" if quote == "'" else '"$`\\!'
+    items = [item for item in completions if item.text.isprintable() and not set(item.text) & set(forbidden)]
+    if given:
+        return replace(completions, items=items)
+    return replace(completions, items=items, _add_opening_quote=bool(items), _quote_char=quote)
+
+
+def _as_in_the_help(parser: Parser, completions: cmd2.Completions) -> cmd2.Completions:
+    """Options in the order of the help, which has the everyday ones first, and `-h` at its end; else as they are."""
+    actions = sorted(parser._actions, key=lambda action: "-h" in action.option_strings)
+    order = {option: place for place, action in enumerate(actions) for option in action.option_strings}
+    if not all(item.text in order for item in completions):
+        return completions
+    return replace(completions, items=sorted(completions, key=lambda item: order[item.text]), is_sorted=True)
+
+
+def _completing(parser: Parser) -> cmd2.Cmd2ArgumentParser:
+    """The arguments of a parser of ours in one that cmd2 completes."""
+    known = cmd2.Cmd2ArgumentParser(prog=parser.prog, add_help=False)
+    for action in parser._actions:
+        kind = completion_of(action)
+        if kind is not None:
+            action.set_completer(getattr(WordSet, f"offer_{kind}"))  # type: ignore[attr-defined]
+        # The menu shows it as it is.
+        action.help = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
+        known._add_action(action)
+    return known
+
+
+def word_set(family: str, words: Sequence[Word]) -> type[WordSet]:
+    """The CommandSet of one family: cmd2 finds commands as methods `do_*`."""
+    members: dict[str, Any] = {"DEFAULT_CATEGORY": family, "words": words, "__module__": __name__}
+    for word in words:
+        for name in (word.name, *word.aliases):
+            members[f"do_{name}"] = _do(word, name)
+            members[f"help_{name}"] = _help(word)
+            members[f"complete_{name}"] = _complete(word)
+    return type(family.title().replace(" ", "") + "Commands", (WordSet,), members)
+
+
+def _do(word: Word, name: str) -> Callable[[WordSet, cmd2.Statement], None]:
+    def do(self: WordSet, statement: cmd2.Statement) -> None:
+        # Quotes are for the shell of the prompt: as there, an argument in quotes is one argument without them.
+        self._prompt.run_word(word, [cmd2.string_utils.strip_quotes(text) for text in statement.arg_list])
+
+    do.__name__ = f"do_{name}"  # what cmd2 knows commands by
+    do.__doc__ = word.help
+    return do
+
+
+def _help(word: Word) -> Callable[[WordSet], None]:
+    def help_(self: WordSet) -> None:
+        self._prompt.stdout.write(self.parser_of(word.name).format_help())
+
+    return help_
+
+
+def _complete(word: Word) -> Callable[..., cmd2.Completions]:
+    def complete(self: WordSet, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        return self.complete_word(word.name, text, line, begidx, endidx)
+
+    return complete
+
+
+# --- what `set` changes -----------------------------------------------------------------------------------------------
+
+
+#: cmd2's own settings that are worth showing.
+KEPT_SETTABLES = ("echo",)
+
+
+class Knobs:
+    """The settings that `set` shows and changes; a change is checked as in any other place."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        object.__setattr__(self, "_prompt", prompt)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._prompt.session.settings, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        session = self._prompt.session
+        session.settings = replace(session.settings, **{name: value})
+
+
+KNOBS = {
+    "threshold": "cosine similarity below which a tensor counts as wrong",
+    "limit": "how many ops are listed",
+    "atol": "absolute tolerance of cp",
+    "rtol": "relative tolerance of cp",
+    "print_count": "how many values of a tensor are shown",
+    "workers": "threads or processes that share the work, 0 = one per core",
+    "width": "columns of the output, 0 = as wide as the terminal",
+    "theme": "colours: dark, light or plain",
+}
+
+
+def on_or_off(text: str) -> bool:
+    """A setting that is on or off."""
+    known = {"on": True, "true": True, "off": False, "false": False}
+    if text.lower() not in known:
+        raise ValueError(f"must be on or off but is {text!r}")
+    return known[text.lower()]
+
+
+# --- the prompt -------------------------------------------------------------------------------------------------------
+
+
+def data_parser() -> Parser:
+    """The options of `data`."""
+    parser = Parser(
+        prog="data",
+        description="Go on with another data folder, or run one command on it.",
+        epilog="example: data /data/run2/precision_data",
+    )
+    parser.add_argument("folder", metavar="DIR", help="the data folder")
+    parser.add_argument(
+        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="only this command, with arguments"
+    )
+    return parser
+
+
+def refresh_parser() -> Parser:
+    """The options of `refresh`."""
+    return Parser(
+        prog="refresh",
+        description="Read dumps, graphs and results anew. New files are seen by the times of their folders anyway.",
+        epilog="example: refresh",
+    )
+
+
+def exit_parser() -> Parser:
+    """The options of `exit`."""
+    return Parser(
+        prog="exit",
+        description="Leave. So do quit, Ctrl+D, and Ctrl+C at an empty prompt.",
+        epilog="example: exit",
+    )
+
+
+def _refuse_zero_bytes(parsed: cmd2.plugin.PostparsingData) -> cmd2.plugin.PostparsingData:
+    """No program, file or op has a name with a zero byte, and the operating system takes none."""
+    if "\0" in parsed.statement.raw:
+        raise UsageError("the line holds a zero byte", "write it without; no name has one")
+    return parsed
+
+
+class Prompt(cmd2.Cmd):
+    """The `PrecisionTool >` prompt."""
+
+    DEFAULT_CATEGORY = "Prompt"
+    DEFAULT_PROMPT = "PrecisionTool > "
+
+    def __init__(
+        self, session: Session, history_file: str = "", stdin: TextIO | None = None, stdout: TextIO | None = None
+    ) -> None:
+        self.session = session
+        #: Exit code of the last command that did not end well; commands that came through a pipe report it.
+        self.failed = DONE
+        self.paging = True
+        self._ended_at = -inf
+        self._tensors: tuple[tuple[Sequence[str], ...], Sequence[str]] = ((), ())
+        self._names: dict[Completion, tuple[Sequence[str], Names]] = {}
+        for name in _LEFT_OUT:
+            setattr(self, f"do_{name}", None)
+        super().__init__(
+            stdin=stdin,
+            stdout=stdout,
+            allow_cli_args=False,
+            allow_clipboard=False,
+            include_py=False,
+            persistent_history_file=history_file,
+            persistent_history_length=5000,
+            shortcuts={"?": "help", "!": "shell", "@": "run_script"},
+            terminators=[],
+        )
+        self._ask_no_cursor_position()
+        self.hidden_commands += [*_HIDDEN, *(alias for word in WORDS for alias in word.aliases)]
+        for family, all_words in words_by_family().items():
+            words = [word for word in all_words if word.name not in _OF_THE_PROMPT]
+            if words:
+                self.register_command_set(word_set(family, words)(self))
+        self.register_postparsing_hook(_refuse_zero_bytes)
+        out = self.output().out
+        if out.no_color or out.is_dumb_terminal:
+            self.allow_style = cmd2.rich_utils.AllowStyle.NEVER
+        self._choose_settables()
+        self._bind_keys()
+        for name, example in _EXAMPLES.items():
+            parser = self._parser_of_cmd2(name)
+            if parser is not None:
+                parser.epilog = f"example: {example}"
+
+    # --- what the prompt shows ----------------------------------------------------------------------------------------
+
+    def preloop(self) -> None:
+        """Greets with what the data folder holds."""
+        if self.stdin.isatty():
+            self.output().out.print(banner(self.session.overview()))
+
+    def output(self) -> Output:
+        """The consoles of a command: where cmd2 sends output now, and standard error."""
+        settings = self.session.settings
+        out = ReportConsole(file=self.stdout, width=settings.width, theme=settings.theme)
+        err = ReportConsole(stderr=True, width=settings.width, theme=settings.theme)
+        return Output(out, err, self._show_paged if self._can_page(out) else None, command="")
+
+    def _can_page(self, out: ReportConsole) -> bool:
+        is_watched = self.stdin.isatty() and out.is_terminal and not out.is_dumb_terminal and not self.in_script()
+        return self.paging and is_watched and shutil.which("less") is not None
+
+    def _show_paged(self, renderable: RenderableType) -> None:
+        out = self.output().out
+        with out.capture() as capture:
+            out.print(renderable)
+        text = capture.get()
+        if text.count("\n") < out.height:
+            self.stdout.write(text)
+        else:
+            self.ppaged(Text.from_ansi(text), end="\n")
+
+    def format_exception(self, exception: BaseException) -> str:
+        """What the user sees of an error: message and hint of his own; ours are kept in the log."""
+        err = self.output().err
+        with err.capture() as capture:
+            if isinstance(exception, PrecisionToolError):
+                self.failed = exception.exit_code
+                err.print(Text.assemble(("error: ", "bold red"), safe(shown_reason(exception.message))), soft_wrap=True)
+                if exception.hint:
+                    err.print(Text.assemble(("hint: ", "cyan"), safe(exception.hint)), soft_wrap=True)
+            else:
+                self.failed = INTERNAL_ERROR
+                _log.error("internal error", exc_info=exception)
+                where = self.log_place()
+                summary = safe(f"{type(exception).__name__}: {exception}")
+                err.print(
+                    Text.assemble(("error: ", "bold red"), f"internal error ({summary}); please report it{where}"),
+                    soft_wrap=True,
+                )
+        return capture.get().rstrip("\n")
+
+    def log_place(self) -> str:
+        """` with FILE`, where the log is written to a file."""
+        for handler in logging.getLogger("precision_tool").handlers:
+            path = getattr(handler, "path", None)
+            if path is not None:
+                return f" with {path}"
+        return ""
+
+    def perror(self, *objects: Any, **options: Any) -> None:
+        """An error that cmd2 tells of: it counts as one for the exit code."""
+        self.failed = USER_ERROR
+        super().perror(*objects, **options)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def run_word(self, word: Word, arguments: Sequence[str]) -> None:
+        """Runs a command. What it raises, cmd2 shows through `format_exception`."""
+        started = time.monotonic()
+        code = DONE
+        try:
+            collect_garbage()
+            # argparse prints its help on sys.stdout, wherever the output of the command goes.
+            with contextlib.redirect_stdout(self.stdout):
+                code = load_command(word.name)(self.session, arguments, self.output())
+        except SystemExit as stop:  # argparse, after the help
+            code = stop.code if isinstance(stop.code, int) else DONE
+        except BrokenPipeError:  # what the output was piped to has heard enough
+            code = DONE
+        except KeyboardInterrupt:
+            code = STOPPED
+            self.output().err.print("stopped")
+            raise
+        except PrecisionToolError as error:
+            code = error.exit_code
+            raise
+        finally:
+            self.last_result = code
+            self.failed = code or self.failed
+            self.prompt = self._prompt_text()
+            self._ended_at = time.monotonic()
+            _log.info("%s: %d in %.2f s", shlex.join([word.name, *arguments]), code, time.monotonic() - started)
+
+    def _prompt_text(self) -> str:
+        """The prompt with the step and the rank that commands look at."""
+        places = (("step", self.session.step), ("rank", self.session.rank))
+        told = "".join(f"{what} {number} " for what, number in places if number is not None)
+        return self.DEFAULT_PROMPT.replace("> ", f"{told}> ") if told else self.DEFAULT_PROMPT
+
+    def default(self, statement: cmd2.Statement) -> None:
+        """An unknown first word: a command of the operating system, as it always was, after saying so."""
+        self.history.append(statement)
+        name = statement.command
+        if name == NAME and statement.args and not statement.args.startswith("-"):  # copied from a shell
+            self.onecmd(statement.command_and_args.partition(" ")[2])
+            return
+        if name in _WITHOUT_EFFECT:
+            raise UsageError(
+                f"{name} would change only a shell of its own, which ends at once",
+                "`data DIR` goes on with another data folder; for the rest leave and start again",
+            )
+        if shutil.which(name) is None and not _SHELL_SYNTAX.match(name):
+            hint = self._closest(name) or "`help` lists the commands"
+            raise UsageError(f"{name}: no command here, and no program of that name", hint)
+        self.output().err.print(plain(f"{name} is no command here: run by your shell", "dim"))
+        self.do_shell(statement.command_and_args)
+
+    def _closest(self, name: str) -> str:
+        """Which commands may have been meant by a name that none has; empty if none is near."""
+        known = [command for command in self.get_visible_commands() if self.get_command_func(command)]
+        close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+        return f"did you mean {' or '.join(close)}?" if close else ""
+
+    def do_shell(self, statement: cmd2.Statement | str) -> None:
+        """Run a command of the operating system."""
+        if not isinstance(statement, cmd2.Statement):
+            statement = self.statement_parser.parse(f"shell {statement}")
+        if statement.arg_list[:1] in ([], ["-h"], ["--help"]):
+            self.help_run()
+            return
+        super().do_shell(statement)
+        if isinstance(self.last_result, int) and self.last_result:
+            self.failed = self.last_result if self.last_result > 0 else 128 - self.last_result
+
+    def do_run(self, statement: cmd2.Statement) -> None:
+        """Run a command of the operating system; `!CMD` is the same."""
+        self.do_shell(statement)
+
+    def help_run(self) -> None:
+        """The help of the word."""
+        self.stdout.write(load_command("run").parser(self.session).format_help())
+
+    help_shell = help_run
+
+    def complete_run(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        """Programs, then files."""
+        tokens, _ = self.tokens_for_completion(line, begidx, endidx)
+        complete = self.shell_cmd_complete if len(tokens) == 2 else self.path_complete
+        return complete(text, line, begidx, endidx)
+
+    complete_shell = complete_run
+
+    def do_data(self, statement: cmd2.Statement) -> None:
+        """Go on with another data folder, or run one command on it."""
+        args = self._parse(data_parser(), statement)
+        if args is None:
+            return
+        session = Session(replace(self.session.settings, data=Path(args.folder), more_data=()))
+        if not is_folder(session.workspace.root):
+            raise UsageError(f"{args.folder}: no such folder", "name a folder that holds npu/, tf/ and so on")
+        if not args.command:
+            self._go_on_with(session)
+            return
+        word = find_word(args.command[0])
+        if word is None or word.name in _OF_THE_PROMPT:
+            raise UsageError(f"data: {args.command[0]} is no command for another data folder", "`help` lists them")
+        before, self.session = self.session, session
+        try:
+            self.run_word(word, args.command[1:])
+        finally:
+            self.session = before
+            self.prompt = self._prompt_text()
+
+    def help_data(self) -> None:
+        """How `data` is used."""
+        self.stdout.write(data_parser().format_help())
+
+    def complete_data(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        """Folders."""
+        return self.path_complete(text, line, begidx, endidx, path_filter=folder_exists)
+
+    def do_refresh(self, statement: cmd2.Statement) -> None:
+        """Read dumps, graphs and results anew."""
+        if self._parse(refresh_parser(), statement) is not None:
+            self.session.refresh()
+            self._go_on_with(self.session)
+
+    def help_refresh(self) -> None:
+        """How `refresh` is used."""
+        self.stdout.write(refresh_parser().format_help())
+
+    def do_exit(self, statement: cmd2.Statement) -> bool | None:
+        """Leave; so do quit, Ctrl+D, and Ctrl+C at an empty prompt."""
+        return self._parse(exit_parser(), statement) is not None
+
+    def help_exit(self) -> None:
+        """How `exit` is used."""
+        self.stdout.write(exit_parser().format_help())
+
+    def do_history(self, statement: cmd2.Statement | str) -> None:
+        """View, run, save or clear what was typed."""
+        if not isinstance(statement, cmd2.Statement):
+            statement = self.statement_parser.parse(f"history {statement}")
+        try:
+            super().do_history(statement)
+        except (IndexError, ValueError, re.error) as error:
+            raise UsageError(
+                f"history: nothing there: {error}", "a number, a range such as 3..5, a text or /regular expression/"
+            ) from error
+
+    def help_history(self) -> None:
+        """How `history` is used."""
+        self._print_help_of_cmd2("history")
+
+    def do__eof(self, _: cmd2.Statement | str) -> bool:
+        """End of input ends; on a terminal the shell's prompt comes on a line of its own."""
+        if self.stdin.isatty():
+            self.stdout.write("\n")
+        return True
+
+    def do_help(self, statement: cmd2.Statement | str) -> None:
+        """List the commands, or explain one."""
+        if not isinstance(statement, cmd2.Statement):
+            statement = self.statement_parser.parse(f"help {statement}")
+        if not statement.arg_list:
+            families = words_by_family((*WORDS, *PROMPT_WORDS)).items()
+            self.output().show(command_list({name: [(x.name, x.help) for x in words] for name, words in families}))
+            return
+        topic = statement.arg_list[0]
+        if not topic.startswith("-") and self.get_command_func(topic) is None and topic not in self.get_help_topics():
+            raise UsageError(f"help: no command {topic}", self._closest(topic) or "`help` lists the commands")
+        super().do_help(statement)
+
+    def help_help(self) -> None:
+        """How `help` is used."""
+        self._print_help_of_cmd2("help")
+
+    def _print_help_of_cmd2(self, name: str) -> None:
+        parser = self._parser_of_cmd2(name)
+        assert parser is not None
+        parser.print_help(self.stdout)
+
+    def complete_help(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        """Commands."""
+        return self.complete_help_command(text, line, begidx, endidx)
+
+    def _parse(self, parser: Parser, statement: cmd2.Statement) -> argparse.Namespace | None:
+        """The arguments of a command of the prompt itself; None when it was asked for its help."""
+        try:
+            with contextlib.redirect_stdout(self.stdout):
+                return parser.parse_args([cmd2.string_utils.strip_quotes(text) for text in statement.arg_list])
+        except SystemExit:
+            return None
+
+    def _go_on_with(self, session: Session) -> None:
+        self.session = session
+        self.prompt = self._prompt_text()
+        self._names.clear()
+        self.output().out.print(banner(session.overview()))
+
+    def _ask_no_cursor_position(self) -> None:
+        """The terminal is not asked where the cursor is: a late answer would stand on the screen as ^[[1;1R."""
+        output = self.main_session.output
+        if isinstance(output, Vt100_Output):
+            output.enable_cpr = False
+            self.main_session.app.renderer.cpr_support = CPR_Support.NOT_SUPPORTED
+
+    def _raise_keyboard_interrupt(self) -> None:
+        if self.stdin.isatty():  # the terminal has written ^C; cmd2's empty line would go where the output goes
+            with contextlib.suppress(OSError):
+                # sys.stderr itself may be in the middle of a write when the signal comes.
+                FileIO(2, "w", closefd=False).write(b"\n")
+        raise KeyboardInterrupt
+
+    # --- completion ---------------------------------------------------------------------------------------------------
+
+    def complete(
+        self,
+        text: str,
+        line: str,
+        begidx: int,
+        endidx: int,
+        custom_settings: CustomCompletionSettings | None = None,
+    ) -> cmd2.Completions:
+        """What Tab offers. Names come from other machines: what a shell would not take for a name goes in quotes."""
+        completions = super().complete(text, line, begidx, endidx, custom_settings)
+        return completions if custom_settings is not None else quoted(completions, line[:begidx][-1:])
+
+    def offers(self, kind: Completion, text: str) -> cmd2.Completions:
+        """The names of one kind that hold `text`, those that start with it first."""
+        sources: dict[Completion, Callable[[], Sequence[str]]] = {
+            Completion.OP: self.session.names.op_names,
+            Completion.OP_TYPE: self.session.names.op_types,
+            Completion.PASS: self.session.names.pass_names,
+            Completion.KERNEL: self.session.names.kernel_names,
+            Completion.GRAPH: self.session.names.graph_paths,
+            Completion.RESULT: self.session.names.result_paths,
+            Completion.TENSOR: self._tensor_names,
+            Completion.METRIC: lambda: _METRICS,
+            Completion.LAYOUT: known_layouts,
+        }
+        names = sources[kind]()
+        known = self._names.get(kind)
+        if known is None or known[0] is not names:
+            known = self._names[kind] = names, Names(names)
+        return cmd2.Completions.from_values(known[1].offers(text), is_sorted=True)
+
+    def _tensor_names(self) -> Sequence[str]:
+        session = self.session
+        parts = (session.names.op_names(), session.names.dump_file_names(), session.names.golden_file_names())
+        if len(parts) != len(self._tensors[0]) or any(a is not b for a, b in zip(parts, self._tensors[0], strict=True)):
+            self._tensors = parts, tuple(chain(*parts))
+        return self._tensors[1]
+
+    # --- set-up -------------------------------------------------------------------------------------------------------
+
+    def _parser_of_cmd2(self, name: str) -> cmd2.Cmd2ArgumentParser | None:
+        """The parser of a command that cmd2 brings."""
+        command = getattr(cmd2.Cmd, f"do_{name}", None)
+        return None if command is None else self.command_parsers.get(command.__get__(self))
+
+    def _choose_settables(self) -> None:
+        for name in list(self.settables):
+            if name not in KEPT_SETTABLES:
+                self.remove_settable(name)
+        knobs = Knobs(self)
+        for name, help_ in KNOBS.items():
+            choices = list(THEMES) if name == "theme" else None
+            self.add_settable(Settable(name, str, help_, knobs, choices=choices))
+        self.add_settable(
+            Settable(
+                "paging",
+                on_or_off,
+                "show what is longer than the screen page by page: on or off",
+                self,
+                choices_provider=lambda _: cmd2.Choices.from_values(("on", "off")),
+            )
+        )
+
+    def _bind_keys(self) -> None:
+        """Ctrl+C at an empty prompt leaves, as it always did; elsewhere it clears the line."""
+
+        def leave(event: KeyPressEvent) -> None:
+            # Whoever stops a command in a hurry presses twice, or a moment too late, and does not mean the prompt.
+            if time.monotonic() - self._ended_at > _HURRY:
+                event.app.exit(exception=EOFError, style="class:exiting")
+
+        bindings = self.main_session.key_bindings
+        assert isinstance(bindings, KeyBindings)
+        for key in (Keys.ControlC, Keys.SIGINT):
+            bindings.add(key, filter=Condition(lambda: not get_app().current_buffer.text))(leave)
+
+
+def collect_garbage() -> None:
+    """Collects what the line editor left behind, whose finalizers would swallow a Ctrl+C that comes while they run."""
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        gc.collect(1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
+
+
+def start(session: Session) -> int:
+    """Runs the prompt until the user leaves; its exit code, for commands that came through a pipe the last failure."""
+    prompt = Prompt(session, history_file() if sys.stdin.isatty() else "")
+    code = prompt.cmdloop()
+    return code or (DONE if prompt.stdin.isatty() else prompt.failed)

@@ -1,0 +1,1 @@
+"""The pipeline of a leaf: compare, check, recompute, plan."""

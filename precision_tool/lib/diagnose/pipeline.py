@@ -1,0 +1,371 @@
+"""One pipeline for a leaf (a run's step and rank): compare → checks → verdict → plan. Nothing is printed or written.
+
+`ac`, `ac --all` (in any process), the report and the Python API all call `diagnose_leaf`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from precision_tool.lib.checks.agreement import agrees, ops_of
+from precision_tool.lib.checks.analysis import Analysis, analyse
+from precision_tool.lib.checks.overflow import Origin, StatusReport
+from precision_tool.lib.checks.overflow_search import told_statuses
+from precision_tool.lib.checks.passports import PassportPair, find_passports
+from precision_tool.lib.compare.folders import (
+    DEFAULT_OPTIONS,
+    CompareOptions,
+    LeafResult,
+    compare_matched,
+    match_alone,
+    match_leaf,
+)
+from precision_tool.lib.data.folder import DataFolder
+from precision_tool.lib.engine.scheduler import ALL_CORES, Resources
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.graph.catalog import RunGraph
+from precision_tool.lib.graph.choice import GraphChooser
+from precision_tool.lib.graph.named import named_by
+from precision_tool.lib.model.changed import changed
+from precision_tool.lib.model.finding import FindingKind
+from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.table import Row, Table
+from precision_tool.lib.results.noise import with_noise
+from precision_tool.lib.sources.dumps import GoldenFiles
+from precision_tool.lib.sources.inputs import Inputs
+from precision_tool.lib.verdict.decide import SECONDS, Judged
+from precision_tool.lib.verdict.model import Cause, Fact, Flag, Step, Suspect, ToldStep, Verdict
+from precision_tool.lib.verdict.plan import with_passports_known
+from precision_tool.lib.verdict.runs import Request, judge
+from precision_tool.lib.verdict.stored import StoredVerdict, stored
+
+#: Confidence that data or variables differ whose hashes differ.
+_HASH_CONFIDENCE = 0.98
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """A leaf to diagnose, with what it is compared with and what the verdict may look at besides.
+
+    Attributes
+    ----------
+    dump : DumpLeaf, optional
+        The NPU's dump files; None where they are gone, so that nothing can be recomputed.
+    golden : GoldenFiles or Run, optional
+        The benchmark, or another NPU run; None: each tensor is looked at alone.
+    analysis : Analysis, optional
+        The comparison, where it was made already.
+    file : GraphFile, optional
+        The graph to recompute ops by, where the comparison used none.
+    runs : sequence of RunGraph
+        This run and others of the same script.
+    flags : mapping of str to Flag
+        What overflow status files say, by name of the op.
+    passports : PassportPair, optional
+        What the two runs were; hashes that differ prove that data or variables do.
+    is_later : bool
+        Whether an earlier step of the same training is diagnosed too.
+    """
+
+    dump: DumpLeaf | None
+    golden: GoldenFiles | Run | None = None
+    analysis: Analysis | None = None
+    file: GraphFile | None = None
+    runs: Sequence[RunGraph] = ()
+    flags: Mapping[str, Flag] = field(default_factory=dict)
+    passports: PassportPair | None = None
+    is_later: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnoseOptions:
+    """How a leaf is diagnosed.
+
+    Attributes
+    ----------
+    compare : CompareOptions
+        What is compared and measured; the graph; the threshold.
+    compares : bool
+        Whether the tensors are compared, or looked at alone, where that was not done yet.
+    recomputes : bool
+        Whether ops are recomputed, which takes most of the time; without it there is no verdict.
+    only_suspects : bool
+        Recompute only where the comparison shows something, or there is no benchmark.
+    seconds : float
+        How long recomputing may take.
+    """
+
+    compare: CompareOptions = DEFAULT_OPTIONS
+    compares: bool = True
+    recomputes: bool = True
+    only_suspects: bool = False
+    seconds: float = SECONDS
+
+
+DEFAULT_DIAGNOSE_OPTIONS = DiagnoseOptions()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """A leaf's comparison with its checks, and the verdict on it.
+
+    Attributes
+    ----------
+    analysis : Analysis, optional
+        The rows and what the checks found; None for a run that was not compared.
+    judged : Judged, optional
+        The verdict with every op's, as recomputed now.
+    kept : StoredVerdict, optional
+        The verdict that an earlier diagnosis left beside the result.
+    recomputed : bool
+        Whether ops were to be recomputed; still there is no verdict without a graph.
+    """
+
+    analysis: Analysis | None = None
+    judged: Judged | None = None
+    kept: StoredVerdict | None = None
+    recomputed: bool = False
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Who computes wrong, why, and what to do; None without a graph, and where ops were not recomputed."""
+        if self.judged is not None:
+            return self.judged.verdict
+        return None if self.kept is None else self.kept.as_verdict()
+
+    @property
+    def plan(self) -> Sequence[Step | ToldStep]:
+        """What to do next, the step that settles most first."""
+        return () if self.verdict is None else self.verdict.next
+
+    def to_keep(self, threshold: float) -> StoredVerdict | None:
+        """Return the verdict as it is kept beside a result; None where there is none."""
+        if self.judged is None:
+            return self.kept
+        return stored(self.judged, threshold)
+
+
+def diagnose_leaf(
+    leaf: Leaf,
+    options: DiagnoseOptions = DEFAULT_DIAGNOSE_OPTIONS,
+    resources: Resources = ALL_CORES,
+    graphs: GraphChooser | None = None,
+) -> Diagnosis:
+    """Compare a leaf, check its rows, recompute its ops, name what computes wrong and plan what to do.
+
+    Parameters
+    ----------
+    leaf : Leaf
+        What is diagnosed. A comparison that it has is not made again.
+    options : DiagnoseOptions
+        What is compared and recomputed.
+    resources : Resources
+        Who shares the work; progress is counted in bytes while comparing, and in ops while recomputing.
+    graphs : GraphChooser, optional
+        Finds the leaf's graph.
+
+    Returns
+    -------
+    Diagnosis
+        Plain values, the same in any process and for any number of workers.
+
+    Raises
+    ------
+    DataNotFoundError, FormatError
+        The leaf, or a graph that was named, is not there or damaged.
+    ComparisonStoppedError, WorkStoppedError
+        The work ended early.
+    """
+    analysis = leaf.analysis
+    if analysis is None and options.compares:
+        analysis = compare_leaf(leaf, options.compare, resources, graphs or GraphChooser())
+    if not options.recomputes or (options.only_suspects and leaf.golden is not None and not _is_suspect(analysis)):
+        return Diagnosis(analysis=analysis)
+    judged = judge_leaf(leaf, analysis, options, resources)
+    if judged is None:
+        return Diagnosis(analysis=analysis, recomputed=True)
+    if leaf.passports is not None:
+        judged = with_passports(judged, leaf.passports)
+    if analysis is not None:
+        analysis = with_own_errors(analysis, judged)
+    return Diagnosis(analysis=analysis, judged=judged, recomputed=True)
+
+
+# --- the stages -------------------------------------------------------------------------------------------------------
+
+
+def compare_leaf(leaf: Leaf, options: CompareOptions, resources: Resources, graphs: GraphChooser) -> Analysis:
+    """Compare a leaf with its benchmark, or look at each of its tensors alone, and check the rows."""
+    assert leaf.dump is not None
+    if leaf.golden is None:
+        pairs, result = match_alone(leaf.dump, graphs, options)
+    else:
+        inputs = Inputs(run=Run(root=leaf.dump.path, leaves=(leaf.dump,)), golden=leaf.golden)
+        pairs, result = match_leaf(leaf.dump, inputs, 0, graphs, options)
+    result = compare_matched(pairs, result, options, resources)
+    return analyse("", with_noise(result.table, options.noise), options.threshold, result)
+
+
+def judge_leaf(leaf: Leaf, analysis: Analysis | None, options: DiagnoseOptions, resources: Resources) -> Judged | None:
+    """Recompute the ops of a leaf and name the cause; None without a dump or a graph, and of PyTorch dumps."""
+    result = None if analysis is None else analysis.leaf
+    file = result.graph.file if result is not None and result.graph is not None else leaf.file
+    if leaf.dump is None or file is None or (analysis is not None and not analysis.has_graph):
+        return None
+    golden = result.golden if result is not None else leaf.golden
+    request = Request(
+        leaf=leaf.dump, file=file, golden=golden, dumps=None if result is None else result.dumps, flagged=leaf.flags,
+        threshold=options.compare.threshold if analysis is None else analysis.threshold, is_later=leaf.is_later,
+    )  # fmt: skip
+    if analysis is not None:
+        faulty = [one.op_name for one in analysis.findings if one.kind == FindingKind.FIRST_FAULTY_OP]
+        request = replace(request, rows=analysis.rows, compared=faulty)
+    return judge(request, leaf.runs, seconds=options.seconds, resources=resources)
+
+
+def with_own_errors(analysis: Analysis, judged: Judged) -> Analysis:
+    """Return the comparison with the own error of each recomputed output; as it was if its run was not judged."""
+    npu = analysis.leaf.leaf.path if analysis.leaf is not None else ""
+    of_run = next((run for run in (judged, *judged.beside) if run.npu == npu), None)
+    if of_run is None or analysis.choice.compat:
+        return analysis
+    own = {(op.name, f"output:{slot.slot}"): slot.own for op in of_run.ops for slot in op.slots}
+    name_of = named_by(op.name for op in of_run.ops)
+    rows = tuple(changed(row, own_error=own.get((name_of(row.op_name), row.slot))) for row in analysis.rows)
+    ops = ops_of(Table(rows, analysis.choice), analysis.threshold)
+    return replace(analysis, rows=rows, ops=ops, choice=replace(analysis.choice, own_error=True))
+
+
+def is_not_finite(row: Row) -> bool:
+    """Return whether an NPU tensor has NaN or Inf."""
+    summary = row.npu or row.extremes
+    return summary is not None and summary.nan_count + summary.inf_count > 0
+
+
+def _is_suspect(analysis: Analysis | None) -> bool:
+    return analysis is None or any(
+        agrees(row, analysis.threshold) is False or is_not_finite(row) for row in analysis.rows
+    )
+
+
+def with_passports(judged: Judged, pair: PassportPair) -> Judged:
+    """Return the verdict with what the two runs' passports prove: that data or variables differ."""
+    verdict = judged.verdict
+    if verdict.first is None:
+        verdict = replace(verdict, next=with_passports_known(verdict.next, differ=bool(pair.differences)))
+    verdict = replace(verdict, suspects=tuple(_proven(suspect, pair) for suspect in verdict.suspects))
+    if verdict.first is not None:
+        verdict = replace(verdict, facts=verdict.first.facts, confidence=verdict.first.confidence)
+    return replace(judged, verdict=verdict)
+
+
+def _proven(suspect: Suspect, pair: PassportPair) -> Suspect:
+    if suspect.cause not in (Cause.INPUT, Cause.WEIGHTS):
+        return suspect
+    differs = pair.hash_differs(suspect.culprit)
+    if differs is None and suspect.cause is Cause.INPUT:  # what feeds a network is called otherwise in the graph
+        differs = any(difference.topic == "batch" for difference in pair.differences) or None
+    if not differs:
+        return suspect
+    facts = (*suspect.facts, Fact(name="passport", value="differs"))
+    return replace(suspect, confidence=max(suspect.confidence, _HASH_CONFIDENCE), facts=facts)
+
+
+# --- the leaves of a data folder --------------------------------------------------------------------------------------
+
+
+def leaves_of(
+    data: DataFolder, analyses: Sequence[Analysis], npu: str | None = None, graph: str | None = None
+) -> list[Leaf]:
+    """Return the leaf of each comparison, with the other runs, status files and passports of the data folder.
+
+    Of a result that was read back the dump, the graph and the benchmark are looked up where they were; one whose dump
+    or graph is gone is a leaf without a `dump`.
+    """
+    runs = _runs_of(data, graph)
+    passports = find_passports(data.workspace, npu, None)
+    leaves = []
+    for analysis in analyses:
+        leaf = _leaf_of(data, analysis, runs) if analysis.has_graph else None
+        leaves.append(leaf or Leaf(dump=None, analysis=analysis))
+    flags = flags_of_data(data, graph) if any(leaf.dump is not None for leaf in leaves) else {}
+    return [
+        leaf
+        if leaf.dump is None
+        else replace(leaf, runs=runs, flags=flags, passports=passports, is_later=_is_later(leaf.dump, analyses))
+        for leaf in leaves
+    ]
+
+
+def leaves_alone(data: DataFolder, npu: str | None = None, graph: str | None = None) -> list[Leaf]:
+    """Return the leaves of an NPU run that there is nothing to compare with, one a model; diagnose them alone."""
+    runs = _runs_of(data, graph)
+    if npu is not None:
+        dump = data.run_at(npu).leaves[0]
+        return [Leaf(dump=dump, file=data.graph_chooser(graph).of(dump, graph).file, runs=runs)]
+    flags = flags_of_data(data, graph)
+    dumped = [run for run in runs if run.leaf is not None]
+    number = min((run.number or 0 for run in dumped), default=0)
+    return [Leaf(dump=run.leaf, file=run.file, runs=runs, flags=flags) for run in dumped if (run.number or 0) == number]
+
+
+def _leaf_of(data: DataFolder, analysis: Analysis, runs: Sequence[RunGraph]) -> Leaf | None:
+    result, source = analysis.leaf, analysis.source
+    if result is not None:
+        file = result.graph.file if result.graph is not None else _file_of(result, runs)
+        return None if file is None else Leaf(dump=result.leaf, golden=result.golden, analysis=analysis, file=file)
+    if source is None or not source.graph:
+        return None
+    try:
+        dump, file = data.run_at(source.npu).leaves[0], data.store.load(source.graph)
+    except PrecisionToolError:
+        return None
+    leaf = Leaf(dump=dump, analysis=analysis, file=file)
+    with suppress(PrecisionToolError):  # its benchmark may be gone
+        return replace(leaf, golden=data.golden_at(source.golden))
+    return leaf
+
+
+def _file_of(result: LeafResult, runs: Sequence[RunGraph]) -> GraphFile | None:
+    """Return the graph of a leaf that was matched by name."""
+    return next((run.file for run in runs if any(leaf.path == result.leaf.path for leaf in run.leaves)), None)
+
+
+def _is_later(leaf: DumpLeaf, analyses: Sequence[Analysis]) -> bool:
+    """Return whether an earlier step of the same device and run is among these."""
+    others = [analysis.leaf.leaf for analysis in analyses if analysis.leaf is not None]
+    return any(
+        (one.device, one.model_name, one.model_id, one.time) == (leaf.device, leaf.model_name, leaf.model_id, leaf.time)
+        and one.step.isdecimal() and leaf.step.isdecimal() and int(one.step) < int(leaf.step)
+        for one in others
+    )  # fmt: skip
+
+
+def _runs_of(data: DataFolder, graph: str | None) -> tuple[RunGraph, ...]:
+    try:
+        return data.run_graphs(graph)
+    except PrecisionToolError:
+        return ()
+
+
+def flags_of_data(data: DataFolder, graph: str | None) -> dict[str, Flag]:
+    """Return what the overflow status files of a data folder say of ops."""
+    with suppress(PrecisionToolError):  # `overflow` says what is wrong with them
+        return flags_of(told_statuses(data, graph))
+    return {}
+
+
+def flags_of(statuses: Iterable[StatusReport]) -> dict[str, Flag]:
+    """Return what status files say, by name of the op; not of ops that only received an overflow."""
+    flags: dict[str, Flag] = {}
+    for status in statuses:
+        if status.op is None or status.op.origin in (Origin.RECEIVED, Origin.MEANT):
+            continue
+        words = [f"{unit.unit}: {', '.join(unit.words) or 'set'}" for unit in status.units if unit.is_set]
+        if words:
+            flag = Flag(path=status.file.path, words="; ".join(words), is_doubtful=bool(status.doubts))
+            flags.setdefault(status.op.name, flag)
+    return flags

@@ -1,0 +1,229 @@
+"""The bytes of tensors, with bounded memory whatever a file claims: as they lie, joined of several files, from HDF5.
+
+What HDF5 keeps in one piece is read as any other file is; its chunks are read by HDF5 in a process of its own.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections import OrderedDict
+from itertools import accumulate
+from math import prod
+from types import TracebackType
+from typing import Protocol
+
+import numpy as np
+
+from precision_tool.lib.errors import FormatError, shown_name
+from precision_tool.lib.formats.h5_process import Hdf5Error, ask_hdf5, check_file
+from precision_tool.lib.io.files import open_file
+from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.model.tensor import Access, Tensor
+from precision_tool.lib.numbers import data_types
+
+#: The largest chunk of HDF5, and the largest tensor that is gathered, which needs all of it at once.
+MAX_CHUNK = MAX_GATHERED = 64 << 20
+#: Bytes of blocks of HDF5 that are cached, and that are read at once where they are small.
+_CACHED_BYTES, _READ_AHEAD = 64 << 20, 1 << 20
+#: Bytes that are put together at a time, at most: rows of small pieces are joined by the thousand.
+_BLOCK = 1 << 20
+
+
+def joined(parts: tuple[Tensor, ...], axis: int, number: int) -> Tensor | None:
+    """The tensor of parts that are alike but for one axis; None if they are not, or no whole bytes.
+
+    `number` tells it from others of the same files: it becomes its offset, which is negative as no part's is.
+    """
+    first = parts[0]
+    rank = len(first.shape)
+    others = [(*one.shape[:axis], *one.shape[axis + 1 :]) for one in parts]
+    kinds = {(one.dtype, one.layout, one.big_endian, one.fortran_order, one.access, len(one.shape)) for one in parts}
+    if not 0 <= axis < rank or len(kinds) > 1 or any(one != others[0] for one in others):
+        return None
+    data_type = data_types.BY_NAME.get(first.dtype)
+    if first.access is not Access.BYTES or data_type is None or data_type.bits % 8:
+        return None
+    if any(one.nbytes != one.size * data_type.bits // 8 for one in parts):
+        return None
+    length = sum(one.shape[axis] for one in parts)
+    shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
+    return Tensor(
+        path=first.path,
+        offset=-1 - number,
+        nbytes=sum(one.nbytes for one in parts),
+        dtype=first.dtype,
+        shape=shape,
+        layout=first.layout,
+        # The parts may have that of the whole, or their own, of which only a plain one tells the whole.
+        origin_shape=shape if first.origin_shape == first.shape else None,
+        address=first.address,
+        access=Access.JOINED,
+        parts=parts,
+        joined_axis=axis,
+    )
+
+
+class TensorBytes(Protocol):
+    """The file interface of a tensor's bytes: `offset` counts from the tensor's own file or chunks."""
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """Return exactly `count` bytes."""
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer`."""
+
+    def close(self) -> None:
+        """Close the file."""
+
+    def __enter__(self) -> TensorBytes: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def open_bytes(tensor: Tensor) -> TensorBytes:
+    """Open the bytes of a tensor, to be read from `tensor.offset` on."""
+    if tensor.access in (Access.CHUNKS, Access.GATHER):
+        return _Hdf5Bytes(tensor)
+    if tensor.access is Access.JOINED:
+        return _JoinedBytes(tensor)
+    return open_file(tensor.path)
+
+
+class _Reader(ABC):
+    """A file of bytes, by `read_into`."""
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        buffer = bytearray(count)
+        self.read_into(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    @abstractmethod
+    def read_into(self, offset: int, buffer: memoryview) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Hdf5Bytes(_Reader):
+    """A tensor of an HDF5 file: its chunks as if they lay one after the other, or a small one in logical order."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        check_file(tensor.path)
+        self._tensor = tensor
+        self._block: list[int] | None = None
+        self._count, self._nbytes = 1, tensor.nbytes
+        if tensor.access is Access.CHUNKS:
+            assert tensor.plan is not None
+            self._block = list(tensor.plan.storage_shape[-len(tensor.shape) :])
+            self._nbytes = data_types.BY_NAME[tensor.dtype].byte_size(prod(self._block))
+            self._count = tensor.nbytes // self._nbytes
+        elif tensor.nbytes > MAX_GATHERED:
+            raise self._damaged("the file has changed")
+        #: The blocks that were read last.
+        self._cached: OrderedDict[int, memoryview] = OrderedDict()
+        self._read_blocks(0)
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        done = 0
+        while done < len(buffer):
+            number, start = divmod(offset + done, self._nbytes)
+            if number not in self._cached:
+                self._read_blocks(number)
+            self._cached.move_to_end(number)
+            part = self._cached[number][start : start + len(buffer) - done]
+            buffer[done : done + len(part)] = part
+            done += len(part)
+
+    def _read_blocks(self, number: int) -> None:
+        """Read a block, and the next ones where they are small."""
+        tensor = self._tensor
+        stop = min(number + max(_READ_AHEAD // max(self._nbytes, 1), 1), self._count)
+        dtype = np.dtype(tensor.dtype).newbyteorder(">" if tensor.big_endian else "<")
+        while self._cached and (len(self._cached) + stop - number) * self._nbytes > _CACHED_BYTES:
+            self._cached.popitem(last=False)
+        try:
+            blocks = ask_hdf5(
+                "blocks", tensor.path, dataset=tensor.dataset, type=dtype.str, nbytes=self._nbytes,
+                block=self._block, start=number, stop=stop,
+            )  # fmt: skip
+        except Hdf5Error as error:
+            raise self._damaged(error.reason) from error
+        if [len(block) for block in blocks] != [self._nbytes] * (stop - number):
+            raise self._damaged("the file has changed")
+        if tensor.strides:
+            view = np.lib.stride_tricks.as_strided(
+                np.frombuffer(blocks[0], dtype),
+                tensor.shape,
+                [stride * dtype.itemsize for stride in tensor.strides],
+                writeable=False,
+            )
+            blocks = [view.tobytes()]
+        self._cached.update((number + index, memoryview(block)) for index, block in enumerate(blocks))
+
+    def _damaged(self, why: str) -> FormatError:
+        reason = f"{shown_name(self._tensor.dataset)}: cannot be read: {why}"
+        return FormatError.of(self._tensor.path, reason, "the file is damaged: copy or dump it again")
+
+    def close(self) -> None:
+        self._cached.clear()
+
+
+class _JoinedBytes(_Reader):
+    """The bytes of a joined tensor; every file is opened once."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._start = tensor.offset
+        self._parts = tensor.parts
+        rows = max(prod(tensor.shape[: tensor.joined_axis]), 1)
+        #: Bytes of each part in a row: what lies before the axis makes rows, of which each part has a piece.
+        self._pieces = [one.nbytes // rows for one in tensor.parts]
+        self._ends = [*accumulate(self._pieces)]
+        self._row = self._ends[-1]
+        self._files: list[StoredFile] = []
+        try:
+            for one in tensor.parts:
+                self._files.append(open_file(one.path))
+        except BaseException:
+            self.close()
+            raise
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        out = np.frombuffer(buffer, np.uint8)
+        position, done = offset - self._start, 0
+        while done < out.size:
+            row, column = divmod(position + done, self._row)
+            rows = min((out.size - done) // self._row, max(_BLOCK // self._row, 1))
+            if column == 0 and rows and len(self._pieces) > 1:
+                size = rows * self._row
+                self._read_rows(row, out[done : done + size].reshape(rows, self._row))
+            else:
+                part = bisect_right(self._ends, column)
+                inside = column - (self._ends[part] - self._pieces[part])
+                size = min(self._ends[part] - column, out.size - done)
+                start = self._parts[part].offset + row * self._pieces[part] + inside
+                self._files[part].read_into(start, out[done : done + size].data)
+            done += size
+
+    def _read_rows(self, row: int, out: np.ndarray) -> None:
+        """Whole rows, each of a piece of every part."""
+        end = 0
+        for file, part, piece in zip(self._files, self._parts, self._pieces, strict=True):
+            taken = np.empty(len(out) * piece, np.uint8)
+            file.read_into(part.offset + row * piece, taken.data)
+            out[:, end : end + piece] = taken.reshape(len(out), piece)
+            end += piece
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()

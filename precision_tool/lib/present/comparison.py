@@ -1,0 +1,207 @@
+"""A comparison as Python's users have it: rows, findings, the verdict, tables for numpy, pandas and notebooks."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import nan
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+
+from precision_tool.lib.checks.agreement import ops_of
+from precision_tool.lib.checks.analysis import Analysis
+from precision_tool.lib.checks.first_fault import find_first_fault
+from precision_tool.lib.data.folder import DataFolder
+from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, Leaf, diagnose_leaf, leaves_of
+from precision_tool.lib.errors import UsageError
+from precision_tool.lib.io import urls
+from precision_tool.lib.io.files import PathLike
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.table import Row
+from precision_tool.lib.present.compare import finding_panel, leaf_title, overview_lines
+from precision_tool.lib.present.evidence.told import ToldFinding, tell
+from precision_tool.lib.present.verdict import verdict_block
+from precision_tool.lib.present.verdict_json import told
+from precision_tool.lib.results.columns import METRIC_FIELDS
+from precision_tool.lib.results.result_csv import write_result
+from precision_tool.lib.verdict.model import Verdict
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Columns of what a notebook shows.
+_HTML_WIDTH = 110
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CompareResult:
+    """The comparison of one leaf folder (device, model, step), made now or read back from its file.
+
+    Attributes
+    ----------
+    analysis : Analysis
+        The rows, the ops and what the checks found.
+    data : DataFolder or None
+        The data folder that it is of: the verdict looks at its other runs, status files and passports too.
+    """
+
+    analysis: Analysis
+    data: DataFolder | None = None
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """One a pair of tensors, in execution order, inputs before outputs.
+
+        A pair that was not compared says why in `reason`. Metrics have no unit but that of the tensors.
+        """
+        return self.analysis.rows
+
+    @property
+    def leaf(self) -> DumpLeaf | None:
+        """The folder of the NPU's dump files; None for a result that was read back."""
+        return None if self.analysis.leaf is None else self.analysis.leaf.leaf
+
+    @property
+    def path(self) -> str:
+        """The result file; empty where none was written."""
+        return self.analysis.path
+
+    @property
+    def threshold(self) -> float:
+        """Cosine similarity below which a tensor counts as wrong."""
+        return self.analysis.threshold
+
+    @property
+    def graph_path(self) -> str | None:
+        """The graph that tensors were matched by; None where names did."""
+        result, source = self.analysis.leaf, self.analysis.source
+        if result is not None:
+            return None if result.graph is None else result.graph.file.path
+        return None if source is None else source.graph or None
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What a user should know of the folders."""
+        return () if self.analysis.leaf is None else self.analysis.leaf.notes
+
+    def findings(self, threshold: float | None = None) -> list[ToldFinding]:
+        """Return what the rows tell.
+
+        Parameters
+        ----------
+        threshold : float, optional
+            Cosine similarity, -1 to 1, below which a tensor counts as wrong; by default that of the comparison.
+
+        Returns
+        -------
+        list of ToldFinding
+            The first faulty op, or different inputs, or that all agree; `op_name` names the op, `message` is a
+            sentence on it, `facts` are what it is said from.
+        """
+        threshold = self.threshold if threshold is None else threshold
+        unread_graph = "" if self.analysis.leaf is None else self.analysis.leaf.unread_graph
+        return [tell(one) for one in find_first_fault(ops_of(self.rows, threshold), threshold, unread_graph)]
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """The comparison with the verdict on it, made when first asked for by recomputing each op of the dump."""
+        result = self.analysis.leaf
+        if self.data is not None:
+            (leaf,) = leaves_of(self.data, [self.analysis])
+        elif result is not None:
+            leaf = Leaf(dump=result.leaf, golden=result.golden, analysis=self.analysis)
+        else:
+            leaf = Leaf(dump=None, analysis=self.analysis)
+        return diagnose_leaf(leaf, DiagnoseOptions(compares=False))
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """Who computes wrong, why, and what to do, judged when first asked for by recomputing each op of the dump.
+
+        None where nothing can be recomputed: without a graph, and of PyTorch dumps. Its steps (`next`) have words
+        (`why`), and a line to type or to paste (`line`).
+        """
+        verdict = self.diagnosis.verdict
+        return None if verdict is None else told(verdict)
+
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """Return the rows as a structured array.
+
+        Returns
+        -------
+        numpy.ndarray, shape (rows,)
+            Fields `index` (int64), `op_name`, `op_type`, `slot`, `golden_tensor`, `status` (text), and each metric by
+            the name of its field in `Metrics` (float64, nan where nothing was compared).
+        """
+        columns = self._columns()
+        table = np.empty(len(self.rows), dtype=[(name, values.dtype) for name, values in columns.items()])
+        for name, values in columns.items():
+            table[name] = values
+        return table
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the rows as a data frame with the fields of `to_numpy` as columns.
+
+        Raises
+        ------
+        UsageError
+            pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise UsageError("to_pandas needs pandas, which is not installed", "pip install pandas") from error
+        return pd.DataFrame(self._columns())
+
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        pairs = [row.pair for row in self.rows]
+        texts = {
+            "op_name": [pair.op_name for pair in pairs],
+            "op_type": [pair.op_type for pair in pairs],
+            "slot": [pair.slot for pair in pairs],
+            "golden_tensor": [pair.golden_tensor for pair in pairs],
+            "status": [str(pair.status) for pair in pairs],
+        }
+        columns: dict[str, npt.NDArray[Any]] = {"index": np.array([pair.index for pair in pairs], np.int64)}
+        columns |= {name: np.array(values, dtype=np.str_) for name, values in texts.items()}
+        for name in METRIC_FIELDS:
+            numbers = [nan if row.metrics is None else getattr(row.metrics, name) for row in self.rows]
+            columns[name] = np.array(numbers, np.float64)
+        return columns
+
+    def write_csv(self, path: PathLike) -> None:
+        """Write the result file with the vendor's columns and ours.
+
+        Parameters
+        ----------
+        path : path
+            Its file; written whole or not at all.
+
+        Raises
+        ------
+        OutputError
+            If it cannot be written.
+        """
+        write_result(urls.path_of(path), self.rows, self.analysis.choice)
+
+    def __repr__(self) -> str:
+        view = self.analysis.overview
+        counts = f"{view.compared} of {self.analysis.tensors} tensors compared, {view.below} below {self.threshold:g}"
+        return f"<CompareResult {leaf_title(self.analysis)}: {counts}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the counts, the findings and, once it was asked for, the verdict."""
+        console = Console(record=True, width=_HTML_WIDTH, file=io.StringIO(), force_jupyter=False)
+        console.print(f"[bold]{leaf_title(self.analysis)}[/bold]")
+        console.print(overview_lines(self.analysis))
+        for finding in self.analysis.findings:
+            console.print(finding_panel(finding))
+        if "verdict" in self.__dict__ and self.verdict is not None:
+            console.print(verdict_block(self.verdict))
+        style = "white-space: pre; overflow-x: auto; line-height: normal; font-family: monospace"
+        return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')

@@ -1,0 +1,306 @@
+"""A study of very many ranks, by simulation: names of files, rows and votes are made up, no tensor is there.
+
+What is real is all that one client does for them: listing, pairing, planning and cutting into tasks; reading the
+journal, counting votes, concluding, heat maps and table. What workers do is measured on one real leaf, and what a study
+needs of them is reckoned from that, on paper.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.engine.scheduler import THIS_THREAD
+from precision_tool.lib.io import cache as fingerprint
+from precision_tool.lib.io.local import LocalStore
+from precision_tool.lib.report.study import write_study
+from precision_tool.lib.sources import walk
+from precision_tool.lib.study.conclusion import conclude
+from precision_tool.lib.study.journal import open_journal
+from precision_tool.lib.study.leaf_statistics import LeafStatistics, TensorNames
+from precision_tool.lib.study.maps import NEEDED, Maps
+from precision_tool.lib.study.outcome import LeafOutcome, Role, Vote
+from precision_tool.lib.study.packed import NUMBERS, TEXTS, WHOLE, Columns, coded, pack
+from precision_tool.lib.study.plan import LeafPlan, Task, batches
+from precision_tool.lib.study.preparing import Prepared, StudyOptions, prepare
+from precision_tool.lib.study.statistics import StatisticsJudge
+from precision_tool.lib.study.study import Runner, Study
+from precision_tool.lib.study.table import write_table
+from precision_tool.lib.study.task import LeafDone, run_task
+
+#: Tensors of an op, and one op in so many that all replicas must have alike.
+_TENSORS, _SHARED = 3, 50
+#: A file of an op (bytes), as listing shows it.
+_FILE = 260_000
+_ROOT = "/simulated/ranks"
+_STAMP = 1_772_443_802_000_000
+_DIGEST = "0" * 31
+#: What a study of the reference's size reads.
+_PAPER_BYTES, _PAPER_RANKS = 8e12, 1000
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is simulated."""
+
+    ranks: int
+    tensors: int
+
+    @property
+    def ops(self) -> int:
+        """Ops of the network."""
+        return max(1, self.tensors // _TENSORS)
+
+    @property
+    def culprit(self) -> tuple[int, int]:
+        """The rank that differs, and in which op."""
+        return self.ranks * 211 // 1000, max(self.ops // 2 // _SHARED * _SHARED, 0)
+
+    def op(self, number: int) -> tuple[str, str]:
+        """Name and type of an op."""
+        kind = "HcomAllReduce" if number % _SHARED == 0 else "MatMulV2"
+        return f"tower_{number // 100}/layer_{number}/{kind}", kind
+
+
+def options() -> StudyOptions:
+    """A dump folder with a folder for each rank."""
+    return StudyOptions(folders=["/simulated/nowhere"], npu=_ROOT)
+
+
+class _Simulated(LocalStore):
+    """Every file is there."""
+
+    def sizes_and_times(self, folder: str, file_names: Sequence[str]) -> Iterator[tuple[int, int]]:
+        return iter([(_FILE, 1)] * len(file_names))
+
+
+@contextmanager
+def simulated_files(size: Size) -> Iterator[None]:
+    """Listing finds a folder of dump files for each rank; nothing is on a disk."""
+    names = []
+    for number in range(size.ops):
+        name, kind = size.op(number)
+        names.append(f"{kind}.{name.replace('/', '_')}.{number}.0.{_STAMP + number * 40}")
+
+    def list_folders(root: str, *_: Any, **__: Any) -> Iterator[tuple[str, list[str]]]:
+        for rank in range(size.ranks) if root == _ROOT else ():
+            yield f"{_ROOT}/rank_{rank}/20260302093000/{rank % 8}/ge_default_20260302093000_1/1/0", names
+
+    with (
+        patch.object(walk, "list_folders", list_folders),
+        patch.object(fingerprint, "store_of", lambda _: _Simulated()),
+    ):
+        yield
+
+
+def plan(size: Size) -> Prepared:
+    """What the study will do."""
+    with simulated_files(size):
+        return prepare(options())
+
+
+def fill(size: Size, folder: str) -> None:
+    """Puts what workers would have handed back into a journal."""
+    prepared = plan(size)
+    key = Runner(prepared, options(), None, "")._key  # type: ignore[arg-type]  # only its key is asked for
+    variants = [pack(columns(size, seed)) for seed in range(4)]
+    with open_journal(folder) as journal:
+        for number, leaf_plan in enumerate(prepared.plans):
+            done = LeafDone(
+                path=leaf_plan.leaf.path, outcome=outcome(size, leaf_plan.leaf.rank), rows=variants[number % 4]
+            )
+            journal.keep([(leaf_plan, done)], key)
+
+
+def columns(size: Size, seed: int) -> Columns:
+    """The rows of a leaf."""
+    rng = np.random.default_rng(seed)
+    places = [(number, slot) for number in range(size.ops) for slot in ("input:0", "input:1", "output:0")]
+    found: Columns = {name: coded([""] * len(places)) for name in TEXTS}
+    found["op"] = coded([size.op(number)[0] for number, _ in places])
+    found["type"] = coded([size.op(number)[1] for number, _ in places])
+    found["slot"] = coded([slot for _, slot in places])
+    found |= {name: np.zeros(len(places), np.int64) for name in WHOLE}
+    found["number"] = np.array([number for number, _ in places])
+    # Digits as real figures have them: a constant would be packed to nothing.
+    found |= {name: rng.normal(1, 1e-3, len(places)) for name in NUMBERS}
+    found["cosine"] = 1 - 1e-5 * rng.random(len(places))
+    return found
+
+
+def outcome(size: Size, rank: int) -> LeafOutcome:
+    """What a worker says of a rank."""
+    lone, wrong = size.culprit
+    votes = []
+    for epoch, number in enumerate(range(0, size.ops, _SHARED)):
+        name, kind = size.op(number)
+        digest = f"{_DIGEST}{int(rank == lone and number >= wrong)}"
+        votes.append(
+            Vote(op=name, type=kind, role=Role.COLLECTIVE, number=number, epoch=epoch, inputs=("",), outputs=(digest,))
+        )
+    return LeafOutcome(
+        rows=size.tensors, compared=size.tensors, network="one", votes=tuple(votes), judged=True
+    )  # fmt: skip
+
+
+def timed(what: str, work: Callable[[], Any]) -> Any:
+    """Does it and says how long it took, on the clock and of the processor."""
+    start, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    wall, cpu = time.perf_counter() - start, time.process_time() - cpu
+    print(f"  {what:<32} {wall:8.1f} s ({cpu:.1f} s of one core)", flush=True)
+    return result
+
+
+def client(size: Size, folder: str, table: str) -> None:
+    """All that one client does, with its figures."""
+    prepared = timed("planning: list, pair, plan", lambda: plan(size))
+    tasks = timed("planning: tasks", lambda: list(batches(prepared.plans)))
+    print(f"  {len(prepared.plans):,} dump folders, {prepared.nbytes / 1e12:.2f} TB claimed, {len(tasks):,} tasks")
+    with open_journal(folder) as journal:
+        runner = Runner(prepared, options(), journal)
+        timed("what the journal knows", lambda: runner.run(THIS_THREAD))
+        states = runner.final_states()
+        votes = timed("verdict: votes", lambda: runner.votes(states))
+        conclusion = timed("verdict: conclusion", lambda: conclude(states, votes))
+        culprit = conclusion.culprit
+        found = None if culprit is None else (culprit.rank, culprit.op)
+        assert found == (size.culprit[0], size.op(size.culprit[1])[0]), found
+        print(f"  found: {found}")
+        maps = Maps()
+
+        def fill_maps() -> None:
+            for state in states:
+                rows = runner.columns(state, NEEDED)
+                assert rows is not None
+                maps.take(state.leaf.step, state.leaf.rank, rows)
+
+        timed("heat maps", fill_maps)
+        study = Study(conclusion=conclusion, leaves=tuple(states), votes=tuple(votes), maps=maps.maps())
+        page = Path(table).with_name("study.html")
+        timed("report", lambda: write_study(str(page), study))
+        print(f"  the report has {page.stat().st_size / 1e6:.1f} MB")
+        rows = timed("table (Parquet)", lambda: write_table(table, states, runner.columns))
+        print(f"  {rows:,} rows, {Path(table).stat().st_size / 1e9:.2f} GB")
+    print(f"  memory of the client at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
+
+
+def statistics(size: Size) -> None:
+    """What statistics tell, of two steps; in the second a norm is off on one rank."""
+    rng = np.random.default_rng(0)
+    count = size.ops * _TENSORS
+    op_of = np.repeat(np.arange(size.ops), _TENSORS)
+    is_output = np.tile(np.array([False, False, True]), size.ops)
+    names = TensorNames(
+        ops=tuple(size.op(number)[0] for number in range(size.ops)),
+        types=tuple(size.op(number)[1] for number in range(size.ops)),
+        op_of=op_of, is_output=is_output, slots=np.tile(np.array([0, 1, 0]), size.ops),
+        counts=np.full(count, 4096), limits=np.full(count, np.inf), nbytes=np.full(count, 8192),
+    )  # fmt: skip
+    shared = names.must_agree()
+    norms = rng.lognormal(0, 1, count)
+    lone, wrong = size.culprit
+    wrong += 1  # no collective
+
+    def leaf(step: int, rank: int) -> LeafStatistics:
+        sizes = norms * np.exp(0.01 * rng.standard_normal(count) * ~shared)
+        if (step, rank) == (1, lone):
+            sizes[_TENSORS * wrong + 2] *= 0.5
+        digests = rng.integers(1, 2**32, count, np.uint32)
+        digests[shared] = 7
+        zeros = np.zeros(count, np.float32)
+        return LeafStatistics(
+            step=step, rank=rank, names=names, sizes=sizes.astype(np.float32), means=zeros.copy(),
+            largest=zeros + 1, nans=zeros.copy(), infs=zeros.copy(), digests=digests,
+            is_constant=np.zeros(count, bool),
+        )  # fmt: skip
+
+    judge = StatisticsJudge()
+    for step in range(2):
+        leaves: list[LeafStatistics] = []  # those of the step before go first
+        leaves = [leaf(step, rank) for rank in range(size.ranks)]
+        found = timed(f"statistics: step {step}", partial(judge.step, leaves))
+    places = {(one.rank, one.op) for one in found}
+    assert places == {(lone, size.op(wrong)[0])}, places
+    print(f"  found: {places}")
+    print(f"  memory of the client at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
+
+
+@contextmanager
+def no_executor() -> Iterator[None]:
+    """The journal knows all, so there is no work."""
+    yield None
+
+
+def on_paper(folder: Path) -> None:
+    """What 8 TB over 1,000 ranks take, from the rate of one core on a real leaf."""
+    truth = generate_demo(folder / "precision_data", fault="none", ops=120, bytes_total=300_000_000)
+    found = prepare(StudyOptions(folders=[str(folder / "precision_data")])).plans
+    (leaf,) = found
+    run_task(Task(leaves=(replace(leaf, benchmark=""),), judges=False))  # read once before the clock starts
+    for what, plans, judges in (
+        ("compared with a benchmark", leaf, False),
+        ("compared and recomputed", leaf, True),
+        ("without a benchmark, looked at", replace(leaf, benchmark=""), False),
+        ("without a benchmark, recomputed", replace(leaf, benchmark=""), True),
+    ):
+        seconds = core_seconds(plans, judges)
+        rate = leaf.leaf.nbytes / seconds
+        hours = _PAPER_BYTES / rate / 3600
+        print(
+            f"  {what:<34} {rate / 1e6:6.0f} MB of dump a core and second: {hours:7,.0f} core-hours for 8 TB, "
+            f"{60 * hours / _PAPER_RANKS:5.1f} min with a core beside each of 1,000 ranks"
+        )
+    print(f"  ({truth.dump_files} files, {leaf.leaf.nbytes / 1e6:.0f} MB; a slower disk sets the pace)")
+
+
+def core_seconds(plan_of_leaf: LeafPlan, judges: bool) -> float:
+    """Processor seconds of one leaf in one process."""
+    start = time.process_time()
+    (done,) = run_task(Task(leaves=(plan_of_leaf,), judges=judges))
+    assert not done.outcome.failure, done.outcome.failure
+    return time.process_time() - start
+
+
+def bench_ranks(arguments: list[str] | None = None) -> None:
+    """Prints the figures of a study with this many ranks."""
+    parser = argparse.ArgumentParser(prog="scripts/bench ranks", description="A study of many ranks, by simulation.")
+    parser.add_argument("--ranks", type=int, default=1000, help="ranks (default %(default)s)")
+    parser.add_argument("--tensors", type=int, default=30_000, help="tensors of each rank (default %(default)s)")
+    parser.add_argument("--folder", type=Path, help="where journal and table go (default: a temporary folder)")
+    args = parser.parse_args(arguments)
+    size = Size(args.ranks, args.tensors)
+    with tempfile.TemporaryDirectory(dir=args.folder) as name:
+        folder = Path(name)
+        (folder / "study").mkdir()
+        print(f"a simulation of {size.ranks:,} ranks × {size.tensors:,} tensors: rows and names are made up, no files")
+        in_a_process(fill, size, str(folder / "study"))
+        print(f"  the journal has {sum(one.stat().st_size for one in (folder / 'study').iterdir()) / 1e9:.2f} GB")
+        in_a_process(client, size, str(folder / "study"), str(folder / "study.parquet"))
+        in_a_process(statistics, size)
+        print("on paper, from rates measured here on one leaf of a demo:")
+        on_paper(folder)
+
+
+def in_a_process(work: Callable[..., None], *arguments: Any) -> None:
+    """Does it in a process of its own, whose memory is that of this work alone."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as executor:
+        executor.submit(work, *arguments).result()
+
+
+if __name__ == "__main__":
+    bench_ranks()

@@ -1,0 +1,176 @@
+"""Every command that writes, on data made for it, and what its files look like when nobody disturbs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypedDict
+
+import h5py
+import numpy as np
+import tfdbg_files as tfdbg
+from h5_files import add_tensor
+
+from precision_tool.lib.demo.generate import DemoTruth, generate_demo
+from precision_tool.lib.io.writing import PART, TEMPORARY
+
+#: Names of files that are not complete yet. Nothing else may be unlike what an undisturbed run writes.
+_TEMPORARY = re.compile(rf"{re.escape(TEMPORARY)}.*|.*{re.escape(PART)}|.*\.tmp|\..*\.ptcache.*|tmp.*")
+#: Logs grow line by line, and hold times.
+_GROWING = re.compile(r".*\.log")
+_TIMES = re.compile(rb"\d{14}")
+_PASSES = ("AFusionPass", "BFusionPass", "CFusionPass", "DFusionPass")
+_SWITCHES = '{"Switch": {"GraphFusion": {"ALL": "on", "BFusionPass": "off"}}}\n'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """What the commands read: folders and files that never change."""
+
+    root: Path
+    overflow: DemoTruth
+    large: DemoTruth
+
+    @property
+    def folder(self) -> Path:
+        """The data folder of most commands."""
+        return self.root / "overflow"
+
+    @property
+    def torch(self) -> Path:
+        """A dump of PyTorch."""
+        return self.root / "torch.h5"
+
+
+def make_data(root: Path) -> Data:
+    """Writes what the commands read."""
+    overflow = generate_demo(root / "overflow", seed=1, fault="overflow")
+    generate_demo(root / "two", seed=1, fault="random")
+    large = generate_demo(root / "large", seed=1, ops=200, size=512)
+    values = np.arange(64, dtype=np.float32)
+    for number in range(40):
+        tensor = tfdbg.tensor_proto("float32", (64,), tfdbg.content((values + number).tobytes()))
+        tfdbg.write_tensor(
+            root / "tfdbg" / "tf" / "tf_debug" / "run_1", f"scope/op{number}", 0, 1_772_443_800_000_000, tensor
+        )
+    with h5py.File(root / "torch.h5", "w") as file:
+        for number in range(30):
+            add_tensor(file, f"Addmm/{number}/output/result", values.reshape(8, 8) + np.float32(number))
+    return Data(root=root, overflow=overflow, large=large)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command line; `prepare` makes what it changes. It runs in a folder of its own, which has all that it writes."""
+
+    words: tuple[str, ...]
+    prepare: Callable[[Path], None] = lambda folder: None
+    #: Files that may be as they were before, or of a try, until the next run mends them.
+    mended: tuple[str, ...] = ()
+    #: A file with the contents that another one had before the last change of that, whatever this was.
+    last_of: tuple[str, str] = ("", "")
+
+
+class _Edits(TypedDict):
+    prepare: Callable[[Path], None]
+    last_of: tuple[str, str]
+
+
+def commands(data: Data) -> Mapping[str, Command]:
+    """The commands by name."""
+    at = ("--data", str(data.folder), "--work", "work")
+    op = data.overflow.overflowed[0]
+    fusion = (*at, "fusion")
+    file = ("--file", "switch.cfg", "--force", "--section", "GraphFusion")
+    check = 'grep -q \'"CFusionPass": *"off"\' "$PRECISION_TOOL_FUSION_SWITCH_FILE"'
+    edits: _Edits = {"prepare": _switch_file, "last_of": ("switch.cfg.last", "switch.cfg")}
+    search = ("bisect", "--check", check, "--passes", *_PASSES, "--file", "switch.cfg", "--force")
+    return {
+        "vc": Command(words=(*at, "vc")),
+        "vc -op": Command(words=(*at, "vc", "-op", op)),
+        "vc -map": Command(words=(*at, "vc", "-map")),
+        "ac -c": Command(words=(*at, "ac", "-c")),
+        "dc": Command(words=(*at, "dc", str(data.overflow.dump_dir), "-o", "out", "--txt")),
+        "dc h5": Command(words=(*at, "dc", str(data.torch), "-o", "out")),
+        "tf_dump": Command(words=("--data", str(data.root / "tfdbg"), "tf_dump", "-o", "out")),
+        "demo": Command(words=("demo", "out", "--generate-only")),
+        "demo again": Command(
+            words=("demo", "out", "--generate-only", "--seed", "2"), prepare=_demo, mended=("out/*",)
+        ),
+        "fusion off": Command(words=(*fusion, "off", "AFusionPass", *file), **edits),
+        "fusion on": Command(words=(*fusion, "on", "BFusionPass", *file), **edits),
+        "fusion all-off": Command(words=(*fusion, "all-off", "--file", "switch.cfg"), **edits),
+        "fusion reset": Command(words=(*fusion, "reset", "--file", "switch.cfg"), **edits),
+        "fusion bisect": Command(
+            words=(*fusion, *search), prepare=_switch_file, mended=("switch.cfg*", "work/*state.json")
+        ),
+        "overflow": Command(words=(*at, "overflow", "--mixlist", "list.json")),
+        "random": Command(words=("--data", str(data.root / "two"), "--work", "work", "random")),
+        "graph2json": Command(words=(*at, "graph2json", str(data.overflow.graph_path), "graph.json")),
+        "h5copy": Command(words=(*at, "h5copy", "-i", str(data.torch), "-o", "copy.h5", "-s", "/Addmm/3")),
+        "h5copy into": Command(
+            words=(*at, "h5copy", "-i", str(data.torch), "-o", "copy.h5", "-s", "/Addmm/3"), prepare=_copy
+        ),
+        "acl_json": Command(words=("acl_json", "acl.json", "--dump-path", "/dump")),
+        "ni -s": Command(words=(*at, "ni", op, "-s", "2", "-o", "out")),
+        "pt -c": Command(words=(*at, "pt", op, "-o", "0", "-c")),
+        "cp -s": Command(words=(*at, "cp", op, "-s")),
+        "ls": Command(words=("--data", str(data.root / "large"), "--work", "work", "ls", "-l", "3")),
+    }
+
+
+def _switch_file(folder: Path) -> None:
+    (folder / "switch.cfg").write_text(_SWITCHES, "utf-8")
+
+
+def _demo(folder: Path) -> None:
+    generate_demo(folder / "out", seed=3)
+
+
+def _copy(folder: Path) -> None:
+    with h5py.File(folder / "copy.h5", "w") as file:
+        add_tensor(file, "Relu/1/output/x", np.arange(2000, dtype=np.float32))
+
+
+# ---- files
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files, those with hidden names too."""
+    for place, _, names in os.walk(folder):
+        yield from (Path(place, name) for name in names)
+
+
+def is_temporary(path: Path, root: Path) -> bool:
+    """Whether a file, or a folder above it, has the name of what is not complete."""
+    return any(_TEMPORARY.fullmatch(part) for part in path.relative_to(root).parts)
+
+
+def contents(folder: Path) -> dict[str, set[bytes]]:
+    """What the finished files below a folder hold, by their names; times in both are masked."""
+    found: dict[str, set[bytes]] = {}
+    for path in files_below(folder):
+        if not is_temporary(path, folder) and not _GROWING.fullmatch(path.name):
+            name = _TIMES.sub(b"TIME", os.fsencode(path.relative_to(folder))).decode("utf-8", "backslashreplace")
+            found.setdefault(name, set()).add(_TIMES.sub(b"TIME", path.read_bytes()))
+    return found
+
+
+def fingerprint(folder: Path) -> dict[str, tuple[int, int, int]]:
+    """What changes when a file below a folder does."""
+    found = {}
+    for path in files_below(folder):
+        status = path.lstat()
+        found[str(path)] = (status.st_size, status.st_mtime_ns, status.st_ino)
+    return found
+
+
+def fresh(folder: Path, command: Command) -> None:
+    """An empty folder for a run of a command."""
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "work").mkdir(parents=True)
+    command.prepare(folder)

@@ -1,0 +1,483 @@
+"""Every reader of files that may come from elsewhere: what it is given, and what is done with what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from fuzzing import seeds
+from fuzzing.mutations import BINARY, CLAIMS, CSV, TEXT, Mutation
+from fuzzing.structures import MessageSeed, npy_file
+from precision_tool.lib.checks.passports import compare_passports
+from precision_tool.lib.cli.bisect_runner import BisectRun, bisected
+from precision_tool.lib.cli.switch_files import SwitchFile
+from precision_tool.lib.collect.acl_json import check_acl_json, write_acl_json
+from precision_tool.lib.collect.actions import parse_action
+from precision_tool.lib.collect.feeds import load_feed, read_feeds
+from precision_tool.lib.collect.switches import _check_switch_file
+from precision_tool.lib.collect.tfdbg.event import read_event
+from precision_tool.lib.collect.tfdbg.npy_files import is_same_npy, write_npy
+from precision_tool.lib.compare.cosines import _decoded as decoded_cosines
+from precision_tool.lib.compare.result_source import read_source
+from precision_tool.lib.engine.element_errors import compare_elements
+from precision_tool.lib.engine.pairwise import compare_pairs
+from precision_tool.lib.engine.scheduler import THIS_THREAD
+from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.formats.fusion_result import read_fusion_result
+from precision_tool.lib.formats.fusion_switch import parse_switches, read_switches, render
+from precision_tool.lib.formats.ge_graph import load_graph_file
+from precision_tool.lib.formats.ge_graph_export import export_graph, json_text
+from precision_tool.lib.formats.ge_graph_lines import load_graph_lines
+from precision_tool.lib.formats.ge_graph_skim import peek_graph_name, skim_graph_file, skim_ops
+from precision_tool.lib.formats.ge_graph_tree import is_json
+from precision_tool.lib.formats.h5 import copy_ops, read_h5
+from precision_tool.lib.formats.om_file import read_om_header
+from precision_tool.lib.formats.opdebug import document_text, read_opdebug
+from precision_tool.lib.formats.passport import parse_passport, read_passport
+from precision_tool.lib.formats.proto_text import parse_proto_text
+from precision_tool.lib.formats.registry import open_op_dump
+from precision_tool.lib.graph import cache
+from precision_tool.lib.graph.catalog import RunFolder, find_run_graphs
+from precision_tool.lib.graph.choice import GraphChooser
+from precision_tool.lib.graph.overview import overview
+from precision_tool.lib.inspect.named_tensors import named_value, pair_up, split_slot, tensors_of_file, view_of
+from precision_tool.lib.io.cache import OddCacheError
+from precision_tool.lib.io.files import read_small_json, signature_of
+from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.pairing.selection import parse_ids, parse_range
+from precision_tool.lib.present.evidence.passports import pair_json
+from precision_tool.lib.results.columns import parse_metrics
+from precision_tool.lib.results.noise import read_noise
+from precision_tool.lib.results.result_csv import read_output_figures, read_result
+from precision_tool.lib.settings import check_dump_step, read_settings_file
+from precision_tool.lib.sources import names as file_names
+from precision_tool.lib.sources.h5_files import PYTORCH
+from precision_tool.lib.sources.overflow_files import find_status_files, parse_status_name
+from precision_tool.lib.sources.walk import find_benchmark, find_named, find_run
+from precision_tool.lib.toolkit.finder import _MEMORY, _remembered
+from precision_tool.lib.toolkit.kept import read_kept
+from precision_tool.lib.toolkit.tools import _json_problem, _table_problem
+from precision_tool.lib.workspace import Workspace
+
+#: Reasons for a part of the input that could not be read; they are checked as messages are.
+Reasons = Iterable[str]
+Files = Callable[[Path], list[bytes]]
+
+
+class WrongAnswerError(Exception):
+    """Two ways to the same answer differ, or what was read is not what is written again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """A reader under attack. `read` gets the path of a file, and a folder of its own around it.
+
+    `documents` says that the files are JSON, of which whole values are exchanged too; `messages` are protobuf messages
+    in their files; `make` makes inputs from nothing.
+    """
+
+    read: Callable[[str], Reasons]
+    files: Files
+    mutations: Sequence[Mutation]
+    file_name: str = "input"
+    documents: bool = False
+    messages: Callable[[Path], list[MessageSeed]] | None = None
+    make: Callable[[Random], bytes] | None = None
+
+
+# ---- tensors
+
+
+def _tensors(path: str) -> Reasons:
+    """As `pt FILE`."""
+    for named in tensors_of_file(path):
+        yield named.reason
+        yield view_of(named, bins=5, first=5).reason
+
+
+def _compared(path: str) -> Reasons:
+    """As `cp FILE FILE` and `vc`: whatever a tensor holds, it agrees with itself."""
+    for named in tensors_of_file(path):
+        try:
+            pair = pair_up(named, named)
+        except PrecisionToolError as error:
+            yield error.message
+            continue
+        (row,) = compare_pairs([pair], THIS_THREAD)
+        yield row.reason
+        if row.metrics is None:
+            continue
+        detail = compare_elements(pair, THIS_THREAD, atol=0.0, rtol=0.0, shown=3)
+        if row.metrics.max_absolute_error > 0 or detail.outside:
+            raise WrongAnswerError(f"it differs from itself: {row.metrics}, {detail}")
+
+
+def _event(path: str) -> Reasons:
+    """As `tf_dump`, then as `pt`."""
+    event = read_event(path)
+    if not event.skip and not event.is_mostly_claimed:
+        target = f"{path}.npy"
+        with suppress(FileNotFoundError):
+            os.unlink(target)
+        write_npy(event, target, lambda count: None)
+        if not is_same_npy(event, target, lambda count: None):
+            raise WrongAnswerError("what was written is not what would be written")
+    yield event.skip
+    yield from _tensors(path)
+
+
+def _any_dump(path: str) -> Reasons:
+    dump = open_op_dump(path)
+    return (reason for _, reason in dump.bad_slots)
+
+
+def _h5(path: str) -> Reasons:
+    """As `pt FILE.h5`."""
+    dump = read_h5(path)
+    for op in dump.ops:
+        for value in op.values:
+            yield value.reason
+            yield value.note
+            if value.is_tensor:
+                yield view_of(named_value(path, op, value), bins=5, first=5).reason
+
+
+def _h5_copy(path: str) -> Reasons:
+    """As `h5copy` from the file, and into it."""
+    dump = read_h5(path)
+    target = f"{path}.copy.h5"
+    for source, other in ((path, target), (target, path)):
+        if source == path:
+            with suppress(FileNotFoundError):
+                os.unlink(target)
+            copy_ops(source, other, dump.ops[:2])
+        else:
+            copy_ops(source, other, read_h5(source).ops)
+    return ()
+
+
+# ---- graphs
+
+
+def _all_of(file: GraphFile) -> None:
+    for graph in file.graphs:
+        dict(graph.attrs)
+        for op in graph.ops:
+            dict(op.attrs)
+
+
+def _graph(path: str) -> Reasons:
+    """As `ls`, `graphs` and `graph2json`: whatever reads it, the answer is the same."""
+    file = load_graph_file(path)
+    _all_of(file)
+    peek_graph_name(path)
+    skim = skim_graph_file(path)
+    if skim.graph_names != tuple(graph.name for graph in file.graphs) or skim.op_count != len(file.ops):
+        raise WrongAnswerError(f"a skim finds {skim.graph_names} with {skim.op_count} ops")
+    names = list(skim_ops(path))
+    with open(path, "rb") as source:
+        data = source.read()
+    lines = load_graph_lines(data, path, signature_of(path) or (0, 0, 0, 0, 0)) if not is_json(data) else None
+    if lines is not None and _without_attrs(lines) != _without_attrs(file):
+        raise WrongAnswerError("read by its lines it is another graph")
+    if lines is not None and names != [(op.name, op.type) for op in file.ops]:
+        raise WrongAnswerError("a skim of the ops finds others")
+    if not is_json(data):
+        json_text(export_graph(path))
+    return file.notes
+
+
+def _without_attrs(file: GraphFile) -> list[Any]:
+    return [
+        (
+            graph.name,
+            [(op.name, op.type, op.id, op.inputs, op.input_descs, op.output_descs, op.pass_names) for op in graph.ops],
+        )
+        for graph in file.graphs
+    ]
+
+
+def _om(path: str) -> Reasons:
+    read_om_header(path)
+    return _graph(path)
+
+
+def _proto_text(path: str) -> Reasons:
+    return parse_proto_text(Path(path).read_bytes(), path).notes
+
+
+def _graph_columns(path: str) -> Reasons:
+    """The inside of a cache file, behind its checksum."""
+    data = Path(path).read_bytes()
+    source = f"{path}.txt"
+    if not os.path.exists(source):
+        Path(source).write_bytes(seeds.text_graphs(Path(path).parent)[0])
+    signature = signature_of(source)
+    assert signature is not None
+    with suppress(OddCacheError):
+        _, file = cache._decode(data, source, signature)
+        if file is not None:
+            _all_of(file)
+    return ()
+
+
+# ---- overflow, fusion, switches
+
+
+def _statuses(path: str) -> Reasons:
+    for status in read_opdebug(path):
+        document_text(status.document)
+        yield from status.notes
+
+
+def _fusion_result(path: str) -> Reasons:
+    list(read_fusion_result(path))
+    return ()
+
+
+def _passport(path: str) -> Reasons:
+    """As `ac` does it, held against a sound one and against itself."""
+    found, sound = read_passport(path), parse_passport(seeds.passports(Path(path).parent)[0].decode())
+    for pair in (compare_passports(found, sound), compare_passports(sound, found)):
+        json.dumps(pair_json(pair), allow_nan=False)
+    if compare_passports(found, found).differences:
+        raise WrongAnswerError("a passport differs from itself")
+    return ()
+
+
+def _switches(path: str) -> Reasons:
+    """As `fusion off`, and as the training helper looks at it."""
+    switches = read_switches(path)
+    _check_switch_file(path)
+    for again in (switches, switches.all_off(), switches.with_pass("NewPass", False)):
+        text = render(again)
+        if render(parse_switches(text)) != text:
+            raise WrongAnswerError("what is written is not what is read again")
+    return (*switches.refused, *switches.notes)
+
+
+def _bisection(path: str) -> Reasons:
+    """A `state.json` from which a search goes on."""
+    folder = Path(path).parent
+    switch_file = str(folder / "switch.cfg")
+    file = SwitchFile(path=switch_file, target=switch_file, shipped=parse_switches('{"Switch": {}}'))
+    run = BisectRun(folder=folder, check="true", passes=("APass", "BPass"), file=file)
+    told = [bisected(folder, switch_file), *run.open(fresh=False)]
+    yield from (note.replace(_path_in(path), "PATH") for note in told)
+    list(run.known)
+    run.confirmed.clear()
+
+
+def _path_in(state: str) -> str:
+    """The switch file that a state names: a path may be long, and is escaped where it is shown."""
+    with suppress(ValueError, RecursionError, KeyError, TypeError):
+        return str(json.loads(Path(state).read_bytes())["file"]) or "?"
+    return "?"
+
+
+# ---- results and small files
+
+
+def _mapping(path: str) -> Reasons:
+    folder = os.path.dirname(path)
+    for name in ("1", "2.csv", "3"):
+        Path(folder, name).touch()
+    find_named(folder, "Add.op.1.2.1772443800000000")
+    for leaf in find_run(folder).leaves:
+        for _, reason in leaf.ignored:
+            yield reason
+
+
+def _result(path: str) -> Reasons:
+    cosines = read_output_figures(path).cosines
+    rows = read_result(path)
+    assert len(cosines) <= len(rows)
+    return ()
+
+
+def _noise(path: str) -> Reasons:
+    read_noise(path)
+    return ()
+
+
+def _acl_json(path: str) -> Reasons:
+    write_acl_json(path, {"dump": {}})
+    return [problem.text for problem in check_acl_json(path)]
+
+
+def _settings(path: str) -> Reasons:
+    read_settings_file(Path(path))
+    return ()
+
+
+def _feeds(path: str) -> Reasons:
+    folder = Path(path).parent
+    if not (folder / "x_0.npy").exists():
+        np.save(folder / "x_0.npy", np.ones(3, np.float32))
+    for each in read_feeds(folder, ["x:0"]).saved:
+        _load_feed(folder, each)
+    return ()
+
+
+def _feed_array(path: str) -> Reasons:
+    _load_feed(Path(path).parent, SimpleNamespace(tensor="x:0", file=os.path.basename(path)))
+    return ()
+
+
+def _load_feed(folder: Path, feed: Any) -> None:
+    with suppress(PrecisionToolError):
+        load_feed(folder, feed, SimpleNamespace(name="x:0", dtype=SimpleNamespace(as_numpy_dtype=np.float32)))
+
+
+def _small_json(path: str) -> Reasons:
+    folder = Path(path).parent
+    read_small_json(path)
+    read_source(str(folder / "input.csv"))
+    read_kept(path)
+    shutil.copyfile(path, folder / _MEMORY)
+    _remembered([folder], ["/x"])
+    decoded_cosines(Path(path).read_bytes())
+    return (_json_problem(path), _table_problem(path))
+
+
+# ---- names
+
+
+#: Characters that somebody types as a pattern.
+_TYPED = 500
+
+
+def _names(path: str) -> Reasons:
+    text = os.fsdecode(Path(path).read_bytes())
+    for parse in (
+        file_names.parse_dump_name, file_names.parse_golden_name, file_names.numbered_output, file_names.is_graph_file,
+        file_names.is_build_graph, file_names.is_data_file, file_names.flatten, file_names.file_part, parse_status_name,
+    ):  # fmt: skip
+        parse(text)
+    parsed = file_names.parse_dump_name(text)
+    if parsed and ".0" not in text and file_names.parse_dump_name(file_names.dump_name(parsed[0])) is None:
+        raise WrongAnswerError("a name that is written is not read again")
+    file_names.pattern(text[:_TYPED])("a/b_c")
+    file_names.parse_leaf_path(tuple(text.split("/")))
+    file_names.shortened(text, 60)
+    return ()
+
+
+def _tree(path: str) -> Reasons:
+    """A data folder with files of these names."""
+    root = f"{path}.tree"
+    shutil.rmtree(root, ignore_errors=True)
+    for line in Path(path).read_bytes().split(b"\n")[:16]:
+        parts = [part[:200] for part in line.split(b"/") if part not in (b"", b".", b"..") and b"\0" not in part]
+        with suppress(OSError):
+            place = os.path.join(os.fsencode(root), *parts[:12])
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            os.close(os.open(place, os.O_CREAT | os.O_WRONLY))
+    space = Workspace(root)
+    overview(space)
+    for find in (find_run, find_benchmark, find_status_files, PYTORCH.files):
+        with suppress(PrecisionToolError):
+            find(root)
+    with suppress(PrecisionToolError):
+        find_run_graphs([RunFolder(number=0, graph_folder=root, run=None)], GraphChooser(), root=root)
+    return ()
+
+
+def _words(path: str) -> Reasons:
+    text = Path(path).read_bytes().decode("utf-8", "surrogateescape")
+    for parse in (parse_range, parse_ids, parse_metrics, parse_action):
+        try:
+            parse(text)
+        except PrecisionToolError as error:
+            yield error.advice
+    with suppress(ValueError):
+        check_dump_step(text)
+    with suppress(ValueError):  # a zero byte in what may be a path
+        split_slot(text)
+    file_names.pattern(text[:_TYPED])("a/b_c")
+
+
+# ---- all of them
+
+
+def _mixed(folder: Path) -> list[bytes]:
+    """Files of all kinds, and of those that lie beside dumps."""
+    onnx = b"\x08\x07\x12\x04atc\x00:\x10\n\x02op\x12\x03Add\x1a\x05graph" + b'ir_version: 7\nproducer_name: "atc"\n'
+    makers: tuple[Files, ...] = (seeds.dumps, seeds.npys, seeds.statistics, seeds.events, seeds.oms, seeds.text_graphs)
+    return [onnx, b"", *(make(folder)[0] for make in makers)]
+
+
+def _tensor_files(folder: Path) -> list[bytes]:
+    return [*seeds.dumps(folder), *seeds.npys(folder)]
+
+
+def _npy_input(rng: Random) -> bytes:
+    return npy_file(rng, seeds.NPY_DATA)
+
+
+READERS: dict[str, Reader] = {
+    "dump": Reader(read=_tensors, files=seeds.dumps, mutations=BINARY, messages=seeds.dump_messages),
+    "npy": Reader(read=_tensors, files=seeds.npys, mutations=BINARY, make=_npy_input),
+    "compare": Reader(
+        read=_compared, files=_tensor_files, mutations=BINARY, messages=seeds.dump_messages, make=_npy_input
+    ),
+    "statistics": Reader(read=_tensors, files=seeds.statistics, mutations=CSV, file_name="input.csv"),
+    "tfdbg": Reader(
+        read=_event, files=seeds.events, mutations=BINARY, messages=lambda folder: messages(seeds.events(folder))
+    ),
+    "any_dump": Reader(read=_any_dump, files=_mixed, mutations=BINARY),
+    "h5": Reader(read=_h5, files=seeds.h5s, mutations=(*CLAIMS * 8, *BINARY), file_name="input.h5"),
+    "h5copy": Reader(read=_h5_copy, files=seeds.h5s, mutations=(*CLAIMS * 8, *BINARY), file_name="input.h5"),
+    "proto_text": Reader(read=_proto_text, files=seeds.text_graphs, mutations=TEXT),
+    "graph_text": Reader(
+        read=_graph, files=seeds.text_graphs, mutations=TEXT, file_name="ge_proto_00000001_graph_1_Build.txt"
+    ),
+    "graph_json": Reader(read=_graph, files=seeds.json_graphs, mutations=TEXT, documents=True, file_name="input.json"),
+    "om": Reader(read=_om, files=seeds.oms, mutations=BINARY, messages=seeds.om_messages, file_name="input.om"),
+    "graph_cache": Reader(read=_graph_columns, files=seeds.graph_columns, mutations=BINARY),
+    "overflow": Reader(read=_statuses, files=seeds.statuses, mutations=BINARY),
+    "overflow_json": Reader(read=_statuses, files=seeds.status_texts, mutations=TEXT, documents=True),
+    "fusion_result": Reader(read=_fusion_result, files=seeds.fusion_results, mutations=TEXT, documents=True),
+    "passport": Reader(read=_passport, files=seeds.passports, mutations=TEXT, documents=True),
+    "fusion_switch": Reader(read=_switches, files=seeds.switch_files, mutations=TEXT, documents=True),
+    "bisection": Reader(
+        read=_bisection, files=seeds.bisections, mutations=TEXT, documents=True, file_name="state.json"
+    ),
+    "mapping": Reader(read=_mapping, files=seeds.mappings, mutations=CSV, file_name="mapping.csv"),
+    "result": Reader(read=_result, files=seeds.results, mutations=CSV),
+    "noise": Reader(read=_noise, files=seeds.noises, mutations=CSV),
+    "acl_json": Reader(read=_acl_json, files=seeds.acl_jsons, mutations=TEXT, documents=True),
+    "settings": Reader(read=_settings, files=seeds.settings, mutations=TEXT),
+    "feeds": Reader(read=_feeds, files=seeds.feeds, mutations=TEXT, documents=True, file_name="feeds.json"),
+    "feed_array": Reader(read=_feed_array, files=seeds.npys, mutations=BINARY, make=_npy_input),
+    "small_json": Reader(
+        read=_small_json, files=seeds.small_jsons, mutations=TEXT, documents=True, file_name="input.json"
+    ),
+    "names": Reader(read=_names, files=seeds.names, mutations=TEXT),
+    "tree": Reader(read=_tree, files=seeds.trees, mutations=TEXT),
+    "words": Reader(read=_words, files=seeds.words, mutations=TEXT),
+}
+
+
+def messages(files: Sequence[bytes]) -> list[MessageSeed]:
+    """The files that are one message as a whole."""
+    return seeds.messages_of(files)
+
+
+def documents_of(files: Sequence[bytes]) -> list[Any]:
+    """The files that are JSON, as values."""
+    found = []
+    for data in files:
+        with suppress(ValueError):
+            found.append(json.loads(data))
+    return found
