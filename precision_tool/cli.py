@@ -27,7 +27,9 @@ READER_GONE = 128 + 13
 #: What writing fails with for want of space.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-USAGE = "usage: precision-tool [--data DIR ...] [--work DIR] [--log-level LEVEL] [COMMAND ...]"
+USAGE = """\
+usage: precision-tool [--data DIR ...] [--work DIR] [--lang en|zh]
+                      [--log-level LEVEL] [COMMAND ...]"""
 
 #: The oldest Python that analyses, the prompt included.
 MIN_PYTHON = (3, 11)
@@ -179,12 +181,14 @@ def _check_data(settings: Any, *, is_analysis: bool) -> None:
 
 
 def _settings(options: Dict[str, Any]) -> Any:
-    """The settings in force; what their files ask for without effect is told."""
+    """The settings in force, and the language they name in use; what their files ask for without effect is told."""
     from precision_tool.lib.cli.arguments import print_line
+    from precision_tool.lib.messages.language import choose_language
     from precision_tool.lib.settings import load_settings
 
     notes: List[str] = []
     settings = load_settings(options, notes=notes)
+    choose_language(settings.language)
     for note in notes:
         print_line(f"note: {note}", sys.stderr)
     return settings
@@ -211,17 +215,19 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
         if option == "--version":
             print(f"precision-tool {__version__}")
             return None
-        if option not in ("--data", "--work", "--log-level"):
+        if option not in ("--data", "--work", "--lang", "--log-level"):
             raise UsageError(
                 f"unknown option {option}", "options of a command stand after it; precision-tool -h lists the others"
             )
         if not has_value:
             if not rest:
-                needs = "a level, such as debug" if option == "--log-level" else "a folder"
-                raise UsageError(f"option {option} needs {needs}", f"{option} VALUE")
+                needs = {"--log-level": "a level, such as debug", "--lang": "a language, en or zh"}
+                raise UsageError(f"option {option} needs {needs.get(option, 'a folder')}", f"{option} VALUE")
             value = rest.pop(0)
         if option == "--data":
             folders += _matching(value)
+        elif option == "--lang":
+            options["language"] = value
         else:
             options[option[2:].replace("-", "_")] = value
     if folders:
@@ -282,6 +288,7 @@ def _help() -> str:
         "options:",
         f"  {'--data DIR':{width}}  the data folder (default ./precision_data)",
         f"  {'--work DIR':{width}}  where results are written (default: its temp/)",
+        f"  {'--lang en|zh':{width}}  the language (default: that of the locale)",
         f"  {'--log-level LEVEL':{width}}  what the log there keeps: debug, info, ... off",
         f"  {'-h, --help':{width}}  this help; after a command, its arguments and an example",
         f"  {'--version':{width}}  the version",

@@ -190,13 +190,15 @@ def halve(call):
 """
 
 CHECK = """
-from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade, ThirdParty
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.finding import CheckResult, Fact, Finding, FindingKind, Grade
 
 def count_ops(runs, missing, known):
     ops = sum(len(graph.ops) for run in runs for graph in run.file.graphs)
-    evidence = ThirdParty(message=f"{ops} ops are too few", looked_at="the graphs", facts=(("ops", str(ops)),))
-    finding = Finding(kind=FindingKind.THIRD_PARTY, grade=Grade.WARNING, evidence=evidence)
-    return CheckResult(name="any", finding=finding)
+    message = Message("text", text=f"{ops} ops are too few")
+    facts = (Fact("ops", str(ops)),)
+    finding = Finding(kind=FindingKind.THIRD_PARTY, grade=Grade.WARNING, message=message, facts=facts)
+    return CheckResult(name="any", finding=finding, looked_at=Message("text", text="the graphs"))
 
 def fail(runs, missing, known):
     raise ZeroDivisionError("no ops")

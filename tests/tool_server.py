@@ -25,7 +25,6 @@ LOADED = (
     "precision_tool.lib.session",
     "precision_tool.lib.present.console",
     "precision_tool.lib.cli.cmd_ac",
-    "precision_tool.lib.verdict.of_results",
     "precision_tool.lib.diagnose.pipeline",
     "precision_tool.lib.present.verdict",
 )

@@ -15,6 +15,7 @@ from precision_tool.lib.errors import UsageError
 from precision_tool.lib.formats.ge_graph import load_graph_file as load_graph
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike
+from precision_tool.lib.messages.language import language, use_language
 from precision_tool.lib.present.comparison import CompareResult
 from precision_tool.lib.present.console import ReportConsole
 from precision_tool.lib.results.noise import with_noise
@@ -157,4 +158,5 @@ def run(
     settings = load_settings({"data": data, "work": work})
     out = ReportConsole(file=file, width=settings.width, theme=settings.theme)
     err = ReportConsole(stderr=True, width=settings.width, theme=settings.theme)
-    return load_command(command.name)(Session(settings), arguments, Output(out, err))
+    with use_language(settings.language or language()):
+        return load_command(command.name)(Session(settings), arguments, Output(out, err))

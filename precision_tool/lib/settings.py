@@ -20,6 +20,7 @@ from precision_tool.lib.errors import UsageError, shown_name
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.logs import LEVELS
+from precision_tool.lib.messages.language import LANGUAGES
 from precision_tool.lib.old_settings import LOG_LEVELS, OLD_NAMES, OldSetting, as_setting, notes_on
 
 #: The data folder where none is named.
@@ -250,6 +251,8 @@ class Settings:
     print_count: int = field(default=20, metadata={"check": _print_count})
     workers: int = field(default=0, metadata={"check": _workers})
     width: int = field(default=0, metadata={"check": _columns})
+    #: "" for that of the locale.
+    language: str = field(default="", metadata={"check": _optional_choice(*LANGUAGES)})
     theme: str = field(default="dark", metadata={"check": _choice("dark", "light", "plain")})
     log_level: str = field(default="warning", metadata={"check": _log_level})
     #: Documented: where the setting is not there, every step is dumped.
@@ -429,5 +432,6 @@ def load_settings(
             values[name.lower()] = _checked(name.lower(), environment[variable], f"environment variable {variable}")
     for name, value in (options or {}).items():
         if value is not None:
-            values[name] = _checked(name, value, f"option --{name.replace('_', '-')}")
+            option = "lang" if name == "language" else name.replace("_", "-")
+            values[name] = _checked(name, value, f"option --{option}")
     return Settings(**values)

@@ -27,7 +27,7 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.io import cache as fingerprint
 from precision_tool.lib.io.local import LocalStore
-from precision_tool.lib.report.study import write_study
+from precision_tool.lib.report.study_report import write_study
 from precision_tool.lib.sources import walk
 from precision_tool.lib.study.conclusion import conclude
 from precision_tool.lib.study.journal import open_journal

@@ -17,7 +17,7 @@ from playwright.sync_api import sync_playwright
 
 from precision_tool import open_data
 from precision_tool.lib.diagnose.pipeline import Diagnosis
-from precision_tool.lib.report.making import make_report
+from precision_tool.lib.report.report_material import make_report
 from precision_tool.lib.verdict.stored import read_beside
 
 #: Networks whose reports are measured, by ops.

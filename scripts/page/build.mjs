@@ -17,9 +17,13 @@ function filesBelow(folder) {
   });
 }
 
-/** What tells whether the built files are of these sources: tests compute the same. */
+/** What tells whether the built files are of these sources, and of these texts: tests compute the same. */
 function digestOfSources() {
   const hash = createHash('sha256');
+  for (const language of ['en', 'zh']) {
+    const catalogue = JSON.parse(readFileSync(join(here, '..', '..', 'precision_tool', 'lib', 'messages', `${language}.json`)));
+    hash.update(JSON.stringify(catalogue.page));
+  }
   for (const path of [...filesBelow(join(here, 'src')), join(here, 'package-lock.json'), join(here, 'build.mjs')]) {
     hash.update(`${relative(here, path)}\0`);
     hash.update(readFileSync(path));
@@ -43,18 +47,20 @@ function licencesOf(inputs) {
   }).join(`\n${'-'.repeat(72)}\n\n`);
 }
 
-/** The words of what is painted first, in each language. */
-function firstWords() {
-  const folder = join(here, 'src', 'texts');
-  return Object.fromEntries(readdirSync(folder).sort().map((name) => {
-    const texts = Object.entries(JSON.parse(readFileSync(join(folder, name))));
-    return [name.replace('.json', ''), Object.fromEntries(texts.filter(([key]) => /^(verdict|cause|sentence|sure|study)\./.test(key)))];
-  }));
-}
+/** Only the page's own section of the catalogue, so that other texts change nothing in the build. */
+const pageSection = {
+  name: 'page section',
+  setup({ onLoad }) {
+    onLoad({ filter: /messages\/\w+\.json$/ }, ({ path }) => ({
+      contents: JSON.stringify({ page: JSON.parse(readFileSync(path)).page }), loader: 'json',
+    }));
+  },
+};
 
 const common = { bundle: true, minify: true, write: false, metafile: true, legalComments: 'none', target: ['es2020'] };
 const script = await build({
   ...common, entryPoints: [join(here, 'src', 'main.js')], format: 'iife', charset: 'utf8', absWorkingDir: here,
+  plugins: [pageSection],
 });
 const first = await build({ ...common, entryPoints: [join(here, 'src', 'first.js')], format: 'iife', charset: 'utf8' });
 const style = await build({ ...common, entryPoints: [join(here, 'src', 'style.css')], absWorkingDir: here });
@@ -63,6 +69,5 @@ mkdirSync(target, { recursive: true });
 const banner = `/* built of scripts/page/, sources ${digestOfSources()} */\n`;
 writeFileSync(join(target, 'report.js'), banner + script.outputFiles[0].text);
 writeFileSync(join(target, 'first.js'), first.outputFiles[0].text.trim());
-writeFileSync(join(target, 'first.json'), `${JSON.stringify(firstWords())}\n`);
 writeFileSync(join(target, 'report.css'), style.outputFiles[0].text);
 writeFileSync(join(target, 'LICENSES.txt'), licencesOf({ ...script.metafile.inputs, ...style.metafile.inputs }));

@@ -11,11 +11,12 @@ import pytest
 
 from precision_tool.lib.checks.agreement import agrees, is_only_noise, ops_of, overview
 from precision_tool.lib.checks.analysis import analyse, tell_overflow
-from precision_tool.lib.checks.first_fault import NothingCompared, find_first_fault, find_unreadable
+from precision_tool.lib.checks.first_fault import find_first_fault, find_unreadable
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import STATISTICS_AGREE, STATISTICS_DIFFER, Metrics, Pair, Summary
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row, Table
-from precision_tool.lib.present.evidence.told import tell
+from precision_tool.lib.present.findings import render_finding
 
 
 def row(
@@ -118,16 +119,16 @@ def test_statistics_tell_where_nothing_else_does() -> None:
     rows += [of("b", "input:0", bad, 1), of("b", "output:0", bad, 1)]
     (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98)
     assert (finding.grade, finding.op_name) == (Grade.WARNING, "")
-    assert "those of 1 op differ; which is wrong they do not tell" in tell(finding).message
+    assert finding.message == Message("finding.statistics.differ", ops=1, unread_graph="")
     rows += [of("c", "input:0", good, 2), of("c", "input:1", "other words", 2), of("c", "output:0", bad, 2)]
     (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98)
     assert (finding.kind, finding.grade, finding.op_name) == (FindingKind.NOTHING_COMPARED, Grade.WARNING, "c")
-    facts = [value for _, value in tell(finding).facts]
-    assert "fed values that differ before it: b" in facts
+    facts = [value for _, value in render_finding(finding).facts]
+    assert "b before it already has different statistics" in facts
     assert "input:1 was not compared: other words: min, max" in facts
     (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98, "graph.txt: damaged")
     assert finding.op_name == ""
-    assert "graph.txt: damaged" in tell(finding).message
+    assert finding.message.unread_graph == "graph.txt: damaged"
 
 
 def test_accumulated_error_that_creeps_over_the_threshold_is_not_the_culprit() -> None:
@@ -135,14 +136,14 @@ def test_accumulated_error_that_creeps_over_the_threshold_is_not_the_culprit() -
     rows = chain(1.0, 0.995, 0.985, 0.979, 0.972, 0.2, 0.1)
     assert faults(rows) == [(FindingKind.FIRST_FAULTY_OP, "op4")]
     finding = find_first_fault(ops_of(rows, 0.98), 0.98)[0]
-    assert ("passed over", "op2: its error is accumulated") in tell(finding).facts
-    assert "the first op whose inputs agree" not in tell(finding).message
+    assert Message("finding.fact.passed_over", op_name="op2") in [fact.value for fact in finding.facts]
+    assert finding.message.kind != "finding.first_faulty_op.inputs_agree"
 
 
 def test_an_accumulated_error_is_named_with_doubt_when_there_is_no_other() -> None:
     finding = find_first_fault(ops_of(chain(1.0, 0.995, 0.985, 0.979), 0.98), 0.98)[0]
     assert finding.op_name == "op2"
-    assert any(name == "doubt" for name, _ in tell(finding).facts)
+    assert any(name == "doubt" for name, _ in render_finding(finding).facts)
 
 
 def test_own_error_is_three_times_the_distance_of_the_inputs() -> None:
@@ -164,7 +165,7 @@ def test_an_output_that_is_zero_on_paper_is_passed_over() -> None:
     ]
     assert faults(rows) == [(FindingKind.FIRST_FAULTY_OP, "conv_grad")]
     assert faults(rows[:2]) == [(FindingKind.FIRST_FAULTY_OP, "bias_grad")]
-    facts = dict(tell(find_first_fault(ops_of(rows[:2], 0.98), 0.98)[0]).facts)
+    facts = dict(render_finding(find_first_fault(ops_of(rows[:2], 0.98), 0.98)[0]).facts)
     assert "rounding alone" in facts["doubt"]
 
 
@@ -208,33 +209,30 @@ def test_an_input_that_was_put_out_right_was_changed_in_between() -> None:
     ]
     finding, _ = find_first_fault(ops_of(rows, 0.98), 0.98)
     assert finding.kind == FindingKind.DIFFERENT_INPUT
-    assert (
-        tell(finding).message
-        == "input:0 of fc differs, and pool put the same tensor out right: it was changed in between"
-    )
-    assert "`random`" in dict(tell(finding).facts)["next"]
+    assert finding.message == Message("finding.different_input.changed", slot="input:0", op_name="fc", producer="pool")
+    assert "`random`" in dict(render_finding(finding).facts)["next"]
     for other in (
         row("pool", "output:0", 0.9999, index=0, golden_tensor="pool:1"),
         row("pool", "output:0", None, index=0, golden_tensor="pool:0", status="layout"),
     ):
         changed, _ = find_first_fault(ops_of([other, *rows[1:]], 0.98), 0.98)
-        assert "fed different data" in tell(changed).message
+        assert changed.message.kind == "finding.different_input.early"
 
 
 def test_a_single_number_is_told_by_its_error() -> None:
     (finding,) = find_first_fault(ops_of([row("mean", "output:0", 1.0, is_scalar=True, distance=0.356)], 0.98), 0.98)
-    assert dict(tell(finding).facts)["outputs"] == "0: 0.356 times its size off"
+    assert dict(render_finding(finding).facts)["outputs"] == "0: relative error 35.6 %"
 
 
 def overflowing(op: str) -> Finding:
-    return Finding(kind=FindingKind.OVERFLOW, grade=Grade.WARNING, evidence=NothingCompared(), op_name=op)
+    return Finding(kind=FindingKind.OVERFLOW, grade=Grade.WARNING, message=Message("finding.overflow.none"), op_name=op)
 
 
 @pytest.mark.parametrize(
     ("rows", "op", "words"),
     [
-        (chain(1.0, 1.0, 0.5), "op0", "op0 overflows before that"),
-        (chain(1.0, 1.0, 1.0), "op1", "op1 overflows, see"),
+        (chain(1.0, 1.0, 0.5), "op0", "op0 overflows earlier"),
+        (chain(1.0, 1.0, 1.0), "op1", "op1 overflows; start"),
         (chain(1.0, 0.5, 0.5), "op0", ""),
         (chain(1.0, 0.5, 0.5), "op1", ""),
         (chain(1.0, 0.5), "elsewhere", ""),
@@ -243,7 +241,7 @@ def overflowing(op: str) -> Finding:
 def test_the_verdict_tells_of_an_earlier_overflow(rows: list[Row], op: str, words: str) -> None:
     """A few saturated values hardly change a cosine."""
     (finding,) = tell_overflow(analyse("", Table(tuple(rows)), 0.98), overflowing(op)).findings
-    facts = dict(tell(finding).facts)
+    facts = dict(render_finding(finding).facts)
     assert ("overflow" in facts) is bool(words)
     assert words in facts.get("overflow", "")
 
@@ -255,11 +253,11 @@ def test_an_input_that_was_not_compared_is_shown() -> None:
         row("a", "output:0", 0.1),
     ]
     finding = find_first_fault(ops_of(rows, 0.98), 0.98)[0]
-    assert dict(tell(finding).facts)["inputs"] == "0: 1.000000, 1: not compared"
-    assert "input:1 was not compared" in dict(tell(finding).facts)["doubt"]
-    assert "whose compared inputs agree" in tell(finding).message
+    assert dict(render_finding(finding).facts)["inputs"] == "0: 1.000000, 1: not compared"
+    assert "input:1 was not compared" in dict(render_finding(finding).facts)["doubt"]
+    assert finding.message.kind == "finding.first_faulty_op.compared_inputs_agree"
     only_output = find_first_fault(ops_of(rows[2:], 0.98), 0.98)[0]
-    assert "no input of it could be compared" in tell(only_output).message
+    assert only_output.message.kind == "finding.first_faulty_op.no_input_compared"
 
 
 def test_ops_keep_execution_order_and_their_slots() -> None:
@@ -292,20 +290,20 @@ def test_an_op_that_ran_unseen_may_have_made_the_difference(status: str, grade: 
     ]
     finding = find_first_fault(ops_of(rows, 0.98), 0.98)[0]
     assert (finding.kind, finding.grade) == (FindingKind.DIFFERENT_INPUT, grade)
-    assert (("not compared", "conv") in tell(finding).facts) is (grade is Grade.WARNING)
+    assert (("not compared", "conv") in render_finding(finding).facts) is (grade is Grade.WARNING)
 
 
 def test_what_could_not_be_read_is_a_finding() -> None:
     rows = [*chain(1.0, 1.0), row("x", "output:0", None, status="unreadable")]
     (finding,) = find_unreadable(rows)
     assert (finding.grade, finding.op_name) == (Grade.WARNING, "x")
-    assert "could not be read: 1" in tell(finding).message
+    assert finding.message == Message("finding.unreadable", count=1)
     assert find_unreadable(rows[:-1]) == []
 
 
 def test_the_first_rows_that_could_not_be_read_are_named() -> None:
     rows = [row(f"x{at}", "output:0", None, status="unreadable", reason=f"why {at}") for at in range(7)]
     (finding,) = find_unreadable(rows)
-    assert tell(finding).facts[:2] == (("first", "x0 output:0: why 0"), ("", "x1 output:0: why 1"))
-    assert len(tell(finding).facts) == 6
-    assert tell(finding).facts[-1] == ("", "more: 2 rows of the result with the status unreadable")
+    assert render_finding(finding).facts[:2] == (("first", "x0 output:0: why 0"), ("", "x1 output:0: why 1"))
+    assert len(render_finding(finding).facts) == 6
+    assert render_finding(finding).facts[-1] == ("", "and 2 more rows of the result with the status unreadable")

@@ -13,10 +13,10 @@ from precision_tool.lib.checks import casts
 from precision_tool.lib.checks.casts import CastLoss, check_casts, narrows
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
-from precision_tool.lib.present.evidence.casts import reason_of
-from precision_tool.lib.present.evidence.told import tell, tell_check
+from precision_tool.lib.present.findings import render_finding
 from precision_tool.lib.sources.walk import find_run
 
 
@@ -85,20 +85,20 @@ PLAIN = [1.0, -2.0, 0.5, 3.0] * 50
     ("source", "target", "before", "after", "reason"),
     [
         ("float32", "float16", [1.0, 70000.0, -1e6], [1.0, 65504.0, -65504.0],
-         "values up to 1e+06, and the type ends at 65504"),
+         "values up to 1e+06, while the type ends at 65504"),
         ("float32", "float16", [1.0, 70000.0], [1.0, np.inf], "the type ends at 65504; 1 Inf appear"),
         ("float32", "float16", [1e-9, 1e-8, 0.0, 1.0], [0, 0, 0, 1.0],
          "2 of 3 values become 0, too small for the type"),
         ("float32", "float16", [1.0, 2.0], [1.0, np.nan], "1 NaN appear"),
-        ("float32", "bfloat16", [1.0, 2.0, 3.0], [1.0, 2.0, 2.5], "the output is 13.4% off the input"),
+        ("float32", "bfloat16", [1.0, 2.0, 3.0], [1.0, 2.0, 2.5], "the output deviates from the input by 13.4%"),
         ("float32", "int32", [1.0, 3e9], [1, 2**31 - 1],
-         "values from 1 to 3e+09, and the type ends at -2147483648 and 2147483647"),
-        ("float32", "int32", [1.0, 2.0**31], [1, -(2**31)], "the type ends at -2147483648 and 2147483647"),
-        ("float32", "uint8", [-1.0, 5.0], [255, 5], "values from -1 to 5, and the type ends at 0 and 255"),
+         "values from 1 to 3e+09, while the type holds -2147483648 to 2147483647"),
+        ("float32", "int32", [1.0, 2.0**31], [1, -(2**31)], "the type holds -2147483648 to 2147483647"),
+        ("float32", "uint8", [-1.0, 5.0], [255, 5], "values from -1 to 5, while the type holds 0 to 255"),
         ("float32", "int32", [np.nan, np.inf, 5.0], [0, 0, 5], "2 NaN or Inf become integers"),
-        ("int64", "int32", [1, 2**40], [1, 0], "values from 1 to 1.09951e+12, and the type ends at"),
-        ("int32", "float16", [100000, 3], [65504, 3], "values up to 100000, and the type ends at 65504"),
-        ("float32", "int32", [0.4, 0.6, 0.1], [0, 0, 0], "the output is 100.0% off the input"),
+        ("int64", "int32", [1, 2**40], [1, 0], "values from 1 to 1.09951e+12, while the type holds"),
+        ("int32", "float16", [100000, 3], [65504, 3], "values up to 100000, while the type ends at 65504"),
+        ("float32", "int32", [0.4, 0.6, 0.1], [0, 0, 0], "the output deviates from the input by 100.0%"),
     ],
 )  # fmt: skip
 def test_casts_that_lose_values(
@@ -106,10 +106,10 @@ def test_casts_that_lose_values(
 ) -> None:
     loss, finding = judged(tmp_path, source, target, before, after)
     assert loss.verdict == "dangerous"
-    assert reason in reason_of(loss)
+    assert reason in render(loss.reason)
     assert (finding.kind, finding.grade, finding.op_name) == (FindingKind.DANGEROUS_CASTS, Grade.WARNING, "c")
-    assert tell(finding).message == "1 of 1 cast to a narrower type lost values"
-    assert tell(finding).facts[0] == ("loses", f"c: {source} → {target}: {reason_of(loss)}")
+    assert render_finding(finding).message == "1 of 1 cast to a narrower type lost values"
+    assert render_finding(finding).facts[0] == ("loses", f"c: {source} → {target}: {render(loss.reason)}")
 
 
 @pytest.mark.parametrize(
@@ -127,9 +127,9 @@ def test_casts_that_lose_values(
 )
 def test_casts_that_keep_what_the_type_can_hold(tmp_path: Path, source: str, target: str, before: list[float]) -> None:
     loss, finding = judged(tmp_path, source, target, before, before)
-    assert loss.verdict == "harmless", reason_of(loss)
+    assert loss.verdict == "harmless", render(loss.reason)
     assert finding.grade is Grade.INFO
-    assert tell(finding).message == "no value was lost in 1 cast to a narrower type"
+    assert render_finding(finding).message == "no value was lost in 1 cast to a narrower type"
 
 
 def test_only_the_types_are_known(tmp_path: Path) -> None:
@@ -149,22 +149,20 @@ def test_only_the_types_are_known(tmp_path: Path) -> None:
     assert [(loss.op_name, loss.verdict) for loss in result.details] == [
         ("gone", "suspicious"), ("damaged", "suspicious"), ("conv", "suspicious")
     ]  # fmt: skip
-    assert tell(result.finding).message == "no cast was seen to lose values; narrower by their types, but not read: 3"
+    assert result.finding.message == Message("finding.casts.suspicious", suspicious=3)
     assert result.finding.grade is Grade.INFO
-    assert reason_of(result.details[0]) == "not dumped"
-    assert "more than a cast" in reason_of(result.details[2])
-    assert (
-        tell_check(result).looked_at
-        == "5 ops of debug_0 with 3 casts: 3 to a narrower type, the values of 0 were read before and after"
-    )
-    assert ("types", "float32 → float16: 2") in tell(result.finding).facts
+    assert render(result.details[0].reason) == "not dumped"
+    assert result.details[2].reason.kind == "check.cast.computes_more"
+    assert result.looked_at == Message("check.dangerous_casts.looked_at", ops=5, run=0, casts=3, narrower=3, read=0)
+    assert ("types", "float32 → float16: 2") in render_finding(result.finding).facts
 
 
 def test_no_casts(tmp_path: Path) -> None:
     result = check_casts([run_of(tmp_path, [an_op("wide", "float16", "float32")], {})])
     assert result.finding is not None
-    assert tell(result.finding).message == "no op casts to a narrower type"
-    assert tell_check(result).looked_at == "1 op of debug_0 with 1 cast: none to a narrower type"
+    assert render_finding(result.finding).message == "no op casts to a narrower type"
+    assert result.looked_at is not None
+    assert (result.looked_at.casts, result.looked_at.narrower) == (1, None)
 
 
 def test_only_the_run_under_test_is_read_and_only_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +175,7 @@ def test_only_the_run_under_test_is_read_and_only_so_much(tmp_path: Path, monkey
     assert [(loss.op_name, loss.verdict) for loss in result.details] == [
         ("c0", "harmless"), ("c1", "harmless"), ("c2", "harmless"), ("c3", "suspicious"), ("c4", "suspicious")
     ]  # fmt: skip
-    assert reason_of(result.details[3]).startswith("not read: ")
+    assert result.details[3].reason.kind == "check.cast.enough_read"
 
 
 def test_two_casts_that_file_names_spell_alike_are_not_judged(tmp_path: Path) -> None:
@@ -194,7 +192,7 @@ def test_an_empty_dump_is_one_that_cannot_be_read(tmp_path: Path) -> None:
     (dump,) = tmp_path.rglob("Cast.*")
     dump.write_bytes(b"")
     (loss,) = check_casts([run]).details
-    assert reason_of(loss).startswith(f"cannot be read: {dump}: the file is empty")
+    assert render(loss.reason).startswith(f"cannot be read: {dump}: the file is empty")
 
 
 def test_a_run_whose_graph_is_not_there_is_not_taken_for_another(tmp_path: Path) -> None:
@@ -202,11 +200,12 @@ def test_a_run_whose_graph_is_not_there_is_not_taken_for_another(tmp_path: Path)
     other = run_of(tmp_path, [an_op("c", "float32", "float16")], {"c": values}, number=1)
     lost = MissingGraph(number=0, model="m", reason="it is damaged")
     result = check_casts([other], [lost])
-    assert (result.finding, tell_check(result).skipped) == (None, "debug_0 has no graph: it is damaged")
+    assert result.finding is None
+    assert result.skipped == Message("check.no_graph", number=0, reason="it is damaged")
     # Of two models of one run only one was looked at.
     result = check_casts([other], [MissingGraph(number=1, model="n", reason="it is damaged")])
     assert result.finding is not None
-    assert tell(result.finding).facts[0] == ("not looked at", "debug_1 has no graph: it is damaged")
+    assert render_finding(result.finding).facts[0] == ("not looked at", "debug_1 has no graph: it is damaged")
 
 
 def test_of_many_dangerous_casts_none_of_the_unread_is_listed(tmp_path: Path) -> None:
@@ -216,5 +215,5 @@ def test_of_many_dangerous_casts_none_of_the_unread_is_listed(tmp_path: Path) ->
     dumps = {op.name: (stored([1e6, 1.0], "float32"), stored([np.inf, 1.0], "float16")) for op in ops[:6]}
     finding = check_casts([run_of(tmp_path, ops, dumps)]).finding
     assert finding is not None
-    assert [name for name, _ in tell(finding).facts].count("loses") == 6  # five, and how many more
-    assert not [value for name, value in tell(finding).facts if name == "suspicious"]
+    assert [name for name, _ in render_finding(finding).facts].count("loses") == 6  # five, and how many more
+    assert not [value for name, value in render_finding(finding).facts if name == "suspicious"]

@@ -13,9 +13,10 @@ from precision_tool.lib.formats.fusion_passes import GRAPH, UB
 from precision_tool.lib.formats.fusion_result import GraphPasses, PassCount
 from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.finding import Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
-from precision_tool.lib.present.evidence.told import tell_check
+from precision_tool.lib.present.findings import render_finding
 
 
 def run(number: int, *ops: Op, graph_id: str = "0_1") -> RunGraph:
@@ -91,30 +92,34 @@ def test_cosines_are_of_the_run_that_was_compared() -> None:
 
 
 def test_the_panel() -> None:
-    found = tell_check(check_fusion(passes_in_effect([FUSED], [report("0_1", ConvRelu=2)], {"c1r1": 0.5}), 0.98))
+    found = check_fusion(passes_in_effect([FUSED], [report("0_1", ConvRelu=2)], {"c1r1": 0.5}), 0.98)
     assert found.finding is not None
-    assert (found.finding.grade, found.finding.message) == (Grade.INFO, "3 fusion passes made 3 ops")
-    assert found.looked_at == "pass_name of the ops, and r.json"
-    facts = [value for _, value in found.finding.facts]
+    assert (found.finding.grade, found.finding.message) == (
+        Grade.INFO,
+        Message("finding.fusion_passes", passes=3, ops=3),
+    )
+    assert found.looked_at == Message("check.fusion_passes.looked_at", sources=("r.json",))
+    facts = [value for _, value in render_finding(found.finding).facts]
     assert facts == [
         "ConvRelu, 2 ops, matched 3, in effect 2, worst cosine 0.500000 (c1r1)",
-        "PackFusionPass, 1 op, never switched off",
+        "PackFusionPass, 1 op, cannot be switched off",
         "Second, 1 op",
     ]
 
 
 def test_the_panel_names_some_of_many() -> None:
     many = run(0, *(graph_op(f"o{number}", pass_names=[f"Pass{number:02}"]) for number in range(30)))
-    found = tell_check(check_fusion(passes_in_effect([many], [], {}), 0.98))
+    found = check_fusion(passes_in_effect([many], [], {}), 0.98)
     assert found.finding is not None
     assert len(found.finding.facts) == 9
-    assert found.finding.facts[-1] == ("debug_0", "and 22 more passes: `fusion` lists them")
+    assert render_finding(found.finding).facts[-1] == ("debug_0", "and 22 more passes: `fusion` lists them")
 
 
 def test_the_panel_without_any_pass() -> None:
-    found = tell_check(check_fusion(passes_in_effect([replace(FUSED, file=UNFUSED.file)], [], {}), 0.98))
+    found = check_fusion(passes_in_effect([replace(FUSED, file=UNFUSED.file)], [], {}), 0.98)
     assert found.finding is None
-    assert found.skipped.startswith("no op names a pass, and there is no fusion_result.json: collect graphs")
+    assert found.skipped == Message("check.fusion_passes.no_passes", nameless=None, missing=None)
     missing = [MissingGraph(number=1, model="", reason="no graph: nothing there")]
-    found = tell_check(check_fusion(passes_in_effect([run(0, NAMELESS)], [], {}), 0.98, missing))
-    assert found.skipped.startswith("debug_1 has no graph: no graph: nothing there; 1 fused op whose pass the graph")
+    found = check_fusion(passes_in_effect([run(0, NAMELESS)], [], {}), 0.98, missing)
+    lost = Message("check.no_graph", number=1, reason="no graph: nothing there")
+    assert found.skipped == Message("check.fusion_passes.no_passes", nameless=1, missing=lost)

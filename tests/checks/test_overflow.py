@@ -16,14 +16,16 @@ from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
 from opdebug_payloads import AIC, core_fields, new_payload, old_payload, write_status
 from rich.console import Console
 
-from precision_tool.lib.checks.headroom import BitsLeft, LossScale, NoGradientSize, fitting_scale, is_gradient, trail_to
+from precision_tool.lib.checks.headroom import LossScale, fitting_scale, is_gradient, scale_step, trail_to
 from precision_tool.lib.checks.overflow import (
     LeafOverflow,
     Mode,
     Origin,
     OverflowReport,
     StatusReport,
+    bad_values,
     scan_leaf,
+    share_text,
 )
 from precision_tool.lib.checks.overflow_advice import AdviceKind, advise, black_list
 from precision_tool.lib.checks.overflow_status import StatusReader, graph_for, read_statuses
@@ -35,10 +37,9 @@ from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.neighbourhood import Node, Wiring
 from precision_tool.lib.graph.neighbourhood import Step as GraphStep
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.present.evidence.overflow import bad_words, doubt_words, origin_words, share_text
-from precision_tool.lib.present.evidence.overflow_advice import advice_words, scale_words
 from precision_tool.lib.present.overflow import trail_table
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import Settings
@@ -129,7 +130,7 @@ def test_the_first_op_that_makes_it(tmp_path: Path, bad: float, mode: Mode, stat
     assert [(op.name, op.origin) for op in found.ops] == [("c", Origin.OWN), ("d", Origin.RECEIVED)]
     assert found.first is found.ops[0]
     assert found.mode is mode
-    assert "from c" in origin_words(found.ops[1].evidence)
+    assert "from c" in render(found.ops[1].why)
     assert (found.scanned_ops, found.scanned_bytes) == (4, 16)
 
 
@@ -315,7 +316,7 @@ def test_a_loss_scale_with_room(tmp_path: Path) -> None:
     # 65504 / 1000 is 6.03 bits; one stays free.
     assert (scale.exponent, scale.current, scale.fitting) == (5, 1024, 32768)
     assert scale.source == "loss_scale/read"
-    assert "set the loss scale to 32768" in scale_words(scale)
+    assert "set the loss scale to 32768" in render(scale_step(scale))
 
 
 def test_a_loss_scale_that_is_too_large(tmp_path: Path) -> None:
@@ -323,7 +324,7 @@ def test_a_loss_scale_that_is_too_large(tmp_path: Path) -> None:
     bound = made.scan().scale
     assert bound is not None
     assert (bound.is_bound, bound.exponent, bound.fitting) == (True, -1, 512)
-    assert "at most 512" in scale_words(bound)
+    assert "at most 512" in render(scale_step(bound))
     sizes = {"gradients/op0/Mul": 100.0, "gradients/op1/Mul": 70000.0, "gradients/op2/Mul": 300000.0}
     exact = made.scan(golden=lambda op, slot: sized(sizes.get(op.name))).scale
     assert exact is not None
@@ -341,14 +342,18 @@ def test_a_loss_scale_that_is_too_large(tmp_path: Path) -> None:
      (-1, True, "by at least 2")],
 )  # fmt: skip
 def test_words_for_a_loss_scale_that_is_not_known(exponent: int, is_bound: bool, words: str) -> None:
-    assert words in scale_words(LossScale(evidence=BitsLeft(bits=0.0), exponent=exponent, is_bound=is_bound))
+    assert words in render(
+        scale_step(
+            LossScale(reason=Message("check.loss_scale.bits_left", bits=0.0), exponent=exponent, is_bound=is_bound)
+        )
+    )
 
 
 def test_gradients_of_unknown_sizes(tmp_path: Path) -> None:
     zeros = gradient_tree(tmp_path / "zeros", 0.0, 0.0).scan().scale
     assert zeros is not None
     assert (zeros.exponent, zeros.fitting) == (None, None)
-    assert zeros.evidence == NoGradientSize(are_zero=True)
+    assert zeros.reason == Message("check.loss_scale.zero")
     made = gradient_tree(tmp_path / "statistics", 4.0, 8.0)
     for file in made.leaf.files:
         if "gradients_op" in file.path:
@@ -442,9 +447,9 @@ def test_the_op_is_found_by_task_and_stream(tmp_path: Path) -> None:
         ("c", Origin.RECEIVED),
         None,
     ]
-    assert one.units[0].words == ("Cube accumulation overflow",)
+    assert one.units[0].bits == (Message("check.status.cube", word=None),)
     assert (one.device, one.step) == ("0", "0")
-    assert "task 1 on stream 5" in doubt_words(three)
+    assert [(one.task, one.stream) for one in three.doubts] == [(1, 5)]
 
 
 def test_the_units_of_an_old_status_may_tell_of_two_ops(tmp_path: Path) -> None:
@@ -467,7 +472,7 @@ def test_an_overflow_inside_an_op(tmp_path: Path) -> None:
     report = OverflowReport(statuses=(status,), leaves=())
     assert not report.is_clean
     (advice,) = advise(report)
-    assert (advice.kind, "integer" in advice_words(advice)) == (AdviceKind.VALUES, True)
+    assert (advice.kind, "integer" in render(advice.message)) == (AdviceKind.VALUES, True)
     status = replace(status, units=(replace(status.units[0], status=(0x20,)),))
     kinds = [one.kind for one in advise(OverflowReport(statuses=(status,), leaves=()))]
     assert kinds == [AdviceKind.MIXLIST, AdviceKind.KEEP_DTYPE]
@@ -481,7 +486,7 @@ def test_what_cannot_be_read_is_not_called_clean(tmp_path: Path) -> None:
     path.write_bytes(whole[:-1])  # its output is cut off
     (status,) = read(made)
     assert status.op is not None
-    assert (status.op.origin, "cannot be read" in origin_words(status.op.evidence)) == (Origin.UNKNOWN, True)
+    assert (status.op.origin, "cannot be read" in render(status.op.why)) == (Origin.UNKNOWN, True)
     path.write_bytes(b"nothing")
     (status,) = read(made)
     assert status.op is not None
@@ -508,7 +513,7 @@ def test_contexts_and_threads_tell_slices_apart(tmp_path: Path) -> None:
     root = str(tmp_path / "overflow" / "dump")
     reports, _ = read_statuses(find_status_files(root), StatusReader(root, (), lambda leaf: None), 3)
     assert [status.op.name if status.op else None for status in reports] == ["op0", "op1", None]
-    assert "context 8" in doubt_words(reports[2])
+    assert [one.context for one in reports[2].doubts] == [8]
 
 
 def test_all_slices_of_an_op_are_looked_at(tmp_path: Path) -> None:
@@ -534,7 +539,7 @@ def test_weights_that_are_bad_already(tmp_path: Path) -> None:
     assert found.first is not None
     assert found.first.origin is Origin.RECEIVED
     (advice,) = advise(OverflowReport(statuses=(), leaves=(found,)))
-    assert "kernel held it before this step" in advice_words(advice)
+    assert advice.message == Message("check.advice.held_before", producer="kernel")
 
 
 def test_an_update_in_place_is_not_what_it_received(tmp_path: Path) -> None:
@@ -587,7 +592,7 @@ def test_decoded_files_elsewhere_and_data_dumps(tmp_path: Path) -> None:
     reader = StatusReader(root, (made.leaf,), lambda leaf: made.graph)
     ((status,), _) = read_statuses(find_status_files(root), reader, 3)
     assert status.op is not None
-    assert (status.op.name, "data dump" in doubt_words(status)) == ("b", True)
+    assert (status.op.name, status.doubts[0].kind == "check.task.in_data_dump") == ("b", True)
 
 
 def test_unreadable_status_files_do_not_stop_the_others(tmp_path: Path) -> None:
@@ -651,7 +656,7 @@ def test_advice_for_a_cast_is_about_what_reads_it(tmp_path: Path) -> None:
 def test_advice_where_the_type_is_wide_enough(tmp_path: Path) -> None:
     found = tree(tmp_path, chain(single(1), single(np.nan))).scan()
     (advice,) = advise(OverflowReport(statuses=(), leaves=(found,)))
-    assert (advice.kind, "division by 0" in advice_words(advice)) == (AdviceKind.VALUES, True)
+    assert (advice.kind, advice.message.kind == "check.advice.undefined") == (AdviceKind.VALUES, True)
 
 
 def test_a_step_that_loss_scaling_skips_may_be_ignored(tmp_path: Path) -> None:
@@ -660,7 +665,7 @@ def test_a_step_that_loss_scaling_skips_may_be_ignored(tmp_path: Path) -> None:
     other = replace(found, leaf=replace(found.leaf, step="1"), ops=())
     advice = advise(OverflowReport(statuses=(), leaves=(found, other)))
     assert advice[-1].kind is AdviceKind.IGNORE
-    assert "1 of 2 dumped steps overflowed" in advice_words(advice[-1])
+    assert (advice[-1].message.overflowed, advice[-1].message.steps) == (1, 2)
 
 
 def test_the_earliest_step_comes_first(tmp_path: Path) -> None:
@@ -683,8 +688,8 @@ def test_shares(part: int, whole: int, text: str) -> None:
 def test_words_for_what_is_bad() -> None:
     found = Extremes(dtype="float16", count=8, limit=65504.0, largest=65504.0, saturated=1, nan_count=2,
                      positive_inf_count=1)  # fmt: skip
-    assert bad_words(found) == "1 value of ±65504, 1 Inf, 2 NaN (50.0 %)"
-    assert bad_words(replace(found, statistics_only=True)).startswith("one or more values of ±65504")
+    assert render(bad_values(found)) == "1 value of ±65504, 1 Inf, 2 NaN (50.0 %)"
+    assert render(bad_values(replace(found, statistics_only=True))).startswith("one or more values of ±65504")
 
 
 def test_the_inputs_of_an_op_are_followed_once_however_many_there_are(

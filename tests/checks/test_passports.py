@@ -19,8 +19,8 @@ from precision_tool.lib.checks.passports import compare_passports
 from precision_tool.lib.collect.passport import Passport as Writer
 from precision_tool.lib.collect.passport import fingerprint
 from precision_tool.lib.formats.passport import Optimizer, Passport, TensorHash, read_passport
+from precision_tool.lib.messages import render
 from precision_tool.lib.present.console import ReportConsole
-from precision_tool.lib.present.evidence.passports import difference_words
 from precision_tool.lib.present.passports import passport_lines
 
 ONE, OTHER = "1" * 64, "2" * 64
@@ -45,7 +45,7 @@ def passport(side: str = "npu", **changes: Any) -> Passport:
 
 def texts(npu: dict[str, Any], other: dict[str, Any]) -> list[str]:
     pair = compare_passports(passport(**npu), passport("benchmark", **other))
-    return [f"{one.topic}: {difference_words(pair, one)}" for one in pair.differences]
+    return [f"{one.topic}: {render(one.message)}" for one in pair.differences]
 
 
 def test_two_runs_of_one_thing() -> None:
@@ -112,7 +112,7 @@ def test_many_names_are_counted() -> None:
     other = {f"w{number}": tensor() for number in range(1200)}
     pair = compare_passports(passport(variables=npu), passport("benchmark", variables=other))
     (one,) = pair.differences
-    assert difference_words(pair, one) == "1,200 of 1,200 variables have other values: w0, w1, w2 and 1197 more"
+    assert render(one.message) == "1,200 of 1,200 variables have other values: w0, w1, w2 and 1,197 more"
     assert len(one.names) == 1200
 
 

@@ -29,8 +29,8 @@ from precision_tool.lib.errors import FormatError
 from precision_tool.lib.formats.ge_graph import load_graph_file
 from precision_tool.lib.formats.registry import open_op_dump
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.present.evidence.random_errors import op_words, slot_words
 from precision_tool.lib.present.random_errors import random_lines
+from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.sources.walk import find_run
 
 Array = Any
@@ -114,7 +114,7 @@ def test_the_first_op_that_differs_from_equal_inputs(tmp_path: Path, with_graph:
     assert kinds(found) == {"a": Kind.EQUAL, "b": Kind.EQUAL, "c": Kind.RANDOM, "d": Kind.FOLLOWER}
     assert found.first is found.ops[2]
     assert not found.is_clean
-    assert "input:0 already differs" in op_words(found.ops[3])
+    assert "input:0 already differs" in reason_words(found.ops[3].why)
 
 
 def test_metrics_of_what_differs(tmp_path: Path) -> None:
@@ -239,27 +239,27 @@ def test_an_update_in_place_of_what_no_dump_has_is_unsure(tmp_path: Path) -> Non
     found = compare_runs(run(tmp_path / "l", steps(2)), run(tmp_path / "r", steps(2.5)))
     (op,) = found.ops
     assert op.kind is Kind.UNSURE
-    assert "afterwards" in op_words(op)
+    assert "afterwards" in reason_words(op.why)
 
 
-@pytest.mark.parametrize(("error", "words"), [(2.0**-22, "roundings only"), (0.01, "more than roundings")])
+@pytest.mark.parametrize(("error", "words"), [(2.0**-22, "within rounding"), (0.01, "larger than rounding")])
 def test_what_the_size_of_the_difference_says(tmp_path: Path, error: float, words: str) -> None:
     left, right = chain(numbers(1), numbers(4, 5)), chain(numbers(1), numbers(4 * (1 + error), 5))
     found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
     assert found.first is not None
-    assert words in op_words(found.first)
+    assert words in reason_words(found.first.why)
 
 
 def test_other_types_are_no_roundings(tmp_path: Path) -> None:
     left, right = chain(numbers(1), numbers(4, 5)), chain(numbers(1), np.array([4, 5], np.float16))
     found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
-    assert "output:0 is float32 [2] and float16 [2]" in op_words(found.ops[1])
+    assert "output:0 is float32 [2] and float16 [2]" in reason_words(found.ops[1].why)
 
 
 def test_statistics_do_not_tell_how_far_off(tmp_path: Path) -> None:
     left, right = chain(numbers(1), numbers(4)), chain(numbers(1), numbers(5))
     found = compare_runs(run(tmp_path / "l", left, statistics=True), run(tmp_path / "r", right, statistics=True))
-    assert op_words(found.ops[1]).endswith("output:0 is not: by how much cannot be measured")
+    assert reason_words(found.ops[1].why).endswith("output:0 is not: the size of the difference cannot be measured")
 
 
 def test_an_op_whose_outputs_were_not_dumped_is_not_called_the_same(tmp_path: Path) -> None:
@@ -278,7 +278,7 @@ def test_other_shapes_and_ops_of_one_run(tmp_path: Path) -> None:
     found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
     assert (found.left_only, found.right_only, found.is_pair, found.is_clean) == (("mine",), ("theirs",), False, False)
     assert kinds(found)["b"] is Kind.RANDOM
-    assert "[2] and" in slot_words(found.ops[1].outputs[0])
+    assert "[2] and" in reason_words(found.ops[1].outputs[0].reason)
 
 
 def test_slices_are_compared_thread_by_thread(tmp_path: Path) -> None:
@@ -297,7 +297,10 @@ def test_slices_are_compared_thread_by_thread(tmp_path: Path) -> None:
     other = compare_runs(left, sliced(tmp_path / "x", [1.5, 2], [1, 0]))
     assert kinds(other) == {"op": Kind.RANDOM}
     (output,) = other.ops[0].outputs
-    assert (slot_words(output), output.metrics is not None and output.metrics.max_absolute_error) == ("thread 0", 0.5)
+    assert (reason_words(output.reason), output.metrics is not None and output.metrics.max_absolute_error) == (
+        "thread 0",
+        0.5,
+    )
 
 
 def test_damaged_files(tmp_path: Path) -> None:

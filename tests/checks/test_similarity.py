@@ -12,9 +12,10 @@ from precision_tool.lib.checks.similarity import check_similarity, compare_graph
 from precision_tool.lib.engine.scheduler import WorkStoppedError
 from precision_tool.lib.errors import FormatError
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
-from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade, Unmade
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
-from precision_tool.lib.present.evidence.told import tell, tell_check
+from precision_tool.lib.present.findings import check_title, render_finding
 
 
 def desc(origin: str = "", **others: object) -> TensorDesc:
@@ -108,27 +109,24 @@ def test_the_check() -> None:
     found = check_similarity([run(0, FUSED), run(1, graph(op("x", "Add"))), run(1, UNFUSED), run(2, FUSED)])
     assert found.finding is not None
     assert (found.finding.kind, found.finding.grade) == (FindingKind.GRAPH_SIMILARITY, Grade.INFO)
-    assert tell(found.finding).message.startswith("the graphs of debug_0 and debug_1 are alike to 66.7% (")
-    assert tell_check(found).looked_at.endswith(": 5 ops with 7")
+    assert found.finding.message.share == pytest.approx(2 / 3)
+    assert found.looked_at is not None
+    assert found.looked_at.sizes == (Message("check.graph_similarity.sizes", left=5, right=7),)
     assert found.details == (compare_graphs(FUSED, UNFUSED),)
-    facts = tell(found.finding).facts
+    facts = render_finding(found.finding).facts
     assert ("in both", "3 ops, different: 0") in facts
     assert ("only debug_1", "2 ops: conv, relu") in facts
     assert ("fused away", "ConvReluPass: 2 ops of debug_1") in facts
 
 
 @pytest.mark.parametrize(
-    ("runs", "words"),
-    [
-        ([run(0, FUSED)], "only debug_0 has a graph"),
-        ([run(1, FUSED)], "only debug_1 has a graph"),
-        ([run(None, FUSED)], "neither debug_0 nor debug_1 has a graph"),
-    ],
+    ("runs", "only"),
+    [([run(0, FUSED)], 0), ([run(1, FUSED)], 1), ([run(None, FUSED)], None)],
 )
-def test_the_check_needs_two_graphs(runs: list[RunGraph], words: str) -> None:
+def test_the_check_needs_two_graphs(runs: list[RunGraph], only: int | None) -> None:
     found = check_similarity(runs)
     assert found.finding is None
-    assert tell_check(found).skipped.startswith(words)
+    assert found.skipped == Message("check.graph_similarity.two_graphs", only=only, missing=None)
 
 
 def test_a_check_that_cannot_read_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,12 +136,13 @@ def test_a_check_that_cannot_read_does_not_stop_the_others(monkeypatch: pytest.M
     names = [*RUN_CHECKS.all()]
     assert [one.name for one in check_runs([run(0, FUSED)])] == names
     monkeypatch.setattr(RUN_CHECKS, "built_in", {"a": fail, **RUN_CHECKS.built_in})
-    first, *others = map(tell_check, check_runs([run(0, FUSED)]))
-    assert (first.name, first.title, first.skipped) == ("a", "a", "file: damaged; get another")
+    first, *others = check_runs([run(0, FUSED)])
+    assert (first.name, check_title(first.name)) == ("a", "a")
+    assert first.skipped == Message("text", text="file: damaged; get another")
     assert [one.name for one in others] == names
-    skipped = {one.title: one.skipped for one in map(tell_check, skip_checks(Unmade(reason="no graph")))}
-    assert len(skipped) == len(names) + 1
-    assert {skipped[title] for title in ("a", "Dangerous casts", "Graph similarity")} == {"no graph"}
+    no_graph = Message("text", text="no graph")
+    skipped = {check.name: check.skipped for check in skip_checks(no_graph)}
+    assert skipped == dict.fromkeys(("fusion_passes", "a", *names), no_graph)
 
 
 def test_a_check_that_is_stopped_stops_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +157,7 @@ def test_a_check_that_is_stopped_stops_all(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_graph_that_cannot_be_read_is_named() -> None:
     lost = MissingGraph(number=0, model="m", reason="g.txt: line 5 is cut off")
     result = check_similarity([run(1, graph(op("a", "Add")))], [lost])
-    assert tell_check(result).skipped.startswith("debug_0 has no graph: g.txt: line 5 is cut off; ")
-    assert tell_check(check_similarity([run(1, graph(op("a", "Add")))])).skipped.startswith(
-        "only debug_1 has a graph; "
-    )
+    missing = Message("check.no_graph", number=0, reason="g.txt: line 5 is cut off")
+    assert result.skipped == Message("check.graph_similarity.two_graphs", only=1, missing=missing)
+    alone = check_similarity([run(1, graph(op("a", "Add")))])
+    assert alone.skipped == Message("check.graph_similarity.two_graphs", only=1, missing=None)

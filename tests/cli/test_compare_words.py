@@ -120,7 +120,7 @@ def test_the_faulty_op_is_named(tmp_path: Path, fault: str, seed: int) -> None:
     text = tool("ac", cwd=tmp_path).text
     head = re.search(r"┏━ Verdict ━+┓ ┃ (\S+) (\S+)", text)
     assert head is not None
-    assert head[1] == (truth["culprit"] or "nothing")
+    assert head[1] == (truth["culprit"] or "No")
     # What the comparison alone says is there on request.
     named = re.search(
         r"First faulty operator ─+╮ (\S+) is the first op whose inputs", tool("ac", "-v", cwd=tmp_path).text
@@ -412,7 +412,7 @@ def test_two_npu_runs(tmp_path: Path) -> None:
     assert "matched by the names of ops, inputs and outputs" in run.text
     assert "ops this run dumped no file of: 1" in run.text
     assert re.search("^graph ", run.out, re.MULTILINE) is None
-    assert "benchmark" not in run.text.replace("a benchmark would tell", "")
+    assert "benchmark" not in run.text.replace("a benchmark would show", "")
     # With folders, with a graph, and the other way round.
     run = tool("vc", "-rt", "precision_data/npu/debug_1", "-g", "precision_data/npu/debug_0/graph", cwd=tmp_path)
     assert "graph/ge_proto_00000005_graph_1_Build.txt" in run.text
@@ -644,12 +644,12 @@ def test_a_summary_of_several_results(several: SmallTree, tmp_path: Path) -> Non
     assert "of 2 ranks" in study
     assert "precision-tool ac --all" in study
     assert agreeing == [
-        f"device {leaf.replace('_', ' ', 1)[:-2]} step 0: every compared tensor reaches a cosine of 0.98"
+        f"device {leaf.replace('_', ' ', 1)[:-2]} step 0: every compared tensor reaches a cosine similarity of 0.98"
         if leaf.endswith("_0")
-        else f"device 1 {OTHER_MODEL} step 3: every compared tensor reaches a cosine of 0.98"
+        else f"device 1 {OTHER_MODEL} step 3: every compared tensor reaches a cosine similarity of 0.98"
         for leaf in LEAVES[:3]
     ]
-    assert wrong.startswith(f"device 1 {OTHER_MODEL} step 10: last/Sub: kernel: what it puts out is not")
+    assert wrong.startswith(f"device 1 {OTHER_MODEL} step 10: last/Sub: Kernel error: the output does not match")
     names = [path.name for path in result_files(several.root)]
     assert re.findall(r"^(\S+\.csv): ", tool("vcs", cwd=tmp_path).out, re.MULTILINE) == names
     assert "summary" not in tool("vc", "-lt", several.leaf, cwd=tmp_path).out

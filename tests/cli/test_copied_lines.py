@@ -54,7 +54,7 @@ def test_the_next_steps_name_the_work_folder_that_was_given(folder: Path) -> Non
     (line,) = (line for line in said.splitlines() if line.endswith(" ni one/MatMul"))
     options = shlex.split(line)
     assert options[options.index("--work") + 1] == work
-    assert "computes wrong by itself" in tool(*options[1:], cwd=folder).out
+    assert "computes incorrectly" in tool(*options[1:], cwd=folder).out
 
 
 def test_the_script_of_a_reproduction(folder: Path) -> None:

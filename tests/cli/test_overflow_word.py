@@ -88,7 +88,7 @@ def test_what_used_the_range_is_in_the_advice(demo: tuple[Path, DemoTruth], tmp_
     advice = overflow(cwd, work=tmp_path)["advice"]
     kinds = [one["kind"] for one in advice]
     assert kinds[:3] == ["mixlist", "keep_dtype", "upstream"]  # the verdict's order: the type, then what it is fed
-    assert advice[2]["text"].startswith("or make conv2/kernel (Variable) smaller: its values reach 40000, ")
+    assert advice[2]["text"].startswith("or scale down conv2/kernel (Variable): its values reach 40000, ")
 
 
 def test_ops_that_overflow_themselves_come_first(tmp_path: Path) -> None:

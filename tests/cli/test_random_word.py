@@ -57,7 +57,7 @@ def test_what_it_shows(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     cwd, truth = demo
     run = tool("--work", tmp_path, "random", cwd=cwd, columns=80)
     assert str(truth.culprit) in run.out
-    assert "roundings only" in run.text
+    assert "within rounding" in run.text
     assert "random by design: dropout/random_mask (DropOutGenMask)" in run.text
     assert "followers:" in run.text
     lines = run.out.splitlines()

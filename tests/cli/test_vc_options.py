@@ -432,7 +432,7 @@ def test_a_dangerous_cast_is_found(tmp_path: Path) -> None:
     run = tool("ac", "-c", "--fail", cwd=tmp_path, code=1)
     assert "Dangerous casts" in run.out
     assert "1 of 1 cast to a narrower type lost values" in run.text
-    reason = "values up to 70000, and the type ends at 65504"
+    reason = "values up to 70000, while the type ends at 65504"
     assert f"trans_Cast_0: float32 → float16: {reason}" in run.text
     assert run.out.index("Dangerous casts") < run.out.index("Graph similarity") < run.out.index("━ Verdict ━")
     found = checks_of(json_of("ac", "--json", cwd=tmp_path))["dangerous_casts"]
@@ -448,7 +448,7 @@ def test_the_graphs_of_two_runs(tmp_path: Path) -> None:
     small_tree(tmp_path / "precision_data", chain()[:4], run="debug_1")
     run = tool("ac", "-c", cwd=tmp_path)
     # 5 and 4 ops, of which 4 have a partner.
-    assert "the graphs of debug_0 and debug_1 are alike to 88.9%" in run.text
+    assert "the graphs of debug_0 and debug_1 are 88.9% similar" in run.text
     assert "only debug_0 1 op: last/Sub" in run.text
     found = checks_of(json_of("ac", "--json", cwd=tmp_path))["graph_similarity"]
     assert found["details"][0]["only_left"] == ["last/Sub"]
@@ -457,11 +457,11 @@ def test_the_graphs_of_two_runs(tmp_path: Path) -> None:
 def test_checks_that_cannot_be_made_say_why(tmp_path: Path) -> None:
     made = small_tree(tmp_path / "precision_data", chain())
     text = tool("ac", "-c", cwd=tmp_path).text
-    assert "not made: only debug_0 has a graph" in text
+    assert "skipped (needs the graphs of two NPU runs; only debug_0 has one" in text
     # Only the result is left.
     shutil.rmtree(made.root / "npu")
     run = tool("ac", cwd=tmp_path)
-    assert run.text.count("not made: no graph") == 3
+    assert run.text.count("skipped (no graph") == 3
     document = json_of("ac", "--json", cwd=tmp_path)
     assert [check["finding"] for check in document["checks"]] == [None, None, None, None]
     assert all(check["skipped"].startswith("no graph") for check in document["checks"][:3])
@@ -478,7 +478,7 @@ def test_the_run_that_was_named_is_checked(tmp_path: Path) -> None:
     assert "the type ends at 65504; 1 Inf appear" in run.text
     shutil.rmtree(made.graph.parent)
     text = tool("ac", *named, cwd=tmp_path).text
-    assert text.count("not made: the two sides were compared without a graph") == 3
+    assert text.count("skipped (the two sides were compared without a graph") == 3
 
 
 def test_help_names_every_option(tmp_path: Path) -> None:

@@ -313,7 +313,11 @@ def test_rounding_is_predicted(kinds: tuple[str, str], as_float16: bool) -> None
         (((2, 5, 5, 3), (3, 3, 4, 2)), {"strides": [1, 1, 1, 1], "padding": "SAME"}, "does not fit 3 channels"),
         (((2, 5, 5, 3), (3, 3, 3, 2)), {"padding": "SAME"}, "has no attribute strides"),
         (((2, 5, 5, 3), (3, 3, 3, 2)), {"strides": [1, 1, 1, 1]}, "no attribute padding, pads"),
-        (((2, 2, 2, 3), (3, 3, 3, 2)), {"strides": [1, 1, 1, 1], "padding": "VALID"}, "reach over 3 elements of 2"),
+        (
+            ((2, 2, 2, 3), (3, 3, 3, 2)),
+            {"strides": [1, 1, 1, 1], "padding": "VALID"},
+            "reaches 3 elements far, the input has 2",
+        ),
         (((2, 5, 5, 3), (3, 3, 3, 2)), {"strides": [2, 1, 1, 1], "padding": "SAME"}, "batch or channels"),
         (((2, 5, 5, 3), (3, 3, 3, 2)), {"strides": [1, 0, 0, 1], "padding": "SAME"}, "strides of Conv2D cannot be"),
         (((2, 5, 5), (3, 3, 3, 2)), {"strides": [1, 1, 1, 1], "padding": "SAME"}, "3 axes"),
@@ -336,7 +340,7 @@ def test_a_claimed_size_costs_no_memory() -> None:
         arrays_of("Conv2DBackpropInput", f, g, input_size=[1, 10**9, 10**9, 1], strides=[1, 1, 1, 1], padding="VALID")
     size = 2 * 10**7
     strides = [1, size - 1, size - 1, 1]
-    with refused("too large to recompute whole"):
+    with refused("too large to recompute in full"):
         arrays_of("Conv2DBackpropInput", f, g, input_size=[1, size, size, 1], strides=strides, pads=[1, 1, 1, 1])
 
 

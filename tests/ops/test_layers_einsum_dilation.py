@@ -187,7 +187,7 @@ def test_the_gradient_of_an_lstm_layer(sizes: tuple[int, int, int, int], tensorf
 
 def test_layers_that_contradict_themselves() -> None:
     fed = lstm_inputs(3, 2, 4, 2, length=3)
-    with refused("seq_len_max 9 outside of 3"):
+    with refused("seq_len_max 9 out of range .limit 3"):
         arrays_of("BlockLSTM", np.array(9), *list(fed.values())[1:])
     with refused("weights"):
         arrays_of("BlockLSTM", fed["seq_len_max"], fed["x"][..., :1], *list(fed.values())[2:])

@@ -235,7 +235,7 @@ def test_rounding_of_a_loss_gradient_that_vanishes_is_predicted() -> None:
     ("op_type", "inputs", "attrs", "reason"),
     [
         ("SoftmaxV2", [np.ones((2, 2))], {"axes": [5]}, "axis 5"),
-        ("SoftmaxV2", [np.ones(())], {}, "x of the shape \\(\\)"),
+        ("SoftmaxV2", [np.ones(())], {}, "x of shape \\(\\)"),
         ("SoftmaxCrossEntropyWithLogits", [np.ones((2, 2)), np.ones((2, 3))], {}, "do not broadcast"),
         ("SparseSoftmaxCrossEntropyWithLogits", [np.ones((2, 2)), np.ones(2)], {}, "labels"),
         ("SparseSoftmaxCrossEntropyWithLogits", [np.ones((2, 2)), np.ones(3, np.int32)], {}, "labels"),
@@ -243,7 +243,7 @@ def test_rounding_of_a_loss_gradient_that_vanishes_is_predicted() -> None:
             "DropOutDoMask",
             [np.ones(9), np.ones(1, np.uint8), np.array([0.5])],
             {},
-            "type uint8 does not fit x of the shape \\(9,\\)",
+            "type uint8 does not fit x of shape \\(9,\\)",
         ),
         (
             "DropOutDoMask",

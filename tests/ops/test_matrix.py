@@ -136,12 +136,12 @@ def test_a_fully_connected_layer_of_caffe() -> None:
 @pytest.mark.parametrize(
     ("op_type", "shapes", "reason"),
     [
-        ("MatMul", [(2, 3), (4, 5)], r"\(2, 3\) and \(4, 5\) of MatMul give no matrix product"),
-        ("MatMul", [(3,), (3, 5)], "matrices of the shape \\(3,\\)"),
+        ("MatMul", [(2, 3), (4, 5)], r"\(2, 3\), \(4, 5\) of MatMul have no matrix product"),
+        ("MatMul", [(3,), (3, 5)], "matrices of shape \\(3,\\)"),
         ("MatMul", [(2, 3)], "input 1 of MatMul is not connected"),
-        ("MatMul", [(2, 3), (3, 5), (4,)], "bias of the shape \\(4,\\) does not fit"),
+        ("MatMul", [(2, 3), (3, 5), (4,)], "bias of shape \\(4,\\) does not fit"),
         ("BatchMatMul", [(2, 2, 3), (3, 3, 5)], "do not broadcast"),
-        ("BiasAdd", [(2, 3), (4,)], "bias of the shape \\(4,\\) does not fit"),
+        ("BiasAdd", [(2, 3), (4,)], "bias of shape \\(4,\\) does not fit"),
     ],
 )
 def test_what_does_not_fit_is_told(op_type: str, shapes: list[tuple[int, ...]], reason: str) -> None:
@@ -152,6 +152,6 @@ def test_what_does_not_fit_is_told(op_type: str, shapes: list[tuple[int, ...]], 
 def test_a_product_too_large_is_not_computed_whole_and_sampled_all_the_same() -> None:
     one = np.broadcast_to(1.0, (40_000, 2))
     call = call_of("MatMul", one, one.T)
-    with refused("too large to recompute whole"):
+    with refused("too large to recompute in full"):
         results_of(call)
     np.testing.assert_array_equal(sampled_of(call, np.array([0, 1_500_000_000])).array, [2, 2])

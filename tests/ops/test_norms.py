@@ -303,12 +303,12 @@ def test_rounding_of_a_layer_norms_gradient_is_predicted_where_it_is_zero_on_pap
 @pytest.mark.parametrize(
     ("op_type", "shapes", "attrs", "reason"),
     [
-        ("LayerNorm", [(4, 3)] * 5, {}, "no formula for LayerNorm of 5 inputs"),
+        ("LayerNorm", [(4, 3)] * 5, {}, "no formula for LayerNorm with 5 inputs"),
         (
             "LayerNorm",
             [(4, 3), (2,), (2,)],
             {"begin_norm_axis": 1, "begin_params_axis": 1},
-            "gamma of the shape \\(2,\\) does not fit",
+            "gamma of shape \\(2,\\) does not fit",
         ),
         ("LayerNormGrad", [(4, 3), (4, 3), (5, 1), (5, 1), (3,)], {}, "mean, variance, x do not fit each other"),
         ("LayerNormBetaGammaBackprop", [(4, 3), (4, 3), (4, 1), (4, 1)], {}, "shape_gamma"),

@@ -221,10 +221,10 @@ def test_lars(shape: Shape, seed: int) -> None:
     [
         ("ApplyMomentum", [np.ones(3), np.ones(3), 0.1, np.ones(3)], "has 4 inputs instead of 5"),
         ("ApplyMomentum", [np.ones(3), np.ones(4), 0.1, np.ones(3), 0.9], "the shapes .* of ApplyMomentum differ"),
-        ("ApplyMomentum", [np.ones(3), np.ones(3), np.ones(2), np.ones(3), 0.9], "input 2 of the shape \\(2,\\)"),
+        ("ApplyMomentum", [np.ones(3), np.ones(3), np.ones(2), np.ones(3), 0.9], "input 2 of shape \\(2,\\)"),
         (
             "SparseApplyAdagrad", [np.ones((3, 2)), np.ones((3, 2)), 0.1, np.ones((2, 2)), i32([1, 1])],
-            "an index of SparseApplyAdagrad comes twice",
+            "SparseApplyAdagrad updates an index twice",
         ),
         ("AdamApplyOne", [np.ones(3), np.ones(4), *[np.ones(3)] * 8], "do not broadcast"),
     ],

@@ -184,7 +184,7 @@ def test_rounding_of_a_layer_grows_with_its_steps_as_predicted(dtype: str) -> No
             {},
             "the shapes .* of x, h, b do not fit each other",
         ),
-        ("LSTMBlockCell", [(3, 4), (3, 5), (3, 5), (8, 20), (5,), (5,), (5,), (20,)], {}, "give no matrix product"),
+        ("LSTMBlockCell", [(3, 4), (3, 5), (3, 5), (8, 20), (5,), (5,), (5,), (20,)], {}, "have no matrix product"),
     ],
 )
 def test_what_does_not_fit_is_told(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +17,13 @@ from report_files import compared, data_of, names_of, result_of, shown_without
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.formats.ge_graph import load_graph_file
-from precision_tool.lib.report.columns import Texts, number, sound, whole
-from precision_tool.lib.report.document import SCHEMA, Material, document_of
-from precision_tool.lib.report.network import error_path, network_of
+from precision_tool.lib.messages import LANGUAGES, Message, render
+from precision_tool.lib.present.verdict_messages import confidence, plan_steps, proof
+from precision_tool.lib.report.op_network import error_path, network_of
+from precision_tool.lib.report.packed_columns import Texts, number, sound, whole
+from precision_tool.lib.report.report_document import SCHEMA, Material, document_of, steps_document, verdict_document
+from precision_tool.lib.verdict.judgement import tally
+from precision_tool.lib.verdict.model import Cause, Do, Fact, Proof, Step, Suspect, Verdict
 
 INPUTS = [np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 2.0, np.float32)]
 SUM = INPUTS[0] + INPUTS[1]
@@ -35,19 +42,27 @@ def small_report(folder: Path, *options: str, name: str = "block/add") -> Path:
     return compared(folder, *options)
 
 
+def without_texts(value: Any) -> Any:
+    """The same without what the tool says: only the shape of the data is pinned."""
+    if isinstance(value, dict):
+        return "TEXT" if value.keys() == {"en", "zh"} else {key: without_texts(item) for key, item in value.items()}
+    return [without_texts(item) for item in value] if isinstance(value, list) else value
+
+
 def test_the_data_of_a_small_network(tmp_path: Path) -> None:
-    document = data_of(small_report(tmp_path))
+    document = without_texts(data_of(small_report(tmp_path)))
     document["tool"], document["time"] = "TOOL", "TIME"
     check_golden_text("report.json", json.dumps(document, indent=1, sort_keys=True), tmp_path)
 
 
 def test_what_the_small_network_says(tmp_path: Path) -> None:
     document = data_of(small_report(tmp_path))
-    assert document["schema"] == SCHEMA == 2
+    assert document["schema"] == SCHEMA == 3
     (result,) = document["results"]
     at = names_of(result).index("block/add")
     assert result["verdict"]["culprit"] == "block/add"
-    assert result["verdict"]["suspects"][0]["why"][0]["key"] == "why.recomputed"
+    suspect = result["verdict"]["suspects"][0]
+    assert {"en", "zh"} == suspect["sentence"].keys() == suspect["why"][0].keys() == suspect["confidence_text"].keys()
     assert result["texts"][result["ops"]["state"][at]] == "wrong"
     assert result["ops"]["agree"][at] is False
     # |wrong - right| / |right| of the only wrong element, 7 of the sum.
@@ -249,7 +264,8 @@ def test_what_differs_between_the_runs(tmp_path: Path) -> None:
         (path / "passport.json").write_text(json.dumps(document), "utf-8")
     (difference,) = result_of(small_report(tmp_path))["passport"]["differences"]
     assert difference["topic"] == "seeds"
-    assert difference["text"] == "seed: NPU 1, benchmark 2"
+    assert difference["text"]["en"] == "seed: NPU 1, benchmark 2"
+    assert "NPU 1" in difference["text"]["zh"]
 
 
 def test_bad_input(tmp_path: Path) -> None:
@@ -270,7 +286,7 @@ def test_bad_input(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from precision_tool.lib.errors import OutputError
-    from precision_tool.lib.report.page import write_page
+    from precision_tool.lib.report.report_page import write_page
 
     def no_space(handle: int) -> None:
         raise OSError(28, "No space left on device")
@@ -314,7 +330,7 @@ def test_ops_of_one_name_in_two_graphs(tmp_path: Path) -> None:
     assert [result["ops"]["agree"][op] for op in at] == [None, None, False]
     assert set(result["tensors"]["op"]) & set(at) == {at[2]}
     assert not {*map(str, at[:2])} & {*result["details"]}
-    assert any("(block/add)" in note for note in result["notes"])
+    assert any("(block/add)" in note["en"] for note in result["notes"])
 
 
 def test_an_empty_tensor_of_a_huge_claimed_shape(tmp_path: Path) -> None:
@@ -385,3 +401,51 @@ def test_each_result_is_held_against_the_threshold_of_its_verdict(tmp_path: Path
             shutil.copy(path, results / path.name.replace(newest.name, f"2026010100000{at}"))
     tool("report", "results", "-o", "both.html", cwd=tmp_path)
     assert sorted(one["threshold"] for one in data_of(tmp_path / "both.html")["results"]) == [0.5, 0.9999]
+
+
+def test_ops_have_one_number_everywhere(tmp_path: Path) -> None:
+    """The one that `ni '[N]'` takes: behind ops that are made from the same original it is not the graph's id."""
+    tree = one_op_tree(tmp_path / "precision_data", output=wrong_sum(), golden=SUM, inputs=INPUTS, input_goldens=INPUTS)
+    (graph,) = load_graph_file(str(tree.graph_path)).graphs
+    shared = {"IteratorV2": ("IteratorGetNext",)}
+    ops = [replace(op, attrs={}, original_names=shared.get(op.name, op.original_names)) for op in graph.ops]
+    tree.graph_path.write_text(text_graph(ops, attrs={"_session_graph_id": "0_1"}), "utf-8")
+    result = result_of(compared(tmp_path))
+    (suspect,) = result["verdict"]["suspects"]
+    assert (suspect["culprit"], suspect["number"]) == ("block/add", 1)
+    names, numbers = names_of(result), result["ops"]["id"]
+    expected = {"IteratorV2": 0, "IteratorGetNext": 0, "block/add": 1, "NetOutput": 2}
+    assert expected.items() <= dict(zip(names, numbers, strict=True)).items()
+    assert "block/add" in tool("ni", "[1]", cwd=tmp_path).out
+    with only_result(tmp_path).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["NPUDump"]: row["Index"] for row in rows}["block/add"] == "1"
+    tool("report", "-o", "again.html", cwd=tmp_path)
+    assert result_of(tmp_path / "again.html")["verdict"]["suspects"][0]["number"] == 1
+
+
+def test_lines_to_copy_are_lines(tmp_path: Path) -> None:
+    step = Step(do=Do.KEEP_TYPE, code="with npu_scope.keep_dtype_scope():", ops=("conv",))
+    (shown,) = steps_document(plan_steps([step]))
+    assert len(shown["line"].split("\n")) == 2
+    assert "\\n" not in shown["line"]
+
+
+@pytest.mark.parametrize("fact", [None, "one_of", "or_variable", "inputs_not_dumped", "benchmark_obeys"])
+@pytest.mark.parametrize("rests_on", list(Proof))
+def test_what_a_verdict_rests_on_is_said_as_on_the_terminal(rests_on: Proof, fact: str | None) -> None:
+    facts = () if fact is None else (Fact(name=fact, value="conv/kernel"),)
+    suspect = Suspect(culprit="conv", cause=Cause.KERNEL, proof=rests_on, confidence=0.9, number=3, facts=facts)
+    verdict = Verdict(culprit="conv", cause=Cause.KERNEL, confidence=0.9, suspects=(suspect,), tally=tally([]))
+    (written,) = verdict_document(verdict)["suspects"]
+    shown = confidence(0.9, suspect)
+    assert written["confidence_text"] == {language: render(shown, language) for language in LANGUAGES}
+    assert render(proof(suspect), "en") in written["confidence_text"]["en"]
+    assert " " in render(proof(suspect), "en"), "a sentence, no key"
+
+
+def test_rows_of_one_reason_share_a_text() -> None:
+    texts = Texts()
+    message = Message("page.note.no_map", error="x")
+    assert texts.at(message) == texts.at(Message("page.note.no_map", error="x")) == texts.at("No map: x") == 1
+    assert texts.to_json()[1] == {"en": "No map: x", "zh": render(message, "zh")}

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+import shutil
+import subprocess
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 from markupsafe import escape
 from report_files import hash_of
 
-from precision_tool.lib.model.comparison import NO_GRAPH, STATISTICS_AGREE, STATISTICS_DIFFER
+from precision_tool.lib.messages import LANGUAGES, Message, catalogue, render
 from precision_tool.lib.model.finding import FindingKind
-from precision_tool.lib.present import unseen
-from precision_tool.lib.present.reasons import WORDS
-from precision_tool.lib.present.steps import CALL, FILES, ONE_HF32, WHY
-from precision_tool.lib.report.document import Material, document_of
-from precision_tool.lib.report.page import asset, page_of
-from precision_tool.lib.report.study import told_key
-from precision_tool.lib.study.conclusion import Culprit, Ground, Reach
-from precision_tool.lib.study.evidence import EvidenceKind
+from precision_tool.lib.report.report_document import Material, document_of
+from precision_tool.lib.report.report_page import asset, page_of
 from precision_tool.lib.verdict.judgement import State
-from precision_tool.lib.verdict.model import Cause
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = REPO / "scripts" / "page"
@@ -69,8 +63,10 @@ def test_what_stands_in_the_html_is_escaped(title: str) -> None:
 def test_the_built_page_is_of_these_sources() -> None:
     """`scripts/report_page` was run after the last change of scripts/page/."""
     digest = hashlib.sha256()
-    sources = sorted((PAGE / "src").rglob("*.*"), key=lambda path: path.relative_to(PAGE).parts)
-    for path in [*sources, PAGE / "package-lock.json", PAGE / "build.mjs"]:
+    for language in LANGUAGES:
+        digest.update(json.dumps(catalogue_file(language)["page"], ensure_ascii=False, separators=(",", ":")).encode())
+    files_of_page = sorted((PAGE / "src").rglob("*.*"), key=lambda path: path.relative_to(PAGE).parts)
+    for path in [*files_of_page, PAGE / "package-lock.json", PAGE / "build.mjs"]:
         digest.update(f"{path.relative_to(PAGE)}\0".encode())
         digest.update(path.read_bytes())
     assert f"sources {digest.hexdigest()} " in asset("report.js")[:200]
@@ -89,139 +85,87 @@ def test_versions_are_locked_and_licences_told() -> None:
     assert kinds <= {"MIT", "ISC", "BSD-3-Clause"}
 
 
-def test_both_languages_have_the_same_words() -> None:
-    tables = {name: json.loads((PAGE / "src" / "texts" / f"{name}.json").read_text("utf-8")) for name in ("en", "zh")}
-    english = tables["en"]
-    chinese = {key: text for key, text in tables["zh"].items() if not key.startswith(("step.", "told."))}
-    assert set(chinese) == set(english)
-    for key, text in english.items():
-        # The output number and the like may be left out of a shorter sentence, but never made up.
-        assert set(re.findall(r"\{(\w+)\}", chinese[key])) == set(re.findall(r"\{(\w+)\}", text)), key
-    for key, text in tables["zh"].items():
-        if key.startswith(("step.", "told.")):
-            assert set(re.findall(r"\{(\w+)\}", text)) <= set(re.findall(r"\{(\w+)\}", key)), key
+def english() -> dict[str, str]:
+    """The page's own section of the catalogue."""
+    texts: dict[str, str] = catalogue_file("en")["page"]
+    return texts
 
 
-def test_every_word_that_the_page_asks_for_is_there() -> None:
-    english = json.loads((PAGE / "src" / "texts" / "en.json").read_text("utf-8"))
-    asked = {
+def catalogue_file(language: str) -> dict[str, Any]:
+    path = REPO / "precision_tool" / "lib" / "messages" / f"{language}.json"
+    texts: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return texts
+
+
+#: Kinds that the page's script puts together of a value: of data, of an enumeration.
+BEGINNINGS = re.compile(r"`([a-z_]+\.(?:[a-z_]+\.)?)\$\{")
+
+
+def sources() -> str:
+    """The page's script, and the module that writes what is painted first."""
+    report = REPO / "precision_tool" / "lib" / "report"
+    return "\n".join(path.read_text("utf-8") for path in [*(PAGE / "src").rglob("*.js"), *report.glob("*.py")])
+
+
+def test_every_text_that_the_page_names_is_there() -> None:
+    named = {
         key for path in (PAGE / "src").rglob("*.js") for key in re.findall(r"\bt\('([^'$]+)'", path.read_text("utf-8"))
     }
-    assert asked - set(english) == set()
+    assert named - set(english()) == set()
     columns = (PAGE / "src" / "tables.js").read_text("utf-8")
     keys = {*re.findall(r"key: '(\w+)'", columns), *re.findall(r"number\('(\w+)'", columns)}
-    assert {f"column.{key}" for key in keys} - set(english) == set()
+    assert {f"column.{key}" for key in keys} - set(english()) == set()
 
 
-def sentences(module: str, within: Sequence[str]) -> list[str]:
-    """The sentences that these functions of a module write, with a `{}` for each value in them."""
-    tree = ast.parse((REPO / "precision_tool" / "lib" / module).read_text("utf-8"))
-    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    found = []
-    for name in within:
-        (documentation, *_), body = functions[name].body, ast.walk(functions[name])
-        inner = {
-            id(part) for node in ast.walk(functions[name]) if isinstance(node, ast.JoinedStr) for part in node.values
-        }
-        inner |= {id(part) for node in ast.walk(documentation) for part in ast.walk(node)}
-        for node in body:
-            if isinstance(node, ast.JoinedStr):
-                found.append("".join(str(one.value) if isinstance(one, ast.Constant) else "{}" for one in node.values))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inner:
-                found.append(node.value)
-    return [one for one in found if " " in one.strip()]
-
-
-def forms(kind: str) -> list[str]:
-    """The sentences of a kind that have their Chinese."""
-    chinese = json.loads((PAGE / "src" / "texts" / "zh.json").read_text("utf-8"))
-    return [key.partition(".")[2] for key in chinese if key.startswith(f"{kind}.")]
-
-
-def untranslated(written: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The parts between the values of sentences that stand in no known form: sentences are put together of them."""
-    parts = {part.strip() for sentence in written for part in sentence.split("{}") if " " in part.strip()}
-    texts = [form.replace("(s)", "s") for form in known] + [form.replace("(s)", "") for form in known]
-    return sorted(part for part in parts if not any(part in text for text in texts))
-
-
-def test_every_advice_has_its_chinese() -> None:
-    """Of a verdict's plan and of a study's: new ones must be translated."""
-    known = forms("step")
-    written = [why.replace("{number:,}", "{n}").replace("{number}", "{n}") for why in (*WHY.values(), ONE_HF32)]
-    assert [one for one in written if one not in known] == []
-    assert {CALL, *FILES.values()} <= set(forms("file"))
-    of_study = sentences("present/study.py", ["next_steps", "_other_device", "_look_there"])
-    told = [
-        one
-        for one in of_study
-        if one != "its whole verdict" and not one.startswith(("--step", "ni {", "vcs {", "repro {", "ac --all"))
-    ]
-    assert len(told) > 6
-    assert untranslated(told, known) == []
-
-
-def test_every_gap_of_a_verdict_has_its_chinese() -> None:
-    written = sentences("present/unseen.py", sorted({one.__name__ for one in unseen.WORDS.values()}))
-    assert len(written) > 8
-    assert untranslated(written, forms("told")) == []
-
-
-def test_why_tensors_were_not_compared_has_its_chinese() -> None:
-    """Sentences of rows that a user of any dump meets; what is told of the other kinds of sources is in English."""
-    written = [
-        *sentences("pairing/match.py", ["_why_missing", "_with_dump_notes", "_match_op"]),
-        *sentences("pairing/match_names.py", ["match_by_name", "_match_name"]),
-        *sentences("pairing/origins.py", ["of", "_own"]),
-        *sentences("pairing/align.py", ["_targets"]),
-        *sentences("engine/bundles.py", ["_reason", "_nothing_finite"]),
-        NO_GRAPH, STATISTICS_AGREE, STATISTICS_DIFFER,
-    ]  # fmt: skip
-    assert len(written) > 20
-    assert untranslated(written, forms("told")) == []
-
-
-def test_every_reason_has_its_chinese_and_is_told_from_all_others() -> None:
-    """The page looks for the form of a sentence as here, the longest first: each finds its own."""
-    known = sorted((*forms("told"), *forms("step")), key=len, reverse=True)
-    expressions = [(one, re.compile(_expression(one), re.DOTALL)) for one in known]
-    values = {
-        "op_type": "Conv2D", "name": "weight", "other": "x", "value": "[1, 2]", "dtype": "float16", "slot": "1",
-        "number": "3", "limit": "1,024", "shape": "(2, 3)", "other_shape": "(4,)", "shapes": "(2,) and (3,)",
-        "detail": "4 is not 5",
+def test_every_text_of_the_page_is_used() -> None:
+    text = sources()
+    beginnings = tuple(BEGINNINGS.findall(text))
+    unused = {
+        key for key in english()
+        if f"'{key}'" not in text and f'"page.{key}"' not in text and not key.startswith(beginnings)
+        and not key.endswith((".about", ".x"))
     }  # fmt: skip
-    for why, words in WORDS.items():
-        if words == "{detail}":  # the text of an error
-            continue
-        sentence = words.format_map(values)
-        assert next((form for form, one in expressions if one.fullmatch(sentence)), None) == words, why
+    assert unused == set()
 
 
-def _expression(form: str) -> str:
-    parts = re.split(r"\{\w+\}", form)
-    return "(.+)".join(re.escape(part).replace(r"\(s\)", "s?") for part in parts)
+def test_values_that_the_page_shows_have_texts() -> None:
+    keys = {f"state.{one}" for one in State} | {f"finding.{one}" for one in FindingKind}
+    assert keys - set(english()) == set()
 
 
-def test_a_new_sentence_is_missed() -> None:
-    """What the two tests above look for is found."""
-    assert untranslated(["the moon was full for {}"], forms("told")) == ["the moon was full for"]
+@pytest.mark.parametrize("case", json.loads((PAGE / "tests" / "templates.json").read_text("utf-8")))
+def test_placeholders_render_as_on_the_page(monkeypatch: pytest.MonkeyPatch, case: dict[str, Any]) -> None:
+    """`node --test` checks the same cases of the page's own renderer."""
+    monkeypatch.setattr(catalogue, "catalogue", lambda language: {"kind": case["template"], "list.comma": ", "})
+    assert render(Message("kind", **case["fields"]), "en") == case["text"]
 
 
-def test_what_a_study_and_a_judgement_say_has_words() -> None:
-    """Texts whose keys are put together of the values of enums."""
-    english = json.loads((PAGE / "src" / "texts" / "en.json").read_text("utf-8"))
-    keys = {f"study.ground.{one}" for one in Ground} | {f"study.reach.{one}" for one in Reach}
-    keys |= {f"evidence.{one}" for one in EvidenceKind} | {f"state.{one}" for one in State}
-    keys |= {f"cause.{one}" for one in Cause} | {f"finding.{one}" for one in FindingKind}
-    for reach in Reach:
-        for ground in Ground:
-            for cause in (*Cause, "communication", "device"):
-                culprit = Culprit(
-                    step=1, rank=2, op="op", type="", cause=str(cause), ground=ground, reach=reach, ranks=(2,),
-                    steps=(1,), confidence=0.5, number=3,
-                )  # fmt: skip
-                keys.add(f"study.reach.{told_key(culprit)}")
-    assert keys - set(english) == set()
+def test_the_script_of_the_page() -> None:
+    """Its own tests: `node --test scripts/page/tests`."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no Node.js")
+    tests = sorted((PAGE / "tests").glob("*.test.js"))
+    run = subprocess.run([node, "--test", *tests], check=False, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stdout
+
+
+def test_the_page_uses_no_placeholder_that_its_script_lacks() -> None:
+    forms = {
+        form.partition(" ")[0]
+        for language in LANGUAGES
+        for key, text in catalogue_file(language)["page"].items()
+        if f'"page.{key}"' not in sources()
+        for form in re.findall(r"\{\w+:([^}]*)\}", text)
+    }
+    assert forms <= {"count", "plural"}
+
+
+def test_no_text_of_the_tool_is_read_back() -> None:
+    """Messages come rendered in both languages: the script looks into none."""
+    names = {path.name for path in (PAGE / "src").rglob("*.json")}
+    assert names == set()
+    assert "RegExp(" not in sources()
 
 
 def test_the_assets_are_part_of_the_package() -> None:

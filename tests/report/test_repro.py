@@ -14,7 +14,7 @@ from builders import Array, one_op_tree
 from command_line import tool
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.model.reason import Reason, Why
+from precision_tool.lib.messages import Message
 from precision_tool.lib.verdict.examine import references_of
 
 X = (np.arange(24, dtype=np.float32).reshape(4, 6) / 3).astype(np.float16)
@@ -170,7 +170,7 @@ def test_where_no_element_can_be_compared(tmp_path: Path, output: Array, value: 
 
 def test_inputs_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from precision_tool.lib.errors import UsageError
-    from precision_tool.lib.report import repro
+    from precision_tool.lib.report import reproduction
     from precision_tool.lib.session import Session
     from precision_tool.lib.settings import Settings
     from precision_tool.lib.verdict.values import RunValues
@@ -184,16 +184,16 @@ def test_inputs_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         raise MemoryError
 
     with monkeypatch.context() as patched:
-        patched.setattr(repro, "_MOST_ELEMENTS", 50)  # the output has 24, as each input
+        patched.setattr(reproduction, "_MOST_ELEMENTS", 50)  # the output has 24, as each input
         with pytest.raises(UsageError, match="72 elements are too many"):
-            repro.reproduction(hit.run, hit.op, *beside)
+            reproduction.reproduction(hit.run, hit.op, *beside)
     with monkeypatch.context() as patched:
         patched.setattr(RunValues, "load", no_memory)
         with pytest.raises(UsageError, match="too many"):
-            repro.reproduction(hit.run, hit.op, *beside)
+            reproduction.reproduction(hit.run, hit.op, *beside)
     with monkeypatch.context() as patched:
-        patched.setattr(repro, "misfit", no_memory)
-        assert repro.reproduction(hit.run, hit.op, *beside).reason == Reason(Why.OUT_OF_MEMORY)
+        patched.setattr(reproduction, "misfit", no_memory)
+        assert reproduction.reproduction(hit.run, hit.op, *beside).reason == Message("reason.out_of_memory")
 
 
 def test_the_home_is_the_home(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_bad_input(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from precision_tool.lib.errors import OutputError
-    from precision_tool.lib.report.repro import reproduction, write_repro
+    from precision_tool.lib.report.reproduction import reproduction, write_repro
     from precision_tool.lib.session import Session
     from precision_tool.lib.settings import Settings
 

@@ -14,8 +14,8 @@ from command_line import tool
 from report_files import data_of
 
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
-from precision_tool.lib.report.page import page_with
-from precision_tool.lib.report.study import study_document, write_study
+from precision_tool.lib.report.report_page import page_with
+from precision_tool.lib.report.study_report import study_document, write_study
 from precision_tool.lib.study.conclusion import Conclusion
 from precision_tool.lib.study.maps import HeatMap
 from precision_tool.lib.study.study import Study
@@ -80,7 +80,7 @@ def test_own_errors_are_told_apart(browse: Browse, tmp_path: Path) -> None:
     box = page.page.locator("#heat-step").bounding_box()
     for at, is_own in ((0.25, False), (0.75, True)):
         page.page.mouse.move(box["x"] + box["width"] * at, box["y"] + box["height"] / 2)
-        assert ("its own error" in page.text("#cell-step")) is is_own
+        assert ("own error" in page.text("#cell-step")) is is_own
         corner, middle = (
             page.ask(f"({PIXEL.replace('rank', 'step')})({at + x}, {y})") for x, y in ((-0.248, 0.1), (0, 0.5))
         )
@@ -112,7 +112,8 @@ def test_the_page_in_a_browser(studied: tuple[Path, RanksTruth], browse: Browse)
     told = page.text("#study-verdict")
     assert truth.culprit in told
     assert "step 1, rank 1" in told
-    assert "not on 2 others that were fed the same: its device" in told
+    for name in ("cause_text", "ground_text", "reach_text"):
+        assert data_of(path)["study"]["culprit"][name]["en"] in told
     assert f"ni {truth.culprit} --step 1 --rank 1" in told
     at = page.ask(f"report.data.study.maps[1].ops.indexOf({json.dumps(truth.culprit)})")
     count = page.ask("report.data.study.maps[1].ops.length")
@@ -123,7 +124,7 @@ def test_the_page_in_a_browser(studied: tuple[Path, RanksTruth], browse: Browse)
     assert colours[0] != colours[1]
     check_cells_lead_to_folders(page, str(truth.culprit), at, count)
     page.page.click("#language")
-    assert "第 1 步" in page.text("#study-verdict")
+    assert data_of(path)["study"]["culprit"]["reach_text"]["zh"] in page.text("#study-verdict")
     page.page.click("#theme")
     assert page.ask("document.documentElement.dataset.theme") == "dark"
 

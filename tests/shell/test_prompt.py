@@ -27,6 +27,7 @@ from precision_tool.lib.cli.words import WORDS
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.logs import LOG_NAME, start_log
+from precision_tool.lib.messages import language
 from precision_tool.lib.present.console import ReportConsole
 from precision_tool.lib.results.columns import METRIC_COLUMNS
 from precision_tool.lib.session import Session
@@ -181,6 +182,10 @@ def test_every_knob_is_a_setting_and_is_checked(open_prompt: Open, capsys: pytes
     assert prompt.session.settings.threshold == 0.5
     output(prompt, "set theme plain")
     assert prompt.session.settings.theme == "plain"
+    output(prompt, "set language zh")
+    assert language() == "zh"
+    output(prompt, "set language ''")
+    assert prompt.session.settings.language == ""
     output(prompt, "set width 60")
     assert max(map(len, output(prompt, "help").splitlines())) <= 60
 

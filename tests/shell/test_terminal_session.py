@@ -263,7 +263,7 @@ def test_a_study_and_the_step_and_rank_that_the_prompt_keeps(tmp_path: Path) -> 
         terminal.expect("PrecisionTool step 1 rank 1 >")
         assert str(truth.culprit) in terminal.text
         terminal.type(f"ni {truth.culprit}\r")
-        terminal.expect("computes wrong by itself")
+        terminal.expect("computes incorrectly")
         terminal.type("ls dump -t HcomAllReduce --step all --rank all\r")
         terminal.ready()
         terminal.type("exit\r")

@@ -48,7 +48,7 @@ def test_an_op_is_that_of_the_step_and_rank(placed: Placed) -> None:
         for step in range(2)
         for rank in range(2)
     }
-    wrong = {place for place, text in shown.items() if "computes wrong by itself" in text}
+    wrong = {place for place, text in shown.items() if "computes incorrectly" in text}
     assert wrong == {(1, 1)}
     for (step, rank), text in shown.items():  # its own dump, and its own benchmark
         assert f"/{rank}/{truth.model_name}/1/{step}/" in text.replace("\n", "")
@@ -112,7 +112,7 @@ def test_the_prompt_keeps_the_place(placed: Placed) -> None:
     prompt.onecmd_plus_hooks("ls dump --rank 1 --step 1 -t HcomAllReduce")
     assert prompt.prompt == "PrecisionTool step 1 rank 1 > "
     prompt.onecmd_plus_hooks(f"ni {truth.culprit}")
-    assert "computes wrong by itself" in out.getvalue()
+    assert "computes incorrectly" in out.getvalue()
     prompt.onecmd_plus_hooks("ls dump --rank all --step all -t HcomAllReduce")
     assert prompt.prompt == "PrecisionTool > "
 

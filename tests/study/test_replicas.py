@@ -111,7 +111,7 @@ def test_roles_and_epochs_of_ops() -> None:
 
 
 def test_numbers_as_people_write_them() -> None:
-    assert spans([3, 0, 1, 2, 7, 9, 10]) == "0 to 3, 7, 9, 10"
+    assert spans([3, 0, 1, 2, 7, 9, 10]) == "0-3, 7, 9, 10"
     assert spans([]) == ""
 
 

@@ -92,7 +92,7 @@ def test_an_all_reduce_that_is_no_sum_on_any_rank(tmp_path: Path, ranks: int) ->
     out = io.StringIO()
     Console(file=out, width=200).print(study_block(found))
     text = " ".join(out.getvalue().split())
-    assert "it is not the sum of what the ranks put in" in text
+    assert "the result is not the sum of the ranks' contributions" in text
     assert f"ni {truth.culprit} --step 1 --rank 0" in text
 
 
@@ -160,7 +160,7 @@ def test_only_the_steps_and_ranks_that_are_wanted(kernel: tuple[Path, RanksTruth
     found = studied(root, truth, tmp_path / "work", steps="0", ranks="1-")
     assert (found.steps, found.ranks) == ((0,), (1, 2))
     assert found.conclusion.culprit is None
-    with pytest.raises(UsageError, match="there are steps 0 to 2 of ranks 0 to 2"):
+    with pytest.raises(UsageError, match="there are steps 0-2 of ranks 0-2"):
         studied(root, truth, tmp_path / "work", steps="7")
 
 

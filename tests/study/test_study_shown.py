@@ -13,8 +13,9 @@ from command_line import tool
 
 import precision_tool
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
+from precision_tool.lib.messages import Message
 from precision_tool.lib.present.console import ReportConsole
-from precision_tool.lib.present.study import HeatMapView, reach_sentence, study_block
+from precision_tool.lib.present.study import HeatMapView, reach, study_block, without_culprit
 from precision_tool.lib.study.conclusion import Conclusion, Culprit, Ground, Reach
 from precision_tool.lib.study.outcome import FirstOp, Role
 from precision_tool.lib.study.preparing import StudyOptions, prepare
@@ -43,10 +44,10 @@ def shown(what: object, width: int = 100) -> str:
 def test_a_rank_that_was_fed_as_the_others_has_no_data_of_its_own_to_blame(tmp_path: Path) -> None:
     generate_ranks(tmp_path, ranks=3, steps=1, fault="update", fault_step=0, fault_rank=1, benchmark="none")
     text = " ".join(tool("ac", "--all", cwd=tmp_path).text.split())
-    assert "rank 1 alone, in step 0: right on 2 other ranks: its device" in text
+    assert "rank 1 alone, in step 0; correct on 2 other ranks: its device" in text
     assert "or its data" not in text
     assert "take that device out" in text
-    assert "it is its data" not in text
+    assert "its data are at fault" not in text
 
 
 def test_the_next_commands_can_be_typed(studied: Studied) -> None:
@@ -72,7 +73,7 @@ def test_the_next_commands_can_be_typed(studied: Studied) -> None:
 def test_a_device_alone_is_to_be_left_for_another(studied: Studied) -> None:
     text = " ".join(shown(study_block(studied[2]), width=200).split())
     assert "run from step 1 again with rank 2 on another device" in text
-    assert "replicas have the same result of" in text
+    assert "replicas same result of" in text
 
 
 def test_where_no_op_computes_wrong_the_first_off_the_benchmark_is_shown(studied: Studied) -> None:
@@ -80,11 +81,11 @@ def test_where_no_op_computes_wrong_the_first_off_the_benchmark_is_shown(studied
     clean = tuple(replace(one, first=None, below=0) for one in study.leaves)
     conclusion = replace(study.conclusion, culprit=None, further=(), not_finite=None)
     nothing = replace(study, conclusion=conclusion, leaves=clean)
-    assert "nothing computes wrong" in shown(study_block(nothing))
+    assert without_culprit(nothing) == Message("study.without_culprit.clean")
     first = FirstOp(op="conv/op", type="Conv2D", kind="first_faulty_op", number=7, epoch=0)
     off = replace(nothing, leaves=(replace(clean[0], first=first, below=3), *clean[1:]))
     text = shown(study_block(off), width=200)
-    assert "nothing computes wrong" not in text
+    assert without_culprit(off) == Message("study.without_culprit.off_benchmark")
     assert f"first in step {study.leaves[0].leaf.step}, rank 0: conv/op" in text
     assert f"precision-tool ni conv/op --step {study.leaves[0].leaf.step} --rank 0" in text
 
@@ -92,7 +93,7 @@ def test_where_no_op_computes_wrong_the_first_off_the_benchmark_is_shown(studied
 def test_nan_that_came_by_communication_is_not_the_first(studied: Studied) -> None:
     _, truth, study = studied
     assert study.conclusion.not_finite == (1, 2, f"{truth.culprit}:output:0")
-    assert "2 other ranks got it by communication" in " ".join(shown(study_block(study)).split())
+    assert "2 other ranks received it by communication" in " ".join(shown(study_block(study)).split())
 
 
 def test_what_had_no_benchmark_is_not_drawn_as_compared(studied: Studied) -> None:
@@ -103,7 +104,7 @@ def test_what_had_no_benchmark_is_not_drawn_as_compared(studied: Studied) -> Non
     assert cells[0] & set("·░▒▓█")
     assert not (cells[1] | cells[2]) & set("·░▒▓█")
     assert cells[1] <= set("':;%@")
-    assert "off the benchmark" in lines[4]
+    assert "against the benchmark" in lines[4]
     assert "own error, NaN or Inf" in lines[5]
     alone = by_rank.to_dict()["recomputed"]
     assert [len(one) > len(by_rank.ops) // 2 for one in alone] == [False, True, True]
@@ -115,7 +116,7 @@ def test_one_step_is_not_steps(studied: Studied) -> None:
     _, _, study = studied
     of_one = replace(study, leaves=tuple(one for one in study.leaves if (one.leaf.step, one.leaf.rank) == (1, 2)))
     assert "1 dump folder: step 1, rank 2\n" in shown(study_block(of_one))
-    assert "6 dump folders: steps 0, 1, ranks 0 to 2" in shown(study_block(study))
+    assert "6 dump folders: steps 0, 1, ranks 0-2" in shown(study_block(study))
 
 
 def culprit(reach: Reach, cause: str, departure: Departure | None = None) -> Culprit:
@@ -132,11 +133,15 @@ def test_what_reaches_how_far_is_blamed_on_no_more_than_that_tells() -> None:
         fed_alike=True,
     )  # fmt: skip
     one = Reach.ONE_RANK
-    assert reach_sentence(culprit(one, "kernel", fed_alike), (1,)).endswith("right on 3 other ranks: its device")
-    assert reach_sentence(culprit(one, "kernel"), (1,)).endswith(": its device, or its data")
-    assert reach_sentence(culprit(one, "input"), (1,)).endswith(": its input data")
-    assert reach_sentence(culprit(Reach.ALL_RANKS, "weights"), (1,)).endswith("all 4 ranks, in step 1: their variables")
-    assert reach_sentence(culprit(Reach.ALL_RANKS, "fusion"), (1,)).endswith("what they share, a kernel (fusion)")
+    alone = reach(culprit(one, "kernel", fed_alike), (1,))
+    assert (alone.kind, alone.right, alone.blame) == ("study.reach.one_rank", 3, Message("study.blame.device"))
+    assert reach(culprit(one, "kernel"), (1,)).blame == Message("study.blame.device_or_data")
+    assert reach(culprit(one, "input"), (1,)).blame == Message("study.blame.one_input")
+    everywhere = reach(culprit(Reach.ALL_RANKS, "weights"), (1,))
+    assert (everywhere.count, everywhere.blame) == (4, Message("study.blame.all_weights"))
+    assert everywhere.since == Message("study.since.only", step=1, unjudged=False)
+    shared = reach(culprit(Reach.ALL_RANKS, "fusion"), (1,)).blame
+    assert shared == Message("study.blame.shared", cause=Message("cause.fusion"))
 
 
 def test_statistics_are_not_said_to_be_recomputed_and_tell_who_made_nan(tmp_path: Path) -> None:
@@ -147,7 +152,7 @@ def test_statistics_are_not_said_to_be_recomputed_and_tell_who_made_nan(tmp_path
     text = " ".join(shown(study_block(study), width=200).split())
     assert "recomputed 0 of 3 folders: 3 cannot be recomputed" in text
     assert study.conclusion.not_finite == (0, 1, f"{truth.culprit}:output:0")
-    assert "2 other ranks got it by communication" in text
+    assert "2 other ranks received it by communication" in text
 
 
 def test_servers_that_a_pattern_names_hold_their_data_folders(tmp_path: Path) -> None:
@@ -163,25 +168,24 @@ def test_what_nothing_tells_of_is_not_acquitted(tmp_path: Path) -> None:
     """Statistics without a benchmark and without replicas: no figure speaks for an op, and none against one."""
     generate_ranks(tmp_path, ranks=1, steps=1, fault="none", benchmark="none", statistics=True)
     done = tool("--data", "precision_data", "ac", "--all", "--fail", cwd=tmp_path, code=1)
-    assert "not known: statistics cannot be recomputed" in done.out
-    assert "nothing computes wrong" not in done.out
+    assert "Unknown: statistics cannot be recomputed" in done.out
 
 
 def test_what_is_off_and_was_not_recomputed_is_not_acquitted(studied: Studied) -> None:
     _, _, study = studied
     blind = tuple(replace(one, has_verdict=False, first=None, accused=()) for one in study.leaves)
     bare = replace(study, leaves=blind, conclusion=Conclusion(culprit=None))
-    assert "off the benchmark, and nothing could be recomputed" in shown(study_block(bare))
+    assert without_culprit(bare) == Message("study.without_culprit.off_unknown")
     failed = replace(bare, leaves=tuple(replace(one, failure="gone", compared=0, below=0) for one in blind), votes=())
-    assert "nothing could be judged" in shown(study_block(failed))
+    assert without_culprit(failed) == Message("study.without_culprit.unknown")
 
 
 def test_where_later_steps_were_not_recomputed_the_fault_is_not_of_one_step_alone() -> None:
     one = culprit(Reach.ALL_RANKS, "kernel")
-    assert "in step 1 (later ones were not recomputed)" in reach_sentence(one, (0, 1, 2), {0, 1})
-    assert "in step 1:" in reach_sentence(one, (0, 1, 2), {0, 1, 2})
-    assert "in step 1:" in reach_sentence(one, (0, 1), {0, 1})
-    assert "from step 1 on:" in reach_sentence(replace(one, steps=(1, 2)), (0, 1, 2), {0, 1})
+    assert reach(one, (0, 1, 2), {0, 1}).since == Message("study.since.only", step=1, unjudged=True)
+    assert reach(one, (0, 1, 2), {0, 1, 2}).since == Message("study.since.only", step=1, unjudged=False)
+    assert reach(one, (0, 1), {0, 1}).since == Message("study.since.only", step=1, unjudged=False)
+    assert reach(replace(one, steps=(1, 2)), (0, 1, 2), {0, 1}).since == Message("study.since.on", step=1)
 
 
 def test_a_data_folder_that_is_named_twice_is_one(tmp_path: Path) -> None:

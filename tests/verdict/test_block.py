@@ -13,6 +13,13 @@ from faults import negated
 from one_cause_each import CAUSES, DROPOUT
 from tiny_network import Network, layers, scaled_gradients
 
+from precision_tool.lib.messages import Message, render
+from precision_tool.lib.present import verdict_messages as messages
+from precision_tool.lib.present.console import ReportConsole
+from precision_tool.lib.present.verdict import verdict_block
+from precision_tool.lib.report.report_document import verdict_document
+from precision_tool.lib.verdict.model import Cause, Fact, Proof, Suspect, Verdict
+
 NETWORKS: dict[str, Network] = {
     "kernel": layers().with_part("one/MatMul", wrong=negated).with_part("two/Tanh", wrong=np.zeros_like),
     "none": layers(),
@@ -32,12 +39,12 @@ READY = {
 #: Whom each names, and a figure that proves it.
 NAMED = {
     "fusion": ("one/MatMul", "25 %"),
-    "layout": ("drop/mul", "another order"),
+    "layout": ("drop/mul", "axes are permuted"),
     "cast": ("trans_Cast_0", "23.8 %"),
-    "overflow": ("two/MatMul", "65504"),
+    "overflow": ("two/MatMul", "65,504"),
     "stomp": ("two/MatMul", "bytes 32 to 96 of 256"),
     "random": (DROPOUT, "128 of 128"),
-    "input": ("IteratorGetNext", "in another order"),
+    "input": ("IteratorGetNext", "in a different order"),
     "weights": ("two/kernel", "0.666667"),
 }
 
@@ -53,7 +60,7 @@ def test_every_cause_as_people_see_it(tmp_path: Path, cause: str, columns: int) 
     assert max(len(line) for line in lines if not line.startswith(" " * 8)) <= columns
     name, figure = NAMED[cause]
     assert lines[1].lstrip("┃ ").startswith(f"{name} (")
-    assert lines[2].lstrip("┃ ").startswith(f"{cause}: ")
+    assert lines[2].lstrip("┃ ").startswith(f"{render(Message(f'cause.{cause}'), 'en')}: ")
     assert " ".join(figure.split()) in " ".join(text.replace("┃", " ").split())
 
 
@@ -78,7 +85,7 @@ def test_without_a_benchmark(tmp_path: Path, columns: int) -> None:
     NETWORKS["kernel"].write(tmp_path / "precision_data", benchmark=False)
     shown = tool("ac", cwd=tmp_path, columns=columns)
     assert "one/MatMul (MatMulV2)" in shown.text
-    assert "a benchmark would tell" in shown.text
+    assert "a benchmark would show" in shown.text
     assert "then: precision-tool tf_dump" in shown.text
     assert tool("ac", "--fail", cwd=tmp_path, columns=columns, code=1).text == shown.text
 
@@ -115,3 +122,47 @@ def test_fail_goes_by_the_verdict(tmp_path: Path) -> None:
     (result,) = run.results
     assert result["overview"]["below"] == 0
     assert result["verdict"]["culprit"] == "one/MatMul"
+
+
+@pytest.mark.parametrize(
+    ("proof", "cause", "facts", "kind"),
+    [
+        (Proof.STATUS, Cause.OVERFLOW, {"status": "overflow", "status_file": "x"}, "verdict.proof.status"),
+        (Proof.RECOMPUTED, Cause.KERNEL, {"benchmark_obeys": True}, "verdict.proof.benchmark"),
+        (Proof.RECOMPUTED, Cause.KERNEL, {"another_obeys": True}, "verdict.proof.another"),
+        (Proof.RECOMPUTED, Cause.KERNEL, {"inputs_not_dumped": [0]}, "verdict.proof.producers"),
+        (
+            Proof.RECOMPUTED,
+            Cause.KERNEL,
+            {"inputs_not_dumped": [0], "benchmark_obeys": True},
+            "verdict.proof.producers",
+        ),
+        (Proof.RECOMPUTED, Cause.KERNEL, {"one_of": ["a", "b"], "benchmark_obeys": True}, "verdict.proof.one_of"),
+        (Proof.RECOMPUTED, Cause.KERNEL, {"or_variable": "w", "benchmark_obeys": True}, "verdict.proof.or_variable"),
+        (
+            Proof.COPIES,
+            Cause.STOMP,
+            {"told_by": "producer", "producer_is_right": True},
+            "verdict.proof.copies_producer",
+        ),
+        (Proof.COPIES, Cause.STOMP, {"told_by": "producer", "producer_is_right": False}, "verdict.proof.copies"),
+        (Proof.SOURCE, Cause.INPUT, {}, "verdict.proof.source"),
+    ],
+)
+def test_terminal_and_report_rest_a_suspicion_on_the_same(
+    proof: Proof, cause: Cause, facts: dict[str, object], kind: str
+) -> None:
+    suspect = Suspect(
+        culprit="fc/MatMul", cause=cause, proof=proof, confidence=0.97, number=0,
+        facts=tuple(Fact(name=name, value=value) for name, value in facts.items()),
+    )  # fmt: skip
+    verdict = Verdict(culprit="fc/MatMul", cause=cause, confidence=0.97, suspects=(suspect,))
+    message = messages.proof(suspect)
+    assert message.kind == kind
+    console = ReportConsole(width=300, theme="plain")
+    with console.capture() as capture:
+        console.print(verdict_block(verdict))
+    (accused,) = verdict_document(verdict)["suspects"]
+    for name in ("en", "zh"):
+        assert accused["confidence_text"][name].endswith(render(message, name))
+    assert render(message) in capture.get()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from diagnosing import judged_alone, judged_results
 from faults import negated, stored_transposed, zero_tail
 from npu_standins import CustomOp, start_session
 from opdebug_payloads import AIC, core_fields, new_payload, write_status
-from rich.console import Console
 from tiny_network import (
     Network,
     Part,
@@ -33,10 +31,8 @@ from tiny_network import (
 
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.formats.fusion_passes import ALWAYS_ON
-from precision_tool.lib.model.reason import Reason, Why
-from precision_tool.lib.present.steps import tell_steps
-from precision_tool.lib.present.unseen import gap_words
-from precision_tool.lib.present.verdict import verdict_block
+from precision_tool.lib.messages import Message
+from precision_tool.lib.present.verdict_messages import evidence, gap, plan_steps, proof, what_is_wrong
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict.model import Cause, Proof, Verdict
@@ -102,8 +98,8 @@ def test_a_kernel_that_rounds_inside(tmp_path: Path) -> None:
 
 def lines_of(verdict: Verdict) -> list[str]:
     """The lines that the verdict says to add to the call of tf_config."""
-    steps = tell_steps(verdict.next)
-    return [step.line for step in steps if step.file.startswith("the arguments of the npu_tf_config call")]
+    steps = plan_steps(verdict.next)
+    return [step.line for step in steps if step.file == Message("step.file.call")]
 
 
 def hf32(array: Array) -> Array:
@@ -155,7 +151,7 @@ def test_a_pass_that_stays_on(tmp_path: Path) -> None:
     """What no file switches off is kept in float32 instead."""
     network = fused().with_part("one/MatMul", wrong=zero_tail, passes=(min(ALWAYS_ON),))
     found = verdict_of(network.write(tmp_path))
-    lines = [step.line for step in tell_steps(found.next)]
+    lines = [step.line for step in plan_steps(found.next)]
     assert found.cause is Cause.FUSION
     assert any(line.startswith("with npu_scope.keep_dtype_scope():") and "one/MatMul, " in line for line in lines)
     assert not any(line.startswith("fusion off") for line in lines)
@@ -284,18 +280,11 @@ def test_a_status_file_of_an_op_that_cannot_be_recomputed(tmp_path: Path) -> Non
     with_status(data, "two/Tanh")
     found = verdict_of(data)
     assert (found.culprit, found.cause, found.suspects[0].proof) == ("two/Tanh", Cause.OVERFLOW, Proof.STATUS)
-    assert "device's status" in told(found)
+    assert proof(found.suspects[0]) == Message("verdict.proof.status")
     assert verdict_of(unknown("float16").write(tmp_path / "silent", benchmark=False)).cause is not Cause.OVERFLOW
     right = layers().write(tmp_path / "right")
     with_status(right, "two/MatMul")
     assert verdict_of(right).cause is Cause.NONE
-
-
-def told(verdict: Verdict) -> str:
-    """The block as people see it."""
-    out = io.StringIO()
-    Console(file=out, width=200).print(verdict_block(verdict))
-    return out.getvalue()
 
 
 def test_the_end_of_the_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,12 +293,11 @@ def test_the_end_of_the_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     clock = iter(range(0, 10_000_000, 100))
     monkeypatch.setattr("precision_tool.lib.verdict.judge.time.monotonic", lambda: float(next(clock)))
     found = verdict_of(data)
-    late = dict(found.tally.reasons)[Reason(Why.OUT_OF_TIME)]
+    late = dict(found.tally.reasons)[Message("reason.out_of_time")]
     assert 0 < late < found.tally.ops
-    assert tuple(map(gap_words, found.gaps)) == (
-        f"{late} of {found.tally.ops} ops were not recomputed, as the time for that was over: `ni OP` recomputes one",
-    )
-    assert gap_words(found.gaps[0]) in told(found)
+    (late_ops,) = map(gap, found.gaps)
+    assert isinstance(late_ops, Message)
+    assert (late_ops.kind, late_ops.count, late_ops.ops) == ("gap.out_of_time", late, found.tally.ops)
 
 
 def test_numbers_that_are_infinite_on_purpose(tmp_path: Path) -> None:
@@ -418,7 +406,7 @@ def test_a_culprit_whose_inputs_were_not_dumped_is_less_sure(tmp_path: Path) -> 
     assert found.culprit == surer.culprit == "two/MatMul"
     assert found.confidence <= 0.8 < surer.confidence
     assert found.suspects[0].fact("inputs_not_dumped") == [0, 1]
-    assert "may have been overwritten before it read it" in told(found)
+    assert proof(found.suspects[0]) == Message("verdict.proof.producers", overwritten=True)
     assert surer.suspects[0].fact("inputs_not_dumped") is None
 
 
@@ -470,9 +458,9 @@ def test_a_variable_of_a_later_step_is_what_both_sides_have_trained(tmp_path: Pa
     for found in (first, later):
         assert (found.culprit, found.cause) == ("two/kernel", Cause.WEIGHTS)
     assert later.suspects[0].confidence < first.suspects[0].confidence
-    assert "already as step 7 begins" in " ".join(told(later).split())
-    assert [one.line for one in tell_steps(later.next)][:1] == ["ac --all"]
-    assert "already as step" not in told(first)
+    assert what_is_wrong(later.suspects[0]) == Message("cause.what.weights_at_step", step=7)
+    assert [one.line for one in plan_steps(later.next)][:1] == ["ac --all"]
+    assert what_is_wrong(first.suspects[0]) == Message("cause.what.weights")
 
 
 def test_a_variable_in_float16_is_the_same(tmp_path: Path) -> None:
@@ -639,8 +627,8 @@ def test_another_run_tells_whether_a_seed_is_fixed(tmp_path: Path, is_fixed: boo
     found = verdict_of(tmp_path)
     assert (found.culprit, found.cause) == (name, Cause.RANDOM)
     assert found.suspects[0].fact("repeats") is is_fixed
-    assert ("npu_tf_config.seed_everything(1)" in [step.line for step in tell_steps(found.next)]) is not is_fixed
-    assert f"ni {name}" in [step.line for step in tell_steps(found.next)]
+    assert ("npu_tf_config.seed_everything(1)" in [step.line for step in plan_steps(found.next)]) is not is_fixed
+    assert f"ni {name}" in [step.line for step in plan_steps(found.next)]
 
 
 def test_the_guilty_run_is_named(tmp_path: Path) -> None:
@@ -803,5 +791,5 @@ def test_the_parts_of_a_fused_op_in_the_run_without_the_pass(tmp_path: Path, fus
     assert found.first is not None
     assert (found.culprit, found.cause) == (truth.culprit, Cause.FUSION)
     assert (found.first.fact("parts_right"), found.first.fact("parts_run")) == (not is_wrong_too, 1 - fused)
-    says = "wrong in {} too, where the pass is off" if is_wrong_too else "right in {}, where the pass is off"
-    assert says.format(f"debug_{1 - fused}") in " ".join(told(found).split())
+    kind = "verdict.why.parts_wrong" if is_wrong_too else "verdict.why.parts_right"
+    assert Message(kind, run=f"debug_{1 - fused}") in evidence(found.suspects[0])

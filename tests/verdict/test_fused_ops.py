@@ -413,8 +413,8 @@ def test_what_is_not_recomputed(tmp_path: Path) -> None:
     x = np.ones((2, 3), np.float32)
     cases = {
         "there is no formula for Fft": replace(right, op_type="Fft", originals=("a/Fft",), inputs=[(x, "ND", "ND")]),
-        "the recomputed one (2, 3)": replace(right, op_type="Relu", originals=("a/Relu",), inputs=[(x, "ND", "ND")]),
-        "the shapes (2, 3) and (7,) of Add do not broadcast": replace(right, op_type="Add", originals=("a/Add",),
+        "its recomputation has (2, 3)": replace(right, op_type="Relu", originals=("a/Relu",), inputs=[(x, "ND", "ND")]),
+        "the shapes (2, 3), (7,) of Add do not broadcast": replace(right, op_type="Add", originals=("a/Add",),
                                           inputs=[(x, "ND", "ND"), (np.ones(7, np.float32), "ND", "ND")]),
     }  # fmt: skip
     for words, fused in cases.items():
@@ -433,4 +433,4 @@ def test_large_ones_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     right, _ = matmul(np.random.default_rng(9))
     monkeypatch.setattr("precision_tool.lib.verdict.formulas._MAX_WORK", 1799)
     found = recompute(tmp_path, replace(right, originals=("fc/MatMul",), inputs=right.inputs[:2]))
-    assert reason_words(found.reason) == "too large to recompute whole: 1,800 products"
+    assert reason_words(found.reason) == "too large to recompute in full: 1,800 products"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,10 @@ import pytest
 from builders import Array
 from diagnosing import judged_alone, judged_results
 from faults import negated, stored_transposed
-from rich.console import Console
 from tiny_network import Network, Part, binary, layers, numbers
 
-from precision_tool.lib.present.verdict import verdict_block
+from precision_tool.lib.messages import Message
+from precision_tool.lib.present.verdict_messages import proof
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict import gaps
@@ -51,9 +50,7 @@ def test_ops_without_files_are_accused_together(tmp_path: Path, op: str, benchma
     assert set(found.ranking) >= set(LOST)
     assert len(found.suspects) == 1
     assert found.confidence <= 0.5
-    out = io.StringIO()
-    Console(file=out, width=300).print(verdict_block(found))
-    assert "which of them is wrong is not known" in out.getvalue()
+    assert proof(found.suspects[0]) == Message("verdict.proof.one_of")
 
 
 def test_a_layout_is_seen_behind_several_ops(tmp_path: Path) -> None:
@@ -160,9 +157,7 @@ def test_an_op_that_is_off_all_over_is_not_acquitted(tmp_path: Path, wrong: Call
     assert (found.culprit, found.cause) == ("two/BiasAdd", Cause.KERNEL)
     assert found.ranking == ("two/BiasAdd", "two/bias")
     assert found.confidence <= 0.5
-    out = io.StringIO()
-    Console(file=out, width=300).print(verdict_block(found))
-    assert "recomputed with the benchmark's two/bias: it is wrong, or was fed other numbers" in out.getvalue()
+    assert proof(found.suspects[0]) == Message("verdict.proof.or_variable", variable="two/bias")
 
 
 def test_a_variable_behind_ops_without_files(tmp_path: Path) -> None:

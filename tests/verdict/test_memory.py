@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,18 +10,16 @@ import numpy as np
 import pytest
 from builders import Array
 from diagnosing import judged_alone, judged_results
-from rich.console import Console
 from tiny_network import Network, Part, layers, numbers, source
 
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.ops.updates import updated_inputs
-from precision_tool.lib.present.unseen import gap_words
-from precision_tool.lib.present.verdict import verdict_block
+from precision_tool.lib.present.verdict_messages import proof, same_fault
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement
-from precision_tool.lib.verdict.model import Cause, Verdict
+from precision_tool.lib.verdict.model import Cause, Lack, Unseen, Verdict
 
 PRODUCER = "drop/mul"
 
@@ -35,12 +32,6 @@ def verdict_of(data: Path, options: CompareOptions = DEFAULT_OPTIONS) -> Verdict
     (judged,) = judged_results(session, options=options)
     assert judged is not None
     return judged.verdict
-
-
-def told(verdict: Verdict) -> str:
-    out = io.StringIO()
-    Console(file=out, width=300).print(verdict_block(verdict))
-    return out.getvalue()
 
 
 def overwritten(array: Array) -> Array:
@@ -85,7 +76,7 @@ def test_recomputing_the_op_tells_which_copy_is_its(tmp_path: Path, reader: str,
     assert found.suspects[0].fact("told_by") == "recomputed"
     assert found.tally.wrong == 0
     assert found.confidence > 0.9
-    assert "recomputed, is right by the other one" in told(found)
+    assert proof(found.suspects[0]).kind == "verdict.proof.copies_recomputed"
 
 
 def test_what_was_judged_stays_when_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +91,8 @@ def test_what_was_judged_stays_when_the_time_is_over(tmp_path: Path, monkeypatch
     found = verdict_of(network.write(tmp_path, leave_out=[PRODUCER], benchmark=False))
     assert found.suspects[0].fact("told_by") == "nobody"
     assert (found.tally.right, found.tally.not_recomputed) == (found.tally.ops - 1, 1)  # the random numbers alone
-    (line,) = (line for line in map(gap_words, found.gaps) if "true copy of 1 tensor" in line)
-    assert line.endswith("as the time for that was over")
+    unsettled = [each for each in found.gaps if isinstance(each, Unseen) and each.lack is Lack.UNSETTLED]
+    assert [each.count for each in unsettled] == [1]
 
 
 @pytest.mark.parametrize("benchmark", [True, False])
@@ -122,7 +113,7 @@ def test_most_readers_are_right(tmp_path: Path, reader: str) -> None:
     assert (found.culprit, found.cause) == (reader, Cause.STOMP)
     assert found.suspects[0].fact("told_by") == "readers"
     assert found.confidence < 0.9
-    assert "most that read it have the other one" in told(found)
+    assert proof(found.suspects[0]).kind == "verdict.proof.copies_readers"
 
 
 @pytest.mark.parametrize("reader", ["two/MatMul", "a/Neg"])
@@ -131,7 +122,7 @@ def test_the_benchmark_tells(tmp_path: Path, reader: str) -> None:
     found = verdict_of(network.write(tmp_path, leave_out=[PRODUCER]))
     assert (found.culprit, found.cause) == (reader, Cause.STOMP)
     assert found.suspects[0].fact("told_by") == "benchmark"
-    assert "the benchmark has the other one" in told(found)
+    assert proof(found.suspects[0]).kind == "verdict.proof.copies_benchmark"
 
 
 @pytest.mark.parametrize("reader", ["two/MatMul", "a/Neg"])
@@ -142,10 +133,9 @@ def test_two_copies_of_which_nothing_tells(tmp_path: Path, reader: str) -> None:
     assert found.cause is Cause.STOMP
     assert set(found.ranking) == {"two/MatMul", "a/Neg", PRODUCER}
     assert found.confidence < 0.65
-    shown = told(found)
-    assert "which of them was overwritten is not known: it may be the one that" in shown
-    assert "a/Neg" in shown
-    assert "two/MatMul" in shown
+    reason = proof(found.suspects[0])
+    assert reason.kind == "verdict.proof.copies_nobody"
+    assert {found.culprit, reason.reader} == {"two/MatMul", "a/Neg"}
 
 
 @pytest.mark.parametrize("limit", [0, 8])
@@ -190,8 +180,8 @@ def test_all_that_read_one_overwritten_place_are_one_fault(tmp_path: Path, leave
     assert (found.culprit, found.cause, len(found.suspects)) == ("two/MatMul", Cause.STOMP, 1)
     assert found.ranking == ("two/MatMul", PRODUCER, "b/Neg")
     assert found.suspects[0].followers == 3  # Tanh, Cast, Square of the first; nothing reads the second
-    (line,) = (line for line in told(found).splitlines() if "also read by" in line)
-    assert "b/Neg" in line
+    names = {label.kind: names for label, names in same_fault(found.suspects[0])}
+    assert names["verdict.label.other_readers"] == ["b/Neg"]
 
 
 def test_two_places_that_were_overwritten_are_two_faults(tmp_path: Path) -> None:

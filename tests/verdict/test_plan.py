@@ -9,8 +9,9 @@ import re
 import pytest
 
 from precision_tool import tf_config
-from precision_tool.lib.present.steps import tell_step, tell_steps
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.present.verdict_json import verdict_json
+from precision_tool.lib.present.verdict_messages import plan_step, plan_steps
 from precision_tool.lib.verdict.model import Cause, Do, Fact, Lack, Proof, Step, Suspect, ToldStep, Unseen, Verdict
 from precision_tool.lib.verdict.plan import plan, with_passports_known
 
@@ -20,7 +21,7 @@ def steps_for(
 ) -> list[ToldStep]:
     told = tuple(Fact(name=name, value=value) for name, value in facts.items())
     one = Suspect(culprit=culprit, cause=cause, proof=proof, confidence=0.9, number=0, facts=told)
-    return list(tell_steps(plan(one, (one,), True)))
+    return list(plan_steps(plan(one, (one,), True)))
 
 
 def test_the_lines_that_keep_a_type_can_be_pasted() -> None:
@@ -42,22 +43,22 @@ def test_lines_of_tf_config_are_told_with_it(cause: Cause, proof: Proof) -> None
         assert module == "npu_tf_config"
         assert callable(getattr(tf_config, call.partition("(")[0]))
     else:
-        assert "arguments of the npu_tf_config call" in step.file
+        assert step.file == Message("step.file.call")
 
 
 @pytest.mark.parametrize(
-    ("largest", "words"),
+    ("largest", "kind", "factor"),
     [
-        (65504.0 * 3, "divide the loss scale by at least 8 first"),  # 2 bits too large, and one to spare
-        (65505.0, "divide the loss scale by at least 4 first"),
-        ("inf", "lower the loss scale first"),
+        (65504.0 * 3, "step.divide_loss_scale", 8),  # 2 bits too large, and one to spare
+        (65505.0, "step.divide_loss_scale", 4),
+        ("inf", "step.lower_loss_scale", None),
     ],
 )
-def test_a_gradient_that_overflows_needs_another_loss_scale(largest: object, words: str) -> None:
+def test_a_gradient_that_overflows_needs_another_loss_scale(largest: object, kind: str, factor: int | None) -> None:
     """No line of a script makes it, so no scope keeps its type."""
     name = "gradients/conv2/BiasAdd_grad/BiasAddGrad"
     steps = steps_for(Cause.OVERFLOW, culprit=name, script_ops=[name], largest=largest, limit=65504.0)
-    assert steps[0].why.startswith(words)
+    assert steps[0].why == Message(kind, number=factor)
     assert [step.line for step in steps].count("overflow") == 1
     assert not any("keep_dtype" in step.line for step in steps)
 
@@ -65,13 +66,13 @@ def test_a_gradient_that_overflows_needs_another_loss_scale(largest: object, wor
 def test_an_op_of_the_forward_pass_keeps_its_type_first() -> None:
     steps = steps_for(Cause.OVERFLOW, script_ops=["fc/MatMul"], largest=1e5, limit=65504.0)
     assert "keep_dtype_scope" in steps[0].line
-    assert not any("loss scale" in step.why for step in steps)
+    assert not any("loss_scale" in repr(step.why) for step in steps)
 
 
 def test_who_overwrote_memory_is_not_said_before_it_is_known() -> None:
     """`random` may find that no op that was dumped wrote there."""
     step = steps_for(Cause.STOMP)[0]
-    assert (step.why, step.line) == ("it was overwritten; who did it", "random")
+    assert (step.why, step.line) == (Message("step.find_writer", number=None), "random")
 
 
 @pytest.mark.parametrize("cause", [cause for cause in Cause if cause not in (Cause.NONE, Cause.LOSS_SCALE)])
@@ -80,7 +81,7 @@ def test_what_is_to_be_mended_ends_with_what_tells_whether_it_is(cause: Cause) -
     assert [step.line for step in steps if "--since" in step.line] == ["ac -c --since"]
     assert steps[-1].line == "ac -c --since"
     one = Suspect(culprit="x", cause=cause, proof=Proof.RECOMPUTED, confidence=0.9, number=0)
-    assert tell_steps(plan(one, (one,), False))[-1].line == "ac -c --since"
+    assert plan_steps(plan(one, (one,), False))[-1].line == "ac -c --since"
 
 
 @pytest.mark.parametrize("cause", [Cause.KERNEL, Cause.FUSION])
@@ -90,24 +91,25 @@ def test_whoever_writes_the_kernel_gets_a_package(cause: Cause) -> None:
 
 def test_a_clean_verdict_says_where_to_look_instead() -> None:
     steps = plan(None, (), True)
-    assert [step.line for step in tell_steps(steps)] == ["npu_tf_config.passport(sess, feed_dict)", "ac -c"]
+    assert [step.line for step in plan_steps(steps)] == ["npu_tf_config.passport(sess, feed_dict)", "ac -c"]
     assert callable(tf_config.passport)
     known = with_passports_known(steps, differ=False)
-    assert [step.line for step in tell_steps(known)] == ["ac -c"]
-    assert tell_step(with_passports_known(steps, differ=True)[0]).why.startswith("give both sides the same")
-    assert [step.line for step in tell_steps(plan(None, (), False))] == ["tf_dump"]
+    assert [step.line for step in plan_steps(known)] == ["ac -c"]
+    assert with_passports_known(steps, differ=True)[0] == Step(do=Do.MEND_PASSPORTS)
+    assert [step.line for step in plan_steps(plan(None, (), False))] == ["tf_dump"]
 
 
 @pytest.mark.parametrize("do", Do)
 def test_every_step_has_its_words(do: Do) -> None:
-    told = tell_step(Step(do=do, number=3))
-    assert re.fullmatch(r"[^{}]+[^{}.:]", told.why)
-    assert tell_step(Step(do=do, command=("ni", "fc 1"), number=3)).line == "ni 'fc 1'"
-    assert tell_step(Step(do=do, code="x=1", number=3)).file
+    told = plan_step(Step(do=do, number=3))
+    assert re.fullmatch(r"[^{}]+[^{}.:]", render(told.why, "en"))
+    assert plan_step(Step(do=do, command=("ni", "fc 1"), number=3)).line == "ni 'fc 1'"
+    assert plan_step(Step(do=do, code="x=1", number=3)).file
 
 
 def test_one_op_in_hf32_is_one() -> None:
-    why = [tell_step(Step(do=Do.NO_HF32_ANYWHERE, number=number)).why.partition(" float32")[0] for number in (1, 2345)]
+    steps = [plan_step(Step(do=Do.NO_HF32_ANYWHERE, number=number)) for number in (1, 2345)]
+    why = [render(step.why, "en").partition(" float32")[0] for step in steps]
     assert why == ["1 op multiplies", "2,345 ops multiply"]
 
 
@@ -123,7 +125,7 @@ def test_steps_are_kept_as_values_and_those_of_older_releases_as_they_were_told(
     assert Verdict.from_dict(kept).next == steps
     old = {**kept, "next": [{"why": "look at the op", "line": "ni a", "file": ""}]}
     again = Verdict.from_dict(old)
-    assert tell_steps(again.next) == (ToldStep(why="look at the op", line="ni a"),)
+    assert plan_steps(again.next) == (ToldStep(why="look at the op", line="ni a"),)
     assert again.to_dict() == old
     assert verdict_json(again) == old
     assert [[*step] for step in verdict_json(Verdict.from_dict(kept))["next"]] == [["why", "line", "file"]] * 2

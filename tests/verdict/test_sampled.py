@@ -15,9 +15,9 @@ from rich.console import Console
 from tiny_network import Network, matmul, numbers, source, unary
 
 from precision_tool.lib.engine.scheduler import THIS_THREAD
-from precision_tool.lib.model.reason import Reason, Why
+from precision_tool.lib.messages import Message
 from precision_tool.lib.present.examined import verdict_lines
-from precision_tool.lib.present.unseen import gap_words
+from precision_tool.lib.present.verdict_messages import gap
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
 from precision_tool.lib.verdict import in_blocks, judge, row_sums
@@ -140,7 +140,7 @@ def test_an_op_is_acquitted_by_sums_only_where_every_row_has_one_or_is_recompute
     monkeypatch.setattr(judge, "_WHOLE_UP_TO", 0.0)
     many = over_the_range(tmp_path, 20)
     assert (many.state, worst(many).is_summed) == (State.DOUBTFUL, False)
-    assert many.reason == Reason(Why.ROWS_OFF)
+    assert many.reason == Message("reason.rows_off")
     assert many.overflow is not None
 
 
@@ -157,11 +157,9 @@ def test_rounding_of_a_row_is_no_fault(tmp_path: Path) -> None:
 def test_what_was_not_recomputed_is_told(tmp_path: Path) -> None:
     found = verdict_of(network().write(tmp_path, benchmark=False))
     assert found.cause is Cause.NONE
-    (gap,) = map(gap_words, found.gaps)
-    assert gap == (
-        "1 of 2 ops is so large that only some of its elements were recomputed, and the sums of all rows: a fault that "
-        "is small beside a row's rounding does not show"
-    )
+    (sampled,) = map(gap, found.gaps)
+    assert isinstance(sampled, Message)
+    assert (sampled.kind, sampled.count, sampled.ops) == ("gap.sampled_sums", 1, 2)
 
 
 def test_what_ni_shows_says_of_how_many_elements_it_tells(tmp_path: Path) -> None:
@@ -173,8 +171,8 @@ def test_what_ni_shows_says_of_how_many_elements_it_tells(tmp_path: Path) -> Non
         out = io.StringIO()
         Console(file=out, width=200).print(verdict_lines("", one.to_keep(), ()))
         shown[one.name] = out.getvalue()
-    assert "of 10,800 elements were recomputed, and the sums of all rows" in shown["one/MatMul"]
-    assert "were recomputed" not in shown["one/Relu"]
+    assert "of 10,800 elements recomputed, and the sums of all rows" in shown["one/MatMul"]
+    assert "elements recomputed" not in shown["one/Relu"]
 
 
 @pytest.mark.parametrize("fault", [None, one_element])

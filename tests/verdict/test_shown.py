@@ -80,11 +80,11 @@ def test_a_result_without_a_verdict_hides_an_older_one(judged: Path) -> None:
 
 def test_ni_shows_what_was_said_of_the_op(judged: Path) -> None:
     wrong = tool("ni", "one/MatMul", cwd=judged).text
-    assert "computes wrong by itself" in wrong
-    assert "recomputed (MatMulV2) from its own inputs: output 0 is" in wrong
-    assert "the errors of its inputs make" in wrong
-    assert "what its own inputs say" in wrong  # the benchmark
-    assert "computes right" in tool("ni", "one/Relu", cwd=judged).text
+    assert "computes incorrectly" in wrong
+    assert "of output 0, recomputed as MatMulV2 from its own inputs" in wrong
+    assert "from its inputs" in wrong
+    assert "own error of the benchmark" in wrong  # the benchmark
+    assert "computes correctly" in tool("ni", "one/Relu", cwd=judged).text
     (op,) = json.loads(tool("ni", "one/MatMul", "--json", cwd=judged).out)["ops"]
     assert op["verdict"]["state"] == "wrong"
     assert op["verdict"]["own_error"] > 100 * op["verdict"]["rounding"]
@@ -101,7 +101,7 @@ def test_ni_says_why_an_op_was_not_recomputed(judged: Path) -> None:
 
 def test_ni_judges_the_op_itself(compared: Path) -> None:
     """Without a verdict on the run, and without a benchmark too."""
-    assert "computes wrong by itself" in tool("ni", "one/MatMul", cwd=compared).text
+    assert "computes incorrectly" in tool("ni", "one/MatMul", cwd=compared).text
     (op,) = json.loads(tool("ni", "one/Relu", "--json", cwd=compared).out)["ops"]
     assert op["verdict"]["state"] == "right"
     assert op["verdict"]["fed"] > 0.1 > op["verdict"]["own_error"]  # it is fed what is wrong, and does it right
@@ -169,7 +169,7 @@ def test_ops_that_were_not_dumped_are_counted(tmp_path: Path) -> None:
     run = tool("ac", "-c", "--json", cwd=tmp_path)
     (gap,) = run.results[0]["verdict"]["gaps"]
     assert gap.startswith("3 of 12 ops were not dumped")
-    assert gap.endswith("2 of them judged by what their readers have, 1 not judged")
+    assert gap.endswith("2 of them checked by what their readers received, 1 not checked")
     assert gap in tool("ac", cwd=tmp_path, columns=200).text
     assert "not dumped" not in tool("ac", "-c", cwd=whole(tmp_path)).text
 

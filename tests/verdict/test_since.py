@@ -52,8 +52,8 @@ def test_a_mended_op_and_the_next(tmp_path: Path) -> None:
     assert (found["next_culprit"], found["next_cause"]) == ("two/Tanh", "kernel")
     assert found["file"] == str(earlier)
     shown = tool("ac", "--since", str(earlier), cwd=tmp_path, columns=100)
-    assert "one/MatMul: kernel computes right now" in shown.text
-    assert "two/Tanh: kernel" in shown.text
+    assert "one/MatMul: Kernel error computes correctly now" in shown.text
+    assert "two/Tanh: Kernel error" in shown.text
     ends = [number for number, line in enumerate(shown.out.splitlines()) if line.startswith("┗")]
     assert shown.out.splitlines()[ends[-1] + 1].startswith("next")  # the verdict stays last, with what to do next
     assert "Since the earlier verdict" not in shown.out[shown.out.index("━ Verdict ━") :]
@@ -71,7 +71,7 @@ def test_nothing_changed(tmp_path: Path) -> None:
         {"what": "type", "name": "one/MatMul:output:0", "before": "float16", "now": "float16", "changed": False}
     ]
     shown = tool("ac", "-c", "--since", cwd=tmp_path).text
-    assert "still computes wrong" in shown
+    assert "still computes incorrectly" in shown
     assert "now the verdict names it again" in shown
 
 
@@ -86,7 +86,7 @@ def test_a_pass_that_was_switched_off(tmp_path: Path) -> None:
     assert found["next_culprit"] is None
     shown = tool("ac", "-c", "--since", cwd=tmp_path)
     assert "MatMulReluFusionPass: 1 op before, 0 ops now" in shown.text
-    assert "nobody else computes wrong" in shown.text
+    assert "no op computes incorrectly" in shown.text
 
 
 def test_a_switch_without_effect(tmp_path: Path) -> None:
@@ -121,12 +121,12 @@ def test_another_loss_scale(tmp_path: Path) -> None:
 
 #: What is still so of each cause where nothing was mended, and what is said once it is.
 STILL = {
-    "cast": "still loses what it is fed",
+    "cast": "still loses precision",
     "overflow": "still overflows",
     "stomp": "is still overwritten",
-    "random": "still draws other random numbers",
-    "input": "the data still differ",
-    "weights": "still differs from the other side",
+    "random": "still draws random numbers that differ",
+    "input": "the input data still differ",
+    "weights": "still differs from the benchmark",
 }
 MENDED = {"overflow": "fits", "stomp": "whole", "input": "agrees", "weights": "agrees", "random": "agrees"}
 
@@ -138,8 +138,8 @@ def test_what_still_holds_and_what_is_mended(tmp_path: Path, cause: str) -> None
     tool("ac", "-c", cwd=tmp_path)
     shown = tool("ac", "-c", "--since", cwd=tmp_path, columns=120).text
     assert STILL[cause] in shown
-    assert "computes right now" not in shown
-    assert "the same files as then: collect again, then precision-tool ac -c --since" in shown
+    assert "computes correctly now" not in shown
+    assert "unchanged since then: dump again, then precision-tool ac -c --since" in shown
     if cause != "cast":  # its network without the op is another one
         collect(layers(), tmp_path)
         found = since(tmp_path)
@@ -153,7 +153,7 @@ def test_what_takes_a_benchmark_to_be_seen(tmp_path: Path, cause: str) -> None:
     collect(layers(), tmp_path, benchmark=False)
     found = since(tmp_path)
     assert (found["state"], found["mended"]) == ("unseen", False)
-    assert "was not looked at this time" in tool("ac", "-c", "--since", cwd=tmp_path).text
+    assert "was not checked this time" in tool("ac", "-c", "--since", cwd=tmp_path).text
 
 
 def test_overwritten_memory_of_an_op_that_was_not_dumped_again(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_the_only_verdict_is_held_against_what_is_compared_anew(tmp_path: Path) 
     assert "the newest verdict is the only one that names a culprit" in run.text
     assert "hint: `ac -c --since` compares anew" in run.text
     collect(layers(), tmp_path)
-    assert "computes right now" in tool("ac", "-c", "--since", cwd=tmp_path).text
+    assert "computes correctly now" in tool("ac", "-c", "--since", cwd=tmp_path).text
 
 
 def test_a_damaged_one(tmp_path: Path) -> None:

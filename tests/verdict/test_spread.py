@@ -20,8 +20,8 @@ from tiny_network import fused, layers
 from precision_tool.lib.engine import scheduler
 from precision_tool.lib.engine.scheduler import Resources, WorkersLostError
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.base import Kind, Output
 from precision_tool.lib.session import Session
 from precision_tool.lib.settings import load_settings
@@ -153,7 +153,7 @@ def test_a_process_that_dies_costs_only_what_it_had(
     assert forked == [2]
     (tanh, *_) = (one for one in found.ops if one.op.type == "Tanh")
     assert tanh.state is State.NOT_RECOMPUTED
-    assert tanh.reason == Reason(Why.WORKER_DIED)
+    assert tanh.reason == Message("reason.worker_died")
 
 
 class Failing(AtOnce):
@@ -188,7 +188,7 @@ def test_what_fails_on_a_cluster_costs_only_what_was_not_done(
     (judged,) = judged_results(session, resources=Resources(1, executor))
     assert judged is not None
     assert len(judged.ops) == len(whole.ops)
-    failed = [one for one in judged.ops if one.reason == Reason(Why.NOT_DONE, detail=error.message)]
+    failed = [one for one in judged.ops if one.reason == Message("reason.not_done", detail=error.message)]
     assert all(one.state is State.NOT_RECOMPUTED for one in failed)
     assert 0 < len(failed) < len(whole.ops)
     assert (len(failed) > 2) is from_then_on

@@ -44,12 +44,12 @@ def test_ac_keeps_it_with_every_op(judged: Path) -> None:
     document = json.loads(path.read_text())
     told = json.loads(tool("ac", "--json", cwd=judged).out)["results"][0]["verdict"]
     assert document["verdict"] | {"next": told["next"], "ops": told["ops"]} == told
-    why = {"why": "no_formula", "op_type": "RandomUniform"}
+    why = {"kind": "reason.no_formula", "fields": {"op_type": "RandomUniform"}}
     assert document["verdict"]["ops"]["reasons"] == [[why, 1]]
     assert told["ops"]["reasons"] == {"there is no formula for RandomUniform": 1}
     assert told["ops"]["reason_kinds"] == {"no_formula": 1}
     assert document["verdict"]["next"][0]["do"] == "look_at_op"
-    assert told["next"][0] == {"why": "look at the op", "line": "ni one/MatMul", "file": ""}
+    assert told["next"][0] == {"why": "inspect the op", "line": "ni one/MatMul", "file": ""}
     (run,) = document["runs"]
     states = {op["name"]: op["state"] for op in run["ops"]}
     assert [op["reason"] for op in run["ops"] if op["state"] == "not_recomputed"] == [why]

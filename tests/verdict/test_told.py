@@ -29,11 +29,11 @@ def test_an_overflow_whose_true_result_is_beyond_the_type(tmp_path: Path) -> Non
     assert first["judged"]["state"] == "right"
     assert first["judged"]["overflowed"] > 0
     assert first["judged"]["largest"] > 65504
-    assert "its true result is beyond the range of its type" in tool("overflow", cwd=tmp_path).text
+    assert "the correct result exceeds the range of its type in" in tool("overflow", cwd=tmp_path).text
     shown = tool("ni", "two/MatMul", cwd=tmp_path, columns=160).text
-    assert "state its true result is beyond the range of its type" in shown
+    assert "state the correct result exceeds the range of its type" in shown
     judged = tool("ac", "-c", cwd=tmp_path, columns=160).text
-    assert "the true result of 1 is beyond its type" in judged
+    assert "the correct result of 1 op exceeds the range of its type" in judged
 
 
 def test_a_kernel_that_puts_out_the_limit_where_nothing_reaches_it(tmp_path: Path) -> None:
@@ -43,13 +43,13 @@ def test_a_kernel_that_puts_out_the_limit_where_nothing_reaches_it(tmp_path: Pat
     first = leaf["ops"][0]
     assert (first["name"], first["judged"]["state"], first["judged"]["overflowed"]) == ("one/MatMul", "wrong", 0)
     text = tool("overflow", cwd=tmp_path, columns=160).text
-    assert "it computes wrong by itself, its true result fits its type" in text
-    assert "no overflow, it computes wrong: " in text
+    assert "the correct result fits its type" in text
+    assert "no overflow, the op is wrong: " in text
     assert "overflowed itself" not in text
-    assert "one/MatMul computes wrong, so no wider type and no loss scale helps; `ac -c` tells more" in text
+    assert "one/MatMul is wrong, so no wider type and no loss scale helps; `ac -c` shows more" in text
     assert "black list" not in text
     judged = tool("ac", "-c", cwd=tmp_path, columns=160).text
-    assert "Overflow: one/MatMul computes wrong, and does not overflow" in judged
+    assert "Overflow: one/MatMul is wrong, and does not overflow" in judged
     assert "overflows first" not in judged
 
 
@@ -61,8 +61,8 @@ def test_of_two_runs_that_differ_the_wrong_one_is_told(tmp_path: Path) -> None:
     op = next(op for op in pair["ops"] if op["name"] == "one/MatMul")
     assert [one["state"] for one in op["judged"]] == ["right", "wrong"]
     text = tool("random", cwd=tmp_path, columns=160).text
-    assert "first run it computes right what it is fed" in text
-    assert "other run it computes wrong by itself" in text
+    assert "first run computes correctly" in text
+    assert "other run computes incorrectly" in text
     # Without a graph there is nothing to recompute by.
     for graph in data.rglob("ge_proto*"):
         graph.unlink()

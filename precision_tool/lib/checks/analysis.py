@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from precision_tool.lib.checks import casts, similarity
+from precision_tool.lib.checks import casts, fusion, similarity
 from precision_tool.lib.checks.agreement import OpAgreement, Overview, ops_of, overview
 from precision_tool.lib.checks.first_fault import find_first_fault, find_unreadable
 from precision_tool.lib.compare.folders import LeafResult
@@ -17,26 +17,12 @@ from precision_tool.lib.engine.scheduler import WorkStoppedError
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.extensions import Registry
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
-from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Unmade
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.finding import CheckResult, Fact, Finding, FindingKind
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
 
 #: Findings that say which op is to blame, or that none is.
 _VERDICTS = (FindingKind.FIRST_FAULTY_OP, FindingKind.BELOW_THRESHOLD, FindingKind.ALL_AGREE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartOnly(Evidence):
-    """Only a part was compared; `part` is what the result says is missing."""
-
-    part: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OverflowsBefore(Evidence):
-    """An op overflows, before the op that the finding is on (`before`) where it is on one."""
-
-    op_name: str
-    before: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +84,8 @@ def analyse(
     ops = ops_of(rows, threshold)
     faults = find_first_fault(ops, threshold, leaf.unread_graph if leaf else "")
     if part:
-        faults = [replace(one, caveats=(PartOnly(part=part),)) for one in faults]
+        caveat = Fact(Message("finding.label.caveat"), part)
+        faults = [replace(fault, facts=(caveat, *fault.facts)) for fault in faults]
     return Analysis(
         path=path,
         threshold=threshold,
@@ -124,8 +111,8 @@ def tell_overflow(analysis: Analysis, overflow: Finding) -> Analysis:
     def told(finding: Finding) -> Finding:
         if place is None or finding.kind not in _VERDICTS or place >= order.get(finding.op_name, inf):
             return finding
-        begun = OverflowsBefore(op_name=overflow.op_name, before=finding.op_name)
-        return replace(finding, besides=(*finding.besides, begun))
+        text = Message("finding.fact.overflows", op_name=overflow.op_name, is_before=bool(finding.op_name))
+        return replace(finding, facts=(*finding.facts, Fact(Message("finding.label.overflow"), text)))
 
     return replace(analysis, findings=[told(finding) for finding in analysis.findings])
 
@@ -151,7 +138,7 @@ def _accept_check(name: str, check: Any) -> RunCheck:
         except (PrecisionToolError, WorkStoppedError):
             raise
         except Exception as error:  # a third party's code
-            return CheckResult(name=name, skipped=Unmade(reason=f"{type(error).__name__}: {error}"))
+            return CheckResult(name=name, skipped=Message("text", text=f"{type(error).__name__}: {error}"))
 
     return guarded
 
@@ -177,10 +164,10 @@ def check_runs(
         except WorkStoppedError:  # Ctrl+C means all of it
             raise
         except PrecisionToolError as error:
-            results.append(CheckResult(name=name, skipped=Unmade(reason=error.advice)))
+            results.append(CheckResult(name=name, skipped=Message("text", text=error.advice)))
     return results
 
 
-def skip_checks(reason: Evidence) -> list[CheckResult]:
-    """The result of every check where none can be made."""
-    return [CheckResult(name=name, skipped=reason) for name in RUN_CHECKS.all()]
+def skip_checks(reason: Message) -> list[CheckResult]:
+    """Return the result of every check of graphs where none can be made."""
+    return [CheckResult(name=name, skipped=reason) for name in (fusion.NAME, *RUN_CHECKS.all())]

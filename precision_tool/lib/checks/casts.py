@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from precision_tool.lib.checks.missing import NoGraphs
+from precision_tool.lib.checks.missing import no_graph
 from precision_tool.lib.compare.known import NOTHING, KnownValues
 from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.engine.scheduler import THIS_THREAD
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair, Summary
-from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Grade
+from precision_tool.lib.model.finding import CheckResult, Fact, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import GraphFile, Op
+from precision_tool.lib.model.reason import joined
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types
@@ -31,6 +33,8 @@ _MAX_BYTES = 512 << 20
 _LOST = 0.01
 #: Relative distance of output and input that no rounding to a known type gives (bfloat16: at most 0.004).
 _LARGE_LOSS = 0.05
+#: Casts that the finding names.
+_SHOWN = 5
 
 
 class CastVerdict(StrEnum):
@@ -41,145 +45,16 @@ class CastVerdict(StrEnum):
     SUSPICIOUS = "suspicious"
 
 
-# Why a cast is only suspicious:
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotDumped(Evidence):
-    """The op was not dumped, or several ops have its name."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputesMore(Evidence):
-    """The op computes more than a cast, so its tensors do not tell what the narrower type loses."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnoughRead(Evidence):
-    """So many bytes of casts were read before it that it was left out."""
-
-    limit: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InSlices(Evidence):
-    """The op ran in slices, of which only the first has its input in the dump."""
-
-    slices: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unreadable(Evidence):
-    """Its input or its output cannot be read."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoValues(Evidence):
-    """Its input or its output was not dumped, or only as statistics."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoNumbers(Evidence):
-    """Its input and its output are not both of types that have numbers."""
-
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotCompared(Evidence):
-    """The two tensors could not be compared; `reason` is the comparison's."""
-
-    reason: str
-
-
-# What a dangerous cast lost:
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeyondIntegers(Evidence):
-    """Values from `smallest` to `largest`, of which some are beyond the integer type's `low` and `high`."""
-
-    smallest: float
-    largest: float
-    low: int
-    high: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotFiniteToInteger(Evidence):
-    """So many NaN and Inf become integers."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeyondRange(Evidence):
-    """Values of a size up to `largest` in a type that ends at `limit`."""
-
-    largest: float
-    limit: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BecameZero(Evidence):
-    """`lost` of `values` that are not zero become zero."""
-
-    lost: int
-    values: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BecameNan(Evidence):
-    """So many more NaN after the cast."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BecameInf(Evidence):
-    """So many more Inf after the cast."""
-
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FarOff(Evidence):
-    """The output is farther off the input than rounding explains (relative distance)."""
-
-    distance: float
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastLoss:
-    """One cast to a narrower type; `reasons` say what it lost, or why that is not known."""
+    """One cast to a narrower type; `reason` says what it lost, or why that is not known."""
 
     op_name: str
     op_type: str
     source: str
     target: str
     verdict: CastVerdict
-    reasons: tuple[Evidence, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CastsFound(Evidence):
-    """The casts of a run: `casts` of `ops` are Cast ops, `losses` are the ops that put out a narrower type.
-
-    `number` is that of the run, None where only a graph was named; `missing` are its models without a graph.
-    """
-
-    number: int | None
-    ops: int
-    casts: int
-    losses: tuple[CastLoss, ...]
-    missing: tuple[MissingGraph, ...] = ()
-
-    def judged(self, verdict: CastVerdict) -> tuple[CastLoss, ...]:
-        """Those of one verdict."""
-        return tuple(loss for loss in self.losses if loss.verdict is verdict)
+    reason: Message
 
 
 def narrows(source: str, target: str) -> bool:
@@ -212,26 +87,64 @@ def check_casts(
     mine = [run for run in runs if run.number == number]
     unseen = tuple(one for one in missing if one.number == number)
     if unseen and not mine:
-        return CheckResult(name=NAME, skipped=NoGraphs(missing=unseen))
-    ops = [op for run in mine for op in run.file.ops]
+        return CheckResult(name=NAME, skipped=joined(tuple(map(no_graph, unseen))))
     known = known or {}
-    losses = [loss for run in mine for loss in _losses(run, known.get(run.leaf.path if run.leaf else "", NOTHING))]
-    casts = CastsFound(
-        number=number,
-        ops=len(ops),
-        casts=sum(op.type == "Cast" for op in ops),
-        losses=tuple(losses),
-        missing=unseen,
-    )
-    dangerous = next(iter(casts.judged(CastVerdict.DANGEROUS)), None)
+    losses = tuple(loss for run in mine for loss in _losses(run, known.get(run.leaf.path if run.leaf else "", NOTHING)))
+    ops = [op for run in mine for op in run.file.ops]
+    dangerous = next((loss for loss in losses if loss.verdict is CastVerdict.DANGEROUS), None)
     finding = Finding(
         kind=FindingKind.DANGEROUS_CASTS,
         grade=Grade.WARNING if dangerous or unseen else Grade.INFO,
-        evidence=casts,
+        message=_conclusion(losses),
+        facts=tuple(_facts(losses, unseen)),
         op_name=dangerous.op_name if dangerous else "",
         op_type=dangerous.op_type if dangerous else "",
     )
-    return CheckResult(name=NAME, finding=finding, details=casts.losses)
+    looked_at = Message(
+        "check.dangerous_casts.looked_at",
+        ops=len(ops),
+        run=number,
+        casts=sum(op.type == "Cast" for op in ops),
+        narrower=len(losses) or None,
+        read=sum(loss.verdict is not CastVerdict.SUSPICIOUS for loss in losses),
+    )
+    return CheckResult(name=NAME, finding=finding, looked_at=looked_at, details=losses)
+
+
+def _conclusion(losses: Sequence[CastLoss]) -> Message:
+    counts = Counter(loss.verdict for loss in losses)
+    if counts[CastVerdict.DANGEROUS]:
+        return Message("finding.casts.dangerous", dangerous=counts[CastVerdict.DANGEROUS], casts=len(losses))
+    if counts[CastVerdict.SUSPICIOUS]:
+        return Message("finding.casts.suspicious", suspicious=counts[CastVerdict.SUSPICIOUS])
+    return Message("finding.casts.harmless", casts=len(losses)) if losses else Message("finding.casts.none")
+
+
+def _facts(losses: Sequence[CastLoss], unseen: Sequence[MissingGraph]) -> Iterator[Fact]:
+    for missing in unseen:
+        yield Fact(Message("finding.label.not_looked_at"), no_graph(missing))
+    dangerous = [loss for loss in losses if loss.verdict is CastVerdict.DANGEROUS]
+    suspicious = [loss for loss in losses if loss.verdict is CastVerdict.SUSPICIOUS]
+    for loss in dangerous[:_SHOWN]:
+        yield Fact(Message("finding.label.loses"), _described(loss))
+    if len(dangerous) > _SHOWN:
+        yield Fact(Message("finding.label.loses"), Message("finding.fact.more", count=len(dangerous) - _SHOWN))
+    for loss in suspicious[: max(_SHOWN - len(dangerous), 0)]:
+        yield Fact(Message("finding.label.suspicious"), _described(loss, loss.op_type))
+    for (source, target), count in Counter((loss.source, loss.target) for loss in losses).most_common():
+        types = Message("finding.fact.cast_types", source=source, target=target, count=count)
+        yield Fact(Message("finding.label.types"), types)
+
+
+def _described(loss: CastLoss, op_type: str = "") -> Message:
+    return Message(
+        "finding.fact.cast",
+        op_name=loss.op_name,
+        op_type=op_type,
+        source=loss.source,
+        target=loss.target,
+        reason=loss.reason,
+    )
 
 
 def _types(op: Op) -> tuple[str, str]:
@@ -268,17 +181,17 @@ def _planned(dumps: DumpIndex | None, file: GraphFile) -> list[tuple[CastLoss, P
             source=source,
             target=target,
             verdict=CastVerdict.SUSPICIOUS,
-            reasons=(NotDumped(),),
+            reason=Message("check.cast.not_dumped"),
         )
         pair: Pair | None = None
         if op.type != "Cast":
-            loss = replace(loss, reasons=(ComputesMore(),))
+            loss = replace(loss, reason=Message("check.cast.computes_more"))
         elif dumps is not None and flatten(op.name) in dumps and spelled[flatten(op.name)] == 1:
             found = _dumped_pair(op, dumps)
-            if isinstance(found, Evidence):
-                loss = replace(loss, reasons=(found,))
+            if isinstance(found, Message):
+                loss = replace(loss, reason=found)
             elif read + found[1] > _MAX_BYTES:
-                loss = replace(loss, reasons=(EnoughRead(limit=_MAX_BYTES),))
+                loss = replace(loss, reason=Message("check.cast.enough_read", limit=_MAX_BYTES))
             else:
                 read += found[1]
                 pair = found[0]
@@ -294,23 +207,23 @@ def _narrowing(file: GraphFile) -> Iterable[Op]:
             yield op
 
 
-def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | Evidence:
+def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | Message:
     """Output and input of a cast as a pair, with their bytes; or why they cannot be compared."""
     dump = dumps.op(flatten(op.name))
     if dump.merged:
-        return InSlices(slices=dump.threads)
+        return Message("check.cast.in_slices", slices=dump.threads)
     before, after = dump.inputs.get(0), dump.outputs.get(0)
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
         unread = [*dump.errors, *(one for one in (before, after) if isinstance(one, Missing))]
         if unread:
-            return Unreadable(reason=unread[0].reason)
-        return NoValues()
+            return Message("check.cast.unreadable", reason=unread[0].reason)
+        return Message("check.cast.no_values")
     if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (before, after)):
-        return NoNumbers(before=before.dtype, after=after.dtype)
+        return Message("check.cast.no_numbers", before=before.dtype, after=after.dtype)
     try:
         alignment = align(after, before, None, None)
     except LayoutError as error:
-        return NotCompared(reason=str(error))
+        return Message("check.cast.not_compared", reason=str(error))
     pair = Pair(
         index=0,
         op_name=op.name,
@@ -330,36 +243,41 @@ def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | Evidence:
 
 def _judged(loss: CastLoss, row: Row) -> CastLoss:
     if row.npu is None or row.golden is None:
-        return replace(loss, reasons=(NotCompared(reason=row.reason),))
+        return replace(loss, reason=Message("check.cast.not_compared", reason=row.reason))
     problems = _problems(loss.target, row, row.golden, row.npu)
-    return replace(loss, verdict=CastVerdict.DANGEROUS if problems else CastVerdict.HARMLESS, reasons=problems)
+    verdict = CastVerdict.DANGEROUS if problems else CastVerdict.HARMLESS
+    return replace(loss, verdict=verdict, reason=joined(problems) or Message("check.cast.no_loss"))
 
 
-def _problems(target: str, row: Row, before: Summary, after: Summary) -> tuple[Evidence, ...]:
+def _problems(target: str, row: Row, before: Summary, after: Summary) -> tuple[Message, ...]:
     """What a cast lost, by the values before and after it."""
-    problems: list[Evidence] = []
+    problems: list[Message] = []
     finite = before.minimum <= before.maximum
     infs = [side.inf_count for side in (before, after)]
     if target in INTEGERS:
         low, high = INTEGERS[target]
         if finite and (before.minimum < low or before.maximum >= high + 1):
-            problems.append(BeyondIntegers(smallest=before.minimum, largest=before.maximum, low=low, high=high))
+            problems.append(
+                Message(
+                    "check.cast.beyond_integers", smallest=before.minimum, largest=before.maximum, low=low, high=high
+                )
+            )
         if before.nan_count + infs[0]:
-            problems.append(NotFiniteToInteger(count=before.nan_count + infs[0]))
+            problems.append(Message("check.cast.not_finite_to_integer", count=before.nan_count + infs[0]))
     elif target in FLOATS:
         limit = FLOATS[target].largest
         largest = max(-before.minimum, before.maximum) if finite else 0.0
         if largest > limit:
-            problems.append(BeyondRange(largest=largest, limit=limit))
+            problems.append(Message("check.cast.beyond_range", largest=largest, limit=limit))
         nonzero = before.count - before.zero_count
         lost = after.zero_count - before.zero_count
         if nonzero and lost > _LOST * nonzero:
-            problems.append(BecameZero(lost=lost, values=nonzero))
+            problems.append(Message("check.cast.became_zero", lost=lost, values=nonzero))
     if after.nan_count > before.nan_count:
-        problems.append(BecameNan(count=after.nan_count - before.nan_count))
+        problems.append(Message("check.cast.became_nan", count=after.nan_count - before.nan_count))
     if infs[1] > infs[0]:
-        problems.append(BecameInf(count=infs[1] - infs[0]))
+        problems.append(Message("check.cast.became_inf", count=infs[1] - infs[0]))
     distance = row.metrics.relative_euclidean_distance if row.metrics is not None else 0.0
     if not problems and distance > _LARGE_LOSS:
-        problems.append(FarOff(distance=distance))
+        problems.append(Message("check.cast.far_off", distance=distance))
     return tuple(problems)

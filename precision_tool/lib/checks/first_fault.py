@@ -2,164 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable, Iterator, Sequence
 from math import isnan
 
 from precision_tool.lib.checks.agreement import OpAgreement, agrees, distance
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import NO_GRAPH, Status
-from precision_tool.lib.model.finding import Evidence, Finding, FindingKind, Grade
+from precision_tool.lib.model.finding import Fact, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row
 
-#: Rows that could not be read and are kept, of all that are counted.
-_KEPT_UNREAD = 5
-
-
-class FaultSign(StrEnum):
-    """What marks an op as the first that computes wrong."""
-
-    NO_INPUT_COMPARED = "no_input_compared"
-    MUCH_FARTHER_OFF = "much_farther_off"
-    OWN_ERROR = "own_error"
-    COMPARED_INPUTS_AGREE = "compared_inputs_agree"
-    INPUTS_AGREE = "inputs_agree"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotCosine:
-    """How a tensor agrees: its cosine, None if it was not compared, or how far a single number is off (relative)."""
-
-    slot: str
-    cosine: float | None
-    off: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotReason:
-    """A tensor and why it was not compared, or what the comparison says of it."""
-
-    slot: str
-    reason: str
-    op_name: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassedOver:
-    """An op that may have crossed the threshold without a fault: a true output of zero, or an accumulated error."""
-
-    op_name: str
-    is_cancelled: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllAgree(Evidence):
-    """Every compared tensor reaches the threshold."""
-
-    threshold: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgreePartly(Evidence):
-    """Every compared tensor reaches the threshold, and without a graph the outputs of some ops were not compared.
-
-    `not_compared` of `tensors` tensors were not; `unread_graph` is why the graph could not be read, empty if none is
-    there.
-    """
-
-    threshold: float
-    not_compared: int
-    tensors: int
-    unread_graph: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NothingCompared(Evidence):
-    """No tensor could be compared."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnlyStatistics(Evidence):
-    """Only statistics were compared: of `tensors`, of which `differing` differ, in `ops` ops. None is named.
-
-    `unread_graph` is why the graph could not be read that would tell the order of the ops.
-    """
-
-    tensors: int
-    differing: int
-    ops: int
-    unread_graph: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherStatistics(Evidence):
-    """The first op whose output has other statistics though its inputs' do not differ.
-
-    `fed_before` names an earlier op with differing ones.
-    """
-
-    op_name: str
-    tensors: int
-    differing: int
-    outputs: tuple[SlotReason, ...]
-    not_compared: tuple[SlotReason, ...]
-    fed_before: str
-    has_inputs: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderUnknown(Evidence):
-    """Some ops are below the threshold, and without a graph nothing tells which of them is fed by which."""
-
-    unread_graph: str
-    below: int
-    threshold: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotRead(Evidence):
-    """Rows that could not be read: how many in all, and the first of them."""
-
-    count: int
-    first: tuple[SlotReason, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllInherited(Evidence):
-    """Every op with a wrong output has a wrong input."""
-
-    first_op: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DifferentInput(Evidence):
-    """An input that differs before any compared op computed wrong.
-
-    `put_out_by` is the op that put the same tensor out right, if there is one; else `unseen` are the earlier ops that
-    ran and could not be compared.
-    """
-
-    op_name: str
-    slot: str
-    inputs: tuple[SlotCosine, ...]
-    put_out_by: str = ""
-    unseen: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FaultyOp(Evidence):
-    """The first op whose output does not agree though its inputs do; `note` is what the comparison says of it."""
-
-    op_name: str
-    sign: FaultSign
-    inputs: tuple[SlotCosine, ...]
-    outputs: tuple[SlotCosine, ...]
-    note: str
-    is_cancelled: bool
-    made_error: bool
-    has_graph: bool
-    unknown_inputs: tuple[SlotReason, ...]
-    passed_over: tuple[PassedOver, ...]
+#: Rows that could not be read, and inputs and ops, that a finding names.
+_SHOWN_UNREAD, _SHOWN = 5, 3
 
 
 def _worst(rows: Sequence[Row], threshold: float) -> Row:
@@ -167,23 +20,35 @@ def _worst(rows: Sequence[Row], threshold: float) -> Row:
     return min(wrong, key=lambda row: -2.0 if row.cosine is None or isnan(row.cosine) else row.cosine)
 
 
-def _cosines(rows: Sequence[Row]) -> tuple[SlotCosine, ...]:
-    return tuple(
-        SlotCosine(slot=row.slot, cosine=row.cosine, off=(distance(row) or None) if row.is_scalar else None)
-        for row in rows
-    )
+def _cosines(rows: Sequence[Row]) -> Message:
+    return Message("finding.fact.list", items=tuple(map(_cosine, rows))) if rows else Message("finding.none")
 
 
-def _reasons(rows: Iterable[Row]) -> tuple[SlotReason, ...]:
-    return tuple(SlotReason(op_name=row.op_name, slot=row.slot, reason=row.reason) for row in rows)
+def _cosine(row: Row) -> Message:
+    slot = row.slot.rpartition(":")[2]
+    off = (distance(row) or None) if row.is_scalar else None
+    if row.cosine is None:
+        return Message("finding.fact.slot_not_compared", slot=slot)
+    if off is not None:
+        return Message("finding.fact.slot_error", slot=slot, error=off)
+    return Message("finding.fact.slot_cosine", slot=slot, cosine=row.cosine)
 
 
-def _of(op: OpAgreement, kind: FindingKind, grade: Grade, evidence: Evidence) -> Finding:
+def _fact(label: str, value: Message | str) -> Fact:
+    return Fact(Message("finding.label." + label), value)
+
+
+def _graph_again() -> Fact:
+    return _fact("next", Message("finding.fact.graph_again"))
+
+
+def _of(op: OpAgreement, kind: FindingKind, grade: Grade, message: Message, facts: Iterable[Fact] = ()) -> Finding:
     """A finding on an op, with all that the result has of it."""
     return Finding(
         kind=kind,
         grade=grade,
-        evidence=evidence,
+        message=message,
+        facts=tuple(facts),
         op_name=op.op_name,
         op_type=op.op_type,
         pass_names=op.pass_names,
@@ -207,8 +72,13 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph:
         return [_all_agree(ops, threshold, unread_graph)]
     if unread_graph:
         below = sum(op.is_below for op in ops)
-        unknown = OrderUnknown(unread_graph=unread_graph, below=below, threshold=threshold)
-        return [Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, evidence=unknown)]
+        facts = (
+            _fact("graph", unread_graph),
+            _fact("below", Message("finding.fact.below", ops=below, threshold=threshold)),
+            _graph_again(),
+        )
+        message = Message("finding.order_unknown")
+        return [Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, message=message, facts=facts)]
     findings: list[Finding] = []
     if first_below.inputs_agree is False:
         before = [op for op in ops if op.index < first_below.index]
@@ -221,7 +91,7 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph:
         below_threshold = Finding(
             kind=FindingKind.BELOW_THRESHOLD,
             grade=Grade.WARNING,
-            evidence=AllInherited(first_op=first_below.op_name),
+            message=Message("finding.all_inherited", first_op=first_below.op_name),
             op_name=first_below.op_name,
             op_type=first_below.op_type,
         )
@@ -232,19 +102,23 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph:
 
 def _all_agree(ops: Sequence[OpAgreement], threshold: float, unread_graph: str) -> Finding:
     """No faulty op; or that none is known, where no graph says what the outputs of some ops are to be held against."""
-    if not any(op.is_unseen for op in ops) or not (unread_graph or _without_graph(ops)):
-        return Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, evidence=AllAgree(threshold=threshold))
+    if not any(op.is_unseen for op in ops) or not (unread_graph or is_without_graph(ops)):
+        message = Message("finding.all_agree", threshold=threshold)
+        return Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, message=message)
     tensors = [row for op in ops for row in op.rows if row.slot]
-    partly = AgreePartly(
-        threshold=threshold,
-        not_compared=sum(row.cosine is None for row in tensors),
-        tensors=len(tensors),
-        unread_graph=unread_graph,
+    message = Message(
+        "finding.agree_partly", not_compared=sum(row.cosine is None for row in tensors), tensors=len(tensors)
     )
-    return Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, evidence=partly)
+    facts = (
+        _fact("graph", unread_graph or Message("finding.fact.no_graph_file")),
+        _fact("compared", Message("finding.fact.all_reach", threshold=threshold)),
+        _graph_again(),
+    )
+    return Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, message=message, facts=facts)
 
 
-def _without_graph(ops: Iterable[OpAgreement]) -> bool:
+def is_without_graph(ops: Iterable[OpAgreement]) -> bool:
+    """Return whether inputs were not compared for want of a graph."""
     return any(row.reason == NO_GRAPH for op in ops for row in op.inputs)
 
 
@@ -254,26 +128,37 @@ def _by_statistics(ops: Sequence[OpAgreement], unread_graph: str) -> Finding:
     Less than a comparison: values in another order, or wrong ones of the same size, have the same statistics.
     """
     kind = FindingKind.NOTHING_COMPARED
-    told = [row.statistics_agree for op in ops for row in op.rows if row.statistics_agree is not None]
-    if not told:
-        return Finding(kind=kind, grade=Grade.WARNING, evidence=NothingCompared())
+    agreeing = [row.statistics_agree for op in ops for row in op.rows if row.statistics_agree is not None]
+    if not agreeing:
+        return Finding(kind=kind, grade=Grade.WARNING, message=Message("finding.nothing_compared"))
     wrong = [op for op in ops if any(row.statistics_agree is False for row in op.rows)]
     suspects = [op for op in wrong if all(row.statistics_agree is not False for row in op.inputs)]
-    tensors, differing = len(told), told.count(False)
+    differing = agreeing.count(False)
+    statistics = _fact("statistics", Message("finding.fact.statistics", tensors=len(agreeing), differing=differing))
+    if not differing:
+        doubt = _fact("doubt", Message("finding.fact.same_statistics"))
+        message = Message("finding.statistics.agree")
+        return Finding(kind=kind, grade=Grade.INFO, message=message, facts=(statistics, doubt))
     if unread_graph or not suspects:
-        only = OnlyStatistics(tensors=tensors, differing=differing, ops=len(wrong), unread_graph=unread_graph)
-        return Finding(kind=kind, grade=Grade.WARNING if wrong else Grade.INFO, evidence=only)
+        message = Message("finding.statistics.differ", ops=len(wrong), unread_graph=unread_graph)
+        return Finding(kind=kind, grade=Grade.WARNING, message=message, facts=(statistics,))
     op = suspects[0]
-    evidence = OtherStatistics(
-        op_name=op.op_name,
-        tensors=tensors,
-        differing=differing,
-        outputs=_reasons(row for row in op.outputs if row.statistics_agree is False),
-        not_compared=_reasons(row for row in op.inputs if not row.statistics_agree),
-        fed_before=next((one.op_name for one in wrong if one.index < op.index), ""),
-        has_inputs=bool(op.inputs),
-    )
-    return _of(op, kind, Grade.WARNING, evidence)
+    differ = [row for row in op.outputs if row.statistics_agree is False]
+    unseen = [row for row in op.inputs if not row.statistics_agree]
+    differing_before = next((other.op_name for other in wrong if other.index < op.index), "")
+    facts = [statistics]
+    facts += [_fact("differs", Message("finding.fact.slot", slot=row.slot, reason=row.reason)) for row in differ]
+    facts += [_not_compared(row) for row in unseen]
+    if differing_before:
+        facts.append(_fact("doubt", Message("finding.fact.differs_before", op_name=differing_before)))
+    if not op.inputs:
+        facts.append(_fact("doubt", Message("finding.fact.no_input")))
+    facts.append(_fact("next", Message("finding.fact.dump_tensors")))
+    return _of(op, kind, Grade.WARNING, Message("finding.statistics.first", op_name=op.op_name), facts)
+
+
+def _not_compared(row: Row) -> Fact:
+    return _fact("doubt", Message("finding.fact.input_not_compared", slot=row.slot, reason=row.reason))
 
 
 def find_unreadable(rows: Sequence[Row]) -> list[Finding]:
@@ -281,9 +166,22 @@ def find_unreadable(rows: Sequence[Row]) -> list[Finding]:
     bad = [row for row in rows if row.status == Status.UNREADABLE]
     if not bad:
         return []
-    evidence = NotRead(count=len(bad), first=_reasons(bad[:_KEPT_UNREAD]))
-    unread = Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, evidence=evidence, op_name=bad[0].op_name)
-    return [unread]
+    facts = []
+    for number, row in enumerate(bad[:_SHOWN_UNREAD]):
+        value = Message("finding.fact.unreadable_row", op_name=row.op_name, slot=row.slot, reason=row.reason)
+        facts.append(Fact("", value) if number else _fact("first", value))
+    if len(bad) > _SHOWN_UNREAD:
+        more = Message("finding.fact.more_rows", count=len(bad) - _SHOWN_UNREAD, status=str(Status.UNREADABLE))
+        facts.append(Fact("", more))
+    return [
+        Finding(
+            kind=FindingKind.UNREADABLE,
+            grade=Grade.WARNING,
+            message=Message("finding.unreadable", count=len(bad)),
+            facts=tuple(facts),
+            op_name=bad[0].op_name,
+        )
+    ]
 
 
 def _different_input(op: OpAgreement, before: Sequence[OpAgreement], threshold: float) -> Finding:
@@ -300,42 +198,63 @@ def _different_input(op: OpAgreement, before: Sequence[OpAgreement], threshold: 
         if row.golden_tensor and output.golden_tensor == row.golden_tensor and agrees(output, threshold)
     ]
     unseen = [] if right else [other.op_name for other in before if other.is_unseen]
+    facts = [_fact("inputs", _cosines(op.inputs))]
+    if right:
+        message = Message("finding.different_input.changed", slot=row.slot, op_name=op.op_name, producer=right[-1])
+        facts.append(_fact("next", Message("finding.fact.random")))
+    else:
+        message = Message(
+            "finding.different_input.early", slot=row.slot, op_name=op.op_name, unseen=len(unseen) or None
+        )
+        facts += [_fact("not_compared", name) for name in unseen[-_SHOWN:]]
     return Finding(
         kind=FindingKind.DIFFERENT_INPUT,
         grade=Grade.WARNING if unseen else Grade.FAULT,
-        evidence=DifferentInput(
-            op_name=op.op_name,
-            slot=row.slot,
-            inputs=_cosines(op.inputs),
-            put_out_by=right[-1] if right else "",
-            unseen=tuple(unseen),
-        ),
+        message=message,
+        facts=tuple(facts),
         op_name=op.op_name,
         op_type=op.op_type,
     )
 
 
 def _faulty_op(op: OpAgreement, passed_over: Sequence[OpAgreement], threshold: float) -> Finding:
-    if op.inputs_agree is None:
-        sign = FaultSign.NO_INPUT_COMPARED
-    elif op.inputs_agree is False:
-        sign = FaultSign.MUCH_FARTHER_OFF
-    elif passed_over:
-        sign = FaultSign.OWN_ERROR
-    elif op.unknown_inputs:
-        sign = FaultSign.COMPARED_INPUTS_AGREE
-    else:
-        sign = FaultSign.INPUTS_AGREE
-    evidence = FaultyOp(
-        op_name=op.op_name,
-        sign=sign,
-        inputs=_cosines(op.inputs),
-        outputs=_cosines(op.outputs),
-        note=_worst(op.outputs, threshold).reason,
-        is_cancelled=op.is_cancelled,
-        made_error=op.made_error,
-        has_graph=not _without_graph([op]),
-        unknown_inputs=_reasons(op.unknown_inputs),
-        passed_over=tuple(PassedOver(op_name=one.op_name, is_cancelled=one.is_cancelled) for one in passed_over),
+    return _of(
+        op,
+        FindingKind.FIRST_FAULTY_OP,
+        Grade.FAULT,
+        Message(f"finding.first_faulty_op.{_sign(op, passed_over)}", op_name=op.op_name),
+        _faulty_op_facts(op, passed_over, threshold),
     )
-    return _of(op, FindingKind.FIRST_FAULTY_OP, Grade.FAULT, evidence)
+
+
+def _sign(op: OpAgreement, passed_over: Sequence[OpAgreement]) -> str:
+    """Return what marks an op as the first that computes wrong."""
+    if op.inputs_agree is None:
+        return "no_input_compared"
+    if op.inputs_agree is False:
+        return "larger_error"
+    if passed_over:
+        return "own_error"
+    return "compared_inputs_agree" if op.unknown_inputs else "inputs_agree"
+
+
+def _faulty_op_facts(op: OpAgreement, passed_over: Sequence[OpAgreement], threshold: float) -> Iterator[Fact]:
+    yield _fact("inputs", _cosines(op.inputs))
+    yield _fact("outputs", _cosines(op.outputs))
+    note = _worst(op.outputs, threshold).reason
+    if note:
+        yield _fact("note", note)
+    if op.is_cancelled:
+        yield _fact("doubt", Message("finding.fact.cancelled"))
+    elif not op.made_error:
+        yield _fact("doubt", Message("finding.fact.accumulated"))
+    if is_without_graph([op]):
+        yield _fact("doubt", Message("finding.fact.without_graph"))
+        yield _graph_again()
+    for row in op.unknown_inputs[:_SHOWN]:
+        yield _fact("doubt", Message("finding.fact.input_unknown", slot=row.slot, reason=row.reason))
+    for other in passed_over[:_SHOWN]:
+        kind = "finding.fact.passed_over_cancelled" if other.is_cancelled else "finding.fact.passed_over"
+        yield _fact("passed_over", Message(kind, op_name=other.op_name))
+    if len(passed_over) > _SHOWN:
+        yield _fact("passed_over", Message("finding.fact.more_ops", count=len(passed_over) - _SHOWN))

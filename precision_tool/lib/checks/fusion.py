@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
 
-from precision_tool.lib.checks.missing import NoPasses
+from precision_tool.lib.checks.missing import no_graph
 from precision_tool.lib.formats.fusion_passes import is_switchable
 from precision_tool.lib.formats.fusion_result import GraphPasses
 from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
-from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Grade
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.finding import CheckResult, Fact, Finding, FindingKind, Grade
+from precision_tool.lib.model.reason import joined
 from precision_tool.lib.pairing.fusion_pair import Fusion
 
 NAME = "fusion_passes"
+#: Passes of a graph that the panel of `ac` names.
+_SHOWN = 8
 _SESSION_GRAPH_ID = "_session_graph_id"
 
 
@@ -172,24 +177,43 @@ def _rows(
     return tuple(sorted(rows, key=lambda row: (-len(row.ops), -(row.effective or 0), row.name)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PassesFound(Evidence):
-    """The fusion passes of every graph that has some; a cosine below the threshold is worth a look."""
-
-    graphs: tuple[GraphFusion, ...]
-    threshold: float
-
-
-def skip_fusion(reason: Evidence) -> CheckResult:
-    """The panel where there is nothing to look at."""
-    return CheckResult(name=NAME, skipped=reason)
-
-
 def check_fusion(graphs: Sequence[GraphFusion], threshold: float, missing: Sequence[MissingGraph] = ()) -> CheckResult:
-    """The panel of `ac`."""
+    """Return the fusion passes of every graph; a cosine below the threshold is worth a look."""
     with_passes = tuple(graph for graph in graphs if graph.rows)
     if not with_passes:
-        return skip_fusion(NoPasses(nameless=sum(graph.nameless for graph in graphs), missing=tuple(missing)))
-    evidence = PassesFound(graphs=with_passes, threshold=threshold)
-    finding = Finding(kind=FindingKind.FUSION_PASSES, grade=Grade.INFO, evidence=evidence)
-    return CheckResult(name=NAME, finding=finding, details=with_passes)
+        nameless = sum(graph.nameless for graph in graphs) or None
+        reasons = joined(tuple(map(no_graph, missing)))
+        return CheckResult(
+            name=NAME, skipped=Message("check.fusion_passes.no_passes", nameless=nameless, missing=reasons)
+        )
+    made = Counter({graph.run: len({op for row in graph.rows for op in row.ops}) for graph in with_passes})
+    names = {row.name for graph in with_passes for row in graph.rows}
+    finding = Finding(
+        kind=FindingKind.FUSION_PASSES,
+        grade=Grade.INFO,
+        message=Message("finding.fusion_passes", passes=len(names), ops=made.total()),
+        facts=tuple(fact for graph in with_passes for fact in _facts(graph, threshold)),
+    )
+    sources = tuple(dict.fromkeys(graph.source for graph in with_passes if graph.source))
+    looked_at = Message("check.fusion_passes.looked_at", sources=sources)
+    return CheckResult(name=NAME, finding=finding, looked_at=looked_at, details=with_passes)
+
+
+def _facts(graph: GraphFusion, threshold: float) -> Iterator[Fact]:
+    label = f"debug_{graph.run}" if graph.run is not None else f"graph {graph.graph_id or '?'}"
+    rows = sorted(graph.rows, key=lambda row: 2.0 if row.cosine is None else -2.0 if isnan(row.cosine) else row.cosine)
+    for row in rows[:_SHOWN]:
+        is_below = row.cosine is not None and (isnan(row.cosine) or row.cosine < threshold)
+        shown = Message(
+            "finding.fact.pass",
+            pass_name=row.name,
+            ops=len(row.ops),
+            matched=row.matched,
+            effective=row.effective,
+            cosine=row.cosine,
+            worst_op=row.worst_op if is_below else "",
+            is_fixed=not row.is_switchable,
+        )
+        yield Fact(label, shown)
+    if len(rows) > _SHOWN:
+        yield Fact(label, Message("finding.fact.more_passes", count=len(rows) - _SHOWN))

@@ -14,8 +14,8 @@ from statistics import median
 from precision_tool.lib.engine.run_values import Fed, RunOp, RunValues
 from precision_tool.lib.engine.tensor_figures import figures_of
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Extremes
-from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.tensor import Tensor
 
 #: The extremes of the benchmark's tensor for an op's output slot; None without one.
@@ -126,50 +126,14 @@ def _growth(before: float, after: Extremes, true: float | None) -> float | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InForwardPass(Evidence):
-    """The first op that overflows is in the forward pass, which no loss scale changes."""
-
-    op_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoGradientSize(Evidence):
-    """No float16 gradient tells how large it is: all are zero, or of unknown size."""
-
-    are_zero: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BitsLeft(Evidence):
-    """No gradient overflows, and the largest has so many bits of the range left."""
-
-    bits: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CutOff(Evidence):
-    """So many gradients are cut off at the type's limit, and nothing tells by how much."""
-
-    gradients: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchmarkNeeds(Evidence):
-    """The benchmark's gradient of an op needs so many bits more than float16 has; less than none if it fits."""
-
-    op_name: str
-    bits: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LossScale:
     """What to multiply the loss scale with: a power of two, exact or (`is_bound`) at most so much.
 
     `current` is the scale of the dump where it was found, in the op `source`. `exponent` is None where no scale helps.
-    `tightest` is the gradient with the least headroom, `evidence` what all this is known from.
+    `tightest` is the gradient with the least headroom, `reason` says why the scale fits, or why none helps.
     """
 
-    evidence: Evidence
+    reason: Message
     exponent: int | None = None
     is_bound: bool = False
     current: float | None = None
@@ -183,6 +147,31 @@ class LossScale:
         return None if self.current is None or self.exponent is None else self.current * 2.0**self.exponent
 
 
+def scale_step(scale: LossScale) -> Message:
+    """Return what to do with the loss scale; its exponent is known."""
+    assert scale.exponent is not None
+    if scale.fitting is not None:
+        return Message(
+            "check.loss_scale.set",
+            fitting=scale.fitting,
+            current=scale.current,
+            source=scale.source,
+            is_bound=scale.is_bound,
+        )
+    if scale.exponent == 0:
+        return Message("check.loss_scale.keep")
+    if scale.exponent > 0:
+        return Message("check.loss_scale.multiply", factor=2**scale.exponent)
+    return Message("check.loss_scale.divide", factor=2**-scale.exponent, is_bound=scale.is_bound)
+
+
+def scale_message(scale: LossScale) -> Message:
+    """Return the loss scale that fits, and why; or why none helps."""
+    if scale.exponent is None:
+        return scale.reason
+    return Message("check.loss_scale.advice", step=scale_step(scale), reason=scale.reason)
+
+
 def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None = None) -> LossScale | None:
     """The loss scale that keeps every float16 gradient below the limit by a bit; None without such gradients.
 
@@ -193,16 +182,22 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
         return None
     current, source = _current_scale(values)
     if first is not None and not is_gradient(first):
-        return LossScale(evidence=InForwardPass(op_name=first.name), current=current, source=source)
+        return LossScale(
+            reason=Message("check.loss_scale.forward_pass", op_name=first.name), current=current, source=source
+        )
     bad = [one for one in gradients if not one[2].is_clean]
     if not bad:
         known = [one for one in gradients if not isnan(one[2].headroom)]
         op, _, extremes = min(known or gradients, key=lambda one: one[2].headroom)
         if not isfinite(extremes.headroom):
             are_zero = len(known) == len(gradients)
-            return LossScale(evidence=NoGradientSize(are_zero=are_zero), current=current, source=source)
+            return LossScale(
+                reason=Message("check.loss_scale.zero" if are_zero else "check.loss_scale.unknown"),
+                current=current,
+                source=source,
+            )
         return LossScale(
-            evidence=BitsLeft(bits=extremes.headroom),
+            reason=Message("check.loss_scale.bits_left", bits=extremes.headroom),
             exponent=floor(extremes.headroom) - MARGIN,
             is_bound=len(known) < len(gradients),
             current=current,
@@ -213,7 +208,7 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
     sizes = _true_sizes(gradients, bad, golden)
     if sizes is None:
         return LossScale(
-            evidence=CutOff(gradients=len(bad)),
+            reason=Message("check.loss_scale.cut_off", gradients=len(bad)),
             exponent=-MARGIN,
             is_bound=True,
             current=current,
@@ -222,7 +217,9 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
         )
     need, worst = max((log2(size / one[2].limit), one[0].name) for one, size in zip(bad, sizes, strict=True))
     return LossScale(
-        evidence=BenchmarkNeeds(op_name=worst, bits=need),
+        reason=Message("check.loss_scale.needs", op_name=worst, bits=need)
+        if need > 0
+        else Message("check.loss_scale.fits", bits=-need),
         exponent=-(ceil(need) + MARGIN),
         current=current,
         source=source,

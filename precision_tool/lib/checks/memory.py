@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from precision_tool.lib.engine.bits import Difference, difference, same_range
 from precision_tool.lib.engine.run_values import KEPT_TYPES, RunOp, RunValues
 from precision_tool.lib.errors import PrecisionToolError
-from precision_tool.lib.model.finding import Evidence
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 
 #: Ops between two others that are named.
@@ -51,14 +51,6 @@ class Stomp:
     def suspects(self) -> tuple[Between, ...]:
         """The ops that wrote there, those whose bytes were found first."""
         return tuple(sorted((one for one in self.between if one.writes), key=lambda one: not one.holds))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnMemory(Evidence):
-    """To give ops memory of their own: the producers, and the dumped ops that write there if there are some."""
-
-    ops: tuple[str, ...]
-    is_writer_dumped: bool
 
 
 def check_memory(values: RunValues, run: str) -> tuple[tuple[Stomp, ...], int]:
@@ -134,12 +126,15 @@ def _stomp(
     )
 
 
-def memory_advice(stomps: Sequence[Stomp]) -> OwnMemory | None:
-    """What to do about memory that was overwritten; None where none was."""
+def memory_advice(stomps: Sequence[Stomp]) -> Message | None:
+    """Return what to do about memory that was overwritten; None where none was."""
     if not stomps:
         return None
     names = [name for one in stomps for name in (one.producer, *(each.name for each in one.suspects[:1]))]
-    return OwnMemory(ops=tuple(dict.fromkeys(names))[:_MAX_NAMED], is_writer_dumped=any(one.suspects for one in stomps))
+    ops = ",".join(list(dict.fromkeys(names))[:_MAX_NAMED])
+    if any(one.suspects for one in stomps):
+        return Message("check.memory.reused", ops=ops)
+    return Message("check.memory.no_writer", ops=ops)
 
 
 def _covers(tensor: AnyTensor, start: int, stop: int) -> bool:

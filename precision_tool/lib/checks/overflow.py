@@ -25,8 +25,8 @@ from precision_tool.lib.formats.opdebug import UnitStatus
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.neighbourhood import described_inputs
 from precision_tool.lib.inspect.named_tensors import read_named, view_of
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Extremes, Summary
-from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.run import DumpLeaf
@@ -57,52 +57,6 @@ class Mode(StrEnum):
     INF_NAN = "Inf/NaN"
     BOTH = "saturation and Inf/NaN"
     NONE = "none"
-
-
-class OriginSign(StrEnum):
-    """From what it is known where an overflow comes from."""
-
-    #: An input is bad already.
-    BAD_INPUT = "bad_input"
-    #: The op brings in the data.
-    BRINGS_DATA = "brings_data"
-    #: Its inputs were not dumped, and no graph tells what feeds it.
-    NO_GRAPH = "no_graph"
-    #: The graph feeds it nothing.
-    NOT_FED = "not_fed"
-    INPUTS_UNSEEN = "inputs_unseen"
-    #: Its inputs are clean and its outputs are not.
-    CLEAN_INPUTS = "clean_inputs"
-    #: Its inputs were not dumped, its outputs are clean.
-    NOTHING_SHOWN = "nothing_shown"
-    #: Its inputs are clean, its outputs were not dumped.
-    OUTPUTS_UNSEEN = "outputs_unseen"
-    #: All its tensors are clean, but a status says that it overflowed.
-    INSIDE = "inside"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BadSlot:
-    """A tensor with saturated, Inf or NaN values."""
-
-    slot: str
-    extremes: Extremes | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OriginSeen(Evidence):
-    """What tells the origin of an overflow.
-
-    `bad` are the op's outputs with such values, or the input that has them already, of the op `producer`; `unseen`
-    inputs were not dumped or cannot be read, `in_place` ones were dumped after the op wrote over them.
-    """
-
-    sign: OriginSign
-    bad: tuple[BadSlot, ...]
-    producer: str = ""
-    unseen: tuple[str, ...] = ()
-    in_place: tuple[str, ...] = ()
-    in_benchmark: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +91,8 @@ class OverflowOp:
     name: str
     op_type: str
     origin: Origin
-    evidence: OriginSeen
+    #: What tells its origin.
+    why: Message
     slots: tuple[SlotValues, ...]
     number: int = 0
     timestamp: int = 0
@@ -169,7 +124,7 @@ class StatusReport:
     device: str = ""
     step: str = ""
     op: OverflowOp | None = None
-    doubts: tuple[Evidence, ...] = ()
+    doubts: tuple[Message, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -253,13 +208,13 @@ def judge(values: RunValues, op: RunOp, told: bool = False) -> OverflowOp | None
     inputs = [_slot(values, op, fed) for fed in values.inputs(op)]
     dump = values.dump(op)
     outputs_seen = dump is not None and len(outputs) == len(dump.outputs) > 0 and all(one.is_seen for one in outputs)
-    origin, evidence = _origin(op, inputs, bad, outputs_seen)
+    origin, why = _origin(op, inputs, bad, outputs_seen)
     graph_op = op.op
     return OverflowOp(
         name=op.name,
         op_type=op.op_type,
         origin=origin,
-        evidence=evidence,
+        why=why,
         slots=(*inputs, *outputs),
         number=op.index,
         timestamp=op.timestamp,
@@ -285,38 +240,68 @@ def _slot(values: RunValues, op: RunOp, fed: Fed) -> SlotValues:
 
 def _origin(
     op: RunOp, inputs: Sequence[SlotValues], bad: Sequence[SlotValues], outputs_seen: bool
-) -> tuple[Origin, OriginSeen]:
+) -> tuple[Origin, Message]:
+    """Return where an overflow comes from, and what tells so."""
     received = [one for one in inputs if one.is_bad and not one.in_place]
     if received:
         worst = max(received, key=lambda one: one.extremes.bad if one.extremes is not None else 0)
-        return Origin.RECEIVED, OriginSeen(sign=OriginSign.BAD_INPUT, bad=_bad((worst,)), producer=worst.producer)
-    seen = OriginSeen(
-        sign=OriginSign.INSIDE,
-        bad=_bad(bad),
-        unseen=tuple(one.slot for one in inputs if not one.is_seen),
-        in_place=tuple(one.slot for one in inputs if one.is_bad),
-    )
+        values = bad_values(worst.extremes)
+        return Origin.RECEIVED, Message(
+            "check.origin.bad_input", slot=worst.slot, values=values, producer=worst.producer
+        )
+    made = tuple(Message("check.origin.slot", slot=one.slot, values=bad_values(one.extremes)) for one in bad)
+    unseen = tuple(one.slot for one in inputs if not one.is_seen)
+    in_place = tuple(one.slot for one in inputs if one.is_bad)
     if bad and op.op_type in SOURCE_TYPES:
-        origin, sign = Origin.SOURCE, OriginSign.BRINGS_DATA
-    elif bad and not inputs and op.op is None:
-        origin, sign = Origin.UNKNOWN, OriginSign.NO_GRAPH
-    elif bad and not inputs:
-        origin, sign = Origin.SOURCE, OriginSign.NOT_FED
-    elif inputs and len(seen.unseen) == len(inputs):
-        origin, sign = Origin.UNKNOWN, OriginSign.INPUTS_UNSEEN
-    elif bad:
-        origin, sign = Origin.OWN, OriginSign.CLEAN_INPUTS
-    elif not inputs:
-        origin, sign = Origin.UNKNOWN, OriginSign.NOTHING_SHOWN
-    elif not outputs_seen:
-        origin, sign = Origin.UNKNOWN, OriginSign.OUTPUTS_UNSEEN
-    else:
-        origin, sign = Origin.HIDDEN, OriginSign.INSIDE
-    return origin, replace(seen, sign=sign)
+        return Origin.SOURCE, Message("check.origin.brings_data", made=made)
+    if bad and not inputs and op.op is None:
+        return Origin.UNKNOWN, Message("check.origin.no_graph", made=made)
+    if bad and not inputs:
+        return Origin.SOURCE, Message("check.origin.no_input", made=made)
+    if inputs and len(unseen) == len(inputs):
+        return Origin.UNKNOWN, Message("check.origin.inputs_unseen", made=made)
+    if bad:
+        return Origin.OWN, Message("check.origin.clean_inputs", made=made, unseen=unseen, in_place=in_place)
+    if not inputs:
+        return Origin.UNKNOWN, Message("check.origin.nothing_shown")
+    if not outputs_seen:
+        return Origin.UNKNOWN, Message("check.origin.outputs_unseen", unseen=unseen, in_place=in_place)
+    return Origin.HIDDEN, Message("check.origin.inside", unseen=unseen, in_place=in_place)
 
 
-def _bad(slots: Iterable[SlotValues]) -> tuple[BadSlot, ...]:
-    return tuple(BadSlot(slot=one.slot, extremes=one.extremes) for one in slots)
+def bad_values(extremes: Extremes | None) -> Message:
+    """Return how many values are saturated, Inf or NaN: `2,624 values of ±65504, 3 NaN (21.4 %)`."""
+    if extremes is None:
+        return Message("check.values.none")
+    is_least = extremes.statistics_only and bool(extremes.saturated)
+    return Message(
+        "check.values.bad",
+        kinds=tuple(_kinds_of_values(extremes)),
+        share="" if is_least else share_text(extremes.bad, extremes.count),
+    )
+
+
+def _kinds_of_values(extremes: Extremes) -> Iterator[Message]:
+    if extremes.saturated and extremes.statistics_only:
+        yield Message("check.values.some_saturated", limit=extremes.limit)
+    elif extremes.saturated:
+        yield Message("check.values.saturated", count=extremes.saturated, limit=extremes.limit)
+    if extremes.inf_count:
+        yield Message("check.values.inf", count=extremes.inf_count)
+    if extremes.nan_count:
+        yield Message("check.values.nan", count=extremes.nan_count)
+
+
+def share_text(part: int, whole: int) -> str:
+    """Return a share in percent, which is never shown as 0 or 100 unless it is."""
+    if not whole:
+        return "-"
+    share = part / whole
+    if part and share < 0.0005:
+        return "< 0.1 %"
+    if part < whole and share >= 0.9995:
+        return "> 99.9 %"
+    return f"{share:.1%}".replace("%", " %")
 
 
 def with_summaries(op: OverflowOp, values: RunValues) -> OverflowOp:
@@ -426,7 +411,7 @@ def _compared(found: OverflowOp, op: RunOp, golden: Golden | None) -> OverflowOp
         same = (mine.nan_count, mine.inf_count) == (other.nan_count, other.inf_count)
         if not same or (mine.saturated and other.largest != mine.limit):
             return found
-    return replace(found, origin=Origin.MEANT, evidence=replace(found.evidence, in_benchmark=True))
+    return replace(found, origin=Origin.MEANT, why=Message("check.origin.in_benchmark", why=found.why))
 
 
 def _mode(ops: Iterable[OverflowOp]) -> Mode:

@@ -8,13 +8,14 @@ from enum import StrEnum
 from functools import reduce
 from operator import or_
 
-from precision_tool.lib.checks.headroom import LossScale
+from precision_tool.lib.checks.headroom import scale_message
 from precision_tool.lib.checks.overflow import LeafOverflow, Origin, OverflowOp, OverflowReport
 from precision_tool.lib.collect.mixlist import keep_dtype_text
 from precision_tool.lib.engine.run_values import KEPT_TYPES
 from precision_tool.lib.formats.fusion_passes import is_switchable
+from precision_tool.lib.formats.opdebug import core_overflows
 from precision_tool.lib.graph.neighbourhood import Node, Wiring
-from precision_tool.lib.model.finding import Evidence
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Op
 
 #: Types whose range is small, so that computing in float32 helps.
@@ -37,119 +38,12 @@ class AdviceKind(StrEnum):
     MEND = "mend"
 
 
-# What there is to do, and with which op:
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookAtIntegers(Evidence):
-    """The op overflows in integers, as the `bits` of its status say: another floating-point type does not help."""
-
-    op_name: str
-    bits: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookForUndefined(Evidence):
-    """The range of its type does not explain it: a division by 0, or a log or root of what is not positive, may."""
-
-    op_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookForNan(Evidence):
-    """The op has NaN and no Inf, as of 0 / 0, or of a log or root of what is not positive."""
-
-    op_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitLossScale(Evidence):
-    """A loss scale that fits; its exponent is known."""
-
-    scale: LossScale
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookAtSpender(Evidence):
-    """An op on the way uses more bits of the range (`growth`) than `overflowed` does; its values reach `largest`."""
-
-    op_name: str
-    op_type: str
-    largest: float
-    growth: float
-    overflowed: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComputeWider(Evidence):
-    """To compute an op in float32, by its type; a cast's type follows from what reads it (`readers`)."""
-
-    op_name: str
-    is_cast: bool
-    readers: tuple[str, ...]
-    op_types: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepType(Evidence):
-    """To keep the type of so many ops of the script only."""
-
-    ops: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldBefore(Evidence):
-    """The op that keeps a value from step to step held it before this step."""
-
-    producer: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookUpstream(Evidence):
-    """The op only received the overflow, from `producer` where that is known."""
-
-    op_name: str
-    producer: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckData(Evidence):
-    """The op is fed by no op."""
-
-    op_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DumpInputs(Evidence):
-    """Only its inputs would tell whether the op overflowed itself."""
-
-    op_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MendKernel(Evidence):
-    """The op computes wrong, and does not overflow; `pass_name` is the switchable pass that made it, "" if none did."""
-
-    op_name: str
-    pass_name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MayIgnore(Evidence):
-    """An op lets loss scaling skip a step that overflows, as `overflowed` of the `steps` dumped do."""
-
-    op_name: str
-    op_type: str
-    overflowed: int
-    steps: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
     """One thing to do. `op_types` go on the black list of a mixed-precision list, `lines` are code to copy."""
 
     kind: AdviceKind
-    evidence: Evidence
+    message: Message
     op_types: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
 
@@ -161,7 +55,9 @@ def advise(report: OverflowReport) -> tuple[Advice, ...]:
         return ()
     if op.computes_wrong:
         switchable = next(filter(is_switchable, op.pass_names), "")
-        return (Advice(kind=AdviceKind.MEND, evidence=MendKernel(op_name=op.name, pass_name=switchable)),)
+        return (
+            Advice(kind=AdviceKind.MEND, message=Message("check.advice.kernel", op_name=op.name, pass_name=switchable)),
+        )
     leaf = next((one for one in report.leaves if any(other.name == op.name for other in one.ops)), report.first_leaf)
     advice = list(_about_range(report, op, leaf)) if op.origin in (Origin.OWN, Origin.HIDDEN) else [_look_back(op)]
     if op.origin is Origin.UNKNOWN and _is_small(op):
@@ -176,20 +72,25 @@ def _about_range(report: OverflowReport, op: OverflowOp, leaf: LeafOverflow | No
             for unit in status.units:
                 bits = reduce(or_, unit.status, bits)
     if op.origin is Origin.HIDDEN and bits & _INTEGER_BITS and not bits & ~_INTEGER_BITS:
-        return [Advice(kind=AdviceKind.VALUES, evidence=LookAtIntegers(op_name=op.name, bits=bits))]
+        return [
+            Advice(
+                kind=AdviceKind.VALUES,
+                message=Message("check.advice.integers", op_name=op.name, overflows=core_overflows(bits)),
+            )
+        ]
     if not _is_small(op):
-        return [Advice(kind=AdviceKind.VALUES, evidence=LookForUndefined(op_name=op.name))]
+        return [Advice(kind=AdviceKind.VALUES, message=Message("check.advice.undefined", op_name=op.name))]
     advice = []
     scale = leaf.scale if leaf is not None else None
     if op.is_gradient and scale is not None and scale.exponent is not None:
-        advice.append(Advice(kind=AdviceKind.LOSS_SCALE, evidence=FitLossScale(scale=scale)))
+        advice.append(Advice(kind=AdviceKind.LOSS_SCALE, message=scale_message(scale)))
     has_scale = bool(advice)
     advice += _wider(op, leaf)
     if not has_scale:
         advice += _spender(op, leaf)
     bad = [one.extremes for one in op.bad_outputs if one.extremes is not None]
     if bad and not any(one.saturated or one.inf_count for one in bad):
-        advice.append(Advice(kind=AdviceKind.VALUES, evidence=LookForNan(op_name=op.name)))
+        advice.append(Advice(kind=AdviceKind.VALUES, message=Message("check.advice.nan", op_name=op.name)))
     return advice
 
 
@@ -200,14 +101,14 @@ def _spender(op: OverflowOp, leaf: LeafOverflow | None) -> list[Advice]:
     most = max(used, key=lambda step: step.growth or 0.0, default=None)
     if most is None or most is trail[-1] or not most.growth or most.growth <= 0:
         return []
-    spender = LookAtSpender(
+    spender = Message(
+        "check.advice.spender",
         op_name=most.op_name,
         op_type=most.op_type,
         largest=most.extremes.largest,
-        growth=most.growth,
         overflowed=op.name,
     )
-    return [Advice(kind=AdviceKind.UPSTREAM, evidence=spender)]
+    return [Advice(kind=AdviceKind.UPSTREAM, message=spender)]
 
 
 def _is_small(op: OverflowOp) -> bool:
@@ -227,18 +128,18 @@ def _wider(op: OverflowOp, leaf: LeafOverflow | None) -> list[Advice]:
         names = tuple(name for reader in readers for name in reader.original_names or (reader.name,))
     advice = []
     if types:
-        wider = ComputeWider(
+        wider = Message(
+            "check.advice.wider",
             op_name=op.name,
-            is_cast=op.op_type == "Cast",
             readers=tuple(reader.name for reader in readers),
             op_types=types,
         )
-        advice.append(Advice(kind=AdviceKind.MIXLIST, evidence=wider, op_types=types))
+        advice.append(Advice(kind=AdviceKind.MIXLIST, message=wider, op_types=types))
     if names:
         advice.append(
             Advice(
                 kind=AdviceKind.KEEP_DTYPE,
-                evidence=KeepType(ops=len(names)),
+                message=Message("check.advice.keep_type", ops=len(names)),
                 lines=tuple(keep_dtype_text(names).splitlines()),
             )
         )
@@ -262,12 +163,14 @@ def _look_back(op: OverflowOp) -> Advice:
     bad = [one for one in op.slots if one.slot.startswith("input") and one.is_bad and one.producer]
     if op.origin is Origin.RECEIVED:
         if bad and bad[0].producer_type in KEPT_TYPES:
-            return Advice(kind=AdviceKind.UPSTREAM, evidence=HeldBefore(producer=bad[0].producer))
-        upstream = LookUpstream(op_name=op.name, producer=bad[0].producer if bad else "")
-        return Advice(kind=AdviceKind.UPSTREAM, evidence=upstream)
+            return Advice(
+                kind=AdviceKind.UPSTREAM, message=Message("check.advice.held_before", producer=bad[0].producer)
+            )
+        upstream = Message("check.advice.upstream", op_name=op.name, producer=bad[0].producer if bad else "")
+        return Advice(kind=AdviceKind.UPSTREAM, message=upstream)
     if op.origin is Origin.SOURCE:
-        return Advice(kind=AdviceKind.VALUES, evidence=CheckData(op_name=op.name))
-    return Advice(kind=AdviceKind.UPSTREAM, evidence=DumpInputs(op_name=op.name))
+        return Advice(kind=AdviceKind.VALUES, message=Message("check.advice.data", op_name=op.name))
+    return Advice(kind=AdviceKind.UPSTREAM, message=Message("check.advice.dump_inputs", op_name=op.name))
 
 
 def _ignoring(report: OverflowReport, leaf: LeafOverflow | None) -> list[Advice]:
@@ -278,8 +181,10 @@ def _ignoring(report: OverflowReport, leaf: LeafOverflow | None) -> list[Advice]
         return []
     steps = {one.leaf.step for one in report.leaves if one.leaf.device == leaf.leaf.device}
     bad = {one.leaf.step for one in report.leaves if one.leaf.device == leaf.leaf.device and one.first}
-    may_ignore = MayIgnore(op_name=skips[0].name, op_type=skips[0].type, overflowed=len(bad), steps=len(steps))
-    return [Advice(kind=AdviceKind.IGNORE, evidence=may_ignore)]
+    may_ignore = Message(
+        "check.advice.ignore", op_name=skips[0].name, op_type=skips[0].type, overflowed=len(bad), steps=len(steps)
+    )
+    return [Advice(kind=AdviceKind.IGNORE, message=may_ignore)]
 
 
 def black_list(advice: Sequence[Advice]) -> tuple[str, ...]:

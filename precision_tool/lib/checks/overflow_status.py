@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from precision_tool.lib.checks.overflow import OverflowOp, StatusReport, judge, with_summaries
 from precision_tool.lib.engine.run_values import RunValues
@@ -11,37 +11,13 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.opdebug import UnitStatus, read_opdebug
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.io.files import real_path
-from precision_tool.lib.model.finding import Evidence
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.sources.names import flatten
 from precision_tool.lib.sources.overflow_files import StatusFile, files_of_task, leaves_below
 
 #: The graph of a leaf; None if there is none.
 GraphOf = Callable[[DumpLeaf], RunGraph | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InDataDump(Evidence):
-    """The task was found in a data dump, where tasks may have other numbers than in the overflow dump."""
-
-    path: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedTask(Evidence):
-    """So many ops ran as this task; the one that ran last before the status is named."""
-
-    ops: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoDumpOfTask(Evidence):
-    """No dump file is of the task that the status tells of."""
-
-    task: int
-    stream: int
-    context: int | None
-    thread: int | None
 
 
 class StatusReader:
@@ -103,13 +79,19 @@ class StatusReader:
             before = [one for one in files if one.name.timestamp <= known.file.name.timestamp]
             found = self._op(place, (before or list(files))[-1], detailed)
             different = len({one.name.op_name for one in files})
-            doubts: list[Evidence] = []
+            doubts: list[Message] = []
             if not any(place is one for one in mine):
-                doubts.append(InDataDump(path=place.path))
+                doubts.append(Message("check.task.in_data_dump", path=place.path))
             if different > 1:
-                doubts.append(SharedTask(ops=different))
+                doubts.append(Message("check.task.shared", ops=different))
             return replace(known, op=found, doubts=tuple(doubts))
-        nowhere = NoDumpOfTask(task=unit.task_id, stream=unit.stream_id, context=unit.context_id, thread=unit.thread_id)
+        nowhere = Message(
+            "check.task.no_dump",
+            task=unit.task_id,
+            stream=unit.stream_id,
+            context=unit.context_id,
+            thread=unit.thread_id,
+        )
         return replace(known, doubts=(nowhere,))
 
     def _of_task(self, leaf: DumpLeaf, task: int) -> Sequence[DumpFile]:

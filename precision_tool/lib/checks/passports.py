@@ -9,7 +9,7 @@ from enum import StrEnum
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.passport import Optimizer, Passport, Plain, TensorHash, passport_above, read_passport
 from precision_tool.lib.io.files import is_file, real_path
-from precision_tool.lib.model.finding import Evidence
+from precision_tool.lib.messages import Message
 from precision_tool.lib.workspace import Workspace
 
 #: Options of the NPU that change how precise it computes, and what of them changes nothing.
@@ -39,37 +39,14 @@ class Topic(StrEnum):
     ENVIRONMENT = "environment"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherValues(Evidence):
-    """Tensors of the same name have other values; `both` have names on both sides.
-
-    `forms` are type and shape on either side of the first one that differs in these, None if none does.
-    """
-
-    topic: Topic
-    names: tuple[str, ...]
-    both: int
-    forms: tuple[str, TensorHash, TensorHash] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneSideOnly(Evidence):
-    """Tensors that only the NPU's side has, or only the other."""
-
-    topic: Topic
-    names: tuple[str, ...]
-    is_npu: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherSetting(Evidence):
-    """A setting has another value on either side, None where it is not set; `optimizer` is the type it belongs to."""
-
-    topic: Topic
-    name: str
-    npu: Plain
-    other: Plain
-    optimizer: str = ""
+#: Settings that are called otherwise than in the passport.
+_SETTINGS = {
+    (Topic.SEEDS, "helper"): Message("check.passport.seed"),
+    (Topic.SEEDS, "graph"): Message("check.passport.graph_seed"),
+    (Topic.SEEDS, "ops_without_seed"): Message("check.passport.ops_without_seed"),
+    (Topic.OPTIMIZER, "type"): Message("check.passport.optimizer"),
+    (Topic.OPTIMIZER, "groups"): Message("check.passport.groups"),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +60,7 @@ class Difference:
     names: tuple[str, ...]
     npu: Plain
     benchmark: Plain
-    evidence: Evidence
+    message: Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,67 +109,88 @@ def find_passports(space: Workspace, npu: str | None = None, golden: str | None 
 
 def compare_passports(npu: Passport, other: Passport) -> PassportPair:
     """What differs, the likeliest cause of wrong results first."""
-    found = [
-        *_tensors(Topic.VARIABLES, npu.variables, other.variables),
-        *_tensors(Topic.BATCH, npu.batch, other.batch),
-        *_values(Topic.SEEDS, npu.seeds, other.seeds),
-        *_optimizers(npu.optimizers, other.optimizers),
-        *_precision(npu.switches, other.switches),
-        *_values(Topic.VERSIONS, _versions(npu), _versions(other)),
-        *_environment(npu, other),
+    side = Message("check.passport.benchmark") if other.side == "benchmark" else Message("check.passport.other_run")
+    differences = [
+        *_tensors(Topic.VARIABLES, npu.variables, other.variables, side),
+        *_tensors(Topic.BATCH, npu.batch, other.batch, side),
+        *_values(Topic.SEEDS, npu.seeds, other.seeds, side),
+        *_optimizers(npu.optimizers, other.optimizers, side),
+        *_precision(npu.switches, other.switches, side),
+        *_values(Topic.VERSIONS, _versions(npu), _versions(other), side),
+        *_environment(npu, other, side),
     ]
-    return PassportPair(npu=npu, other=other, differences=tuple(found))
+    return PassportPair(npu=npu, other=other, differences=tuple(differences))
 
 
-def _tensors(topic: Topic, npu: Mapping[str, TensorHash], other: Mapping[str, TensorHash]) -> Iterator[Difference]:
+def _tensors(
+    topic: Topic, npu: Mapping[str, TensorHash], other: Mapping[str, TensorHash], side: Message
+) -> Iterator[Difference]:
+    npu_side = Message("check.passport.npu")
     if not npu or not other:
         return
     both = [name for name in npu if name in other]
     changed = tuple(name for name in both if npu[name].sha256 != other[name].sha256)
     if changed:
         form = next((name for name in changed if _form(npu[name]) != _form(other[name])), None)
-        values = OtherValues(
-            topic=topic,
-            names=changed,
-            both=len(both),
-            forms=None if form is None else (form, npu[form], other[form]),
+        forms = None
+        if form is not None:
+            forms = Message("check.passport.forms", name=form, npu=_shown(npu[form]), other=_shown(other[form]))
+        message = Message(
+            f"check.passport.{topic}_differ", names=changed, count=len(changed), both=len(both), forms=forms
         )
         one = changed[0]
-        yield Difference(topic=topic, names=changed, npu=npu[one].sha256, benchmark=other[one].sha256, evidence=values)
-    for is_npu, mine, theirs in ((True, npu, other), (False, other, npu)):
-        names = tuple(name for name in mine if name not in theirs)
+        yield Difference(topic=topic, names=changed, npu=npu[one].sha256, benchmark=other[one].sha256, message=message)
+    for owner, tensors, others in ((npu_side, npu, other), (side, other, npu)):
+        is_npu = owner is npu_side
+        names = tuple(name for name in tensors if name not in others)
         if names:
             yield Difference(
                 topic=topic,
                 names=names,
                 npu=len(names) if is_npu else 0,
                 benchmark=0 if is_npu else len(names),
-                evidence=OneSideOnly(topic=topic, names=names, is_npu=is_npu),
+                message=Message(f"check.passport.{topic}_on_one_side", count=len(names), names=names, side=owner),
             )
+
+
+def _shown(tensor: TensorHash) -> str:
+    return f"{tensor.type} {list(tensor.shape)}"
 
 
 def _form(one: TensorHash) -> tuple[str, tuple[int, ...]]:
     return one.type, tuple(one.shape)
 
 
-def _values(topic: Topic, npu: Mapping[str, Plain], other: Mapping[str, Plain]) -> Iterator[Difference]:
+def _values(topic: Topic, npu: Mapping[str, Plain], other: Mapping[str, Plain], side: Message) -> Iterator[Difference]:
     """Values that both sides have, and that differ."""
     for name in npu:
         if name in other and npu[name] != other[name]:
-            yield _difference(topic, name, npu[name], other[name])
+            yield _difference(topic, name, npu[name], other[name], side)
 
 
-def _difference(topic: Topic, name: str, ours: Plain, theirs: Plain, optimizer: str = "") -> Difference:
-    setting = OtherSetting(topic=topic, name=name, npu=ours, other=theirs, optimizer=optimizer)
-    return Difference(topic=topic, names=(name,), npu=ours, benchmark=theirs, evidence=setting)
+def _difference(
+    topic: Topic, name: str, npu: Plain, other: Plain, side: Message, setting: Message | None = None
+) -> Difference:
+    message = Message(
+        "check.passport.setting",
+        name=setting or _SETTINGS.get((topic, name), name),
+        npu=_value(npu),
+        side=side,
+        other=_value(other),
+    )
+    return Difference(topic=topic, names=(name,), npu=npu, benchmark=other, message=message)
 
 
-def _optimizers(npu: tuple[Optimizer, ...], other: tuple[Optimizer, ...]) -> Iterator[Difference]:
+def _value(value: Plain) -> Message | str:
+    return Message("check.passport.not_set") if value is None else str(value)
+
+
+def _optimizers(npu: tuple[Optimizer, ...], other: tuple[Optimizer, ...], side: Message) -> Iterator[Difference]:
     if not npu or not other:
         return
     types = [", ".join(sorted({one.type for one in side})) for side in (npu, other)]
     if types[0] != types[1]:
-        yield _difference(Topic.OPTIMIZER, "type", types[0], types[1])
+        yield _difference(Topic.OPTIMIZER, "type", types[0], types[1], side)
         return
     key = _order
     for ours, theirs in zip(sorted(npu, key=key), sorted(other, key=key), strict=False):
@@ -200,21 +198,22 @@ def _optimizers(npu: tuple[Optimizer, ...], other: tuple[Optimizer, ...]) -> Ite
         for name in names:
             values = ours.hyperparameters.get(name), theirs.hyperparameters.get(name)
             if ours.type == theirs.type and values[0] != values[1]:
-                yield _difference(Topic.OPTIMIZER, name, *values, optimizer=ours.type)
+                setting = Message("check.passport.of_optimizer", name=name, optimizer=ours.type)
+                yield _difference(Topic.OPTIMIZER, name, *values, side, setting)
     if len(npu) != len(other):
-        yield _difference(Topic.OPTIMIZER, "groups", len(npu), len(other))
+        yield _difference(Topic.OPTIMIZER, "groups", len(npu), len(other), side)
 
 
 def _order(one: Optimizer) -> tuple[str, int]:
     return one.type, one.variables
 
 
-def _precision(npu: Mapping[str, str], other: Mapping[str, str]) -> Iterator[Difference]:
+def _precision(npu: Mapping[str, str], other: Mapping[str, str], side: Message) -> Iterator[Difference]:
     for name in _PRECISION:
         ours, theirs = npu.get(name), other.get(name)
         if _content(ours) == _content(theirs) or (theirs is None and ours in _AS_THE_SCRIPT):
             continue
-        yield _difference(Topic.PRECISION, name, ours, theirs)
+        yield _difference(Topic.PRECISION, name, ours, theirs, side)
 
 
 def _content(switch: str | None) -> str | None:
@@ -230,9 +229,9 @@ def _versions(one: Passport) -> dict[str, Plain]:
     return found
 
 
-def _environment(npu: Passport, other: Passport) -> Iterator[Difference]:
+def _environment(npu: Passport, other: Passport, side: Message) -> Iterator[Difference]:
     names = sorted({*npu.environment, *other.environment} - set(_NOT_COMPARED))
     for name in names:
         ours, theirs = npu.environment.get(name), other.environment.get(name)
         if ours != theirs:
-            yield _difference(Topic.ENVIRONMENT, name, ours, theirs)
+            yield _difference(Topic.ENVIRONMENT, name, ours, theirs, side)

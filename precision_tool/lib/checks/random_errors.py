@@ -13,31 +13,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from precision_tool.lib.checks.memory import Stomp
-from precision_tool.lib.checks.random_evidence import (
-    ByStatistics,
-    ComputedDifferently,
-    FirstThread,
-    InputDiffers,
-    InputsUnknown,
-    NoNumbers,
-    NotCompared,
-    OneRunOnly,
-    OnlyStatistics,
-    OtherData,
-    OtherForm,
-    OutputNotCompared,
-    RandomType,
-    Size,
-    UnknownInputs,
-    ValuesInOneRun,
-)
 from precision_tool.lib.engine.bits import is_alike, same_range
 from precision_tool.lib.engine.pairwise import compare_pairs
 from precision_tool.lib.engine.run_values import SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
 from precision_tool.lib.engine.scheduler import Progress, Resources, counting
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Metrics, Pair, Status
-from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.judged import JudgedOp
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
@@ -94,7 +76,7 @@ class SlotPair:
     left: AnyTensor | None = None
     right: AnyTensor | None = None
     metrics: Metrics | None = None
-    reason: Evidence | None = None
+    reason: Message | None = None
     producer: str = ""
     in_place: bool = False
 
@@ -107,7 +89,7 @@ class RandomOp:
     op_type: str
     kind: Kind
     slots: tuple[SlotPair, ...]
-    evidence: Evidence | None = None
+    why: Message | None = None
     number: int = 0
     pass_names: tuple[str, ...] = ()
     original_names: tuple[str, ...] = ()
@@ -240,7 +222,7 @@ def _slot_pair(slot: str, one: Fed, two: Fed | None, slices: tuple[dict[int, OpD
     for thread in sorted({*left, *right}):
         parts = [slot_of(run[thread], slot) if thread in run else None for run in (left, right)]
         pair = _compared(slot, Fed(slot=one.slot, tensor=parts[0]), Fed(slot=one.slot, tensor=parts[1]))
-        pairs.append(replace(pair, reason=pair.reason or FirstThread(thread=thread)))
+        pairs.append(replace(pair, reason=pair.reason or Message("check.random.thread", thread=thread)))
     order = (State.DIFFERENT, State.UNKNOWN, State.EQUAL)
     return min(pairs, key=lambda pair: order.index(pair.state))
 
@@ -249,25 +231,31 @@ def _compared(slot: str, one: Fed, two: Fed | None) -> SlotPair:
     left, right = one.tensor, None if two is None else two.tensor
     if left is None or right is None:
         reason = one.reason or ("" if two is None else two.reason)
-        why: Evidence = NotCompared(reason=reason) if reason else OneRunOnly()
+        why = Message("text", text=reason) if reason else Message("check.random.one_run_only")
         return SlotPair(slot=slot, state=State.UNKNOWN, left=left, right=right, reason=why)
     known = SlotPair(slot=slot, state=State.DIFFERENT, left=left, right=right)
     if isinstance(left, TensorStatistics) or isinstance(right, TensorStatistics):
         if not isinstance(left, TensorStatistics) or not isinstance(right, TensorStatistics):
-            return replace(known, state=State.UNKNOWN, reason=ValuesInOneRun())
+            return replace(known, state=State.UNKNOWN, reason=Message("check.random.values_in_one_run"))
         same = replace(left, path="") == replace(right, path="") or _same_statistics(left, right)
-        return replace(known, state=State.EQUAL if same else State.DIFFERENT, reason=ByStatistics())
+        return replace(
+            known, state=State.EQUAL if same else State.DIFFERENT, reason=Message("check.random.by_statistics")
+        )
     if not is_alike(left, right):
         return replace(known, reason=_other_form(left, right))
     try:
         return replace(known, state=State.EQUAL if same_range(left, 0, right, 0, left.nbytes) else State.DIFFERENT)
     except PrecisionToolError as error:
-        return replace(known, state=State.UNKNOWN, reason=NotCompared(reason=error.advice))
+        return replace(known, state=State.UNKNOWN, reason=Message("text", text=error.advice))
 
 
-def _other_form(left: AnyTensor, right: AnyTensor) -> OtherForm:
-    return OtherForm(
-        left_dtype=left.dtype, left_shape=tuple(left.shape), right_dtype=right.dtype, right_shape=tuple(right.shape)
+def _other_form(left: AnyTensor, right: AnyTensor) -> Message:
+    return Message(
+        "check.random.other_form",
+        left_dtype=left.dtype,
+        left_shape=str(list(left.shape)),
+        right_dtype=right.dtype,
+        right_shape=str(list(right.shape)),
     )
 
 
@@ -288,7 +276,7 @@ def _measured(
             if slot.state is not State.DIFFERENT:
                 continue
             pair = _pair(op, slot)
-            if isinstance(pair, Evidence):
+            if isinstance(pair, Message):
                 result[at][number] = replace(slot, reason=slot.reason or pair)
             else:
                 places.append((at, number))
@@ -299,16 +287,16 @@ def _measured(
     return result
 
 
-def _pair(op: RunOp, slot: SlotPair) -> Pair | Evidence:
+def _pair(op: RunOp, slot: SlotPair) -> Pair | Message:
     left, right = slot.left, slot.right
     if not isinstance(left, Tensor) or not isinstance(right, Tensor):
-        return OnlyStatistics()
+        return Message("check.random.only_statistics")
     if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (left, right)):
-        return NoNumbers(dtype=left.dtype)
+        return Message("reason.no_numbers", dtype=left.dtype)
     try:
         alignment = align(left, right, None, None)
     except LayoutError as error:
-        return NotCompared(reason=str(error))
+        return Message("text", text=str(error))
     return Pair(
         index=op.index,
         op_name=op.name,
@@ -331,7 +319,7 @@ def _with_metrics(slot: SlotPair, row: Row) -> SlotPair:
         return replace(
             slot,
             state=State.UNKNOWN if unread else slot.state,
-            reason=slot.reason or (NotCompared(reason=row.reason) if row.reason else None),
+            reason=slot.reason or (Message("text", text=row.reason) if row.reason else None),
         )
     equal = not row.metrics.max_absolute_error and not row.metrics.non_finite_mismatches
     same = (
@@ -341,59 +329,62 @@ def _with_metrics(slot: SlotPair, row: Row) -> SlotPair:
 
 
 def _judged(op: RunOp, slots: Sequence[SlotPair]) -> RandomOp:
-    kind, evidence = _kind(op, slots)
+    kind, why = _kind(op, slots)
     return RandomOp(
         name=op.name,
         op_type=op.op_type,
         kind=kind,
         slots=tuple(slots),
-        evidence=evidence,
+        why=why,
         number=op.index,
         pass_names=() if op.op is None else op.op.pass_names,
         original_names=() if op.op is None else op.op.original_names or (),
     )
 
 
-def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, Evidence | None]:
+def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, Message | None]:
     put_out = [one for one in slots if one.slot.startswith("output")]
     outputs = [one for one in put_out if one.state is State.DIFFERENT]
     if not outputs:
         unread = next((one for one in put_out if one.state is State.UNKNOWN), None)
         if unread is not None:
-            return Kind.NOT_COMPARED, OutputNotCompared(slot=unread.slot, reason=unread.reason)
-        return (Kind.EQUAL, None) if put_out else (Kind.NOT_COMPARED, OutputNotCompared())
+            return Kind.NOT_COMPARED, Message(
+                "check.random.output_not_compared", slot=unread.slot, reason=unread.reason or ""
+            )
+        return (Kind.EQUAL, None) if put_out else (Kind.NOT_COMPARED, Message("check.random.no_output"))
     fed = [one for one in slots if one.slot.startswith("input")]
     inputs = [one for one in fed if not one.in_place]
     differing = [one for one in inputs if one.state is State.DIFFERENT]
     unknown = tuple(one.slot for one in inputs if one.state is State.UNKNOWN)
     names = tuple(one.slot for one in outputs)
     if differing:
-        return Kind.FOLLOWER, InputDiffers(slot=differing[0].slot, producer=differing[0].producer)
+        return Kind.FOLLOWER, Message(
+            "check.random.input_differs", slot=differing[0].slot, producer=differing[0].producer
+        )
     if is_random_type(op.op_type):
-        return Kind.EXPECTED, RandomType(op_type=op.op_type)
+        return Kind.EXPECTED, Message("check.random.by_design", op_type=op.op_type)
     if op.op_type in SOURCE_TYPES:
-        return Kind.DATA, OtherData(outputs=names, is_fed=True)
+        return Kind.DATA, Message("check.random.other_data", outputs=names)
     if not inputs:
         if op.op is not None and not any(edge is not None for edge in op.op.inputs):
-            return Kind.DATA, OtherData(outputs=names, is_fed=False)
-        why = UnknownInputs.WRITTEN_OVER if fed else UnknownInputs.NOT_DUMPED
-        return Kind.UNSURE, InputsUnknown(outputs=names, why=why)
+            return Kind.DATA, Message("check.random.no_producer", outputs=names)
+        if fed:
+            return Kind.UNSURE, Message("check.random.written_over", outputs=names)
+        return Kind.UNSURE, Message("check.random.inputs_not_dumped", outputs=names)
     if len(unknown) == len(inputs):
-        return Kind.UNSURE, InputsUnknown(outputs=names, why=UnknownInputs.NOT_COMPARED)
+        return Kind.UNSURE, Message("check.random.inputs_not_compared", outputs=names)
     for one in outputs:
         left, right = one.left, one.right
         if left is not None and right is not None and (left.dtype, left.shape) != (right.dtype, right.shape):
-            form = _other_form(left, right)
-            return Kind.RANDOM, ComputedDifferently(
-                outputs=names, size=Size.UNKNOWN, unknown=unknown, other_slot=one.slot, other_form=form
-            )
-    return Kind.RANDOM, ComputedDifferently(outputs=names, size=_size(outputs), unknown=unknown)
+            form = Message("check.random.output_form", slot=one.slot, form=_other_form(left, right))
+            return Kind.RANDOM, Message("check.random.own", outputs=names, cause=form, unknown=unknown)
+    return Kind.RANDOM, Message("check.random.own", outputs=names, cause=_size(outputs), unknown=unknown)
 
 
-def _size(outputs: Sequence[SlotPair]) -> Size:
-    """What the size of the difference says."""
+def _size(outputs: Sequence[SlotPair]) -> Message:
+    """Return what the size of the difference says."""
     if all(one.metrics is None for one in outputs):
-        return Size.UNKNOWN
+        return Message("check.random.size_unknown")
     small = []
     for one in outputs:
         epsilon = _EPSILON.get(one.left.dtype if one.left is not None else "")
@@ -401,4 +392,4 @@ def _size(outputs: Sequence[SlotPair]) -> Size:
             small.append(False)
         else:
             small.append(one.metrics.relative_euclidean_distance <= _ROUNDINGS * epsilon)
-    return Size.ROUNDING if all(small) else Size.MORE
+    return Message("check.random.rounding") if all(small) else Message("check.random.more_than_rounding")

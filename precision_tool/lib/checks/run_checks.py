@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from precision_tool.lib.checks import fusion, similarity
 from precision_tool.lib.checks.analysis import Analysis, check_runs, skip_checks
-from precision_tool.lib.checks.missing import NoGraphNamed, NoRunOfTheFolder
 from precision_tool.lib.checks.overflow_check import check_overflow
 from precision_tool.lib.compare.cosines import cosines_of
 from precision_tool.lib.compare.folders import LeafResult
@@ -17,7 +16,8 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.fusion_switch import Switches
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.io.files import real_path
-from precision_tool.lib.model.finding import CheckResult, Unmade
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.finding import CheckResult
 
 
 def all_checks(
@@ -61,8 +61,7 @@ def _checks_of_runs(
         passes = fusion.check_fusion(fusion_graphs(data, graph, cosines=cosines), threshold, missing)
         return [passes, *check_runs(data.run_graphs(graph), missing, known)]
     except PrecisionToolError as error:
-        reason = Unmade(reason=error.advice)
-        return [fusion.skip_fusion(reason), *skip_checks(reason)]
+        return skip_checks(Message("text", text=error.advice))
 
 
 def _checks_of_leaves(
@@ -79,7 +78,7 @@ def _checks_of_leaves(
         if leaf.graph is not None
     )
     if not runs:
-        return [fusion.skip_fusion(NoGraphNamed()), *skip_checks(NoGraphNamed())]
+        return skip_checks(Message("check.no_graph_named"))
     in_effect = fusion.passes_in_effect(runs, data.fusion_reports(), cosines)
     checks = [fusion.check_fusion(in_effect, threshold), *check_runs(runs, known=known)]
     return [_similarity(data, runs) if check.name == similarity.NAME else check for check in checks]
@@ -92,7 +91,7 @@ def _similarity(data: DataFolder, named: Sequence[RunGraph]) -> CheckResult:
         places = {real_path(leaf.path) for run in runs for leaf in run.leaves}
         if any(run.leaf is not None and real_path(run.leaf.path) in places for run in named):
             return similarity.check_similarity(runs, data.missing_graphs())
-    return CheckResult(name=similarity.NAME, skipped=NoRunOfTheFolder())
+    return CheckResult(name=similarity.NAME, skipped=Message("check.graph_similarity.other_dump"))
 
 
 def fusion_graphs(

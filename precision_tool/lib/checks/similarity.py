@@ -8,18 +8,22 @@ every graph, so their names mean nothing: they are paired by type alone, and wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from precision_tool.lib.checks.missing import NotOneGraphEach
+from precision_tool.lib.checks.missing import no_graph
 from precision_tool.lib.compare.known import KnownValues
 from precision_tool.lib.graph.catalog import MissingGraph, RunGraph
-from precision_tool.lib.model.finding import CheckResult, Evidence, Finding, FindingKind, Grade
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.finding import CheckResult, Fact, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import Edge, GraphFile, Op
+from precision_tool.lib.model.reason import joined
 
 NAME = "graph_similarity"
 #: Ops put in one after the other that a walk back to what they pass on goes through at most.
 _MAX_STEPS = 64
+#: Names and differences that the finding shows.
+_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +61,6 @@ class Similarity:
         """The similarity, 0 to 1."""
         total = self.left_ops + self.right_ops
         return 2 * self.alike / total if total else 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphsCompared(Evidence):
-    """The graphs of one run, each beside the one of the other run that is most like it."""
-
-    graphs: tuple[Similarity, ...]
-
-    @property
-    def share(self) -> float:
-        """The similarity of all of them, 0 to 1."""
-        total = sum(one.left_ops + one.right_ops for one in self.graphs)
-        return sum(2 * one.alike for one in self.graphs) / total if total else 1.0
 
 
 def compare_graphs(left: GraphFile, right: GraphFile) -> Similarity:
@@ -166,11 +157,54 @@ def check_similarity(
     if not left or not right:
         only = next((number for number, found in ((0, left), (1, right)) if found), None)
         unseen = tuple(one for one in missing if one.number in (0, 1))
-        return CheckResult(name=NAME, skipped=NotOneGraphEach(only=only, missing=unseen))
-    found = [_closest(run.file, right) for run in left]
-    evidence = GraphsCompared(graphs=tuple(found))
-    finding = Finding(kind=FindingKind.GRAPH_SIMILARITY, grade=Grade.INFO, evidence=evidence)
-    return CheckResult(name=NAME, finding=finding, details=evidence.graphs)
+        reasons = joined(tuple(map(no_graph, unseen)))
+        return CheckResult(name=NAME, skipped=Message("check.graph_similarity.two_graphs", only=only, missing=reasons))
+    graphs = tuple(_closest(run.file, right) for run in left)
+    total = sum(graph.left_ops + graph.right_ops for graph in graphs)
+    share = sum(2 * graph.alike for graph in graphs) / total if total else 1.0
+    finding = Finding(
+        kind=FindingKind.GRAPH_SIMILARITY,
+        grade=Grade.INFO,
+        message=Message("finding.similarity", share=share),
+        facts=tuple(fact for graph in graphs for fact in _facts(graph)),
+    )
+    sizes = tuple(
+        Message("check.graph_similarity.sizes", left=graph.left_ops, right=graph.right_ops) for graph in graphs
+    )
+    looked_at = Message("check.graph_similarity.looked_at", sizes=sizes)
+    return CheckResult(name=NAME, finding=finding, looked_at=looked_at, details=graphs)
+
+
+def _facts(graph: Similarity) -> Iterator[Fact]:
+    differing = len({difference.op_name for difference in graph.differences})
+    yield Fact(
+        Message("finding.label.in_both"), Message("finding.fact.in_both", ops=graph.in_both, differing=differing)
+    )
+    yield Fact(Message("finding.label.only", run=0), _named(graph.only_left))
+    yield Fact(Message("finding.label.only", run=1), _named(graph.only_right))
+    for name, count in graph.fused_away[:_SHOWN]:
+        fused = Message("finding.fact.fused_away", pass_name=name, ops=count)
+        yield Fact(Message("finding.label.fused_away"), fused)
+    if graph.inserted:
+        inserted = tuple(f"{name} {left} / {right}" for name, left, right in graph.inserted)
+        yield Fact(Message("finding.label.inserted"), Message("finding.fact.inserted", types=inserted))
+    kinds = Counter(difference.what for difference in graph.differences)
+    if kinds:
+        counts = tuple(f"{what}: {count}" for what, count in kinds.most_common())
+        yield Fact(Message("finding.label.differ_in"), Message("finding.fact.list", items=counts))
+    for difference in graph.differences[:_SHOWN]:
+        first = Message(
+            "finding.fact.difference",
+            op_name=difference.op_name,
+            what=difference.what,
+            left=difference.left or Message("finding.none"),
+            right=difference.right or Message("finding.none"),
+        )
+        yield Fact(Message("finding.label.first"), first)
+
+
+def _named(names: Sequence[str]) -> Message:
+    return Message("finding.fact.only", count=len(names), names=names) if names else Message("finding.none")
 
 
 def _closest(file: GraphFile, others: Sequence[RunGraph]) -> Similarity:

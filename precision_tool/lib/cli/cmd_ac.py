@@ -100,7 +100,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     if compares and args.file is not None:
         raise UsageError("-f reads an earlier result: it does not go with -c or the options of a comparison")
     if args.report:  # before the hours that a comparison may take
-        from precision_tool.lib.report.making import place_of
+        from precision_tool.lib.report.report_material import place_of
 
         place_of(session, args.report, *filter(None, (args.left, args.right)))
     earlier = _earlier(session, args, compares=compares)
@@ -171,7 +171,7 @@ def _report(
     if args.report is None:
         return
     from precision_tool.lib.cli.cmd_report import tell_report
-    from precision_tool.lib.report.making import make_report
+    from precision_tool.lib.report.report_material import make_report
 
     path = make_report(session, diagnoses, args.report, graph=args.graph, checks=checks)
     if not args.json:

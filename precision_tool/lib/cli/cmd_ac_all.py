@@ -139,7 +139,7 @@ def _page(session: Session, args: argparse.Namespace) -> str:
     """Where the report goes; "" where none was asked for."""
     if args.report is None:
         return ""
-    from precision_tool.lib.report.making import place_of
+    from precision_tool.lib.report.report_material import place_of
 
     path = args.report or str(session.workspace.output_dir("study") / _REPORT)
     return place_of(session, path, *filter(None, (args.left, args.right)))
@@ -153,7 +153,7 @@ def _tell(session: Session, args: argparse.Namespace, output: Output, study: Stu
     redump, written = _redump(session, study, budget)
     tell_notes(session, output)
     if page:
-        from precision_tool.lib.report.study import write_study
+        from precision_tool.lib.report.study_report import write_study
 
         write_study(page, study)
     if args.json:

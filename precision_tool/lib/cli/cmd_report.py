@@ -49,7 +49,7 @@ def _parser(session: Session) -> Parser:
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    from precision_tool.lib.report.making import export_graphs, make_report
+    from precision_tool.lib.report.report_material import export_graphs, make_report
 
     if args.exchange is not None and args.output:
         raise UsageError("report: --model-explorer writes no report", "leave -o out, or make both one after the other")

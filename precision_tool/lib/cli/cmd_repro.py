@@ -45,7 +45,7 @@ def _parser(session: Session) -> Parser:
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    from precision_tool.lib.report.repro import reproduction, write_repro
+    from precision_tool.lib.report.reproduction import reproduction, write_repro
 
     session = session.at(args.step, args.rank)
     hits = session.find_ops(args.name, args.graph)

@@ -39,6 +39,7 @@ from precision_tool.lib.cli.command import Completion, Output, Parser, completio
 from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, Word, find_word, words_by_family
 from precision_tool.lib.errors import PrecisionToolError, UsageError
 from precision_tool.lib.io.files import folder_exists, history_file, is_folder
+from precision_tool.lib.messages.language import LANGUAGES
 from precision_tool.lib.numbers.layouts import known_layouts
 from precision_tool.lib.present.banner import banner, command_list
 from precision_tool.lib.present.console import THEMES, ReportConsole
@@ -705,7 +706,7 @@ class Prompt(cmd2.Cmd):
                 self.remove_settable(name)
         knobs = Knobs(self)
         for name, help_ in KNOBS.items():
-            choices = list(THEMES) if name == "theme" else None
+            choices = {"theme": list(THEMES), "language": [*LANGUAGES, ""]}.get(name)
             self.add_settable(Settable(name, str, help_, knobs, choices=choices))
         self.add_settable(
             Settable(

@@ -95,6 +95,7 @@ WORKERS = 0
 
 # How many columns the output has. 0 = as many as the terminal, 80 without one. At the prompt also `set width N`.
 WIDTH = 0
+LANGUAGE = ""
 
 # Colours: 'dark' or 'light' for the background of your terminal, 'plain' for none (as NO_COLOR=1 in the environment).
 THEME = "dark"

@@ -28,6 +28,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.graph.choice import GraphChooser
 from precision_tool.lib.graph.named import named_by
+from precision_tool.lib.messages import render
 from precision_tool.lib.model.changed import changed
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import GraphFile
@@ -364,7 +365,11 @@ def flags_of(statuses: Iterable[StatusReport]) -> dict[str, Flag]:
     for status in statuses:
         if status.op is None or status.op.origin in (Origin.RECEIVED, Origin.MEANT):
             continue
-        words = [f"{unit.unit}: {', '.join(unit.words) or 'set'}" for unit in status.units if unit.is_set]
+        words = [
+            f"{unit.unit}: {', '.join(render(bit, 'en') for bit in unit.bits) or 'set'}"
+            for unit in status.units
+            if unit.is_set
+        ]
         if words:
             flag = Flag(path=status.file.path, words="; ".join(words), is_doubtful=bool(status.doubts))
             flags.setdefault(status.op.name, flag)

@@ -17,6 +17,7 @@ from typing import Any
 from precision_tool.lib.errors import FormatError, shown_name
 from precision_tool.lib.formats.ge_dump import read_dump
 from precision_tool.lib.io.files import open_file
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.tensor import Tensor
 
 MAGIC = 0x5A5A5A5A
@@ -49,22 +50,20 @@ _NEW_HEADER = struct.Struct("<6I")
 _LISTED, _STATUS_WORDS = ("AIC", "AIV"), 4
 _HEXADECIMAL = frozenset({"pc_start", "para_base", "src_addr", "dst_addr", "kernel_code"})
 
-#: What the bits of an AI Core's status mean.
-CORE_BITS = {
-    0x8: "sign-negation overflow: the smallest signed integer has no negative",
-    0x10: "integer overflow in add, sub, mul or mac",
-    0x20: "floating-point overflow",
-    0x80: "negative input in float → unsigned integer",
-    0x100: "overflow in fp32 → fp16 or int32 → fp16",
-    0x400: "Cube accumulation overflow",
+#: The bits of an AI Core's status: kinds below `check.status` in the catalogue.
+_CORE_BITS = {
+    0x8: "negation",
+    0x10: "integer",
+    0x20: "floating_point",
+    0x80: "negative_to_unsigned",
+    0x100: "to_float16",
+    0x400: "cube",
 }
-#: What the field in the status of an atomic add means: (its lowest bit, its mask, values).
+#: The field in the status of an atomic add: its lowest bit, its mask, and the kinds of its values.
 _ATOMIC = {
-    L2: (16, 0x7, {1: "overflow", 2: "underflow", 3: "source is NaN", 4: "destination is NaN",
-                   5: "source and destination are NaN"}),
-    DHA: (8, 0xFF, {0x9: "overflow", 0xA: "underflow", 0xB: "source is NaN", 0xC: "destination is NaN",
-                    0xD: "source and destination are NaN"}),
-}  # fmt: skip
+    L2: (16, 0x7, {1: "overflow", 2: "underflow", 3: "source_nan", 4: "destination_nan", 5: "both_nan"}),
+    DHA: (8, 0xFF, {0x9: "overflow", 0xA: "underflow", 0xB: "source_nan", 0xC: "destination_nan", 0xD: "both_nan"}),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,26 +88,31 @@ class UnitStatus:
         return any(self.status)
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """Every bit that is set, in words."""
-        return tuple(text for number, word in enumerate(self.status) for text in self._words(number, word))
+    def bits(self) -> tuple[Message, ...]:
+        """The meaning of every bit that is set."""
+        return tuple(bit for number, word in enumerate(self.status) for bit in self._bits(number, word))
 
-    def _words(self, number: int, word: int) -> Iterator[str]:
-        where = f" (status word {number})" if len(self.status) > 1 else ""
+    def _bits(self, number: int, word: int) -> Iterator[Message]:
+        place = number if len(self.status) > 1 else None
         known = 0
         if self.unit in _ATOMIC:
             shift, mask, meanings = _ATOMIC[self.unit]
             value = word >> shift & mask
             if value in meanings:
                 known = mask << shift
-                yield meanings[value] + where
+                yield Message("check.status." + meanings[value], word=place)
         elif self.unit in (AI_CORE, *_LISTED):
-            for bit, meaning in CORE_BITS.items():
+            for bit, meaning in _CORE_BITS.items():
                 if word & bit:
                     known |= bit
-                    yield meaning + where
+                    yield Message("check.status." + meaning, word=place)
         if word & ~known:
-            yield f"status {word & ~known:#x}, whose meaning is not documented{where}"
+            yield Message("check.status.undocumented", status=hex(word & ~known), word=place)
+
+
+def core_overflows(status: int) -> tuple[Message, ...]:
+    """Return the meaning of the bits of an AI Core's status."""
+    return tuple(Message("check.status." + meaning, word=None) for bit, meaning in _CORE_BITS.items() if status & bit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

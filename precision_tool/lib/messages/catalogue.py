@@ -11,7 +11,7 @@ sequences of these:
 | `{n:plural is|are}` | the first word for 1, the second for all other numbers |
 | `{x:percent}` | a ratio in percent: `63.7 %` |
 | `{n:bytes}` | `1.5 GB` |
-| `{shape:shape}` | `(8, 12)` |
+| `{shape:shape}` | `(8, 12)`; of a sequence of shapes `(8, 12), (3,)` |
 | `{names:list 3}` | the first three, and how many more there are |
 | `{items:join ; }` | joined by what follows the blank |
 | `{value:of cause}` | the text of the kind `cause.<value>`: names of an enumeration |
@@ -247,7 +247,7 @@ def _shown(value: Field, form: str, language: str) -> str:
     if word == "bytes":
         return byte_size(value)
     if word == "shape":
-        return "({}{})".format(", ".join(map(str, value)), "," if len(value) == 1 else "")
+        return _shape(value, language)
     if word == "list":
         return _first_of(list(value), int(argument or len(value)), language)
     if word == "join":
@@ -269,6 +269,12 @@ def _plain(value: Field, language: str) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if isfinite(value) and value == int(value) and abs(value) < 1e6 else f"{value:.6g}"
     return printable(str(value))
+
+
+def _shape(value: Field, language: str) -> str:
+    if value and isinstance(value[0], (list, tuple)):
+        return render(Message("list.comma"), language).join(_shape(item, language) for item in value)
+    return "({}{})".format(", ".join(map(str, value)), "," if len(value) == 1 else "")
 
 
 def _noun(number: int, nouns: str) -> str:

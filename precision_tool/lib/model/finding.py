@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, NamedTuple
+
+from precision_tool.lib.messages import Message
 
 
 class Grade(IntEnum):
@@ -28,61 +30,46 @@ class FindingKind(StrEnum):
     GRAPH_SIMILARITY = "graph_similarity"
     FUSION_PASSES = "fusion_passes"
     OVERFLOW = "overflow"
-    #: What a third party's check found.
+    #: The finding of a third party's check; its texts are messages `text`.
     THIRD_PARTY = "third_party"
 
 
 class Evidence:
-    """What a check found out, as values: each kind is a frozen dataclass beside its check, with its words in `present`.
-
-    `checks/casts.py` has the evidence on casts, `present/evidence/casts.py` the sentences: no check writes any.
-    """
+    """What a judgement rests on, as values: each kind is a frozen dataclass, with its words in `present`."""
 
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unmade(Evidence):
-    """A check could not be made: what the error says that stood in its way."""
+class Fact(NamedTuple):
+    """A figure behind a finding: what it is (a message `finding.label.*`, or a name), and its value."""
 
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThirdParty(Evidence):
-    """What a third party's check found, in its own words; `facts` are labels with what stands beside them."""
-
-    message: str
-    looked_at: str = ""
-    facts: tuple[tuple[str, str], ...] = ()
+    label: Message | str
+    value: Message | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One finding: what is claimed of which op, and from what (`evidence`).
-
-    `caveats` say what the evidence does not cover, `besides` what else must be known.
-    """
+    """A finding: what is claimed of which op, and the facts behind it."""
 
     kind: FindingKind
     grade: Grade
-    evidence: Evidence
+    message: Message
+    facts: tuple[Fact, ...] = ()
     op_name: str = ""
     op_type: str = ""
     pass_names: tuple[str, ...] = ()
     original_ops: tuple[str, ...] = ()
-    caveats: tuple[Evidence, ...] = ()
-    besides: tuple[Evidence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check of a run found; without a finding it was not made, and `skipped` says why.
+    """The result of one check of a run: a finding and what was looked at, or why the check was skipped.
 
     `details` are the check's own values, for programs.
     """
 
     name: str
     finding: Finding | None = None
-    skipped: Evidence | None = None
+    looked_at: Message | None = None
+    skipped: Message | None = None
     details: tuple[Any, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from precision_tool.lib.model.reason import Reason
+from precision_tool.lib.messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class JudgedOp:
     type: str
     number: int
     state: str
-    reason: Reason | str = ""
+    reason: Message | str = ""
     slot: int | None = None
     own_error: float | None = None
     rounding: float | None = None

@@ -11,7 +11,6 @@ from math import pi, sqrt
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import Mask, common_shape, near, numbers, real, typed, unbroadcast
 from precision_tool.lib.ops.base import (
     Call,
@@ -152,7 +151,7 @@ def celu(call: Call) -> Outputs:
     alpha = real(call, "alpha", default=1.0)
     inside, outside = real(call, "alpha2", default=alpha), real(call, "alpha1", default=alpha)
     if inside == 0:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="alpha", value="0"))
+        raise NotComputedError("not_allowed", name="alpha", value="0")
     y = np.where(x > 0, real(call, "alpha3", default=1.0) * x, outside * np.expm1(np.minimum(x, 0) / inside))
     return _one(call, y, np.where(x > 0, np.abs(y), abs(outside)))
 
@@ -172,7 +171,7 @@ def scaled_softplus(call: Call) -> Outputs:
     (x,) = numbers(call, 0)
     beta, threshold = real(call, "beta", default=1.0), real(call, "threshold", default=20.0)
     if beta == 0:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="beta", value="0"))
+        raise NotComputedError("not_allowed", name="beta", value="0")
     y = np.where(beta * x > threshold, x, softplus(beta * x) / beta)
     return _one(call, y, np.abs(y) + abs(1 / beta))
 
@@ -198,15 +197,13 @@ def _slopes(call: Call, x: Doubles, weight: Doubles) -> Doubles:
         axis = 1 if first else x.ndim - 1
         if x.shape[axis] != weight.size:
             raise NotComputedError(
-                Reason(Why.COUNT_MISFIT, name="weight", number=weight.size, other="channels", limit=x.shape[axis])
+                "count_misfit", name="weight", number=weight.size, other="channels", limit=x.shape[axis]
             )
         return weight.reshape([-1 if each == axis else 1 for each in range(x.ndim)])
     if weight.ndim == x.ndim - 1:
         weight = weight[None]
     if common_shape(call, x, weight) != x.shape:
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="weight", shape=weight.shape, other="x", other_shape=x.shape)
-        )
+        raise NotComputedError("shape_misfit", name="weight", shape=weight.shape, other="x", other_shape=x.shape)
     return weight
 
 
@@ -223,9 +220,7 @@ def prelu_gradient(call: Call) -> Outputs:
     """The gradients for x and for the slopes."""
     grads, x, weight = numbers(call, 0, 1, 2)
     if grads.shape != x.shape:
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="gradients", shape=grads.shape, other="x", other_shape=x.shape)
-        )
+        raise NotComputedError("shape_misfit", name="gradients", shape=grads.shape, other="x", other_shape=x.shape)
     slopes = _slopes(call, x, weight)
     doubtful = near(x, 0.0, needed(call, 1).dtype) & (x != 0)
     dx = np.where(x > 0, grads, grads * slopes)

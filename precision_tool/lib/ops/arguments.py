@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.base import Call, Doubles, Input, NotComputedError, check_size, needed
 
 Array = npt.NDArray[Any]
@@ -34,11 +33,11 @@ def integer(call: Call, *names: str, default: int | None = None) -> int:
     if value is None:
         value = default
     if value is None:
-        raise NotComputedError(Reason(Why.NO_ATTRIBUTE, name=names[0]))
+        raise NotComputedError("no_attribute", name=names[0])
     if isinstance(value, (list, tuple)) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise NotComputedError(Reason(Why.NOT_WHOLE, name=names[0], value=repr(value)))
+        raise NotComputedError("not_whole", name=names[0], value=repr(value))
     return int(value)
 
 
@@ -48,9 +47,9 @@ def real(call: Call, *names: str, default: float | None = None) -> float:
     if value is None:
         value = default
     if value is None:
-        raise NotComputedError(Reason(Why.NO_ATTRIBUTE, name=names[0]))
+        raise NotComputedError("no_attribute", name=names[0])
     if not isinstance(value, (Real, np.number)):
-        raise NotComputedError(Reason(Why.NOT_NUMBER, name=names[0], value=repr(value)))
+        raise NotComputedError("not_number", name=names[0], value=repr(value))
     return float(value)
 
 
@@ -80,9 +79,9 @@ def whole_numbers(call: Call, *names: str, slot: int | None = None) -> list[int]
     try:
         array = np.asarray(value)
     except ValueError:  # lists of different lengths
-        raise NotComputedError(Reason(Why.NOT_WHOLE_NUMBERS, name=names[0])) from None
+        raise NotComputedError("not_whole_numbers", name=names[0]) from None
     if array.size and array.dtype.kind not in "iu":
-        raise NotComputedError(Reason(Why.NOT_WHOLE_NUMBERS, name=names[0]))
+        raise NotComputedError("not_whole_numbers", name=names[0])
     return [int(one) for one in array.ravel()]
 
 
@@ -90,7 +89,7 @@ def required_numbers(call: Call, *names: str, slot: int | None = None) -> list[i
     """`whole_numbers` that must be there."""
     found = whole_numbers(call, *names, slot=slot)
     if found is None:
-        raise NotComputedError(Reason(Why.NOT_GIVEN, name=names[0]))
+        raise NotComputedError("not_given", name=names[0])
     return found
 
 
@@ -98,14 +97,14 @@ def single_number(call: Call, *names: str, slot: int | None = None) -> int:
     """One whole number from an attribute, or else from the input at `slot`."""
     found = required_numbers(call, *names, slot=slot)
     if len(found) != 1:
-        raise NotComputedError(Reason(Why.NOT_SINGLE, name=names[0], number=len(found)))
+        raise NotComputedError("not_single", name=names[0], number=len(found))
     return found[0]
 
 
 def axis_of(call: Call, axis: int, rank: int) -> int:
     """An axis counted from the front."""
     if not -rank <= axis < rank:
-        raise NotComputedError(Reason(Why.OUT_OF_RANGE, name="axis", value=str(axis), limit=rank))
+        raise NotComputedError("out_of_range", name="axis", value=str(axis), limit=rank)
     return axis % rank
 
 
@@ -113,7 +112,7 @@ def axes_of(call: Call, axes: Sequence[int], rank: int) -> tuple[int, ...]:
     """Axes counted from the front, each once."""
     found = tuple(axis_of(call, axis, rank) for axis in axes)
     if len(set(found)) != len(found):
-        raise NotComputedError(Reason(Why.TWICE, name="axes", value=str(tuple(axes))))
+        raise NotComputedError("twice", name="axes", value=str(tuple(axes)))
     return found
 
 
@@ -129,14 +128,14 @@ def typed(call: Call, slot: int, kinds: str = "iuf") -> Array:
     """An input whose values are of one of numpy's kinds; of whole and floating numbers by default."""
     array = needed(call, slot).array
     if array.dtype.kind not in kinds:
-        raise NotComputedError(Reason(Why.DATA_TYPE, name=f"input {slot}", dtype=needed(call, slot).dtype))
+        raise NotComputedError("data_type", name=f"input {slot}", dtype=needed(call, slot).dtype)
     return array
 
 
 def floats(given: Input) -> Doubles:
     """An input's values in float64, of whatever real type it is; float32 as it comes, for a first look in float32."""
     if given.array.dtype.kind == "c":
-        raise NotComputedError(Reason(Why.DATA_TYPE, name="inputs", dtype=given.dtype))
+        raise NotComputedError("data_type", name="inputs", dtype=given.dtype)
     return given.array if given.array.dtype == np.float32 else np.asarray(given.array, np.float64)
 
 
@@ -149,7 +148,7 @@ def scalar(call: Call, slot: int) -> float:
     """An input of one element."""
     values = floats(needed(call, slot))
     if values.size != 1:
-        raise NotComputedError(Reason(Why.SHAPE, name=f"input {slot}", shape=values.shape))
+        raise NotComputedError("shape", name=f"input {slot}", shape=values.shape)
     return float(values.ravel()[0])
 
 
@@ -158,7 +157,7 @@ def common_shape(call: Call, *arrays: Array) -> tuple[int, ...]:
     try:
         shape = np.broadcast_shapes(*(array.shape for array in arrays))
     except ValueError:
-        raise NotComputedError(Reason(Why.NO_BROADCAST, shapes=tuple(array.shape for array in arrays))) from None
+        raise NotComputedError("no_broadcast", shapes=tuple(array.shape for array in arrays)) from None
     check_size(shape)
     return shape
 
@@ -166,7 +165,7 @@ def common_shape(call: Call, *arrays: Array) -> tuple[int, ...]:
 def same_shape(call: Call, *arrays: Array) -> None:
     """Raises unless all have one shape."""
     if len({array.shape for array in arrays}) > 1:
-        raise NotComputedError(Reason(Why.SHAPES_DIFFER, shapes=tuple(array.shape for array in arrays)))
+        raise NotComputedError("shapes_differ", shapes=tuple(array.shape for array in arrays))
 
 
 def reshaped(array: Array, shape: Sequence[int]) -> Array:
@@ -175,9 +174,9 @@ def reshaped(array: Array, shape: Sequence[int]) -> Array:
     known = prod(size for size in shape if size != -1)
     unknown = sum(size == -1 for size in shape)
     if unknown > 1 or any(size < -1 for size in shape):
-        raise NotComputedError(Reason(Why.NO_SHAPE, shape=tuple(shape)))
+        raise NotComputedError("no_shape", shape=tuple(shape))
     if known != array.size if not unknown else known == 0 or array.size % known:
-        raise NotComputedError(Reason(Why.NOT_HELD, shape=tuple(shape), number=array.size))
+        raise NotComputedError("not_held", shape=tuple(shape), number=array.size)
     return array.reshape(tuple(shape))
 
 
@@ -220,7 +219,7 @@ def image_axes(call: Call, given: Input, *names: str) -> tuple[int, int, int]:
     """
     rank = given.array.ndim
     if rank != 4:
-        raise NotComputedError(Reason(Why.AXIS_COUNT, name="images", number=rank, limit=4))
+        raise NotComputedError("axis_count", name="images", number=rank, limit=4)
     form = text(call, *(names or ("data_format",)), default=given.layout)
     return (2, 3, 1) if form == "NCHW" else (1, 2, 3)
 

@@ -19,34 +19,29 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.extensions import Registry
-from precision_tool.lib.model.reason import Reason, Why
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.reason import ReasonError
 
 Doubles = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 
 
-class NotComputedError(Exception):
-    """Why an op cannot be recomputed; `present.reasons` has the words."""
-
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class NotComputedError(ReasonError):
+    """An op cannot be recomputed."""
 
 
 def typed_misfit(
     name: str, dtype: str, shape: tuple[int, ...], other: str, other_shape: tuple[int, ...]
 ) -> NotComputedError:
     """The error for an input whose type and shape do not go with those of another; both by the op's prototype."""
-    return NotComputedError(
-        Reason(Why.TYPED_MISFIT, name=name, dtype=dtype, shape=shape, other=other, other_shape=other_shape)
-    )
+    return NotComputedError("typed_misfit", name=name, dtype=dtype, shape=shape, other=other, other_shape=other_shape)
 
 
-def reason_of(error: Exception, op_type: str) -> Reason:
-    """Why an op was not recomputed, of what its function raised."""
+def reason_of(error: Exception) -> Message:
+    """Return why an op was not recomputed, from what its function raised."""
     if isinstance(error, NotComputedError):
         return error.reason
-    return Reason(Why.CONTRADICTION, op_type=op_type, detail=str(error))
+    return Message("reason.contradiction", detail=str(error))
 
 
 class Kind(Enum):
@@ -217,11 +212,12 @@ def _guarded(function: Callable[Concatenate[Call, P], T]) -> Callable[Concatenat
             with np.errstate(all="ignore"):  # an infinity or NaN is a result like others
                 return function(call, *args, **options)
         except NotComputedError as error:
-            if error.reason.op_type:
+            if "op_type" in error.reason.fields:
                 raise
-            raise NotComputedError(replace(error.reason, op_type=call.op_type)) from error
+            reason = Message(error.reason.kind, **error.reason.fields, op_type=call.op_type)
+            raise NotComputedError(reason) from error
         except _CONTRADICTIONS as error:
-            raise NotComputedError(reason_of(error, call.op_type)) from error
+            raise NotComputedError(reason_of(error)) from error
 
     return guarded
 
@@ -273,18 +269,18 @@ def needed(call: Call, slot: int) -> Input:
     """An input that the op cannot do without."""
     found = call.inputs[slot] if slot < len(call.inputs) else None
     if found is None:
-        raise NotComputedError(Reason(Why.NOT_CONNECTED, op_type=call.op_type, slot=slot))
+        raise NotComputedError("not_connected", op_type=call.op_type, slot=slot)
     return found
 
 
 def check_size(shape: Sequence[int]) -> None:
     """Raises where a tensor of this shape is not made: a negative axis, or more than MAX_ELEMENTS elements."""
     if any(size < 0 for size in shape):
-        raise NotComputedError(Reason(Why.NO_SHAPE, shape=tuple(shape)))
+        raise NotComputedError("no_shape", shape=tuple(shape))
     if len(shape) > MAX_AXES:
-        raise NotComputedError(Reason(Why.TOO_MANY_AXES, number=len(shape), limit=MAX_AXES))
+        raise NotComputedError("too_many_axes", number=len(shape), limit=MAX_AXES)
     if prod(max(size, 1) for size in shape) > MAX_ELEMENTS:
-        raise NotComputedError(Reason(Why.TOO_LARGE, shape=tuple(shape), limit=MAX_ELEMENTS))
+        raise NotComputedError("too_large", shape=tuple(shape), limit=MAX_ELEMENTS)
 
 
 def summed_of(total: Doubles, spread: Doubles, count: int) -> Doubles:

@@ -13,7 +13,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import flag, floats, numbers, real, same_shape
 from precision_tool.lib.ops.base import (
     Call,
@@ -71,7 +70,7 @@ class _Plan:
 
 def _axis(call: Call, given: Input) -> int:
     if given.array.ndim < 2:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=given.array.shape))
+        raise NotComputedError("shape", name="x", shape=given.array.shape)
     return 1 if given.array.ndim > 2 and has_channels_first(call, given) else given.array.ndim - 1
 
 
@@ -80,7 +79,7 @@ def _vector(call: Call, slot: int, channels: int) -> Doubles:
     values = floats(needed(call, slot)).reshape(-1)
     if values.size != channels:
         raise NotComputedError(
-            Reason(Why.COUNT_MISFIT, name=f"input {slot}", number=values.size, other="channels", limit=channels)
+            "count_misfit", name=f"input {slot}", number=values.size, other="channels", limit=channels
         )
     return values
 
@@ -93,7 +92,7 @@ def _small(call: Call, slot: int, vector: Tracked) -> Output:
     """A vector as an output, with the axes that the graph gives it."""
     shape = call.outputs[slot].shape if slot < len(call.outputs) else None
     if shape is not None and prod(shape) != vector.value.size:
-        raise NotComputedError(Reason(Why.OTHER_THAN_GRAPH, slot=slot, shape=(vector.value.size,), other_shape=shape))
+        raise NotComputedError("other_than_graph", slot=slot, shape=(vector.value.size,), other_shape=shape)
     return (vector if shape is None else vector.reshape(*shape)).output()
 
 
@@ -101,7 +100,7 @@ def _blocks(axis: int, *arrays: Doubles) -> Iterator[list[Doubles]]:
     """Blocks of the tensors, as (elements, channels)."""
     shape = arrays[0].shape
     if not prod(shape):
-        raise NotComputedError(Reason(Why.EMPTY))
+        raise NotComputedError("empty")
     at_once = max(1, BLOCK // prod(shape[1:]))
     for start in range(0, shape[0], at_once):
         yield [np.moveaxis(array[start : start + at_once], axis, -1).reshape(-1, shape[axis]) for array in arrays]

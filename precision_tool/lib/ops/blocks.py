@@ -9,7 +9,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import (
     Array,
     attribute,
@@ -32,14 +31,14 @@ from precision_tool.lib.ops.movement import one
 def _paddings(call: Call, rank: int) -> list[tuple[int, int]]:
     flat = whole_numbers(call, "paddings", slot=1)
     if flat is None:
-        raise NotComputedError(Reason(Why.NOT_GIVEN, name="paddings"))
+        raise NotComputedError("not_given", name="paddings")
     if len(flat) != 2 * rank:
-        raise NotComputedError(Reason(Why.COUNT_MISFIT, name="paddings", number=len(flat), other="axes", limit=rank))
+        raise NotComputedError("count_misfit", name="paddings", number=len(flat), other="axes", limit=rank)
     pairs = list(zip(flat[::2], flat[1::2], strict=True))
     if call.op_type.startswith("PadV3") and not flag(call, "paddings_contiguous", default=True):
         pairs = list(zip(flat[:rank], flat[rank:], strict=True))
     if min(flat, default=0) < 0:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="paddings", value=str(flat)))
+        raise NotComputedError("not_allowed", name="paddings", value=str(flat))
     return pairs
 
 
@@ -61,9 +60,9 @@ def pad(call: Call) -> Outputs:
         return one(np.pad(x, pairs, constant_values=value))
     room = 1 if mode == "reflect" else 0
     if mode not in ("reflect", "symmetric", "edge"):
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="padding", value=mode))
+        raise NotComputedError("no_variant", name="padding", value=mode)
     if mode != "edge" and any(max(pair) > size - room for pair, size in zip(pairs, x.shape, strict=True)):
-        raise NotComputedError(Reason(Why.OUT_OF_SHAPE, name="paddings", value=str(pairs), shape=x.shape))
+        raise NotComputedError("out_of_shape", name="paddings", value=str(pairs), shape=x.shape)
     return one(np.pad(x, pairs, mode={"reflect": "reflect", "symmetric": "symmetric", "edge": "edge"}[mode]))  # type: ignore[call-overload]
 
 
@@ -75,7 +74,7 @@ def _blocks(call: Call) -> tuple[Array, int, bool]:
     given = needed(call, 0)
     size = integer(call, "block_size")
     if size < 1:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="block_size", value=str(size)))
+        raise NotComputedError("not_allowed", name="block_size", value=str(size))
     first = image_axes(call, given)[2] == 1
     return (np.moveaxis(given.array, 1, 3) if first else given.array), size, first
 
@@ -86,7 +85,7 @@ def depth_to_space(call: Call) -> Outputs:
     x, size, first = _blocks(call)
     n, height, width, channels = x.shape
     if channels % size**2:
-        raise NotComputedError(Reason(Why.NO_MULTIPLE, name="channels", number=channels, limit=size**2))
+        raise NotComputedError("no_multiple", name="channels", number=channels, limit=size**2)
     if text(call, "mode", default="DCR") == "CRD":
         parts = x.reshape(n, height, width, channels // size**2, size, size).transpose(0, 1, 4, 2, 5, 3)
     else:
@@ -101,7 +100,7 @@ def space_to_depth(call: Call) -> Outputs:
     x, size, first = _blocks(call)
     n, height, width, channels = x.shape
     if height % size or width % size:
-        raise NotComputedError(Reason(Why.VALUE_MISFIT, name="block_size", value=str(size), shapes=((height, width),)))
+        raise NotComputedError("value_misfit", name="block_size", value=str(size), shapes=((height, width),))
     parts = x.reshape(n, height // size, size, width // size, size, channels).transpose(0, 1, 3, 2, 4, 5)
     y = parts.reshape(n, height // size, width // size, channels * size**2)
     return one(np.moveaxis(y, 3, 1) if first else y)
@@ -118,7 +117,7 @@ def _block_shape(call: Call, *margins: str) -> tuple[Array, list[int], list[tupl
         flat = required_numbers(call, *margins, slot=2 if attribute(call, "block_shape") is None else 1)
     if len(flat) != 2 * len(block) or x.ndim <= len(block) or min(block, default=1) < 1 or min(flat, default=0) < 0:
         raise NotComputedError(
-            Reason(Why.VALUE_MISFIT, name=f"block_shape, {margins[0]}", value=f"{block}, {flat}", shapes=(x.shape,))
+            "value_misfit", name=f"block_shape, {margins[0]}", value=f"{block}, {flat}", shapes=(x.shape,)
         )
     return x, block, list(zip(flat[::2], flat[1::2], strict=True))
 
@@ -132,9 +131,7 @@ def space_to_batch(call: Call) -> Outputs:
     check_size([size + before + after for size, (before, after) in zip(x.shape, pairs, strict=True)])
     x = np.pad(x, pairs)
     if any(size % step for size, step in zip(x.shape[1:], block, strict=False)):
-        raise NotComputedError(
-            Reason(Why.VALUE_MISFIT, name="block_shape", value=str(block), shapes=(x.shape[1 : count + 1],))
-        )
+        raise NotComputedError("value_misfit", name="block_shape", value=str(block), shapes=(x.shape[1 : count + 1],))
     inner = [part for size, step in zip(x.shape[1:], block, strict=False) for part in (size // step, step)]
     y = x.reshape(x.shape[0], *inner, *x.shape[count + 1 :])
     places = [2 * axis + 2 for axis in range(count)], [2 * axis + 1 for axis in range(count)]
@@ -149,7 +146,7 @@ def batch_to_space(call: Call) -> Outputs:
     x, block, crops = _block_shape(call, "crops")
     count = len(block)
     if x.shape[0] % prod(block):
-        raise NotComputedError(Reason(Why.NO_MULTIPLE, name="images", number=x.shape[0], limit=prod(block)))
+        raise NotComputedError("no_multiple", name="images", number=x.shape[0], limit=prod(block))
     batch = x.shape[0] // prod(block)
     y = x.reshape(*block, batch, *x.shape[1:])
     order = [place for axis in range(count) for place in (count + 1 + axis, axis)]
@@ -177,9 +174,7 @@ def reverse_sequence(call: Call) -> Outputs:
     batch = axis_of(call, integer(call, "batch_dim", default=0), x.ndim)
     moved = np.moveaxis(x, (batch, along), (0, 1))
     if lengths.shape != (moved.shape[0],) or (lengths < 0).any() or (lengths > moved.shape[1]).any():
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="seq_lengths", shape=lengths.shape, other="x", other_shape=x.shape)
-        )
+        raise NotComputedError("shape_misfit", name="seq_lengths", shape=lengths.shape, other="x", other_shape=x.shape)
     y = moved.copy()
     for row, length in enumerate(lengths.tolist()):
         y[row, :length] = moved[row, :length][::-1]

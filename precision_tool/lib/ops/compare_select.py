@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import Array, Mask, common_shape, near, numbers, real, typed
 from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, Output, Outputs, needed, op
 
@@ -57,11 +56,9 @@ def _logic() -> None:
             common_shape(call, *arrays)
             if not name.startswith("Logical") and any(array.dtype.kind not in "iu" for array in arrays):
                 raise NotComputedError(
-                    Reason(
-                        Why.DATA_TYPE,
-                        name="inputs",
-                        dtype=next(array.dtype.name for array in arrays if array.dtype.kind not in "iu"),
-                    )
+                    "data_type",
+                    name="inputs",
+                    dtype=next(array.dtype.name for array in arrays if array.dtype.kind not in "iu"),
                 )
             if name.endswith("Shift"):  # what is shifted out of the type is not defined
                 bits = arrays[0].dtype.itemsize * 8

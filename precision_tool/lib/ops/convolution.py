@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
+from precision_tool.lib.messages import Message
 from precision_tool.lib.ops.arguments import floats, integer, required_numbers, whole_numbers
 from precision_tool.lib.ops.base import (
     Call,
@@ -166,35 +166,33 @@ def _filter_form(
         elif of[-2] * groups == channels and of[-1] % groups == 0 and kernels in (None, of[-1]):
             return _FilterForm(axes, of), groups
     if groups:
-        reason = Reason(Why.GROUPS_MISFIT, name="filter", shape=tuple(shape), number=groups, limit=channels)
+        reason = Message("reason.groups_misfit", name="filter", shape=tuple(shape), number=groups, limit=channels)
     else:
-        reason = Reason(Why.FILTER_MISFIT, name="filter", shape=tuple(shape), limit=channels)
+        reason = Message("reason.filter_misfit", name="filter", shape=tuple(shape), limit=channels)
     raise NotComputedError(reason)
 
 
 def _groups(call: Call, is_depthwise: bool) -> int | None:
     groups = integer(call, "groups", "group", default=1)
     if groups < 1:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="groups", value=str(groups)))
+        raise NotComputedError("not_allowed", name="groups", value=str(groups))
     return None if is_depthwise else groups
 
 
 def _filters(call: Call, given: Input, rank: int) -> Doubles:
     if given.array.ndim != rank + 2:
-        raise NotComputedError(Reason(Why.AXIS_COUNT, name="filter", number=given.array.ndim, limit=rank + 2))
+        raise NotComputedError("axis_count", name="filter", number=given.array.ndim, limit=rank + 2)
     return floats(given)
 
 
 def _bias(call: Call, slot: int, kernels: int) -> Doubles | None:
     given = call.inputs[slot] if slot < len(call.inputs) else None
     if any(one is not None for one in call.inputs[slot + 1 :]):
-        raise NotComputedError(Reason(Why.INPUT_COUNT, number=len(call.inputs)))
+        raise NotComputedError("input_count", number=len(call.inputs))
     if given is None:
         return None
     if given.array.size != kernels:
-        raise NotComputedError(
-            Reason(Why.COUNT_MISFIT, name="bias", number=given.array.size, other="channels", limit=kernels)
-        )
+        raise NotComputedError("count_misfit", name="bias", number=given.array.size, other="channels", limit=kernels)
     return floats(given).reshape(-1)
 
 
@@ -246,7 +244,7 @@ def _sizes(call: Call, names: tuple[str, ...], slot: int, rank: int) -> tuple[li
     in_slot = _has_sizes_first(call, slot)
     sizes = required_numbers(call, *names, slot=slot if in_slot else None)
     if len(sizes) != rank + 2:
-        raise NotComputedError(Reason(Why.COUNT_MISFIT, name=names[0], number=len(sizes), other="axes", limit=rank + 2))
+        raise NotComputedError("count_misfit", name=names[0], number=len(sizes), other="axes", limit=rank + 2)
     return sizes, int(in_slot)
 
 
@@ -256,7 +254,7 @@ def _to_image(call: Call, rank: int, is_depthwise: bool) -> _Task:
     first = has_channels_first(call, given)
     filters = needed(call, shift)
     if any(one is not None for one in call.inputs[shift + 2 :]):
-        raise NotComputedError(Reason(Why.INPUT_COUNT, number=len(call.inputs)))
+        raise NotComputedError("input_count", number=len(call.inputs))
     return _gradient_of_image(call, rank, is_depthwise, image_shape(sizes, first), filters, given)
 
 
@@ -278,14 +276,14 @@ def _gradient_of_image(
 
 def _check_grads(call: Call, grads: Doubles, shape: tuple[int, ...]) -> None:
     if grads.shape != shape:
-        raise NotComputedError(Reason(Why.SHAPE_EXPECTED, name="dy", shape=grads.shape, other_shape=shape))
+        raise NotComputedError("shape_expected", name="dy", shape=grads.shape, other_shape=shape)
 
 
 def _to_filter(call: Call, rank: int, is_depthwise: bool) -> _Task:
     sizes, shift = _sizes(call, ("filter_size", "filter_sizes"), 1, rank)
     x, given = needed(call, 0), needed(call, shift + 1)
     if any(one is not None for one in call.inputs[shift + 2 :]):
-        raise NotComputedError(Reason(Why.INPUT_COUNT, number=len(call.inputs)))
+        raise NotComputedError("input_count", number=len(call.inputs))
     first = has_channels_first(call, x)
     images, grads = image(call, x, rank), image(call, given, rank)
     layout = call.outputs[0].layout if call.outputs else "ND"
@@ -317,9 +315,7 @@ def _transposed(call: Call, rank: int) -> _Task:
         shape = (grads.shape[0], *space, of[-2] * groups)
     else:
         if len(sizes) != rank + 2:
-            raise NotComputedError(
-                Reason(Why.COUNT_MISFIT, name="input_size", number=len(sizes), other="axes", limit=rank + 2)
-            )
+            raise NotComputedError("count_misfit", name="input_size", number=len(sizes), other="axes", limit=rank + 2)
         shape = image_shape(sizes, first)
     task = _gradient_of_image(call, rank, False, shape, filters, x)
     bias = _bias(call, shift + 2, task.kernels)
@@ -332,7 +328,7 @@ def _space_of(call: Call, count: Sequence[int], kernel: Sequence[int], rank: int
     dilations = along_space(call, ("dilations", "dilation"), rank, first, 1)
     pads = explicit_pads(call, rank, first)
     if pads is None:
-        raise NotComputedError(Reason(Why.NO_SIZE))
+        raise NotComputedError("no_size")
     more = whole_numbers(call, "output_padding") or [0]
     over = (more[2:] if first else more[1:-1]) if len(more) == rank + 2 else (more * rank)[:rank]
     return tuple(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import ROUNDOFF, Array, integer, numbers, real, scalar, single_number
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op
 from precision_tool.lib.ops.products import limited
@@ -36,12 +35,12 @@ def non_max_suppression(call: Call) -> Outputs:
     boxes, scores = numbers(call, 0, 1)
     if boxes.ndim != 2 or boxes.shape[1] != 4 or scores.shape != boxes.shape[:1]:
         raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="scores", shape=scores.shape, other="boxes", other_shape=boxes.shape)
+            "shape_misfit", name="scores", shape=scores.shape, other="boxes", other_shape=boxes.shape
         )
     most = single_number(call, "max_output_size", slot=2)
     limited(16.0 * min(most, len(scores)) * len(scores), len(scores))
     if integer(call, "offset", default=0):
-        raise NotComputedError(Reason(Why.UNDOCUMENTED, name="offset"))
+        raise NotComputedError("undocumented", name="offset")
     threshold = scalar(call, 3) if len(call.inputs) > 3 else real(call, "iou_threshold", default=0.5)
     lowest = scalar(call, 4) if len(call.inputs) > 4 else -np.inf
     boxes = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
@@ -54,7 +53,7 @@ def non_max_suppression(call: Call) -> Outputs:
 def _chosen(boxes: Doubles, scores: Doubles, most: int, threshold: float, lowest: float, unit: float) -> list[int]:
     for name, array in (("boxes", boxes), ("scores", scores)):
         if not np.isfinite(array).all():
-            raise NotComputedError(Reason(Why.NOT_FINITE, name=name))
+            raise NotComputedError("not_finite", name=name)
     order: Array = np.argsort(-scores, kind="stable")
     order = order[scores[order] > lowest]
     found: list[int] = []
@@ -62,10 +61,10 @@ def _chosen(boxes: Doubles, scores: Doubles, most: int, threshold: float, lowest
     while left.size and len(found) < most:
         best, left = int(left[0]), left[1:]
         if left.size and scores[left[0]] == scores[best]:
-            raise NotComputedError(Reason(Why.TIED, name="scores"))
+            raise NotComputedError("tied", name="scores")
         found.append(best)
         overlap = _overlaps(boxes[best], boxes[left])
         if (np.abs(overlap - threshold) <= _MOVE * unit).any():
-            raise NotComputedError(Reason(Why.AT_THRESHOLD, name="overlap"))
+            raise NotComputedError("at_threshold", name="overlap")
         left = left[overlap <= threshold]
     return found

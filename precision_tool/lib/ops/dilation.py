@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import Mask, floats, near, required_numbers
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, check_size, needed, op
 from precision_tool.lib.ops.windows import (
@@ -45,7 +44,7 @@ def _dilation(call: Call) -> _Dilation:
         filters = np.moveaxis(filters, 0, -1)
     if filters.ndim != 3 or filters.shape[-1] != images.shape[-1]:
         raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="filter", shape=given.array.shape, other="x", other_shape=x.array.shape)
+            "shape_misfit", name="filter", shape=given.array.shape, other="x", other_shape=x.array.shape
         )
     rates = required_numbers(call, "rates", "dilations")
     spaced = replace(call, attrs={**call.attrs, "dilations": rates})
@@ -78,7 +77,7 @@ def _gradient(call: Call) -> tuple[_Dilation, Output, Output]:
     found = _dilation(call)
     grads = image(call, needed(call, 2))
     if grads.shape != found.maxima.shape:
-        raise NotComputedError(Reason(Why.SHAPE_EXPECTED, name="dy", shape=grads.shape, other_shape=found.maxima.shape))
+        raise NotComputedError("shape_expected", name="dy", shape=grads.shape, other_shape=found.maxima.shape)
     dtype = needed(call, 0).dtype
     taps = [(tap, (_ALL, *inside), (_ALL, *places)) for tap, inside, places in found.windows.taps()]
     to_images, sizes = np.zeros(found.images.shape), np.zeros(found.images.shape)

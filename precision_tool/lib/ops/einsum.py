@@ -10,7 +10,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import numbers, text
 from precision_tool.lib.ops.base import Call, Kind, NotComputedError, Outputs, check_size, op
 from precision_tool.lib.ops.products import limited, rounded
@@ -22,19 +21,19 @@ def _sizes(call: Call) -> tuple[str, dict[str, int], float]:
     shapes = [given.array.shape for given in call.inputs if given is not None]
     terms = equation.partition("->")[0].split(",")
     if not equation or len(terms) != len(shapes) or not re.fullmatch(r"[A-Za-z.,>-]+", equation):
-        raise NotComputedError(Reason(Why.VALUE_INPUTS, name="equation", value=repr(equation[:60]), number=len(shapes)))
+        raise NotComputedError("value_inputs", name="equation", value=repr(equation[:60]), number=len(shapes))
     sizes: dict[str, int] = {}
     rest = 1
     for term, shape in zip(terms, shapes, strict=True):
         left, dots, right = term.partition("...")
         named = len(left) + len(right)
         if len(shape) < named or (not dots and len(shape) != named):
-            raise NotComputedError(Reason(Why.VALUE_MISFIT, name="term", value=term, shapes=(shape,)))
+            raise NotComputedError("value_misfit", name="term", value=term, shapes=(shape,))
         middle = shape[len(left) : len(shape) - len(right)]
         rest = max(rest, prod(middle))
         for name, size in zip(left + right, (*shape[: len(left)], *shape[len(shape) - len(right) :]), strict=True):
             if sizes.setdefault(name, size) != size:
-                raise NotComputedError(Reason(Why.AXIS_DIFFERS, name=name, number=sizes[name], limit=size))
+                raise NotComputedError("axis_differs", name=name, number=sizes[name], limit=size)
     return equation, sizes, float(rest) * float(prod(sizes.values()))
 
 

@@ -9,7 +9,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import (
     Array,
     attribute,
@@ -59,12 +58,12 @@ def number_range(call: Call) -> Outputs:
         inputs = [typed(call, slot) for slot in range(3)]
         for name, array in zip(("start", "limit", "delta"), inputs, strict=True):
             if array.size != 1:
-                raise NotComputedError(Reason(Why.SHAPE, name=name, shape=array.shape))
+                raise NotComputedError("shape", name=name, shape=array.shape)
         ends = [np.float64(array.reshape(())) for array in inputs]
         whole = all(array.dtype.kind in "iu" for array in inputs)
     start, limit, delta = ends
     if delta == 0 or not np.isfinite(ends).all():
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="start, limit, delta", value=f"{start}, {limit}, {delta}"))
+        raise NotComputedError("not_allowed", name="start, limit, delta", value=f"{start}, {limit}, {delta}")
     count = max(0, int(np.ceil(abs((limit - start) / delta)))) if (limit - start) / delta > 0 else 0
     check_size([count])
     y = start + delta * np.arange(count)
@@ -74,7 +73,7 @@ def number_range(call: Call) -> Outputs:
 def _one_value(call: Call, slot: int) -> Array:
     value = typed(call, slot, "iufb")
     if value.size != 1:
-        raise NotComputedError(Reason(Why.SHAPE, name="value", shape=value.shape))
+        raise NotComputedError("shape", name="value", shape=value.shape)
     return value.reshape(())
 
 
@@ -87,7 +86,7 @@ def one_hot(call: Call) -> Outputs:
     """
     indices = needed(call, 0).array
     if indices.dtype.kind not in "iu":
-        raise NotComputedError(Reason(Why.DATA_TYPE, name="indices", dtype=indices.dtype.name))
+        raise NotComputedError("data_type", name="indices", dtype=indices.dtype.name)
     rest = [slot for slot in range(1, len(call.inputs)) if call.inputs[slot] is not None]
     axis = integer(call, "axis", default=-1)
     axis = indices.ndim if axis == -1 else axis_of(call, axis, indices.ndim + 1)
@@ -99,9 +98,9 @@ def one_hot(call: Call) -> Outputs:
     elif wanted is not None and len(wanted) == indices.ndim + 1:
         depth = wanted[axis]
     else:
-        raise NotComputedError(Reason(Why.NOT_GIVEN, name="depth"))
+        raise NotComputedError("not_given", name="depth")
     if len(rest) < 2:
-        raise NotComputedError(Reason(Why.NO_ATTRIBUTE, name="on_value, off_value"))
+        raise NotComputedError("no_attribute", name="on_value, off_value")
     on, off = (_one_value(call, slot) for slot in rest[:2])
     check_size([*indices.shape, depth])
     hot = np.expand_dims(indices, axis) == np.arange(depth).reshape([-1] + [1] * (indices.ndim - axis))
@@ -122,7 +121,7 @@ def diagonal_part(call: Call) -> Outputs:
     x = needed(call, 0).array
     half = x.shape[: x.ndim // 2]
     if half + half != x.shape:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=x.shape))
+        raise NotComputedError("shape", name="x", shape=x.shape)
     return one(np.diagonal(x.reshape(prod(half), prod(half))).reshape(half))
 
 
@@ -131,7 +130,7 @@ def matrices_of_diagonals(call: Call) -> Outputs:
     """The last axis on the diagonals of matrices."""
     x = needed(call, 0).array
     if not x.ndim:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=x.shape))
+        raise NotComputedError("shape", name="x", shape=x.shape)
     size = x.shape[-1]
     check_size([*x.shape, size])
     y = np.zeros((*x.shape, size), x.dtype)
@@ -144,7 +143,7 @@ def diagonals_of_matrices(call: Call) -> Outputs:
     """The diagonals of the matrices in the last two axes."""
     x = needed(call, 0).array
     if x.ndim < 2:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=x.shape))
+        raise NotComputedError("shape", name="x", shape=x.shape)
     return one(np.diagonal(x, axis1=-2, axis2=-1).copy())
 
 
@@ -154,9 +153,7 @@ def matrices_with_diagonals(call: Call) -> Outputs:
     x, given = needed(call, 0).array, needed(call, 1).array
     size = min(x.shape[-2:]) if x.ndim > 1 else -1
     if given.shape != (*x.shape[:-2], size):
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="diagonal", shape=given.shape, other="x", other_shape=x.shape)
-        )
+        raise NotComputedError("shape_misfit", name="diagonal", shape=given.shape, other="x", other_shape=x.shape)
     y = x.copy()
     y[..., np.arange(size), np.arange(size)] = given
     return one(y)
@@ -168,7 +165,7 @@ def between_two_ends(call: Call) -> Outputs:
     start, stop = scalar(call, 0), scalar(call, 1)
     count = single_number(call, "num", slot=2)
     if count < 1:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="num", value=str(count)))
+        raise NotComputedError("not_allowed", name="num", value=str(count))
     check_size([count])
     way = np.arange(count) * ((stop - start) / max(1, count - 1))
     return [Output(array=start + way, summed=np.abs(start + way) + 2 * np.abs(way))]
@@ -179,7 +176,7 @@ def band(call: Call) -> Outputs:
     """The diagonals near the main one; a negative number keeps all of that side."""
     x = needed(call, 0).array
     if x.ndim < 2:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=x.shape))
+        raise NotComputedError("shape", name="x", shape=x.shape)
     lower, upper = (single_number(call, name, slot=slot) for slot, name in ((1, "num_lower"), (2, "num_upper")))
     rows, columns = np.ogrid[: x.shape[-2], : x.shape[-1]]
     kept = ((lower < 0) | (rows - columns <= lower)) & ((upper < 0) | (columns - rows <= upper))

@@ -11,7 +11,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import (
     ROUNDOFF,
     Mask,
@@ -48,7 +47,7 @@ Axes = tuple[int, ...]
 
 def _axes(call: Call, rank: int) -> Axes:
     if not rank:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=()))
+        raise NotComputedError("shape", name="x", shape=())
     return axes_of(call, whole_numbers(call, "axes", "axis") or [-1], rank)
 
 
@@ -102,7 +101,7 @@ def _softmax_grad_part(call: Call) -> Outputs:
     g, x = _inputs(call, 0, 1)
     same_shape(call, g, x)
     if not x.ndim:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=()))
+        raise NotComputedError("shape", name="x", shape=())
     narrow = max(ROUNDOFF.get(needed(call, slot).dtype, 0.0) for slot in (0, 1)) / ROUNDOFF["float32"]
     products = g * x
     total = Tracked(products, (products * narrow) ** 2).total(-1)
@@ -116,9 +115,7 @@ def _scaled_softmax_grad(call: Call) -> Outputs:
     g, x1, x2 = _inputs(call, 0, 1, 2)
     same_shape(call, g, x1)
     if common_shape(call, g, x2) != g.shape:
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="x2", shape=x2.shape, other="gradients", other_shape=g.shape)
-        )
+        raise NotComputedError("shape_misfit", name="x2", shape=x2.shape, other="gradients", other_shape=g.shape)
     narrow = max(ROUNDOFF.get(needed(call, slot).dtype, 0.0) for slot in (0, 1)) / ROUNDOFF["float32"]
 
     def kept(exact: Tracked) -> Tracked:
@@ -153,7 +150,7 @@ def _softmax_cross_entropy(call: Call) -> Outputs:
     features, labels = _inputs(call, 0, 1)
     shape = common_shape(call, features, labels)
     if len(shape) != 2:
-        raise NotComputedError(Reason(Why.AXIS_COUNT, name="features", number=len(shape), limit=2))
+        raise NotComputedError("axis_count", name="features", number=len(shape), limit=2)
     loss, gradient = _cross_entropy(np.broadcast_to(features, shape), np.broadcast_to(labels, shape))
     expected(call, 0, shape[:1])
     return [loss.output(), gradient.output()]
@@ -195,7 +192,7 @@ def _reduced(call: Call, each: Tracked, default: str = "mean") -> Outputs:
     if reduction == "none":
         return [each.output()]
     if reduction not in ("mean", "sum", "batchmean"):
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="reduction", value=reduction))
+        raise NotComputedError("no_variant", name="reduction", value=reduction)
     total = each.total(tuple(range(each.value.ndim)), keep=False)
     if reduction != "sum":
         total = total * (1 / max(1, _divisor(reduction, each.value.shape)))
@@ -213,7 +210,7 @@ def _share(call: Call, shape: tuple[int, ...], default: str = "mean") -> float:
     """What the gradient of a reduced loss is divided by."""
     reduction = text(call, "reduction", default=default)
     if reduction not in ("none", "mean", "sum", "batchmean"):
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="reduction", value=reduction))
+        raise NotComputedError("no_variant", name="reduction", value=reduction)
     return 1 / max(1, _divisor(reduction, shape)) if reduction in ("mean", "batchmean") else 1.0
 
 
@@ -359,7 +356,7 @@ def _mse_grad(call: Call) -> Outputs:
 @op("LpLoss", kind=Kind.COMPOSITE, inputs=("predict", "label"))
 def _lp(call: Call) -> Outputs:
     if integer(call, "p", default=1) != 1:
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="p", value=str(integer(call, "p"))))
+        raise NotComputedError("no_variant", name="p", value=str(integer(call, "p")))
     return _reduced(call, _difference(call).abs())
 
 
@@ -390,9 +387,7 @@ def _class_weights(call: Call, slot: int) -> tuple[Places, Doubles]:
     if x.ndim != 2 or labels.dtype.kind not in "iu" or len(labels) != x.shape[0]:
         raise typed_misfit("target", labels.dtype.name, labels.shape, "x", x.shape)
     if weights.size not in (1, x.shape[1]):
-        raise NotComputedError(
-            Reason(Why.COUNT_MISFIT, name="weight", number=weights.size, other="classes", limit=x.shape[1])
-        )
+        raise NotComputedError("count_misfit", name="weight", number=weights.size, other="classes", limit=x.shape[1])
     counts: Mask = (labels >= 0) & (labels < x.shape[1]) & (labels != integer(call, "ignore_index", default=-100))
     places = np.where(counts, labels, 0).astype(np.intp)
     of_each = np.broadcast_to(weights.reshape(-1), x.shape[1:])[places] if x.shape[1] else np.zeros(len(labels))
@@ -410,7 +405,7 @@ def _nll(call: Call) -> Outputs:
     if reduction == "none":
         return [each.output(), total_weight.output()]
     if reduction not in ("sum", "mean"):
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="reduction", value=reduction))
+        raise NotComputedError("no_variant", name="reduction", value=reduction)
     total = each.total(0, keep=False)
     return [(total / total_weight if reduction == "mean" else total).output(), total_weight.output()]
 
@@ -420,7 +415,7 @@ def _nll_grad(call: Call) -> Outputs:
     x, g = _inputs(call, 0, 1)
     places, weights = _class_weights(call, 2)
     if g.size not in (1, len(places)):
-        raise NotComputedError(Reason(Why.SHAPE_MISFIT, name="y_grad", shape=g.shape, other="x", other_shape=x.shape))
+        raise NotComputedError("shape_misfit", name="y_grad", shape=g.shape, other="x", other_shape=x.shape)
     each = -(Tracked(weights) * g.reshape(-1))
     if text(call, "reduction", default="mean") == "mean":
         each = each / scalar(call, 4)
@@ -439,10 +434,10 @@ def _dropped(call: Call, unpacked: Callable[[int], Mask]) -> Outputs:
     given = call.inputs[2] if len(call.inputs) > 2 else None
     keep = real(call, "keep_prob") if given is None else scalar(call, 2)
     if not 0 < keep <= 1:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="keep_prob", value=str(keep)))
+        raise NotComputedError("not_allowed", name="keep_prob", value=str(keep))
     kept = unpacked(x.size)
     if kept.size != x.size:
-        raise NotComputedError(Reason(Why.COUNT_MISFIT, name="mask", number=kept.size, other="elements", limit=x.size))
+        raise NotComputedError("count_misfit", name="mask", number=kept.size, other="elements", limit=x.size)
     kept = kept.reshape(x.shape)
     scaled = x * (1 / keep)
     return [Output(array=np.where(kept, scaled, 0.0), summed=np.where(kept, np.abs(scaled), 0.0))]
@@ -470,9 +465,7 @@ def _dropout_v3(call: Call) -> Outputs:
 
     def unpacked(count: int) -> Mask:
         if mask.size < count:
-            raise NotComputedError(
-                Reason(Why.COUNT_MISFIT, name="mask", number=mask.size, other="elements", limit=count)
-            )
+            raise NotComputedError("count_misfit", name="mask", number=mask.size, other="elements", limit=count)
         return np.asarray(mask[:count] != 0)
 
     return _dropped(call, unpacked)

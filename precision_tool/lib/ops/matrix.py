@@ -10,7 +10,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import attribute, distinct, floats, integer, numbers, text
 from precision_tool.lib.ops.base import (
     Call,
@@ -141,23 +140,23 @@ def _matrices(call: Call) -> _Matrices:
     pair = []
     for array, names in zip(numbers(call, 0, 1), _TURNED, strict=True):
         if array.ndim < 2:
-            raise NotComputedError(Reason(Why.SHAPE, name="matrices", shape=array.shape))
+            raise NotComputedError("shape", name="matrices", shape=array.shape)
         pair.append(np.swapaxes(array, -1, -2) if attribute(call, *names) else array)
     a, b = pair
     try:
         np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except ValueError:
-        raise NotComputedError(Reason(Why.NO_BROADCAST, shapes=(a.shape, b.shape))) from None
+        raise NotComputedError("no_broadcast", shapes=(a.shape, b.shape)) from None
     if a.shape[-1] != b.shape[-2]:
-        raise NotComputedError(Reason(Why.NO_PRODUCT, shapes=(a.shape, b.shape)))
+        raise NotComputedError("no_product", shapes=(a.shape, b.shape))
     if any(one is not None for one in call.inputs[3:]):
-        raise NotComputedError(Reason(Why.INPUT_COUNT, number=len(call.inputs)))
+        raise NotComputedError("input_count", number=len(call.inputs))
     found = _Matrices(a, b)
     given = call.inputs[2] if len(call.inputs) > 2 else None
     if given is not None:
         if given.array.size != b.shape[-1] and given.array.shape != found.shape:
             raise NotComputedError(
-                Reason(Why.SHAPE_MISFIT, name="bias", shape=given.array.shape, other="product", other_shape=found.shape)
+                "shape_misfit", name="bias", shape=given.array.shape, other="product", other_shape=found.shape
             )
         bias = floats(given)
         found = _Matrices(a, b, bias if bias.shape == found.shape else bias.reshape(-1))
@@ -191,23 +190,21 @@ def _connection(call: Call) -> tuple[_Matrices, tuple[int, ...]]:
     x, weights = numbers(call, 0, 1)
     axis = integer(call, "axis", default=1)
     if not x.size or weights.ndim < 2 or not weights.size:
-        raise NotComputedError(Reason(Why.SHAPE_MISFIT, name="w", shape=weights.shape, other="x", other_shape=x.shape))
+        raise NotComputedError("shape_misfit", name="w", shape=weights.shape, other="x", other_shape=x.shape)
     if not 0 < axis < x.ndim or any(one is not None for one in call.inputs[3:]):
-        raise NotComputedError(Reason(Why.OUT_OF_RANGE, name="axis", value=str(axis), limit=x.ndim))
+        raise NotComputedError("out_of_range", name="axis", value=str(axis), limit=x.ndim)
     a = x.reshape(prod(x.shape[:axis]), -1)
     if attribute(call, "transpose"):
         b = weights.reshape(-1, weights.shape[-1])
     else:
         b = weights.reshape(weights.shape[0], -1).T
     if a.shape[1] != b.shape[0] or integer(call, "num_output", default=b.shape[1]) != b.shape[1]:
-        raise NotComputedError(Reason(Why.SHAPE_MISFIT, name="w", shape=weights.shape, other="x", other_shape=x.shape))
+        raise NotComputedError("shape_misfit", name="w", shape=weights.shape, other="x", other_shape=x.shape)
     bias = None
     if len(call.inputs) > 2 and call.inputs[2] is not None:
         bias = floats(call.inputs[2]).reshape(-1)
         if bias.size != b.shape[1]:
-            raise NotComputedError(
-                Reason(Why.COUNT_MISFIT, name="bias", number=bias.size, other="outputs", limit=b.shape[1])
-            )
+            raise NotComputedError("count_misfit", name="bias", number=bias.size, other="outputs", limit=b.shape[1])
     shape: tuple[int, ...] = (*x.shape[:axis], b.shape[1])
     wanted = call.outputs[0].shape if call.outputs else None
     if wanted is not None and prod(wanted) == prod(shape):
@@ -255,7 +252,7 @@ def _bias_add(call: Call) -> Outputs:
     if text(call, "data_format", default="") in ("NHWC", "NDHWC"):
         first = first and needed(call, 0).layout in ("NCHW", "NCDHW")
     if x.ndim < 2 or bias.ndim != 1 or channels_last(x, first).shape[-1] != bias.size:
-        raise NotComputedError(Reason(Why.SHAPE_MISFIT, name="bias", shape=bias.shape, other="x", other_shape=x.shape))
+        raise NotComputedError("shape_misfit", name="bias", shape=bias.shape, other="x", other_shape=x.shape)
     expected(call, 0, x.shape)
     shaped = bias.reshape(-1, *[1] * (x.ndim - 2)) if first else bias
     return [Output(array=x + shaped)]

@@ -10,7 +10,6 @@ from itertools import accumulate
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import (
     Array,
     attribute,
@@ -89,7 +88,7 @@ def bitcast(call: Call) -> Outputs:
     target = _WHOLE.get(call.outputs[0].dtype if call.outputs else "")
     if x.dtype.kind not in "iu" or target is None or target.itemsize != x.dtype.itemsize:
         raise NotComputedError(
-            Reason(Why.NO_CONVERSION, dtype=x.dtype.name, value=call.outputs[0].dtype if call.outputs else "?")
+            "no_conversion", dtype=x.dtype.name, value=call.outputs[0].dtype if call.outputs else "?"
         )
     return one(x.view(target))
 
@@ -122,7 +121,7 @@ def reshape(call: Call) -> Outputs:
         dropped = axes_of(call, axes, x.ndim)
         shape = tuple(size for axis, size in enumerate(x.shape) if axis not in dropped)
     if shape is None:
-        raise NotComputedError(Reason(Why.NO_OUTPUT_SHAPE))
+        raise NotComputedError("no_output_shape")
     return one(reshaped(x, shape))
 
 
@@ -152,7 +151,7 @@ def rank_of(call: Call) -> Outputs:
 
 def _transposed(call: Call, x: Array, perm: list[int]) -> Array:
     if sorted(axis % max(x.ndim, 1) for axis in perm) != list(range(x.ndim)):
-        raise NotComputedError(Reason(Why.VALUE_MISFIT, name="perm", value=str(perm), shapes=(x.shape,)))
+        raise NotComputedError("value_misfit", name="perm", value=str(perm), shapes=(x.shape,))
     return np.transpose(x, [axis % x.ndim for axis in perm])
 
 
@@ -170,7 +169,7 @@ def transpose_and_reshape(call: Call) -> Outputs:
     x = needed(call, 0).array
     perm, shape = required_numbers(call, "perm"), required_numbers(call, "shape", slot=1)
     if attribute(call, "transpose_first") is None:
-        raise NotComputedError(Reason(Why.NO_ATTRIBUTE, name="transpose_first"))
+        raise NotComputedError("no_attribute", name="transpose_first")
     if flag(call, "transpose_first"):
         return one(reshaped(_transposed(call, x, perm), shape))
     return one(_transposed(call, reshaped(x, shape), perm))
@@ -183,12 +182,12 @@ def broadcast_to(call: Call) -> Outputs:
     shape = required_numbers(call, "shape", slot=1)
     check_size([max(size, 1) for size in shape])
     if len(shape) < x.ndim:
-        raise NotComputedError(Reason(Why.NO_BROADCAST, shapes=(x.shape, tuple(shape))))
+        raise NotComputedError("no_broadcast", shapes=(x.shape, tuple(shape)))
     aligned = [1] * (len(shape) - x.ndim) + list(x.shape)
     shape = [own if size == -1 else size for own, size in zip(aligned, shape, strict=True)]
     check_size(shape)
     if common_shape(call, x, np.broadcast_to(0, shape)) != tuple(shape):
-        raise NotComputedError(Reason(Why.NO_BROADCAST, shapes=(x.shape, tuple(shape))))
+        raise NotComputedError("no_broadcast", shapes=(x.shape, tuple(shape)))
     return one(np.broadcast_to(x, shape))
 
 
@@ -198,9 +197,7 @@ def tile(call: Call) -> Outputs:
     x = needed(call, 0).array
     multiples = required_numbers(call, "multiples", slot=1)
     if len(multiples) != x.ndim:
-        raise NotComputedError(
-            Reason(Why.COUNT_MISFIT, name="multiples", number=len(multiples), other="axes", limit=x.ndim)
-        )
+        raise NotComputedError("count_misfit", name="multiples", number=len(multiples), other="axes", limit=x.ndim)
     check_size([size * times for size, times in zip(x.shape, multiples, strict=True)])
     return one(np.tile(x, multiples))
 
@@ -213,7 +210,7 @@ def _joined(call: Call, parts: list[Array], axis: int) -> Outputs:
     axis = axis_of(call, axis, parts[0].ndim)
     shapes = {part.shape[:axis] + part.shape[axis + 1 :] for part in parts}
     if len(shapes) != 1 or len({part.ndim for part in parts}) != 1:
-        raise NotComputedError(Reason(Why.SHAPES_DIFFER, shapes=tuple(part.shape for part in parts)))
+        raise NotComputedError("shapes_differ", shapes=tuple(part.shape for part in parts))
     return one(np.concatenate(parts, axis))
 
 
@@ -228,11 +225,11 @@ def concatenate(call: Call) -> Outputs:
     else:
         place = 0 if call.op_type == "Concat" else len(arrays) - 1
         if len(arrays) < 2 or arrays[place].ndim:
-            raise NotComputedError(Reason(Why.NOT_GIVEN, name="concat_dim"))
+            raise NotComputedError("not_given", name="concat_dim")
         axis = single_number(call, "concat_dim", slot=place)
         arrays.pop(place)
     if not arrays:
-        raise NotComputedError(Reason(Why.INPUT_COUNT, number=0))
+        raise NotComputedError("input_count", number=0)
     return _joined(call, arrays, axis)
 
 
@@ -241,7 +238,7 @@ def pack(call: Call) -> Outputs:
     """The inputs along a new axis."""
     arrays = [needed(call, slot).array for slot in range(len(call.inputs))]
     if not arrays or len({array.shape for array in arrays}) != 1:
-        raise NotComputedError(Reason(Why.SHAPES_DIFFER, shapes=tuple(array.shape for array in arrays)))
+        raise NotComputedError("shapes_differ", shapes=tuple(array.shape for array in arrays))
     axis = axis_of(call, integer(call, "axis", default=0), arrays[0].ndim + 1)
     return one(np.stack(arrays, axis))
 
@@ -253,7 +250,7 @@ def unpack(call: Call) -> Outputs:
     axis = axis_of(call, integer(call, "axis", default=0), x.ndim)
     if integer(call, "num", default=x.shape[axis]) != x.shape[axis]:
         raise NotComputedError(
-            Reason(Why.COUNT_MISFIT, name="outputs", number=integer(call, "num"), other="slices", limit=x.shape[axis])
+            "count_misfit", name="outputs", number=integer(call, "num"), other="slices", limit=x.shape[axis]
         )
     return [Output(array=part) for part in np.moveaxis(x, axis, 0)]
 
@@ -279,7 +276,7 @@ def split(call: Call) -> Outputs:
     x, dim = _dynamic(call, "split_dim", axis_first=True)
     axis, count = axis_of(call, dim, x.ndim), integer(call, "num_split")
     if count < 1 or x.shape[axis] % count:
-        raise NotComputedError(Reason(Why.NO_MULTIPLE, name="elements", number=x.shape[axis], limit=count))
+        raise NotComputedError("no_multiple", name="elements", number=x.shape[axis], limit=count)
     return [Output(array=part) for part in np.split(x, count, axis)]
 
 
@@ -292,7 +289,7 @@ def split_by_sizes(call: Call) -> Outputs:
     rest = x.shape[axis] - sum(size for size in sizes if size != -1)
     sizes = [rest if size == -1 else size for size in sizes]
     if sum(sizes) != x.shape[axis] or min(sizes, default=0) < 0:
-        raise NotComputedError(Reason(Why.VALUE_MISFIT, name="size_splits", value=str(sizes), shapes=(x.shape,)))
+        raise NotComputedError("value_misfit", name="size_splits", value=str(sizes), shapes=(x.shape,))
     ends = list(accumulate(sizes))[:-1]
     return [Output(array=part) for part in np.split(x, ends, axis)]
 
@@ -304,16 +301,12 @@ def slice_out(call: Call) -> Outputs:
     offsets = required_numbers(call, "offsets", "begin", slot=1)
     sizes = required_numbers(call, "size", slot=2)
     if len(offsets) != x.ndim or len(sizes) != x.ndim:
-        raise NotComputedError(
-            Reason(Why.VALUE_MISFIT, name="offsets, size", value=f"{offsets}, {sizes}", shapes=(x.shape,))
-        )
+        raise NotComputedError("value_misfit", name="offsets, size", value=f"{offsets}, {sizes}", shapes=(x.shape,))
     box = []
     for offset, size, length in zip(offsets, sizes, x.shape, strict=True):
         end = length if size == -1 else offset + size
         if not 0 <= offset <= end <= length:
-            raise NotComputedError(
-                Reason(Why.OUT_OF_SHAPE, name="offsets, size", value=f"{offsets}, {sizes}", shape=x.shape)
-            )
+            raise NotComputedError("out_of_shape", name="offsets, size", value=f"{offsets}, {sizes}", shape=x.shape)
         box.append(slice(offset, end))
     return one(x[tuple(box)])
 
@@ -332,19 +325,17 @@ def strided(call: Call, rank: int, first_slot: int) -> tuple[Part, ...]:
     steps = whole_numbers(call, "strides", slot=first_slot + 2) or [1] * len(begin)
     if not len(begin) == len(end) == len(steps):
         raise NotComputedError(
-            Reason(Why.SHAPES_MISFIT, name="begin, end, strides", shapes=((len(begin),), (len(end),), (len(steps),)))
+            "shapes_misfit", name="begin, end, strides", shapes=((len(begin),), (len(end),), (len(steps),))
         )
     if 0 in steps:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="strides", value=str(steps)))
+        raise NotComputedError("not_allowed", name="strides", value=str(steps))
     ellipses = [place for place in range(len(begin)) if _bits(call, "ellipsis_mask", place)]
     if len(ellipses) > 1:
-        raise NotComputedError(
-            Reason(Why.TWICE, name="ellipsis_mask", value=str(integer(call, "ellipsis_mask", default=0)))
-        )
+        raise NotComputedError("twice", name="ellipsis_mask", value=str(integer(call, "ellipsis_mask", default=0)))
     index: list[Part] = []
     taken = sum(place not in ellipses and not _bits(call, "new_axis_mask", place) for place in range(len(begin)))
     if taken > rank:
-        raise NotComputedError(Reason(Why.COUNT_MISFIT, name="begin", number=taken, other="axes", limit=rank))
+        raise NotComputedError("count_misfit", name="begin", number=taken, other="axes", limit=rank)
     for place, (first, last, step) in enumerate(zip(begin, end, steps, strict=True)):
         if place in ellipses:
             index += [slice(None)] * (rank - taken)
@@ -352,7 +343,7 @@ def strided(call: Call, rank: int, first_slot: int) -> tuple[Part, ...]:
             index.append(None)
         elif _bits(call, "shrink_axis_mask", place):
             if step < 0:
-                raise NotComputedError(Reason(Why.EXCLUSIVE, name=f"strides {step}", other="shrink_axis_mask"))
+                raise NotComputedError("exclusive", name=f"strides {step}", other="shrink_axis_mask")
             index.append(first)
         else:
             start = None if _bits(call, "begin_mask", place) else first
@@ -366,7 +357,7 @@ def sliced(call: Call, x: Array, index: tuple[Part, ...]) -> Array:
     try:
         return np.asarray(x[index])
     except IndexError:
-        raise NotComputedError(Reason(Why.CUTS_OUTSIDE, shape=x.shape)) from None
+        raise NotComputedError("cuts_outside", shape=x.shape) from None
 
 
 @op("StridedSliceD", "StridedSlice", "StridedSliceV2", kind=Kind.EXACT, inputs=("x", "begin", "end", "strides"))
@@ -386,9 +377,7 @@ def strided_slice_gradient(call: Call) -> Outputs:
     result = np.zeros(shape, dy.dtype)
     part = sliced(call, result, strided(call, len(shape), 1))
     if part.size != dy.size:
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="dy", shape=dy.shape, other="slice", other_shape=part.shape)
-        )
+        raise NotComputedError("shape_misfit", name="dy", shape=dy.shape, other="slice", other_shape=part.shape)
     index = strided(call, len(shape), 1)
     result[index] = dy.reshape(part.shape)
     return one(result)

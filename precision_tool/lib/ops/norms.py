@@ -11,7 +11,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import (
     axes_of,
     axis_of,
@@ -68,13 +67,13 @@ def _parameter(call: Call, array: Doubles, shape: tuple[int, ...], length: int) 
         return _rows_of(np.broadcast_to(array, shape), length)
     except ValueError:
         raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="parameter", shape=array.shape, other="x", other_shape=tuple(shape))
+            "shape_misfit", name="parameter", shape=array.shape, other="x", other_shape=tuple(shape)
         ) from None
 
 
 def _moments(x: Doubles) -> tuple[Tracked, Tracked]:
     if not x.size:
-        raise NotComputedError(Reason(Why.EMPTY))
+        raise NotComputedError("empty")
     mean = Tracked(x).total(1) * (1 / x.shape[1])
     centred = x - mean
     return mean, (centred * centred).total(1) * (1 / x.shape[1])
@@ -104,7 +103,7 @@ def _shaped(call: Call, slot: int, found: Tracked, otherwise: Sequence[int]) -> 
     """An output in the shape that the graph gives it."""
     shape = call.outputs[slot].shape if slot < len(call.outputs) else None
     if shape is not None and prod(shape) != found.value.size:
-        raise NotComputedError(Reason(Why.OTHER_THAN_GRAPH, slot=slot, shape=(found.value.size,), other_shape=shape))
+        raise NotComputedError("other_than_graph", slot=slot, shape=(found.value.size,), other_shape=shape)
     return found.reshape(*(otherwise if shape is None else shape)).output()
 
 
@@ -114,7 +113,7 @@ def _shaped(call: Call, slot: int, found: Tracked, otherwise: Sequence[int]) -> 
 def _layer_norm(call: Call) -> tuple[_Rows, Callable[[], Outputs]]:
     """x, gamma, beta; outputs y, mean, and the variance or in V3 its inverse root."""
     if len([one for one in call.inputs if one is not None]) != 3:
-        raise NotComputedError(Reason(Why.INPUT_COUNT, number=len(call.inputs)))
+        raise NotComputedError("input_count", number=len(call.inputs))
     x, gamma, beta = numbers(call, 0, 1, 2)
     is_v3 = call.op_type == "LayerNormV3"
     begin = axis_of(call, integer(call, "begin_norm_axis", default=0), x.ndim)
@@ -122,9 +121,7 @@ def _layer_norm(call: Call) -> tuple[_Rows, Callable[[], Outputs]]:
     length = prod(x.shape[begin:])
     start = axis_of(call, integer(call, "begin_params_axis", default=0), x.ndim)
     if gamma.size != prod(x.shape[start:]) and gamma.size != length:
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="gamma", shape=gamma.shape, other="x", other_shape=x.shape[start:])
-        )
+        raise NotComputedError("shape_misfit", name="gamma", shape=gamma.shape, other="x", other_shape=x.shape[start:])
     rows = _rows_of(x, length)
     parameters = tuple(_parameter(call, one, x.shape, length) for one in (gamma, beta))
 
@@ -172,7 +169,7 @@ def _gamma_and_beta(
 ) -> list[Output]:
     """Gradients of gamma and beta: sums over the axes that the parameters have not."""
     if len(shape) > len(of) or any(one not in (1, axis) for one, axis in zip(shape[::-1], of[::-1], strict=False)):
-        raise NotComputedError(Reason(Why.SHAPE_MISFIT, name="gamma", shape=tuple(shape), other="x", other_shape=of))
+        raise NotComputedError("shape_misfit", name="gamma", shape=tuple(shape), other="x", other_shape=of)
     extra = len(of) - len(shape)
     axes = (*range(extra), *(extra + axis for axis, size in enumerate(shape) if size == 1 != of[extra + axis]))
     found = []
@@ -188,9 +185,7 @@ def _layer_gradient(call: Call, gives_root: bool) -> _LayerGradient:
     same_shape(call, dy, x)
     rows = mean.size
     if variance.size != rows or not rows or x.size % rows:
-        raise NotComputedError(
-            Reason(Why.SHAPES_MISFIT, name="mean, variance, x", shapes=(mean.shape, variance.shape, x.shape))
-        )
+        raise NotComputedError("shapes_misfit", name="mean, variance, x", shapes=(mean.shape, variance.shape, x.shape))
     length = x.size // rows
     if gives_root:
         root = 1.0 / Tracked(variance.reshape(-1, 1))
@@ -256,7 +251,7 @@ def _groups_of(call: Call, x: Doubles, first: bool, groups: int) -> Doubles:
     """(batch · groups, elements): the channels first within each group."""
     moved = x if first else np.moveaxis(x, -1, 1)
     if x.ndim < 2 or groups < 1 or moved.shape[1] % groups:
-        raise NotComputedError(Reason(Why.VALUE_MISFIT, name="num_groups", value=str(groups), shapes=(x.shape,)))
+        raise NotComputedError("value_misfit", name="num_groups", value=str(groups), shapes=(x.shape,))
     return moved.reshape(x.shape[0] * groups, -1)
 
 
@@ -274,7 +269,7 @@ def _scaled_rows(call: Call, y: Tracked, x: Doubles, slots: tuple[int, int], fir
         vector = floats(given)
         if vector.size not in (channels, channels * x.shape[0]):
             raise NotComputedError(
-                Reason(Why.COUNT_MISFIT, name=f"input {slot}", number=vector.size, other="channels", limit=channels)
+                "count_misfit", name=f"input {slot}", number=vector.size, other="channels", limit=channels
             )
         beside = vector.reshape(-1, channels, *[1] * (x.ndim - 2))
         y = y * beside if is_factor else y + beside
@@ -289,7 +284,7 @@ def _by_groups(call: Call, groups: int | None, epsilon: float) -> list[Output]:
     """y and the mean of each group; None for `groups` means one for each channel."""
     x = floats(needed(call, 0))
     if x.ndim < 2:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=x.shape))
+        raise NotComputedError("shape", name="x", shape=x.shape)
     limited(0, x.size)
     first = has_channels_first(call, needed(call, 0))
     channels = x.shape[1] if first else x.shape[-1]
@@ -311,7 +306,7 @@ def _channels(call: Call) -> tuple[Doubles, Doubles, bool]:
     """x, its rows of one channel of one image each, and whether its channels come first."""
     x = floats(needed(call, 0))
     if x.ndim < 2:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=x.shape))
+        raise NotComputedError("shape", name="x", shape=x.shape)
     limited(0, x.size)
     first = has_channels_first(call, needed(call, 0))
     return x, _groups_of(call, x, first, x.shape[1] if first else x.shape[-1]), first
@@ -322,7 +317,7 @@ def _by_row(call: Call, slot: int, rows: Doubles) -> Tracked:
     given = floats(needed(call, slot)).reshape(-1, 1)
     if not given.size or rows.shape[0] % given.size:
         raise NotComputedError(
-            Reason(Why.COUNT_MISFIT, name=f"input {slot}", number=given.size, other="channels", limit=rows.shape[0])
+            "count_misfit", name=f"input {slot}", number=given.size, other="channels", limit=rows.shape[0]
         )
     return Tracked(np.tile(given, (rows.shape[0] // given.size, 1)))
 
@@ -376,7 +371,7 @@ def _neighbours(values: Tracked, radius: int) -> Tracked:
     count = values.value.shape[-1]
     shape = values.value.shape
     if radius < 0:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="depth_radius", value=str(radius)))
+        raise NotComputedError("not_allowed", name="depth_radius", value=str(radius))
     total, noise = np.zeros(shape), np.zeros(shape)
     came = np.broadcast_to(np.asarray(values.variance, np.float64), shape)
     for shift in range(-min(radius, count - 1), min(radius, count - 1) + 1):
@@ -390,11 +385,11 @@ def _neighbours(values: Tracked, radius: int) -> Tracked:
 def _response(call: Call) -> tuple[int, int, float, float, float]:
     if text(call, "norm_region", default="ACROSS_CHANNELS") != "ACROSS_CHANNELS":
         raise NotComputedError(
-            Reason(Why.NO_VARIANT, name="norm_region", value=text(call, "norm_region", default="ACROSS_CHANNELS"))
+            "no_variant", name="norm_region", value=text(call, "norm_region", default="ACROSS_CHANNELS")
         )
     given = needed(call, 0)
     if not given.array.ndim:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=()))
+        raise NotComputedError("shape", name="x", shape=())
     axis = 1 if given.array.ndim > 2 and has_channels_first(call, given) else given.array.ndim - 1
     limited(0, given.array.size)
     return (

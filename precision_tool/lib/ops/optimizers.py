@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import ROUNDOFF, attribute, flag, numbers, real, scalar
 from precision_tool.lib.ops.base import Call, Kind, NotComputedError, Outputs, op
 from precision_tool.lib.ops.tracked import Tracked, maximum, where
@@ -31,12 +30,12 @@ def gathered(call: Call, inputs: Sequence[str], tensors: Sequence[str]) -> tuple
     if absent <= 0:
         as_attribute = []
     elif absent != len(as_attribute):
-        raise NotComputedError(Reason(Why.INPUTS_EXPECTED, number=len(inputs) - absent, limit=len(inputs)))
+        raise NotComputedError("inputs_expected", number=len(inputs) - absent, limit=len(inputs))
     slots = [name for name in inputs if name not in as_attribute]
     given = {name: slot for slot, name in enumerate(slots)}
     arrays = {name: Tracked(numbers(call, given[name])[0]) for name in tensors}
     if len({array.value.shape for array in arrays.values()}) > 1:
-        raise NotComputedError(Reason(Why.SHAPES_DIFFER, shapes=tuple(array.value.shape for array in arrays.values())))
+        raise NotComputedError("shapes_differ", shapes=tuple(array.value.shape for array in arrays.values()))
     values = {name: real(call, name) for name in as_attribute}
     values |= {name: scalar(call, given[name]) for name in slots if name not in tensors}
     return arrays, values
@@ -167,7 +166,7 @@ def _shapes_fit(call: Call, compute: Callable[[], Outputs]) -> Outputs:
         return compute()
     except ValueError:
         raise NotComputedError(
-            Reason(Why.NO_BROADCAST, shapes=tuple(given.array.shape for given in call.inputs if given is not None))
+            "no_broadcast", shapes=tuple(given.array.shape for given in call.inputs if given is not None)
         ) from None
 
 
@@ -313,9 +312,7 @@ def lars(call: Call) -> Outputs:
     """The gradient with decay, scaled by the ratio of the norms of weight and gradient."""
     w, g = (Tracked(values) for values in numbers(call, 0, 1))
     if w.value.shape != g.value.shape:
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="g", shape=g.value.shape, other="w", other_shape=w.value.shape)
-        )
+        raise NotComputedError("shape_misfit", name="g", shape=g.value.shape, other="w", other_shape=w.value.shape)
     sums = [np.asarray(np.sum(np.square(each.value))) for each in (w, g)]
     squares = [Tracked(total, total * total * max(1, w.value.size) / 3) for total in sums]
     return _lars(call, w, g, (squares[0], squares[1]), scalar(call, 2), scalar(call, 3))
@@ -326,9 +323,7 @@ def lars_update(call: Call) -> Outputs:
     """The same, given the sums of squares."""
     w, g = (Tracked(values) for values in numbers(call, 0, 1))
     if w.value.shape != g.value.shape:
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="g", shape=g.value.shape, other="w", other_shape=w.value.shape)
-        )
+        raise NotComputedError("shape_misfit", name="g", shape=g.value.shape, other="w", other_shape=w.value.shape)
     squares = [Tracked(np.asarray(scalar(call, slot))) for slot in (2, 3)]
     return _lars(call, w, g, (squares[0], squares[1]), scalar(call, 4), scalar(call, 5))
 

@@ -12,7 +12,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import Mask, attribute, flag, integer, near, required_numbers, text
 from precision_tool.lib.ops.base import (
     Call,
@@ -134,12 +133,10 @@ def _max_gradient(call: Call, x_slot: int, grad_slot: int) -> Outputs:
     windows = _windows(call, images.shape[1:-1], first)
     if grads.shape != (images.shape[0], *windows.count, images.shape[-1]):
         raise NotComputedError(
-            Reason(
-                Why.SHAPE_EXPECTED,
-                name="dy",
-                shape=grads.shape,
-                other_shape=(images.shape[0], *windows.count, images.shape[-1]),
-            )
+            "shape_expected",
+            name="dy",
+            shape=grads.shape,
+            other_shape=(images.shape[0], *windows.count, images.shape[-1]),
         )
     expected(call, 0, x.array.shape)
     result, sizes = np.zeros(images.shape), np.zeros(images.shape)
@@ -194,7 +191,7 @@ def _counts(call: Call, windows: Windows) -> Doubles:
     """How many elements each window is divided by: (*count, 1)."""
     divisor = integer(call, "divisor_override", default=0)
     if divisor < 0:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="divisor_override", value=str(divisor)))
+        raise NotComputedError("not_allowed", name="divisor_override", value=str(divisor))
     if divisor:
         return np.full((*windows.count, 1), float(divisor))
     has_kind = text(call, "padding", "padding_mode", default="") in ("SAME", "VALID")
@@ -211,7 +208,7 @@ def _counts(call: Call, windows: Windows) -> Doubles:
 def _average(call: Call, whole: bool = False) -> Outputs:
     images, first, windows = _prepared(call, whole)
     if call.op_type == "Pooling" and any((*windows.low, *windows.high)):
-        raise NotComputedError(Reason(Why.UNDOCUMENTED, name="padding"))
+        raise NotComputedError("undocumented", name="padding")
     counts = _counts(call, windows)
     totals = np.empty((images.shape[0], *windows.count, images.shape[-1]))
     squares = np.empty_like(totals)
@@ -242,7 +239,7 @@ def _pooling(call: Call) -> Outputs:
     """Caffe's: the mode is 0 for the maximum and 1 for the average."""
     mode = integer(call, "mode", default=0)
     if mode not in (0, 1):
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="mode", value=str(mode)))
+        raise NotComputedError("no_variant", name="mode", value=str(mode))
     return _average(call) if mode else [_max_pool(call)]
 
 
@@ -260,14 +257,12 @@ def _avg_grad(call: Call) -> Outputs:
     first = has_channels_first(call, given)
     grads = image(call, given, rank)
     if len(sizes) != rank + 2:
-        raise NotComputedError(
-            Reason(Why.COUNT_MISFIT, name="orig_input_shape", number=len(sizes), other="axes", limit=rank + 2)
-        )
+        raise NotComputedError("count_misfit", name="orig_input_shape", number=len(sizes), other="axes", limit=rank + 2)
     shape = image_shape(sizes, first)
     windows = _windows(call, shape[1:-1], first)
     if grads.shape != (shape[0], *windows.count, shape[-1]):
         raise NotComputedError(
-            Reason(Why.SHAPE_EXPECTED, name="dy", shape=grads.shape, other_shape=(shape[0], *windows.count, shape[-1]))
+            "shape_expected", name="dy", shape=grads.shape, other_shape=(shape[0], *windows.count, shape[-1])
         )
     expected(call, 0, sizes)
     check_size(sizes)

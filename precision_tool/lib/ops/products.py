@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import Doubles, NotComputedError, Output, Places, summed_of
 
@@ -42,9 +41,9 @@ class Product:
 def limited(work: float, elements: int) -> None:
     """Raises where a product is too large to be computed whole."""
     if elements > MAX_RESULT:
-        raise NotComputedError(Reason(Why.TOO_MANY_ELEMENTS, number=elements))
+        raise NotComputedError("too_many_elements", number=elements)
     if work > MAX_WORK:
-        raise NotComputedError(Reason(Why.TOO_MANY_PRODUCTS, number=work))
+        raise NotComputedError("too_many_products", number=work)
 
 
 def rounded(result: Doubles, squares: Doubles, count: int) -> Output:

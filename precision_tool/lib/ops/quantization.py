@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import ROUNDOFF, axis_of, common_shape, flag, floats, numbers, real, text
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op
 from precision_tool.lib.ops.tracked import Tracked, maximum
@@ -24,9 +23,9 @@ def _quantized(call: Call, exact: Doubles, size: Doubles) -> Outputs:
     wanted = call.outputs[0].dtype if call.outputs else "int8"
     mode = text(call, "round_mode", default="Round")
     if wanted not in _LIMITS:
-        raise NotComputedError(Reason(Why.DATA_TYPE, name="y", dtype=wanted))
+        raise NotComputedError("data_type", name="y", dtype=wanted)
     if mode not in _ROUND:
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="round_mode", value=mode))
+        raise NotComputedError("no_variant", name="round_mode", value=mode)
     low, high = _LIMITS[wanted]
     off = ROUNDOFF["float16"] * size
     ends = [np.clip(_ROUND[mode](exact + shift), low, high) for shift in (-off, 0.0, off)]
@@ -61,9 +60,7 @@ def _along(call: Call, x: Doubles, vector: Doubles) -> Doubles:
         return vector.reshape(())
     axis = axis_of(call, int(real(call, "axis", default=1.0)), x.ndim)
     if vector.size != x.shape[axis]:
-        raise NotComputedError(
-            Reason(Why.COUNT_MISFIT, name="scale", number=vector.size, other="elements", limit=x.shape[axis])
-        )
+        raise NotComputedError("count_misfit", name="scale", number=vector.size, other="elements", limit=x.shape[axis])
     shape = [1] * x.ndim
     shape[axis] = vector.size
     return vector.reshape(shape)
@@ -91,9 +88,7 @@ def from_sums(call: Call) -> Outputs:
     if scale.ndim == 1 and scale.size > 1 and x.ndim > 2 and has_channels_first(call, needed(call, 0)):
         scale = scale.reshape(-1, *[1] * (x.ndim - 2))
     if common_shape(call, x, scale) != x.shape:
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="scale", shape=scale.shape, other="x", other_shape=x.shape)
-        )
+        raise NotComputedError("shape_misfit", name="scale", shape=scale.shape, other="x", other_shape=x.shape)
     y = Tracked(x) * scale
     if flag(call, "sqrt_mode"):
         y = y * scale

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import ROUNDOFF, flag, floats, integer, numbers, real, text
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op
 from precision_tool.lib.ops.products import limited, rounded
@@ -40,7 +39,7 @@ def tracked_product(a: Tracked | Doubles, b: Doubles) -> Tracked:
         came = np.broadcast_to(np.asarray(a.variance, np.float64), a.value.shape)
         return Tracked(found.value, found.variance + came @ b**2)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
-        raise NotComputedError(Reason(Why.NO_PRODUCT, shapes=(a.shape, b.shape)))
+        raise NotComputedError("no_product", shapes=(a.shape, b.shape))
     limited(float(a.shape[0] * a.shape[1] * b.shape[1]), a.shape[0] * b.shape[1])
     output = rounded(a @ b, a**2 @ b**2, a.shape[1])
     return Tracked(output.array, np.asarray(output.summed) ** 2)
@@ -60,9 +59,9 @@ def optional_numbers(call: Call, slot: int) -> Doubles | None:
 def gates_of(gates: Tracked, order: str, wanted: str = "ijfo") -> list[Tracked]:
     """The gates by name, of which the last axis holds all."""
     if sorted(order) != sorted(wanted):
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="gate_order", value=order))
+        raise NotComputedError("no_variant", name="gate_order", value=order)
     if gates.value.shape[-1] % len(order):
-        raise NotComputedError(Reason(Why.NO_MULTIPLE, name="gates", number=gates.value.shape[-1], limit=len(order)))
+        raise NotComputedError("no_multiple", name="gates", number=gates.value.shape[-1], limit=len(order))
     size = gates.value.shape[-1] // len(order)
     return [gates[..., order.index(name) * size : (order.index(name) + 1) * size] for name in wanted]
 
@@ -97,7 +96,7 @@ def _rows(call: Call, *slots: int) -> list[Doubles]:
     found = []
     for array in numbers(call, *slots):
         if not array.ndim or not array.size:
-            raise NotComputedError(Reason(Why.SHAPE, name="inputs", shape=array.shape))
+            raise NotComputedError("shape", name="inputs", shape=array.shape)
         found.append(array.reshape(-1, array.shape[-1]))
     return found
 
@@ -105,7 +104,7 @@ def _rows(call: Call, *slots: int) -> list[Doubles]:
 def state_of(call: Call, state: Doubles, shape: tuple[int, int]) -> Doubles:
     """A state as (batch, hidden), whatever axes of length 1 it has before."""
     if state.size != shape[0] * shape[1]:
-        raise NotComputedError(Reason(Why.SHAPE_EXPECTED, name="state", shape=state.shape, other_shape=shape))
+        raise NotComputedError("shape_expected", name="state", shape=state.shape, other_shape=shape)
     return state.reshape(shape)
 
 
@@ -115,24 +114,24 @@ def state_of(call: Call, state: Doubles, shape: tuple[int, int]) -> Doubles:
 def weights_of(call: Call, array: Doubles, rows: int) -> Doubles:
     """Weights as a matrix of so many rows, without axes of length 1."""
     if not rows or array.size % rows or (array.ndim == 2 and array.shape[0] != rows):
-        raise NotComputedError(Reason(Why.SHAPE_ROWS, name="weights", shape=array.shape, number=rows))
+        raise NotComputedError("shape_rows", name="weights", shape=array.shape, number=rows)
     squeezed = array.reshape([size for size in array.shape if size != 1]) if array.ndim > 2 else array
     if squeezed.ndim != 2 or squeezed.shape[0] != rows:
-        raise NotComputedError(Reason(Why.SHAPE_ROWS, name="weights", shape=array.shape, number=rows))
+        raise NotComputedError("shape_rows", name="weights", shape=array.shape, number=rows)
     return squeezed
 
 
 def check_is(name: str, value: object, plain: object) -> None:
     """Raises unless an attribute is as the formula takes it."""
     if value != plain:
-        raise NotComputedError(Reason(Why.NO_VARIANT, name=name, value=str(value)))
+        raise NotComputedError("no_variant", name=name, value=str(value))
 
 
 def check_without(call: Call, *slots: int) -> None:
     """Raises where one of these inputs, which the formula leaves out, is there."""
     for slot in slots:
         if optional_numbers(call, slot) is not None:
-            raise NotComputedError(Reason(Why.NO_VARIANT, name="input", value=str(slot)))
+            raise NotComputedError("no_variant", name="input", value=str(slot))
 
 
 @op("BasicLSTMCell", kind=Kind.COMPOSITE, inputs=("x", "h", "c", "w", "b", "mask"))
@@ -142,7 +141,7 @@ def _basic_lstm(call: Call) -> Outputs:
     check_is("keep_prob", real(call, "keep_prob", default=1.0), 1)
     check_without(call, 5)
     if len(x) != len(h) or b.size != 4 * h.shape[1]:
-        raise NotComputedError(Reason(Why.SHAPES_MISFIT, name="x, h, b", shapes=(x.shape, h.shape, b.shape)))
+        raise NotComputedError("shapes_misfit", name="x, h, b", shapes=(x.shape, h.shape, b.shape))
     c = state_of(call, c, (len(h), h.shape[1]))
     both = np.concatenate([x, h], 1)
     gates = tracked_product(both, weights_of(call, w, both.shape[1])) + b.reshape(-1)
@@ -161,9 +160,7 @@ def _basic_lstm_state_grad(call: Call) -> Outputs:
     """Gradients of the gates' sums, one beside the other, and of the state before."""
     c, dh, dc, i, j, f, o, tanh_c = _rows(call, *range(8))
     if len({one.shape for one in (c, dh, dc, i, j, f, o, tanh_c)}) > 1:
-        raise NotComputedError(
-            Reason(Why.SHAPES_DIFFER, shapes=tuple(one.shape for one in (c, dh, dc, i, j, f, o, tanh_c)))
-        )
+        raise NotComputedError("shapes_differ", shapes=tuple(one.shape for one in (c, dh, dc, i, j, f, o, tanh_c)))
     d_new = (1 - Tracked(tanh_c) * tanh_c) * o * dh + dc
     parts = [
         d_new * j * i * (1 - Tracked(i)),
@@ -188,9 +185,7 @@ def _basic_lstm_input_grad(call: Call) -> Outputs:
     both = tracked_product(gates, w.T)
     inputs = w.shape[0] - gates.shape[1] // 4
     if inputs < 0:
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="w", shape=w.shape, other="dgate", other_shape=gates.shape)
-        )
+        raise NotComputedError("shape_misfit", name="w", shape=w.shape, other="dgate", other_shape=gates.shape)
     return [both[:, :inputs].output(), both[:, inputs:].output()]
 
 
@@ -199,7 +194,7 @@ def _basic_lstm_weight_grad(call: Call) -> Outputs:
     """Gradients of the weights and of the bias."""
     x, h, gates = _rows(call, 0, 1, 2)
     if not len(x) == len(h) == len(gates):
-        raise NotComputedError(Reason(Why.SHAPES_MISFIT, name="x, h, dgate", shapes=(x.shape, h.shape, gates.shape)))
+        raise NotComputedError("shapes_misfit", name="x, h, dgate", shapes=(x.shape, h.shape, gates.shape))
     found = tracked_product(np.concatenate([x, h], 1).T, gates)
     return [found.output(), Tracked(gates).total(0, keep=False).output()]
 
@@ -213,7 +208,7 @@ def _lstm_block(call: Call) -> Outputs:
     """TensorFlow's: outputs i, cs, f, o, ci, co, h."""
     (x, h), (c, w, b) = _rows(call, 0, 2), numbers(call, 1, 3, 7)
     if len(x) != len(h) or b.size != 4 * h.shape[1]:
-        raise NotComputedError(Reason(Why.SHAPES_MISFIT, name="x, h, b", shapes=(x.shape, h.shape, b.shape)))
+        raise NotComputedError("shapes_misfit", name="x, h, b", shapes=(x.shape, h.shape, b.shape))
     c = state_of(call, c, (len(h), h.shape[-1]))
     gates = tracked_product(np.concatenate([x, h], 1), w) + b
     peephole = numbers(call, 4, 5, 6) if flag(call, "use_peephole") else ()
@@ -234,7 +229,7 @@ def _lstm_block_grad(call: Call) -> Outputs:
     before, i, c, f, o, j, tanh_c, dc, dh = numbers(call, 1, 8, 9, 10, 11, 12, 13, 14, 15)
     if len({one.shape for one in (before, i, c, f, o, j, tanh_c, dc, dh)}) > 1 or before.ndim != 2:
         raise NotComputedError(
-            Reason(Why.SHAPES_DIFFER, shapes=tuple(one.shape for one in (before, i, c, f, o, j, tanh_c, dc, dh)))
+            "shapes_differ", shapes=tuple(one.shape for one in (before, i, c, f, o, j, tanh_c, dc, dh))
         )
     peephole = numbers(call, 4, 5, 6) if flag(call, "use_peephole") else []
     d_o = Tracked(dh) * tanh_c * o * (1 - Tracked(o))
@@ -264,7 +259,7 @@ def _gru_block(call: Call) -> Outputs:
     """TensorFlow's: outputs r, u, c, h."""
     x, h, w_ru, w_c, b_ru, b_c = numbers(call, 0, 1, 2, 3, 4, 5)
     if x.ndim != 2 or h.ndim != 2 or len(x) != len(h):
-        raise NotComputedError(Reason(Why.SHAPES_MISFIT, name="x, h_prev", shapes=(x.shape, h.shape)))
+        raise NotComputedError("shapes_misfit", name="x, h_prev", shapes=(x.shape, h.shape))
     r, u = gates_of((tracked_product(np.concatenate([x, h], 1), w_ru) + b_ru).sigmoid(), "ru", "ru")
     reset = r * h
     both = Tracked(np.concatenate([x, reset.value], 1), np.concatenate([np.zeros(x.shape), reset.summed**2], 1))
@@ -281,7 +276,7 @@ def _gru_block_grad(call: Call) -> Outputs:
     """Gradients of x, of h before, and of the sums of c and of r and u."""
     x, h, w_ru, w_c, r, u, c, dh = numbers(call, 0, 1, 2, 3, 6, 7, 8, 9)
     if len({one.shape for one in (h, r, u, c, dh)}) > 1 or h.ndim != 2 or x.ndim != 2:
-        raise NotComputedError(Reason(Why.SHAPES_DIFFER, shapes=tuple(one.shape for one in (x, h, r, u, c, dh))))
+        raise NotComputedError("shapes_differ", shapes=tuple(one.shape for one in (x, h, r, u, c, dh)))
     d_c = Tracked(dh) * (1 - Tracked(u)) * (1 - Tracked(c) * c)
     d_u = Tracked(dh) * (Tracked(h) - c) * u * (1 - Tracked(u))
     to_c = tracked_product(d_c, w_c.T)
@@ -301,7 +296,7 @@ def check_plain(call: Call, seq_slot: int, steps: int) -> None:
     """Raises for what the prototypes leave open."""
     given = call.inputs[seq_slot] if seq_slot < len(call.inputs) else None
     if given is not None and given.array.size and bool((given.array != steps).any()):
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="seq_length", value=str(given.array.min())))
+        raise NotComputedError("no_variant", name="seq_length", value=str(given.array.min()))
     check_is("direction", text(call, "direction", default="UNIDIRECTIONAL"), "UNIDIRECTIONAL")
     check_is("activation", text(call, "activation", default="tanh"), "tanh")
     check_is("num_proj", integer(call, "num_proj", default=0), 0)
@@ -323,7 +318,7 @@ def _dynamic_rnn(call: Call) -> Outputs:
     """An LSTM over the first axis of x; outputs y, h, c, and the gates i, j, f, o and tanh(c) of every step."""
     x, w, b = numbers(call, 0, 1, 2)
     if x.ndim != 3:
-        raise NotComputedError(Reason(Why.AXIS_COUNT, name="x", number=x.ndim, limit=3))
+        raise NotComputedError("axis_count", name="x", number=x.ndim, limit=3)
     check_is("cell_type", text(call, "cell_type", default="LSTM"), "LSTM")
     check_plain(call, 3, len(x))
     check_is("use_peephole", flag(call, "use_peephole"), False)
@@ -358,14 +353,14 @@ def _dynamic_gru(call: Call) -> Outputs:
     """A GRU over the first axis of x; outputs y, h, update, reset, new, and what h adds to the new one."""
     x, w, r = numbers(call, 0, 1, 2)
     if x.ndim != 3:
-        raise NotComputedError(Reason(Why.AXIS_COUNT, name="x", number=x.ndim, limit=3))
+        raise NotComputedError("axis_count", name="x", number=x.ndim, limit=3)
     check_plain(call, 5, len(x))
     r = r.reshape(-1, r.shape[-1])
     hidden = r.shape[1] // 3
     limited(float(len(x)) * x.shape[1] * (x.shape[2] + hidden) * r.shape[1], x.shape[0] * x.shape[1] * hidden)
     w = weights_of(call, w, x.shape[2])
     if w.shape[1] != 3 * hidden or r.shape != (hidden, 3 * hidden):
-        raise NotComputedError(Reason(Why.SHAPES_MISFIT, name="weights", shapes=(w.shape, r.shape)))
+        raise NotComputedError("shapes_misfit", name="weights", shapes=(w.shape, r.shape))
     given = [optional_numbers(call, slot) for slot in (3, 4)]
     b, d = (np.zeros(3 * hidden) if one is None else one.reshape(-1) for one in given)
     start = optional_numbers(call, 6)

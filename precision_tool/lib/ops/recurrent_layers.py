@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import flag, numbers, real, single_number, text
 from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op
 from precision_tool.lib.ops.products import limited
@@ -38,7 +37,7 @@ def _length(call: Call, steps: int) -> int:
     """Of how many steps the longest sequence is; what stands behind these nobody has written."""
     length = single_number(call, "seq_len_max", slot=0)
     if not 0 <= length <= steps:
-        raise NotComputedError(Reason(Why.OUT_OF_RANGE, name="seq_len_max", value=str(length), limit=steps))
+        raise NotComputedError("out_of_range", name="seq_len_max", value=str(length), limit=steps)
     return length
 
 
@@ -51,7 +50,7 @@ def _block_lstm(call: Call) -> Outputs:
     """Outputs i, cs, f, o, ci, co, h of every step."""
     x, c, h, w, b = numbers(call, 1, 2, 3, 4, 8)
     if x.ndim != 3 or h.ndim != 2 or b.size != 4 * h.shape[1] or len(h) != x.shape[1]:
-        raise NotComputedError(Reason(Why.SHAPES_MISFIT, name="x, h, b", shapes=(x.shape, h.shape, b.shape)))
+        raise NotComputedError("shapes_misfit", name="x, h, b", shapes=(x.shape, h.shape, b.shape))
     steps, hidden = _length(call, len(x)), h.shape[1]
     limited(float(steps) * x.shape[1] * (x.shape[2] + hidden) * b.size, x.shape[0] * x.shape[1] * hidden)
     w = weights_of(call, w, x.shape[2] + hidden)
@@ -191,9 +190,7 @@ def _block_lstm_grad(call: Call) -> Outputs:
     x, c_first, h_first, w = numbers(call, 1, 2, 3, 4)
     i, c, f, o, j, tanh_c, h, dc, dh = numbers(call, *range(9, 18))
     if x.ndim != 3 or len({one.shape for one in (i, c, f, o, j, tanh_c, h, dc, dh)}) > 1 or i.ndim != 3:
-        raise NotComputedError(
-            Reason(Why.SHAPES_DIFFER, shapes=tuple(one.shape for one in (i, c, f, o, j, tanh_c, h, dc, dh)))
-        )
+        raise NotComputedError("shapes_differ", shapes=tuple(one.shape for one in (i, c, f, o, j, tanh_c, h, dc, dh)))
     steps = _length(call, len(x))
     w = weights_of(call, w, x.shape[2] + i.shape[2])
     layer = _Layer(
@@ -222,9 +219,7 @@ def _dynamic_rnn_grad(call: Call) -> Outputs:
     x, w = numbers(call, 0, 1)
     h, c, dy, i, j, f, o, tanh_c = numbers(call, 6, 7, 8, 11, 12, 13, 14, 15)
     if x.ndim != 3 or len({one.shape for one in (h, c, dy, i, j, f, o, tanh_c)}) > 1 or h.ndim != 3:
-        raise NotComputedError(
-            Reason(Why.SHAPES_DIFFER, shapes=tuple(one.shape for one in (h, c, dy, i, j, f, o, tanh_c)))
-        )
+        raise NotComputedError("shapes_differ", shapes=tuple(one.shape for one in (h, c, dy, i, j, f, o, tanh_c)))
     check_is("cell_type", text(call, "cell_type", default="LSTM"), "LSTM")
     check_plain(call, 16, len(x))
     check_is("use_peephole", flag(call, "use_peephole"), False)

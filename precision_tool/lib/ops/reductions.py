@@ -12,7 +12,6 @@ from math import inf, prod
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import (
     ROUNDOFF,
     Array,
@@ -74,7 +73,7 @@ def _totals(parts: Doubles, axes: Axes, keep: bool) -> tuple[Doubles, Doubles]:
 def _axes(call: Call, rank: int, slot: int | None = 1) -> Axes:
     found = whole_numbers(call, "axes", "axis", "reduction_indices", slot=slot)
     if found is None:
-        raise NotComputedError(Reason(Why.NOT_GIVEN, name="axes"))
+        raise NotComputedError("not_given", name="axes")
     if slot is None and not found:
         return tuple(range(rank))
     return axes_of(call, found, rank)
@@ -107,7 +106,7 @@ def reduce_mean(call: Call) -> Outputs:
     axes = _axes(call, x.ndim)
     count = prod(x.shape[axis] for axis in axes)
     if needed(call, 0).array.dtype.kind in "iu":
-        raise NotComputedError(Reason(Why.DATA_TYPE, name="x", dtype=needed(call, 0).dtype))
+        raise NotComputedError("data_type", name="x", dtype=needed(call, 0).dtype)
     return [summation(x, axes, _keep(call), count if count else np.nan)]
 
 
@@ -125,10 +124,10 @@ def _extremes() -> None:
             if kinds == "b":
                 x = x.astype(np.bool_)
             if x.dtype.kind not in kinds:
-                raise NotComputedError(Reason(Why.DATA_TYPE, name="x", dtype=x.dtype.name))
+                raise NotComputedError("data_type", name="x", dtype=x.dtype.name)
             axes = _axes(call, x.ndim)
             if kinds != "b" and any(x.shape[axis] == 0 for axis in axes):
-                raise NotComputedError(Reason(Why.EMPTY))
+                raise NotComputedError("empty")
             return [Output(array=np.asarray(reduce(x, axis=axes, keepdims=_keep(call))))]
 
         op(*names, kind=Kind.EXACT, inputs=("x", "axes"))(compute)
@@ -170,12 +169,12 @@ def lp_norm(call: Call) -> Outputs:
     given = attribute(call, "p")
     power = {"inf": inf, "-inf": -inf}.get(given) if isinstance(given, str) else real(call, "p", default=2.0)
     if power is None or np.isnan(power) or -inf < power < 0:
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="p", value=repr(given)))
+        raise NotComputedError("no_variant", name="p", value=repr(given))
     size = np.abs(x)
     if abs(power) == inf:
         reduce = np.max if power > 0 else np.min
         if any(x.shape[axis] == 0 for axis in axes):
-            raise NotComputedError(Reason(Why.EMPTY))
+            raise NotComputedError("empty")
         return [Output(array=np.asarray(reduce(size, axis=axes, keepdims=keep)))]
     if power == 0:
         return [Output(array=np.asarray(np.sum(size != 0, axis=axes, keepdims=keep) * 1.0))]
@@ -268,7 +267,7 @@ def scaled_sum_and_loss(call: Call) -> Outputs:
     a, b, scale = numbers(call, 0, 1, 2)
     same_shape(call, a, b)
     if scale.size != 1:
-        raise NotComputedError(Reason(Why.SHAPE, name="input 2", shape=scale.shape))
+        raise NotComputedError("shape", name="input 2", shape=scale.shape)
     product = a * scale.reshape(())
     y = product + b
     return [
@@ -285,9 +284,7 @@ def norm_to_clip_by(call: Call) -> Outputs:
         root = np.where(x > zeros, np.sqrt(np.where(x > zeros, x, ones)), x)
         y = np.maximum(root, least)
     except ValueError:
-        raise NotComputedError(
-            Reason(Why.NO_BROADCAST, shapes=(x.shape, zeros.shape, ones.shape, least.shape))
-        ) from None
+        raise NotComputedError("no_broadcast", shapes=(x.shape, zeros.shape, ones.shape, least.shape)) from None
     return [Output(array=np.asarray(y), summed=np.abs(y))]
 
 
@@ -296,7 +293,7 @@ def bias_gradient(call: Call) -> Outputs:
     """Sums over everything but the channels."""
     (x,) = numbers(call, 0)
     if x.ndim < 2:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=x.shape))
+        raise NotComputedError("shape", name="x", shape=x.shape)
     form = text(call, "data_format", default="NHWC")
     channel = 1 if form.startswith("NC") and x.ndim > 2 else x.ndim - 1
     return [summation(x, tuple(axis for axis in range(x.ndim) if axis != channel))]
@@ -317,7 +314,7 @@ def _arg_types() -> None:
             typed(call, 0)
             axis = axis_of(call, single_number(call, "dimension", "axis", slot=1), x.array.ndim)
             if x.array.shape[axis] == 0:
-                raise NotComputedError(Reason(Why.EMPTY))
+                raise NotComputedError("empty")
             places = np.asarray(search(x.array, axis=axis))
             best = np.take_along_axis(x.array, np.expand_dims(places, axis), axis)
             rivals = np.sum(near(x.array, best, x.dtype), axis=axis) > 1
@@ -335,7 +332,7 @@ def _arg_with_value() -> None:
             typed(call, 0)
             axis = axis_of(call, single_number(call, "dimension"), x.array.ndim)
             if x.array.shape[axis] == 0:
-                raise NotComputedError(Reason(Why.EMPTY))
+                raise NotComputedError("empty")
             places = np.expand_dims(np.asarray(search(x.array, axis=axis)), axis)
             best = np.take_along_axis(x.array, places, axis)
             rivals = np.sum(near(x.array, best, x.dtype), axis=axis, keepdims=True) > 1
@@ -359,13 +356,13 @@ def top_k(call: Call) -> Outputs:
     if given is None and len(call.inputs) > 1 and needed(call, 1).array.size == 1:
         given = whole_numbers(call, slot=1) if needed(call, 1).array.dtype.kind in "iu" else None
     if given is None or len(given) != 1:
-        raise NotComputedError(Reason(Why.NOT_GIVEN, name="k"))
+        raise NotComputedError("not_given", name="k")
     dim = whole_numbers(call, "dim") or [-1]
     axis, k = axis_of(call, dim[0], x.array.ndim), given[0]
     if not 0 <= k <= x.array.shape[axis]:
-        raise NotComputedError(Reason(Why.OUT_OF_RANGE, name="k", value=str(k), limit=x.array.shape[axis]))
+        raise NotComputedError("out_of_range", name="k", value=str(k), limit=x.array.shape[axis])
     if not flag(call, "sorted", default=True):
-        raise NotComputedError(Reason(Why.UNORDERED))
+        raise NotComputedError("unordered")
     values = np.moveaxis(x.array, axis, -1)
     if values.dtype.kind == "u":
         values = values.astype(np.float64)
@@ -389,7 +386,7 @@ def in_top_k(call: Call) -> Outputs:
     k = single_number(call, "k", slot=2)
     if x.ndim != 2 or targets.shape != x.shape[:1]:
         raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="targets", shape=targets.shape, other="predictions", other_shape=x.shape)
+            "shape_misfit", name="targets", shape=targets.shape, other="predictions", other_shape=x.shape
         )
     inside = (targets >= 0) & (targets < x.shape[1])
     chosen = np.take_along_axis(x, np.where(inside, targets, 0)[:, None], 1)

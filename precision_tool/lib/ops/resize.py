@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import (
     ROUNDOFF,
     Array,
@@ -91,7 +90,7 @@ class Grid:
 def _grid(call: Call) -> Grid:
     align, half = flag(call, "align_corners"), flag(call, "half_pixel_centers")
     if align and half:
-        raise NotComputedError(Reason(Why.EXCLUSIVE, name="align_corners", other="half_pixel_centers"))
+        raise NotComputedError("exclusive", name="align_corners", other="half_pixel_centers")
     return Grid(align_corners=align, half_pixel_centers=half)
 
 
@@ -106,7 +105,7 @@ def _planes(call: Call, slot: int = 0) -> tuple[Array, bool]:
 def _wanted(call: Call) -> tuple[int, int]:
     size = required_numbers(call, "size", slot=1)
     if len(size) != 2 or min(size) < 1:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="size", value=str(size)))
+        raise NotComputedError("not_allowed", name="size", value=str(size))
     return size[0], size[1]
 
 
@@ -140,7 +139,7 @@ def resize_bilinear(call: Call) -> Outputs:
     height, width = _wanted(call)
     check_size([x.shape[0], height, width, x.shape[3]])
     if not x.size:
-        raise NotComputedError(Reason(Why.SHAPE, name="images", shape=x.shape))
+        raise NotComputedError("shape", name="images", shape=x.shape)
     grid = _grid(call)
     rows, columns = grid.bilinear(x.shape[1], height), grid.bilinear(x.shape[2], width)
     return _weighted(np.asarray(x, np.float64), rows, columns, Between.mixed, first)
@@ -152,7 +151,7 @@ def resize_bilinear_gradient(call: Call) -> Outputs:
     grads, first = _planes(call)
     image, _ = _planes(call, 1)
     if not grads.size or not image.size:
-        raise NotComputedError(Reason(Why.SHAPE, name="images", shape=image.shape))
+        raise NotComputedError("shape", name="images", shape=image.shape)
     grid = _grid(call)
     rows, columns = (grid.bilinear(image.shape[axis], grads.shape[axis]) for axis in (1, 2))
     return _weighted(np.asarray(grads, np.float64), rows, columns, Between.spread, first)
@@ -168,7 +167,7 @@ def resize_nearest(call: Call) -> Outputs:
     height, width = _wanted(call)
     check_size([x.shape[0], height, width, x.shape[3]])
     if not x.size:
-        raise NotComputedError(Reason(Why.SHAPE, name="images", shape=x.shape))
+        raise NotComputedError("shape", name="images", shape=x.shape)
     grid = _grid(call)
     y = x[:, grid.nearest(x.shape[1], height)][:, :, grid.nearest(x.shape[2], width)]
     return [Output(array=np.moveaxis(y, 3, 1) if first else y)]
@@ -184,7 +183,7 @@ def resize_nearest_gradient(call: Call) -> Outputs:
     height, width = _wanted(call)
     check_size([grads.shape[0], height, width, grads.shape[3]])
     if not grads.size:
-        raise NotComputedError(Reason(Why.SHAPE, name="gradients", shape=grads.shape))
+        raise NotComputedError("shape", name="gradients", shape=grads.shape)
     grid = _grid(call)
     rows, columns = (
         Between(ends=(places, places), parts=(np.ones(len(places)), np.zeros(len(places))), size=size)
@@ -245,13 +244,13 @@ def _cuts(call: Call, x: Array) -> tuple[Cut, Cut, Array]:
     boxes, images = np.asarray(typed(call, 1), np.float64), typed(call, 2, "iu")
     if boxes.ndim != 2 or boxes.shape[1] != 4 or images.shape != boxes.shape[:1]:
         raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="boxes", shape=boxes.shape, other="box_index", other_shape=images.shape)
+            "shape_misfit", name="boxes", shape=boxes.shape, other="box_index", other_shape=images.shape
         )
     crop = required_numbers(call, "crop_size", slot=3)
     if len(crop) != 2 or min(crop) < 1:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name="crop_size", value=str(crop)))
+        raise NotComputedError("not_allowed", name="crop_size", value=str(crop))
     if images.size and not 0 <= images.min() <= images.max() < x.shape[0]:
-        raise NotComputedError(Reason(Why.OUT_OF_RANGE, name="box_index", value=str(images.max()), limit=x.shape[0]))
+        raise NotComputedError("out_of_range", name="box_index", value=str(images.max()), limit=x.shape[0])
     check_size([len(boxes), *crop, x.shape[3]])
     rows = Cut.between(boxes[:, 0], boxes[:, 2], x.shape[1], crop[0])
     columns = Cut.between(boxes[:, 1], boxes[:, 3], x.shape[2], crop[1])
@@ -265,10 +264,10 @@ def crop_and_resize(call: Call) -> Outputs:
     height, width, channels = image_axes(call, given)
     x = np.asarray(np.transpose(typed(call, 0), (0, height, width, channels)), np.float64)
     if not x.size:
-        raise NotComputedError(Reason(Why.SHAPE, name="images", shape=x.shape))
+        raise NotComputedError("shape", name="images", shape=x.shape)
     method = text(call, "method", default="bilinear")
     if method not in ("bilinear", "nearest"):
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="method", value=method))
+        raise NotComputedError("no_variant", name="method", value=method)
     rows, columns, images = _cuts(call, x)
     outside = (rows.outside()[:, :, None] | columns.outside()[:, None, :])[..., None]
     nearest = method == "nearest"

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import Array, attribute, distinct, numbers
 from precision_tool.lib.ops.base import Call, Doubles, Input, Kind, NotComputedError, Output, Outputs, needed, op
 from precision_tool.lib.ops.optimizers import (
@@ -44,13 +43,13 @@ def _sparse(types: str, inputs: str, tensors: str, rule: Rule) -> None:
         slots = {name: slot for slot, name in enumerate(order)}
         var = needed(call, slots["var"]).array
         if var.ndim < 1:
-            raise NotComputedError(Reason(Why.SHAPE, name="var", shape=var.shape))
+            raise NotComputedError("shape", name="var", shape=var.shape)
         rows = indices_of(needed(call, slots["indices"]), var.shape[0])
         if rows.ndim != 1 or len(distinct(rows)) != rows.size:
-            raise NotComputedError(Reason(Why.INDEX_TWICE))
+            raise NotComputedError("index_twice")
         whole = numbers(call, *(slots[name] for name in state))
         if any(array.shape != var.shape for array in whole):
-            raise NotComputedError(Reason(Why.SHAPES_DIFFER, shapes=(var.shape, *(array.shape for array in whole))))
+            raise NotComputedError("shapes_differ", shapes=(var.shape, *(array.shape for array in whole)))
         cut = {slots[name]: array[rows] for name, array in zip(state, whole, strict=True)}
         kept = [
             given if slot not in cut else Input(array=cut[slot], dtype=needed(call, slot).dtype)

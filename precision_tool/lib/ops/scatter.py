@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import (
     Array,
     axis_of,
@@ -47,12 +46,10 @@ Indices = npt.NDArray[np.int64]
 def indices_of(given: Input, limit: int | None = None) -> Indices:
     """An input of whole numbers, each at least 0 and below the limit."""
     if given.array.dtype.kind not in "iu":
-        raise NotComputedError(Reason(Why.DATA_TYPE, name="indices", dtype=given.array.dtype.name))
+        raise NotComputedError("data_type", name="indices", dtype=given.array.dtype.name)
     indices = given.array.astype(np.int64)
     if limit is not None and indices.size and not (indices.min() >= 0 and indices.max() < limit):
-        raise NotComputedError(
-            Reason(Why.OUT_OF_RANGE, name="indices", value=f"{indices.min()} to {indices.max()}", limit=limit)
-        )
+        raise NotComputedError("out_of_range", name="indices", value=f"{indices.min()} to {indices.max()}", limit=limit)
     return indices
 
 
@@ -69,9 +66,7 @@ def gather(call: Call) -> Outputs:
     batch = integer(call, "batch_dims", default=0)
     batch += indices.ndim if batch < 0 else 0
     if not 0 <= batch <= min(axis, indices.ndim) or x.shape[:batch] != indices.shape[:batch]:
-        raise NotComputedError(
-            Reason(Why.VALUE_MISFIT, name="batch_dims", value=str(batch), shapes=(x.shape, indices.shape))
-        )
+        raise NotComputedError("value_misfit", name="batch_dims", value=str(batch), shapes=(x.shape, indices.shape))
     check_size([*x.shape[:axis], *indices.shape[batch:], *x.shape[axis + 1 :]])
     if not batch:
         return one(np.take(x, indices, axis))
@@ -99,9 +94,7 @@ def gather_elements(call: Call) -> Outputs:
     axis = axis_of(call, integer(call, "dim", default=0), x.ndim)
     index = indices_of(needed(call, 1), x.shape[axis])
     if index.ndim != x.ndim or any(size > x.shape[other] for other, size in enumerate(index.shape) if other != axis):
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="indices", shape=index.shape, other="x", other_shape=x.shape)
-        )
+        raise NotComputedError("shape_misfit", name="indices", shape=index.shape, other="x", other_shape=x.shape)
     box = tuple(slice(None) if other == axis else slice(size) for other, size in enumerate(index.shape))
     return one(np.take_along_axis(x[box], index, axis))
 
@@ -110,15 +103,11 @@ def _places(given: Input, shape: tuple[int, ...]) -> tuple[Indices, ...]:
     """The indices of each axis that the last axis of an input points into."""
     indices = indices_of(given)
     if indices.ndim < 1 or indices.shape[-1] > len(shape):
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="indices", shape=indices.shape, other="x", other_shape=shape)
-        )
+        raise NotComputedError("shape_misfit", name="indices", shape=indices.shape, other="x", other_shape=shape)
     places = tuple(indices[..., axis] for axis in range(indices.shape[-1]))
     for each, size in zip(places, shape, strict=False):
         if each.size and not (each.min() >= 0 and each.max() < size):
-            raise NotComputedError(
-                Reason(Why.OUT_OF_RANGE, name="indices", value=f"{each.min()} to {each.max()}", limit=size)
-            )
+            raise NotComputedError("out_of_range", name="indices", value=f"{each.min()} to {each.max()}", limit=size)
     return places
 
 
@@ -142,7 +131,7 @@ def _scattered(var: Array, places: tuple[Indices, ...], updates: Array, how: str
         updates = np.broadcast_to(updates, (*count, *rest))
     except ValueError:
         raise NotComputedError(
-            Reason(Why.SHAPE_EXPECTED, name="updates", shape=updates.shape, other_shape=(*count, *rest))
+            "shape_expected", name="updates", shape=updates.shape, other_shape=(*count, *rest)
         ) from None
     result = var.copy()
     if how == "Update":
@@ -178,7 +167,7 @@ def _spread(total: Doubles, squares: Doubles, counts: Doubles) -> Doubles:
 def _like(var: Array, value: Array) -> tuple[Array, Array]:
     """Both, where both are whole numbers or both are floating."""
     if (var.dtype.kind == "f") != (value.dtype.kind == "f"):
-        raise NotComputedError(Reason(Why.TYPES_DIFFER, name="value", dtype=value.dtype.name, value=var.dtype.name))
+        raise NotComputedError("types_differ", name="value", dtype=value.dtype.name, value=var.dtype.name)
     return var, value.astype(var.dtype)
 
 
@@ -186,7 +175,7 @@ def _row_scatter(how: str) -> Function:
     def compute(call: Call) -> Outputs:
         var, updates = _like(typed(call, 0), typed(call, 2))
         if var.ndim < 1:
-            raise NotComputedError(Reason(Why.SHAPE, name="var", shape=var.shape))
+            raise NotComputedError("shape", name="var", shape=var.shape)
         return [_scattered(var, (indices_of(needed(call, 1), var.shape[0]),), updates, how)]
 
     return compute
@@ -226,20 +215,18 @@ def _segments(call: Call) -> tuple[Array, Indices, int]:
     x, given = typed(call, 0), needed(call, 1)
     ids = indices_of(given)
     if ids.shape != x.shape[: ids.ndim] or not ids.ndim:
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="segment_ids", shape=ids.shape, other="x", other_shape=x.shape)
-        )
+        raise NotComputedError("shape_misfit", name="segment_ids", shape=ids.shape, other="x", other_shape=x.shape)
     if call.op_type.startswith("Unsorted"):
         count = single_number(call, "num_segments", slot=2)
     else:
         if (np.diff(ids) < 0).any():
-            raise NotComputedError(Reason(Why.UNSORTED, name="segment_ids"))
+            raise NotComputedError("unsorted", name="segment_ids")
         count = int(ids.max()) + 1 if ids.size else 0
     rows = x.reshape(ids.size, *x.shape[ids.ndim :])
     flat = ids.ravel()
     check_size([count, *rows.shape[1:]])
     if flat.size and flat.max() >= count:
-        raise NotComputedError(Reason(Why.OUT_OF_RANGE, name="segment_ids", value=str(flat.max()), limit=count))
+        raise NotComputedError("out_of_range", name="segment_ids", value=str(flat.max()), limit=count)
     kept = flat >= 0
     return rows[kept], flat[kept], count
 
@@ -261,11 +248,11 @@ def sparse_segment_sum(call: Call) -> Outputs:
     """The same of the rows that the indices name, or the sums over the roots of the numbers of rows."""
     x, ids = needed(call, 0), needed(call, 2)
     if not x.array.ndim:
-        raise NotComputedError(Reason(Why.SHAPE, name="x", shape=x.array.shape))
+        raise NotComputedError("shape", name="x", shape=x.array.shape)
     rows = indices_of(needed(call, 1), x.array.shape[0])
     if rows.ndim != 1 or rows.shape != ids.array.shape:
         raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="segment_ids", shape=ids.array.shape, other="indices", other_shape=rows.shape)
+            "shape_misfit", name="segment_ids", shape=ids.array.shape, other="indices", other_shape=rows.shape
         )
     check_size([rows.size, *x.array.shape[1:]])
     return _segment_sums(replace(call, inputs=(replace(x, array=x.array[rows]), ids)))
@@ -278,7 +265,7 @@ def _segment_sums(call: Call) -> Outputs:
     divided = "Mean" in call.op_type or "SqrtN" in call.op_type
     if total.dtype.kind != "f":
         if divided:
-            raise NotComputedError(Reason(Why.DATA_TYPE, name="x", dtype=total.dtype.name))
+            raise NotComputedError("data_type", name="x", dtype=total.dtype.name)
         return [Output(array=total)]
     squares = np.zeros(total.shape)
     np.add.at(squares, ids, np.square(rows))
@@ -298,7 +285,7 @@ def embedding_gradient(call: Call) -> Outputs:
     count = integer(call, "num_weights")
     if given.array.shape != grad.shape[:-1] or not grad.ndim:
         raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="gradients", shape=grad.shape, other="indices", other_shape=given.array.shape)
+            "shape_misfit", name="gradients", shape=grad.shape, other="indices", other_shape=given.array.shape
         )
     check_size([count, grad.shape[-1]])
     padding = integer(call, "padding_idx", default=-1)
@@ -385,8 +372,6 @@ def assign_sub(call: Call) -> Outputs:
 def _assigned(call: Call, formula: Callable[[Array, Array], Array]) -> Outputs:
     var, value = _like(typed(call, 0), typed(call, 1))
     if common_shape(call, var, value) != var.shape:
-        raise NotComputedError(
-            Reason(Why.SHAPE_MISFIT, name="value", shape=value.shape, other="var", other_shape=var.shape)
-        )
+        raise NotComputedError("shape_misfit", name="value", shape=value.shape, other="var", other_shape=var.shape)
     y = np.asarray(formula(var, value))
     return [Output(array=y, summed=np.abs(y) if y.dtype.kind == "f" else 0.0)]

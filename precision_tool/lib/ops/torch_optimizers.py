@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import flag, numbers, real, same_shape, scalar
 from precision_tool.lib.ops.base import Call, Kind, NotComputedError, Outputs, op
 from precision_tool.lib.ops.tracked import Tracked
@@ -23,7 +22,7 @@ from precision_tool.lib.ops.tracked import Tracked
 def adam_with_decay(call: Call) -> Outputs:
     """Adam with a part of the variable taken off before; the powers of the betas are those of the step before."""
     if flag(call, "amsgrad"):
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="amsgrad", value="True"))
+        raise NotComputedError("no_variant", name="amsgrad", value="True")
     arrays = numbers(call, 0, 1, 2, 10)
     same_shape(call, *arrays)
     var, m, v, grad = (Tracked(array) for array in arrays)

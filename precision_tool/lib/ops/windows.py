@@ -12,7 +12,6 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.arguments import Array, Mask, flag, floats, text, whole_numbers
 from precision_tool.lib.ops.base import Call, Doubles, Input, NotComputedError, Places
 
@@ -105,9 +104,9 @@ def script_shape(shape: Sequence[int], first: bool) -> tuple[int, ...]:
 def image(call: Call, given: Input, rank: int = 2) -> Doubles:
     """An image of so many axes of space, the channels last."""
     if given.array.ndim != rank + 2:
-        raise NotComputedError(Reason(Why.AXIS_COUNT, name="x", number=given.array.ndim, limit=rank + 2))
+        raise NotComputedError("axis_count", name="x", number=given.array.ndim, limit=rank + 2)
     if given.array.dtype.kind == "c":
-        raise NotComputedError(Reason(Why.DATA_TYPE, name="x", dtype=given.dtype))
+        raise NotComputedError("data_type", name="x", dtype=given.dtype)
     return floats(replace(given, array=channels_last(given.array, has_channels_first(call, given))))
 
 
@@ -118,7 +117,7 @@ def along_space(
     found = whole_numbers(call, *names)
     if not found:
         if default is None:
-            raise NotComputedError(Reason(Why.NO_ATTRIBUTE, name=names[0]))
+            raise NotComputedError("no_attribute", name=names[0])
         return (default,) * rank
     if len(found) == 1:
         numbers = found * rank
@@ -129,11 +128,11 @@ def along_space(
         numbers = found[2:] if is_first else found[1:-1]
         rest = found[:2] if is_first else [found[0], found[-1]]
         if rest != [1, 1]:
-            raise NotComputedError(Reason(Why.OVER_CHANNELS, name=names[0], value=str(found)))
+            raise NotComputedError("over_channels", name=names[0], value=str(found))
     else:
-        raise NotComputedError(Reason(Why.AXES_OF_SPACE, name=names[0], value=str(found), number=rank))
+        raise NotComputedError("axes_of_space", name=names[0], value=str(found), number=rank)
     if min(numbers) < 1:
-        raise NotComputedError(Reason(Why.NOT_ALLOWED, name=names[0], value=str(found)))
+        raise NotComputedError("not_allowed", name=names[0], value=str(found))
     return tuple(numbers)
 
 
@@ -159,7 +158,7 @@ def explicit_pads(call: Call, rank: int, first: bool) -> tuple[list[int], list[i
         is_first = text(call, "data_format", default="NCHW" if first else "NHWC") in _FIRST
         pads = pads[4:] if is_first else pads[2:-2]
     if len(pads) != 2 * rank or min(pads) < 0:
-        raise NotComputedError(Reason(Why.AXES_OF_SPACE, name="pads", value=str(pads), number=rank))
+        raise NotComputedError("axes_of_space", name="pads", value=str(pads), number=rank)
     return pads[::2], pads[1::2]
 
 
@@ -186,7 +185,7 @@ def windows_of(
         if ceil and (windows - 1) * stride >= extent + before:
             windows -= 1  # the last window starts within the image
         if room < 0 or windows < 1 or extent < 1:
-            raise NotComputedError(Reason(Why.WINDOW, number=far, limit=extent))
+            raise NotComputedError("window", number=far, limit=extent)
         count.append(windows)
     return Windows(tuple(size), tuple(kernel), strides, dilations, tuple(low), tuple(count))
 
@@ -201,10 +200,10 @@ def _padding(
     if kind == "VALID":
         return [0] * rank, [0] * rank
     if kind not in ("", "EXPLICIT", "CALCULATED", "NOTSET"):
-        raise NotComputedError(Reason(Why.NO_VARIANT, name="padding", value=kind))
+        raise NotComputedError("no_variant", name="padding", value=kind)
     pads = whole_numbers(call, "pads", "pad", "explicit_paddings")
     if not pads:
-        raise NotComputedError(Reason(Why.NO_ATTRIBUTE, name="padding, pads"))
+        raise NotComputedError("no_attribute", name="padding, pads")
     explicit = explicit_pads(call, rank, first)
     return _same(size, strides, reach, True) if explicit is None else explicit
 
@@ -213,7 +212,7 @@ def expected(call: Call, slot: int, shape: Sequence[int]) -> None:
     """Raises where the graph gives output `slot` another shape."""
     wanted = call.outputs[slot].shape if slot < len(call.outputs) else None
     if wanted is not None and tuple(wanted) != tuple(shape):
-        raise NotComputedError(Reason(Why.OTHER_THAN_GRAPH, slot=slot, shape=tuple(shape), other_shape=tuple(wanted)))
+        raise NotComputedError("other_than_graph", slot=slot, shape=tuple(shape), other_shape=tuple(wanted))
 
 
 def is_global(call: Call) -> bool:

@@ -14,14 +14,14 @@ from rich.text import Text
 
 from precision_tool.lib.checks.agreement import OpAgreement, agrees, is_only_noise, noise_distance
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.checks.first_fault import FaultyOp
 from precision_tool.lib.compare.folders import LeafResult
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row, joined
-from precision_tool.lib.present.evidence.passports import pair_json
-from precision_tool.lib.present.evidence.told import ToldFinding, sentence, tell, tell_check
+from precision_tool.lib.present.findings import check_json, finding_json, render_finding
+from precision_tool.lib.present.passports import pair_json
 from precision_tool.lib.present.text import (
     LabelledLines,
     counted,
@@ -128,7 +128,7 @@ def summary_lines(analyses: Sequence[Analysis], verdicts: Sequence[Text | None])
     """What was found in each of several results, a sentence each: its verdict, or what the comparison says."""
     lines = []
     for analysis, verdict in zip(analyses, verdicts, strict=True):
-        found = verdict or plain("; ".join(sentence(finding.evidence) for finding in analysis.findings))
+        found = verdict or plain("; ".join(render(finding.message) for finding in analysis.findings))
         if verdict is None:
             found.stylize(GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
         lines.append(Text.assemble((safe(leaf_title(analysis)), "bold"), ": ", found))
@@ -324,7 +324,7 @@ def below_list(analysis: Analysis, limit: int) -> RenderableType:
     """The first `limit` ops (0: all) below the threshold, in execution order, and how many more there are."""
     below = [op for op in analysis.ops if op.is_below]
     if not analysis.overview.compared:
-        return Group(*(plain(sentence(finding.evidence), "yellow") for finding in analysis.findings))
+        return Group(*(plain(render(finding.message), "yellow") for finding in analysis.findings))
     if not below:
         return Text(f"No op is below a cosine of {analysis.threshold:.9g}.", style="green")
     parts: list[RenderableType] = [op_panel(op, analysis.threshold) for op in below[: limit or None]]
@@ -375,8 +375,8 @@ def finding_panel(finding: Finding) -> RenderableType:
         # The ops of PyTorch dumps, which begin with a slash, have no originals but a counterpart.
         label = "benchmark" if originals.startswith("/") else "original ops"
         rows.append((label, _listed(finding.original_ops)))
-    told = tell(finding)
-    rows += [(name, plain(shown_reason(value))) for name, value in told.facts]
+    rendered = render_finding(finding)
+    rows += [(name, plain(shown_reason(value))) for name, value in rendered.facts]
     title = {
         FindingKind.FIRST_FAULTY_OP: "First faulty operator",
         FindingKind.DIFFERENT_INPUT: "Different input",
@@ -386,25 +386,17 @@ def finding_panel(finding: Finding) -> RenderableType:
     }.get(finding.kind, "Finding")
     if finding.kind == FindingKind.NOTHING_COMPARED and finding.op_name:
         title = "First op with other statistics"
-    elif isinstance(finding.evidence, FaultyOp) and not finding.evidence.has_graph:
+    elif any(fact.value == Message("finding.fact.without_graph") for fact in finding.facts):
         title = "First op below the threshold"
     style = GRADE_STYLE[finding.grade]
     return Box(
-        Group(plain(told.message, "bold"), LabelledLines(rows)) if rows else plain(told.message, "bold"),
+        Group(plain(rendered.message, "bold"), LabelledLines(rows)) if rows else plain(rendered.message, "bold"),
         title=Text(title),
         style=style,
     )
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------------
-
-
-def _finding_json(finding: ToldFinding) -> dict[str, Any]:
-    facts = [{"name": name, "value": value} for name, value in finding.facts]
-    names = {"pass_name": ",".join(finding.pass_names), "original_ops": joined(finding.original_ops)}
-    document = asdict(finding) | {"grade": finding.grade.name.lower(), **names, "facts": facts}
-    del document["pass_names"]
-    return document
 
 
 def _detail_json(detail: Detail) -> dict[str, Any]:
@@ -423,17 +415,6 @@ def _element_json(element: Element) -> dict[str, Any]:
     return {**asdict(element), "error": element.error, "relative": relative}
 
 
-def _check_json(result: CheckResult) -> dict[str, Any]:
-    check = tell_check(result)
-    return {
-        "name": check.name,
-        "looked_at": check.looked_at,
-        "skipped": check.skipped,
-        "finding": None if check.finding is None else _finding_json(check.finding),
-        "details": list(check.details),
-    }
-
-
 def _result_json(analysis: Analysis) -> dict[str, Any]:
     leaf, source = analysis.leaf, analysis.source
     return {
@@ -444,7 +425,7 @@ def _result_json(analysis: Analysis) -> dict[str, Any]:
         "notes": list(leaf.notes) if leaf else [analysis.part] if analysis.part else [],
         "threshold": analysis.threshold,
         "overview": {**asdict(analysis.overview), "tensors": analysis.tensors},
-        "findings": [_finding_json(tell(finding)) for finding in analysis.findings],
+        "findings": [finding_json(finding) for finding in analysis.findings],
         "details": [_detail_json(detail) for detail in (leaf.details if leaf else ())],
         "rows": [row_json(row, analysis.choice, analysis.path) for row in analysis.rows],
     }
@@ -468,7 +449,7 @@ def to_json(
         documents.append(_result_json(analysis))
         if verdict is not None:
             documents[-1]["verdict"] = verdict_json(verdict)
-    made: dict[str, Any] = {} if checks is None else {"checks": [_check_json(check) for check in checks]}
+    made: dict[str, Any] = {} if checks is None else {"checks": [check_json(check) for check in checks]}
     if checks is not None:
         made["passports"] = None if passports is None else pair_json(passports)
     alone = next((one for one in verdicts[len(analyses) :] if one is not None), None)

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from precision_tool.lib.checks.headroom import TrailStep
+from precision_tool.lib.checks.headroom import TrailStep, scale_message
 from precision_tool.lib.checks.overflow import (
     LeafOverflow,
     Mode,
@@ -20,23 +20,16 @@ from precision_tool.lib.checks.overflow import (
     OverflowReport,
     SlotValues,
     StatusReport,
+    bad_values,
+    share_text,
 )
 from precision_tool.lib.checks.overflow_advice import Advice
+from precision_tool.lib.checks.overflow_check import conclusion, origin_name, unit_message
 from precision_tool.lib.formats.opdebug import UnitStatus
+from precision_tool.lib.messages import render, text
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.present.evidence.overflow import (
-    ORIGIN_WORDS,
-    bad_words,
-    doubt_words,
-    found_words,
-    origin_words,
-    share_text,
-    statuses_words,
-    unit_words,
-)
-from precision_tool.lib.present.evidence.overflow_advice import advice_words, loss_scale_words, scale_reason
 from precision_tool.lib.present.judged import judged_json, judged_words
 from precision_tool.lib.present.text import (
     LabelledLines,
@@ -133,8 +126,8 @@ def _share(part: int, whole: int, is_least: bool) -> Text:
 
 
 def _origin_line(op: OverflowOp) -> Text:
-    words = "no overflow, it computes wrong" if op.computes_wrong else ORIGIN_WORDS[op.origin]
-    return Text.assemble((words, _ORIGIN_STYLES[op.origin]), plain(f": {origin_words(op.evidence)}"))
+    words = text("check.origin.name.computes_wrong") if op.computes_wrong else render(origin_name(op.origin))
+    return Text.assemble((words, _ORIGIN_STYLES[op.origin]), plain(f": {render(op.why)}"))
 
 
 def status_block(one: StatusReport) -> RenderableType:
@@ -143,13 +136,13 @@ def status_block(one: StatusReport) -> RenderableType:
     lines: list[tuple[str, Text]] = []
     for unit in one.units:
         lines.append(("accelerator", plain(ACCELERATORS.get(unit.unit, unit.unit))))
-        lines.append(("status", plain(unit_words(unit), "red" if unit.is_set else "dim")))
+        lines.append(("status", plain(render(unit_message(unit)), "red" if unit.is_set else "dim")))
         lines.append(("task", plain(_task_words(unit, one))))
     if one.op is not None:
         lines.append(("origin", _origin_line(one.op)))
         lines += _judged_lines(one.op)
         lines += _op_lines(one.op)
-    lines += [("note", plain(shown_reason(note), "yellow")) for note in (*one.notes, doubt_words(one)) if note]
+    lines += [("note", plain(shown_reason(note), "yellow")) for note in (*one.notes, *map(render, one.doubts)) if note]
     lines.append(("file", whole_path(one.file.path)))
     lines += [("dump" if not at else "", whole_path(path)) for at, path in enumerate(one.op.paths if one.op else ())]
     parts: list[RenderableType] = [Heading(title), LabelledLines(lines)]
@@ -187,7 +180,7 @@ def _leaf_name(leaf: DumpLeaf) -> str:
 
 
 def _clean_line(one: LeafOverflow) -> Text:
-    scale = f"; {loss_scale_words(one.scale)}" if one.scale is not None else ""
+    scale = f"; {render(scale_message(one.scale))}" if one.scale is not None else ""
     return plain(f"{_leaf_name(one.leaf)}: {counted(one.scanned_ops, 'op')} without such values{scale}", "green")
 
 
@@ -213,8 +206,8 @@ def leaf_block(
         parts.append(Text(words, style="green" if not unread else "yellow"))
     else:
         parts += _bad_parts(one, first, limit, shown)
-    if one.scale is not None and loss_scale_words(one.scale) not in advised:
-        parts.append(LabelledLines([("loss scale", plain(loss_scale_words(one.scale)))]))
+    if one.scale is not None and render(scale_message(one.scale)) not in advised:
+        parts.append(LabelledLines([("loss scale", plain(render(scale_message(one.scale))))]))
     return Group(*parts)
 
 
@@ -246,8 +239,8 @@ def _bad_parts(one: LeafOverflow, first: OverflowOp, limit: int, shown: Collecti
 
 
 def _behind(op: OverflowOp) -> tuple[str, Text]:
-    words, style = ORIGIN_WORDS[op.origin], _ORIGIN_STYLES[op.origin]
-    bad = ", ".join(f"{one.slot} {bad_words(one.extremes)}" for one in op.bad_outputs)
+    words, style = render(origin_name(op.origin)), _ORIGIN_STYLES[op.origin]
+    bad = ", ".join(f"{one.slot} {render(bad_values(one.extremes))}" for one in op.bad_outputs)
     return f"[{op.number}]", Text.assemble((safe(op.name), "bold"), " ", (words, style), plain(f": {bad}"))
 
 
@@ -298,14 +291,14 @@ def overflow_lines(
     """All that `overflow` shows."""
     parts: list[RenderableType] = []
     number = len(report.statuses)
-    told = f"{statuses_words(number)} in {shown_path(looked_in)}"
+    told = f"{counted(number, 'overflow status', 'overflow statuses')} in {shown_path(looked_in)}"
     parts.append(plain(told if number else f"no overflow status file in {shown_path(looked_in)}", "bold"))
     parts += unreadable_lines([why for _, why in report.unreadable])
     parts += [status_block(one) for one in report.statuses[:limit]]
     if number > limit:
         parts.append(Text(f"{limit} of {number} statuses shown, earliest first; -l N shows more", style="dim"))
     shown = {one.op.name for one in report.statuses[:limit] if one.op is not None}
-    advised = {advice_words(item) for item in advice}
+    advised = {render(item.message) for item in advice}
     is_many = len(report.leaves) > _SHOWN_LEAVES
     for leaf in report.leaves:
         is_short = is_many and not leaf.ops and not leaf.unreadable
@@ -313,7 +306,7 @@ def overflow_lines(
     if advice:
         parts.append(Heading(Text("advice")))
         for item in advice:
-            parts.append(plain(f"- {advice_words(item)}"))
+            parts.append(plain(f"- {render(item.message)}"))
             parts += [plain(f"    {line}", "cyan") for line in item.lines]
     return parts
 
@@ -321,7 +314,7 @@ def overflow_lines(
 def conclusion_box(report: OverflowReport) -> RenderableType:
     """What it comes to, the heaviest on the screen and the last: which op overflows first, or that nothing does."""
     unread = len(report.unreadable) + sum(len(leaf.unreadable) for leaf in report.leaves)
-    words = found_words(report)
+    words = render(conclusion(report))
     if unread:
         words += f"; {counted(unread, 'file')} could not be read"
     style = "bold red" if not report.is_clean else "bold yellow" if unread else "green"
@@ -341,7 +334,12 @@ def to_json(report: OverflowReport, advice: Sequence[Advice], mixlist: str = "")
             "unreadable": [{"file": path, "reason": why} for path, why in report.unreadable],
             "leaves": [_leaf_json(one) for one in report.leaves],
             "advice": [
-                {"kind": one.kind, "text": advice_words(one), "op_types": list(one.op_types), "lines": list(one.lines)}
+                {
+                    "kind": one.kind,
+                    "text": render(one.message),
+                    "op_types": list(one.op_types),
+                    "lines": list(one.lines),
+                }
                 for one in advice
             ],
             "mixlist": mixlist or None,
@@ -367,12 +365,12 @@ def _status_json(one: StatusReport) -> dict[str, Any]:
                 "context_id": unit.context_id,
                 "thread_id": unit.thread_id,
                 "status": list(unit.status),
-                "words": list(unit.words),
+                "words": [render(bit) for bit in unit.bits],
             }
             for unit in one.units
         ],
         "op": None if one.op is None else _op_json(one.op),
-        "doubt": doubt_words(one),
+        "doubt": "; ".join(map(render, one.doubts)),
         "notes": list(one.notes),
     }
 
@@ -382,7 +380,7 @@ def _op_json(op: OverflowOp) -> dict[str, Any]:
         "name": op.name,
         "type": op.op_type,
         "origin": op.origin,
-        "why": origin_words(op.evidence),
+        "why": render(op.why),
         "judged": None if op.judged is None else judged_json(op.judged),
         "pass": list(op.pass_names),
         "original_ops": list(op.original_names),
@@ -456,6 +454,6 @@ def _leaf_json(one: LeafOverflow) -> dict[str, Any]:
             "is_bound": scale.is_bound,
             "fitting": scale.fitting,
             "tightest": scale.tightest or None,
-            "reason": scale_reason(scale),
+            "reason": render(scale.reason),
         },
     }

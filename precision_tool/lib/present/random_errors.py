@@ -12,7 +12,7 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from precision_tool.lib.checks.memory import Stomp
+from precision_tool.lib.checks.memory import Stomp, memory_advice
 from precision_tool.lib.checks.passports import PassportPair
 from precision_tool.lib.checks.random_errors import (
     Kind,
@@ -22,9 +22,9 @@ from precision_tool.lib.checks.random_errors import (
     State,
 )
 from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.present.evidence.passports import pair_json
-from precision_tool.lib.present.evidence.random_errors import advice_words, op_words, slot_words
 from precision_tool.lib.present.judged import judged_json, judged_words
+from precision_tool.lib.present.passports import pair_json
+from precision_tool.lib.present.reasons import reason_words
 from precision_tool.lib.present.text import (
     LabelledLines,
     counted,
@@ -107,7 +107,9 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
         unread = report.of(Kind.NOT_COMPARED)
         words = "No op computes differently in the two runs"
         words += ", of those that both have" if not report.is_pair else ""
-        words += f", of those that could be compared: not {unread[0].name}: {op_words(unread[0])}" if unread else "."
+        words += (
+            f", of those that could be compared: not {unread[0].name}: {reason_words(unread[0].why)}" if unread else "."
+        )
         yield plain(shown_reason(words), "yellow" if unread or not report.is_pair else "green")
     expected = report.of(Kind.EXPECTED)
     if expected:
@@ -117,7 +119,9 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
     followers = report.of(Kind.FOLLOWER)
     if followers:
         first = followers[0]
-        yield plain(f"followers: {counted(len(followers), 'op')}, the first {first.name}: {op_words(first)}", "dim")
+        yield plain(
+            f"followers: {counted(len(followers), 'op')}, the first {first.name}: {reason_words(first.why)}", "dim"
+        )
 
 
 def conclusion_box(reports: Sequence[RandomReport]) -> RenderableType:
@@ -165,7 +169,9 @@ def op_panel(op: RandomOp, *, is_first: bool) -> RenderableType:
     for name, judged in zip(("first run", "other run"), op.judged, strict=False):
         rows.append((name, plain(shown_reason(judged_words(judged)))))
     what = "the first op that computes differently: " if is_first else ""
-    body = Group(plain(f"{what}{op_words(op)}", "bold"), LabelledLines(rows) if rows else Text(), slot_table(op.slots))
+    body = Group(
+        plain(f"{what}{reason_words(op.why)}", "bold"), LabelledLines(rows) if rows else Text(), slot_table(op.slots)
+    )
     title = Text.assemble(op_heading(op.number, op.name, op.op_type), " ", (words, style))
     return Box(body, title=title, style=style.removeprefix("bold "))
 
@@ -212,7 +218,7 @@ def _memory_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
         yield stomp_panel(stomp)
     if len(report.stomps) > limit:
         yield Text(f"{limit} of {len(report.stomps)} shown, in execution order; -l N shows more", style="dim")
-    yield LabelledLines([("what to do", plain(advice_words(report.stomps)))])
+    yield LabelledLines([("what to do", plain(reason_words(memory_advice(report.stomps))))])
 
 
 def stomp_panel(stomp: Stomp) -> RenderableType:
@@ -287,7 +293,7 @@ def _report_json(report: RandomReport) -> dict[str, Any]:
         "unreadable": list(report.unreadable),
         "memory_checked": report.memory_checked,
         "overwritten": [_stomp_json(stomp) for stomp in report.stomps],
-        "advice": advice_words(report.stomps) or None,
+        "advice": reason_words(memory_advice(report.stomps)) or None,
     }
 
 
@@ -296,7 +302,7 @@ def _op_json(op: RandomOp) -> dict[str, Any]:
         "name": op.name,
         "type": op.op_type,
         "kind": op.kind,
-        "why": op_words(op),
+        "why": reason_words(op.why),
         "judged": [judged_json(one) for one in op.judged],
         "pass": list(op.pass_names),
         "original_ops": list(op.original_names),
@@ -306,7 +312,7 @@ def _op_json(op: RandomOp) -> dict[str, Any]:
                 "state": one.state,
                 "in_place": one.in_place,
                 "producer": one.producer or None,
-                "reason": slot_words(one),
+                "reason": reason_words(one.reason),
                 "metrics": None if one.metrics is None else asdict(one.metrics),
             }
             for one in op.slots

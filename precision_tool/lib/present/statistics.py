@@ -6,9 +6,10 @@ from rich import box
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from precision_tool.lib.messages import text
 from precision_tool.lib.present.text import LabelledLines, byte_size, counted, plain, safe
 from precision_tool.lib.present.whole import Box, Prose
-from precision_tool.lib.study.evidence import Evidence, EvidenceKind
+from precision_tool.lib.study.evidence import Evidence
 from precision_tool.lib.study.leaves import spans
 from precision_tool.lib.study.of_statistics import StatisticsFound
 from precision_tool.lib.study.redump import Redump
@@ -62,23 +63,10 @@ def _holds(one: Suspicion) -> str:
     return "as a suspicion only: a whole dump tells"
 
 
-_TOLD = {
-    EvidenceKind.NAN: "puts out {value:,.0f} NaN, and is fed none",
-    EvidenceKind.INF: "puts out {value:,.0f} infinite values, and is fed none; no earlier step had any",
-    EvidenceKind.AT_LIMIT: "reaches {value:g}, the limit of its type, which no earlier step did",
-    EvidenceKind.BENCHMARK: "norm {value:.6g}, the benchmark's {expected:.6g}, which its inputs do not explain",
-    EvidenceKind.REPLICAS: "must be what the other replicas have, and is not: mean {value:.9g}, theirs {expected:.9g}",
-    EvidenceKind.SUM: "mean {value:.6g} is not the sum of what the ranks put in, {expected:.6g}",
-    EvidenceKind.CHANGED: "is not what was put out: norm {value:.9g}, before {expected:.9g}; its memory was changed",
-    EvidenceKind.JUMP: "norm {value:.6g}, in the steps before about {expected:.6g}, which its inputs do not explain",
-    EvidenceKind.OUTLIER: "norm {value:.6g}, on the other ranks about {expected:.6g}, which its inputs do not explain",
-}
-
-
 def evidence_line(one: Evidence) -> str:
     """A piece of evidence as a sentence."""
     side = one.tensor.removeprefix(f"{one.op}:")
-    return f"{side} {_TOLD[one.kind].format(value=one.value, expected=one.expected)}"
+    return text(f"study.suspicion.{one.kind}", side=side, value=one.value, expected=one.expected)
 
 
 def _next(redump: Redump, written: str) -> list[tuple[str, Text]]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import isfinite, isnan
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
 from precision_tool.lib.errors import escaped
 from precision_tool.lib.formats.fusion_passes import is_switchable
+from precision_tool.lib.messages import Message, parts, render
 from precision_tool.lib.model.comparison import single_value
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.wording import counted as counted
@@ -22,6 +24,8 @@ from precision_tool.lib.workspace import shown_path, without_folder
 ALWAYS_MARK = "always on"
 #: So many reasons why something cannot be read are shown.
 _SHOWN_UNREAD = 3
+#: A label and what it stands for; "" continues the label before.
+Line = tuple[Message | str, Text]
 #: Names and reasons come from other machines: control characters are shown as \\xNN.
 safe = escaped
 
@@ -31,12 +35,20 @@ def plain(text: str, style: str = "") -> Text:
     return Text(safe(text), style=style)
 
 
+def shown(message: Message | str, style: str = "", fields: Mapping[str, str] | None = None) -> Text:
+    """Return a message in a style; `fields` are styles of the fields of its text."""
+    text = Text(style=style)
+    for part in parts(message):
+        text.append(part.text, style=(fields or {}).get(part.field))
+    return text
+
+
 class LabelledLines:
     """Labels and what they stand for, as lines. Prose wraps beside the label; a path is never cut, to be copied."""
 
-    def __init__(self, rows: Sequence[tuple[str, Text]]) -> None:
-        self._rows = rows
-        self._width = max((len(label) for label, _ in rows), default=0) + 2
+    def __init__(self, rows: Sequence[Line]) -> None:
+        self._rows = [(render(label), value) for label, value in rows]
+        self._width = max((cell_len(label) for label, _ in self._rows), default=0) + 2
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         high = max((value.cell_len for _, value in self._rows), default=0)
@@ -50,8 +62,8 @@ class LabelledLines:
             value.overflow = "ignore"
             for number, line in enumerate(value.wrap(console, max(options.max_width - self._width, 1))):
                 line.rstrip()
-                start = (("" if number else label).ljust(self._width), "bold")
-                yield Text.assemble(start, line, no_wrap=True, overflow="ignore")
+                start = set_cell_size("" if number else label, self._width)
+                yield Text.assemble((start, "bold"), line, no_wrap=True, overflow="ignore")
 
 
 def whole_path(path: str) -> Text:

@@ -335,7 +335,7 @@ def _clocks(leaves: Sequence[StudyLeaf]) -> list[str]:
 
 
 def spans(numbers: Collection[int], limit: int = 6) -> str:
-    """Whole numbers as people write them: `0 to 3, 7`; of many stretches the first ones."""
+    """Return whole numbers as options take them: `0-3, 7`; of many stretches the first ones."""
     ordered = sorted(set(numbers))
     stretches: list[list[int]] = []
     for number in ordered:
@@ -344,7 +344,7 @@ def spans(numbers: Collection[int], limit: int = 6) -> str:
         else:
             stretches.append([number, number])
     shown = [
-        str(low) if low == high else f"{low}, {high}" if high == low + 1 else f"{low} to {high}"
+        str(low) if low == high else f"{low}, {high}" if high == low + 1 else f"{low}-{high}"
         for low, high in stretches[:limit]
     ]
     return ", ".join(shown) + (", …" if len(stretches) > limit else "")

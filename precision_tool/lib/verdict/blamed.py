@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.finding import Evidence
-from precision_tool.lib.model.reason import Reason
 
 
 class Verdict(StrEnum):
@@ -80,7 +80,7 @@ class Ground:
 class NotJudged(Evidence):
     """Why the verdict's judge could not recompute it."""
 
-    reason: Reason
+    reason: Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

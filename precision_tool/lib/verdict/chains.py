@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.model.graph import GraphFile, Op
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.base import Input, NotComputedError, Output
 from precision_tool.lib.pairing.groups import originals
@@ -340,7 +339,7 @@ def _value(ref: Ref | None, inputs: Mapping[int, Input], made: Sequence[Sequence
     outputs = made[ref.stage]
     output = outputs[ref.slot] if ref.slot < len(outputs) else None
     if output is None:
-        raise NotComputedError(Reason(Why.OUTPUT_WITHOUT_FORMULA, slot=ref.slot))
+        raise NotComputedError("output_without_formula", slot=ref.slot)
     return Input(array=output.array, dtype="float32", layout="ND")
 
 

@@ -7,8 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from precision_tool.lib.checks.overflow import LeafOverflow, OverflowOp, OverflowReport, StatusReport
-from precision_tool.lib.checks.overflow_advice import advise
-from precision_tool.lib.checks.overflow_check import OverflowFound
+from precision_tool.lib.checks.overflow_check import OverflowResult, overflow_result
 from precision_tool.lib.checks.random_errors import RandomReport
 from precision_tool.lib.data.folder import DataFolder
 from precision_tool.lib.errors import PrecisionToolError
@@ -75,12 +74,10 @@ def with_judged_overflow(report: OverflowReport, examine: Examine) -> OverflowRe
 
 def with_verdicts(check: CheckResult, ops: Mapping[str, JudgedOp]) -> CheckResult:
     """The check for overflow with what the verdicts, by name of the op, say of the op that it names first."""
-    finding = check.finding
-    if finding is None or not isinstance(finding.evidence, OverflowFound):
+    if not isinstance(check, OverflowResult):
         return check
-    report = with_judged_overflow(finding.evidence.report, lambda _, op: ops.get(op.name))
-    evidence = replace(finding.evidence, report=report, advice=advise(report))
-    return replace(check, finding=replace(finding, evidence=evidence))
+    report = with_judged_overflow(check.report, lambda _, op: ops.get(op.name))
+    return overflow_result(report, check.root, check.limit)
 
 
 def _random(report: RandomReport, runs: Mapping[str, RunGraph], examine: Examine) -> RandomReport:

@@ -177,7 +177,7 @@ def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
         number=values.order[id(found.op)], op_type=found.op.type, facts=facts,
     )  # fmt: skip
     behind = Flow(values).behind([found.op])
-    suspect = replace(suspect, followers=len(behind))
+    suspect = replace(suspect, followers=len(behind), index=values.indices[id(found.op)])
     verdict = replace(
         clean.verdict, culprit=suspect.culprit, cause=suspect.cause, confidence=suspect.confidence,
         ranking=(suspect.culprit,), suspects=(suspect,), facts=facts,
@@ -210,7 +210,8 @@ def _with_followers(one: Suspect, values: RunValues, explainer: Explainer, subje
         if slot.startswith("output"):
             low[name] = min(low.get(name, 1.0), cosine if cosine == cosine else -1.0)
     below = sum(low.get(op.name, 1.0) < subject.threshold for op in behind.values())
-    return replace(one, followers=len(behind), below=below)
+    index = values.indices[id(values.ops[one.number])]
+    return replace(one, followers=len(behind), below=below, index=index)
 
 
 def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], worst: WorstCosine | None) -> Verdict:

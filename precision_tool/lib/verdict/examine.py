@@ -13,7 +13,6 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.judged import Element, Examined, Source
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.base import Input, NotComputedError
 from precision_tool.lib.sources.dumps import BenchmarkSide, GoldenFiles, NoBenchmark
 from precision_tool.lib.sources.inputs import own_benchmark
@@ -155,11 +154,11 @@ def _true(formula: Formula, inputs: Mapping[int, Input], slot: int) -> tuple[np.
     if work > _MOST_WORK:
         found = formula.sample(inputs, _SAMPLES)
         if found is None:
-            raise NotComputedError(Reason(Why.TOO_MANY_PRODUCTS, number=work))
+            raise NotComputedError("too_many_products", number=work)
         return found[0], np.asarray(found[1].array).reshape(-1)
     made = formula.run(inputs).get(slot)
     if made is None:
-        raise NotComputedError(Reason(Why.OUTPUT_WITHOUT_FORMULA, slot=slot))
+        raise NotComputedError("output_without_formula", slot=slot)
     return None, np.asarray(made.array).reshape(-1)
 
 

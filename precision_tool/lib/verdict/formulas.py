@@ -14,7 +14,6 @@ import numpy as np
 
 from precision_tool.lib.graph.neighbourhood import TRANSPARENT_TYPES
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops import table
 from precision_tool.lib.ops.arguments import distinct
 from precision_tool.lib.ops.base import (
@@ -218,7 +217,7 @@ class Formula:
             if found is not None:
                 results[slot] = found
         if not results:
-            raise NotComputedError(Reason(Why.OUTPUTS_WITHOUT_FORMULA, value=", ".join(self.how)))
+            raise NotComputedError("outputs_without_formula", value=", ".join(self.how))
         return results
 
 
@@ -229,12 +228,12 @@ def _value(
         return None
     if ref.stage is None:
         if ref.slot not in inputs:
-            raise NotComputedError(Reason(Why.FED_UNKNOWN, name=stage.name, slot=ref.slot))
+            raise NotComputedError("fed_unknown", name=stage.name, slot=ref.slot)
         return inputs[ref.slot]
     made = done[ref.stage]
     output = made[ref.slot] if ref.slot < len(made) else None
     if output is None:
-        raise NotComputedError(Reason(Why.FED_WITHOUT_FORMULA, op_type=stage.op_type))
+        raise NotComputedError("fed_without_formula", op_type=stage.op_type)
     return Input(array=output.array, dtype="float32", layout="ND")
 
 
@@ -265,12 +264,12 @@ def run_stage(
     """The results of one original op from its inputs; with `only_values` they need not tell their rounding."""
     spec = table.find(stage.op_type)
     if spec is None:
-        raise NotComputedError(Reason(Why.NO_FORMULA, op_type=stage.op_type))
+        raise NotComputedError("no_formula", op_type=stage.op_type)
     call = replace(_call(spec, stage, args), only_values=only_values)
     if spec.work is not None:
         work = spec.work(call)
         if work > _MAX_WORK:
-            raise NotComputedError(Reason(Why.TOO_MANY_PRODUCTS, number=work))
+            raise NotComputedError("too_many_products", number=work)
     with np.errstate(all="ignore"):
         made = spec.function(call)
         if not stored:

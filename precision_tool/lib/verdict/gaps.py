@@ -15,7 +15,6 @@ import numpy as np
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.base import Input, NotComputedError, Output, Wanted
 from precision_tool.lib.verdict.departed import is_random
 from precision_tool.lib.verdict.formulas import Formula, Ref, Stage
@@ -72,7 +71,7 @@ class _Chain:
         if known is not None:
             return known
         if len(self.ops) >= _MOST_OPS or id(op) not in self.computing or is_random(op):
-            raise NotComputedError(Reason(Why.NO_FORMULA, op_type=op.type))
+            raise NotComputedError("no_formula", op_type=op.type)
         self.ops.append(op)
         self.elements += sum(
             tensor.size
@@ -80,7 +79,7 @@ class _Chain:
             for _, tensor in islice(self.judge.values.copies(root), 1)
         )
         if self.elements > _MOST_ELEMENTS:
-            raise NotComputedError(Reason(Why.TOO_MANY_ELEMENTS, number=self.elements))
+            raise NotComputedError("too_many_elements", number=self.elements)
         fed = self.judge.fed(op)
         refs: dict[int, Ref] = {}
         for slot in self.judge.values.input_slots(op):
@@ -95,11 +94,11 @@ class _Chain:
             if slot.index in fed.inputs:
                 continue
             if root is None:
-                raise NotComputedError(Reason(Why.FED_UNKNOWN, name=op.name, slot=slot.index))
+                raise NotComputedError("fed_unknown", name=op.name, slot=slot.index)
             refs[slot.index] = self._output(root, slot)
         formula = next(self.judge.ways.known(op, fed), None)
         if formula is None or formula.lent:
-            raise NotComputedError(Reason(Why.FUSED_UNKNOWN))
+            raise NotComputedError("fused_unknown")
         base = len(self.stages)
         for stage in formula.stages:
             args = tuple(ref and (refs[ref.slot] if ref.stage is None else _later(ref, base)) for ref in stage.args)
@@ -112,7 +111,7 @@ class _Chain:
         """What a slot is fed, in the shape that its op takes: ops that only give it another one are passed by."""
         made = self.add(root.op)
         if root.index not in made:
-            raise NotComputedError(Reason(Why.FED_WITHOUT_FORMULA, op_type=root.op.type))
+            raise NotComputedError("fed_without_formula", op_type=root.op.type)
         ref = made[root.index]
         put_out = root.op.output_descs[root.index].origin_shape if root.index < len(root.op.output_descs) else None
         taken = slot.desc.origin_shape if slot.desc is not None else None

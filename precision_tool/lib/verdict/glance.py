@@ -13,7 +13,6 @@ from math import prod
 import numpy as np
 
 from precision_tool.lib.model.graph import Op, TensorDesc
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.numbers import data_types, layouts
 from precision_tool.lib.numbers.reading import reading_of
@@ -98,7 +97,7 @@ def _unread(tensor: Tensor, desc: TensorDesc | None) -> Input:
     declared = desc.origin_shape if desc is not None else None
     reading = reading_of(tensor, named, declared)
     if not reading.layout:
-        raise NoValueError(Reason(Why.AXES_UNKNOWN))
+        raise NoValueError("axes_unknown")
     shape = reading.shape
     if declared is not None and prod(declared) == prod(shape) and min(declared, default=0) >= 0:
         shape = declared

@@ -15,8 +15,9 @@ from math import isfinite
 import numpy as np
 
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import GraphFile, Op
-from precision_tool.lib.model.reason import Reason, Why, joined
+from precision_tool.lib.model.reason import joined
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import table
@@ -142,7 +143,7 @@ class Judge:
         )  # fmt: skip
         start = time.monotonic()
         if start > self.deadline:
-            return replace(base, reason=Reason(Why.OUT_OF_TIME))
+            return replace(base, reason=Message("reason.out_of_time"))
         try:
             with np.errstate(all="ignore"), self.values.reading():
                 found = self._judge(base, lightly)
@@ -151,11 +152,11 @@ class Judge:
         except (NotComputedError, NoValueError) as error:
             found = replace(base, reason=error.reason)
         except PrecisionToolError as error:
-            found = replace(base, reason=Reason(Why.UNREADABLE, detail=error.message))
+            found = replace(base, reason=Message("reason.unreadable", detail=error.message))
         except MemoryError:
-            found = replace(base, reason=Reason(Why.OUT_OF_MEMORY))
+            found = replace(base, reason=Message("reason.out_of_memory"))
         except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
-            failed = Reason(Why.FORMULA_FAILED, op_type=op.type, detail=f"{type(error).__name__}: {error}")
+            failed = Message("reason.formula_failed", op_type=op.type, detail=f"{type(error).__name__}: {error}")
             found = replace(base, reason=failed)
         return replace(found, seconds=time.monotonic() - start)
 
@@ -244,21 +245,21 @@ class Judge:
     def _judge(self, base: OpJudgement, lightly: bool) -> OpJudgement:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
-            return replace(base, reason=Reason(Why.NO_FORMULA, op_type=op.type))
+            return replace(base, reason=Message("reason.no_formula", op_type=op.type))
         if op.name in self.values.compared.quiet:
             right = right_at_a_glance(self.values, self.ways, base)
             if right is not None:
                 return right
         outputs = self.outputs(op)
         if not outputs and op.type != "Cast":
-            return replace(base, reason=Reason(Why.NOT_DUMPED))
+            return replace(base, reason=Message("reason.not_dumped"))
         fed = self.fed(op, stored=True)
         if not outputs:
             return self._unseen_cast(base, fed)
         if op.type in ("Cast", "TransData") and "benchmark" in fed.elsewhere.values():
             # Whether the op or what it is fed differs from the benchmark cannot be told apart here.
             slot = next(slot for slot, source in fed.elsewhere.items() if source == "benchmark")
-            return replace(self._unseen_cast(base, fed), reason=Reason(Why.INPUT_NOT_DUMPED, slot=slot))
+            return replace(self._unseen_cast(base, fed), reason=Message("reason.input_not_dumped", slot=slot))
         got = {}
         for slot, tensor in outputs.items():
             desc = op.output_descs[slot] if slot < len(op.output_descs) else None
@@ -267,7 +268,7 @@ class Judge:
             return replace(base, reason=next(iter(fed.missing.values())))
         unknown = next((one.dtype for one in (*fed.inputs.values(), *got.values()) if not is_judged(one.dtype)), "")
         if unknown:
-            return replace(base, reason=Reason(Why.ROUNDING_UNKNOWN, dtype=unknown))
+            return replace(base, reason=Message("reason.rounding_unknown", dtype=unknown))
         base = replace(base, from_elsewhere=tuple(sorted(fed.elsewhere.items())))
         right = self._right(base, fed, got)
         if right is not None:
@@ -292,7 +293,7 @@ class Judge:
             try:
                 found = self._by(base, formula, fed.inputs, got)
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
-                reason = reason or reason_of(error, op.type)
+                reason = reason or reason_of(error)
                 if not is_fused(op):
                     raise NotComputedError(reason) from error
                 continue
@@ -311,7 +312,7 @@ class Judge:
         if chosen is None and tried:
             chosen = self._confirmed(tried, key, fed, got)
         if chosen is None and not tried:
-            return replace(base, reason=reason or Reason(Why.FUSED_UNKNOWN))
+            return replace(base, reason=reason or Message("reason.fused_unknown"))
         assert chosen is not None
         return chosen
 
@@ -330,17 +331,17 @@ class Judge:
             if formula.is_certain and best is None:
                 best = split
         if best is not None:
-            reason = Reason(Why.BENCHMARK_DISOBEYS)
+            reason = Message("reason.benchmark_disobeys")
             return replace(best, state=State.DOUBTFUL, reason=reason, is_confirmed=False)
         for formula, found in tried:
             if formula.is_certain:
                 return found
         refuted = [one for one in tried if one[0].is_refuted]
         if refuted and all(found.state is State.WRONG for _, found in refuted):
-            reason = Reason(Why.FUSED_NONE_FITS)
+            reason = Message("reason.fused_none_fits")
             return replace(min(refuted, key=lambda one: one[1].own)[1], is_guessed=True, reason=reason)
         formula, found = min(tried, key=lambda one: one[1].own)
-        return replace(found, state=State.DOUBTFUL, is_guessed=True, reason=Reason(Why.FUSED_GUESSED))
+        return replace(found, state=State.DOUBTFUL, is_guessed=True, reason=Message("reason.fused_guessed"))
 
     def _by(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
@@ -382,7 +383,7 @@ class Judge:
                 slot = replace(slot, size=got[0].array.size, sampled=int(places.size), is_summed=is_summed)
             judged = replace(base, how=formula.how, formula=formula, slots=(slot,), state=state_of(base, [slot]))
             if odd is not None and odd.left and judged.state is State.RIGHT:
-                return replace(judged, state=State.DOUBTFUL, reason=Reason(Why.ROWS_OFF))
+                return replace(judged, state=State.DOUBTFUL, reason=Message("reason.rows_off"))
             return judged
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1 or not formula.outputs:
@@ -445,7 +446,7 @@ class Judge:
             have = got[slot]
             if have.array.size != np.asarray(out.array).size:
                 shapes = have.array.shape, out.array.shape
-                raise NotComputedError(Reason(Why.OTHER_THAN_DUMPED, slot=slot, shape=shapes[0], other_shape=shapes[1]))
+                raise NotComputedError("other_than_dumped", slot=slot, shape=shapes[0], other_shape=shapes[1])
             fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot))
             if fit.bad.any() and len(formula.stages) > 1 and have.dtype in UNIT:
                 # A kernel that stores every stage's result is right as well.
@@ -457,15 +458,15 @@ class Judge:
             is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
             slots.append(slot_of(slot, have, out, fit, kind))
         if not slots:
-            raise NotComputedError(Reason(Why.NO_DUMPED_OUTPUT))
+            raise NotComputedError("no_dumped_output")
         if not is_told:
-            raise NotComputedError(Reason(Why.NOWHERE_FINITE))
+            raise NotComputedError("nowhere_finite")
         return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))
 
     def _unseen_cast(self, base: OpJudgement, fed: Fed) -> OpJudgement:
         """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
         op = base.op
-        base = replace(base, reason=Reason(Why.NOT_DUMPED))
+        base = replace(base, reason=Message("reason.not_dumped"))
         dtype = op.output_descs[0].dtype if op.output_descs else ""
         if not fed.inputs or dtype not in LIMIT:
             return base

@@ -8,9 +8,9 @@ from enum import StrEnum
 from math import inf
 from typing import TYPE_CHECKING
 
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.judged import JudgedOp
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.ops.base import Kind
 from precision_tool.lib.verdict.places import Places
 
@@ -85,7 +85,7 @@ class OpJudgement:
     number: int
     state: State
     how: tuple[str, ...] = ()
-    reason: Reason | None = None
+    reason: Message | None = None
     slots: tuple[SlotJudgement, ...] = ()
     finite_inputs: bool = True
     #: Where inputs are from that its own dump lacks, by slot: "producer", "reader", "benchmark".
@@ -171,20 +171,20 @@ class Tally:
     doubtful: int
     not_recomputed: int
     #: Why some were not recomputed, each with how many were not; in words in JSON, and in verdicts of older releases.
-    reasons: tuple[tuple[Reason | str, int], ...] = ()
+    reasons: tuple[tuple[Message | str, int], ...] = ()
     #: The kinds of reasons in words, with the same numbers.
     kinds: tuple[tuple[str, int], ...] = ()
 
 
 def is_late(one: OpJudgement) -> bool:
     """Whether an op was not judged as all that were before it had taken as long as was allowed."""
-    return one.reason is not None and one.reason.why is Why.OUT_OF_TIME
+    return one.reason is not None and one.reason.kind == "reason.out_of_time"
 
 
 def tally(judged: Sequence[OpJudgement]) -> Tally:
     """Counts of judgements, with the reasons of those that were not recomputed, most frequent first."""
     counts: dict[State, int] = dict.fromkeys(State, 0)
-    reasons: dict[Reason, int] = {}
+    reasons: dict[Message, int] = {}
     for one in judged:
         counts[one.state] += 1
         if one.state is State.NOT_RECOMPUTED and one.reason is not None:

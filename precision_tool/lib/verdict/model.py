@@ -8,7 +8,8 @@ from enum import StrEnum
 from math import isfinite
 from typing import Any
 
-from precision_tool.lib.model.reason import Reason, read_reason
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.reason import read_reason
 from precision_tool.lib.verdict.judgement import OpJudgement, Tally
 
 
@@ -72,7 +73,7 @@ class Flag:
 
 
 class Do(StrEnum):
-    """What a step of the plan is; its words are in `present.steps`."""
+    """What a step of the plan is; its text is `step.<value>`."""
 
     LOOK_AT_OP = "look_at_op"
     LOOK_AT_FUSED_OP = "look_at_fused_op"
@@ -132,15 +133,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldStep:
-    """A step in words, as JSON has it, and verdicts of older releases. `line` is a command, or lines for `file`."""
+    """A step with its text. `line` is a command, or lines for `file`."""
 
-    why: str
+    why: Message | str
     line: str = ""
-    file: str = ""
+    file: Message | str = ""
 
 
 class Lack(StrEnum):
-    """What a verdict did not see; its words are in `present.unseen`."""
+    """What a verdict did not see; its text is `gap.<value>`."""
 
     NOT_READ = "not_read"
     NOT_DUMPED = "not_dumped"
@@ -174,6 +175,7 @@ class Unseen:
 class Suspect:
     """One independent fault. `culprit` is an op, or the variable at the root; `number` its place in execution order.
 
+    `index` is its number in lists, results and `ni '[17]'`, which ops made from the same originals share.
     `also` are further culprits of the same fault: the other ops of a pass, the producer of overwritten memory.
     """
 
@@ -190,6 +192,7 @@ class Suspect:
     #: What it spoils downstream: ops that follow, and those of them that are below the threshold.
     followers: int = 0
     below: int = 0
+    index: int = 0
 
     def fact(self, name: str) -> Any:
         """The value of a fact, None if it has none of this name."""
@@ -290,7 +293,7 @@ class Verdict:
 
 def _suspect(one: Suspect) -> dict[str, Any]:
     return {
-        "culprit": one.culprit, "type": one.op_type, "number": one.number, "cause": str(one.cause),
+        "culprit": one.culprit, "type": one.op_type, "number": one.index, "order": one.number, "cause": str(one.cause),
         "pass": one.pass_name or None, "proof": str(one.proof),
         "confidence": round(one.confidence, 3), "also": list(one.also), "followers": one.followers, "below": one.below,
         "evidence": _kept_facts(one.facts),
@@ -299,7 +302,8 @@ def _suspect(one: Suspect) -> dict[str, Any]:
 
 def _read_suspect(one: Mapping[str, Any]) -> Suspect:
     return Suspect(
-        culprit=one["culprit"], op_type=one["type"], number=one["number"], cause=Cause(one["cause"]),
+        culprit=one["culprit"], op_type=one["type"], cause=Cause(one["cause"]),
+        number=one.get("order", one["number"]), index=one["number"],
         pass_name=one["pass"] or "", proof=Proof(one["proof"]), confidence=float(one["confidence"]),
         also=tuple(one["also"]), followers=one["followers"], below=one["below"], facts=_read_facts(one["evidence"]),
     )  # fmt: skip
@@ -336,10 +340,10 @@ def _kept_reasons(tally: Tally) -> dict[str, Any]:
 
 
 def _kept(value: Any) -> Any:
-    return value.to_dict() if isinstance(value, Reason) else value
+    return value.to_dict() if isinstance(value, Message) else value
 
 
-def _read_reasons(kept: Mapping[str, int] | Iterable[Any]) -> tuple[tuple[Reason | str, int], ...]:
+def _read_reasons(kept: Mapping[str, int] | Iterable[Any]) -> tuple[tuple[Message | str, int], ...]:
     pairs: Iterable[Any] = kept.items() if isinstance(kept, Mapping) else kept
     return tuple((read_reason(reason), int(count)) for reason, count in pairs)
 

@@ -1,4 +1,4 @@
-"""What to do next: a ready command or line for each cause, as values; `present.steps` has the words.
+"""What to do next: a ready command or line for each cause, as values; their texts are `step.<value>`.
 
 A switch that fixes precision is an argument that all calls of `tf_config` take alike, so that one line serves sessions,
 Estimators and TensorFlow 2.

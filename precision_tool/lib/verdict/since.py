@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.judged import JudgedOp
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.model.reason import reason_kind
 from precision_tool.lib.verdict.model import Cause, Proof
 from precision_tool.lib.verdict.stored import JudgedRun, StoredVerdict
 
@@ -27,8 +28,8 @@ class Change:
 
     what: str
     name: str
-    before: str
-    now: str
+    before: Message | str
+    now: Message | str
 
     @property
     def is_changed(self) -> bool:
@@ -70,7 +71,10 @@ class Since:
             "file": self.file, "culprit": self.culprit, "cause": self.cause, "state": self.state,
             "mended": self.is_mended, "own_error_before": self.own_error_before, "own_error": self.own_error,
             "changes": [
-                {"what": one.what, "name": one.name, "before": one.before, "now": one.now, "changed": one.is_changed}
+                {
+                    "what": one.what, "name": one.name, "before": render(one.before), "now": render(one.now),
+                    "changed": one.is_changed,
+                }
                 for one in self.changes
             ],
             "same_dump": self.is_same_dump, "next_culprit": self.next_culprit, "next_cause": self.next_cause,
@@ -139,7 +143,7 @@ def _is_as_before(before: JudgedOp, after: JudgedOp) -> bool:
     """Whether an op was judged, or not judged, for the same reason; those of older releases are only words."""
     if isinstance(before.reason, str) or isinstance(after.reason, str):
         return before.state == after.state and bool(before.reason) == bool(after.reason)
-    return (before.state, before.reason.why) == (after.state, after.reason.why)
+    return (before.state, reason_kind(before.reason)) == (after.state, reason_kind(after.reason))
 
 
 def _op(run: JudgedRun, name: str) -> JudgedOp | None:
@@ -151,8 +155,10 @@ def _passes(earlier: StoredVerdict, was: JudgedRun, run: JudgedRun, before: Judg
     names = set(before.passes) if before is not None else set()
     names |= {earlier.verdict["pass"]} - {None}
     for name in sorted(names):
-        counts = [counted(sum(name in op.passes for op in one.ops), "op") for one in (was, run)]
-        yield Change(what="pass", name=name, before=counts[0], now=counts[1])
+        before_count, count = (
+            Message("since.ops", count=sum(name in op.passes for op in each.ops)) for each in (was, run)
+        )
+        yield Change(what="pass", name=name, before=before_count, now=count)
 
 
 def _types(before: JudgedOp | None, after: JudgedOp | None) -> Iterator[Change]:
@@ -167,5 +173,7 @@ def _scale_changes(was: JudgedRun, run: JudgedRun) -> Iterator[Change]:
     for name in sorted(was.scales.keys() & run.scales.keys()):
         yield Change(what="scale", name=name, before=f"{was.scales[name]:g}", now=f"{run.scales[name]:g}")
     for name in sorted(was.scales.keys() ^ run.scales.keys()):
-        known = [f"{one.scales[name]:g}" if name in one.scales else "not seen" for one in (was, run)]
-        yield Change(what="scale", name=name, before=known[0], now=known[1])
+        before, now = (
+            f"{each.scales[name]:g}" if name in each.scales else Message("since.not_seen") for each in (was, run)
+        )
+        yield Change(what="scale", name=name, before=before, now=now)

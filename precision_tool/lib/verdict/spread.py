@@ -27,8 +27,8 @@ from precision_tool.lib.engine.scheduler import (
     run_tasks,
 )
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.verdict.judge import Judge
 from precision_tool.lib.verdict.judgement import OpJudgement, State
@@ -43,7 +43,7 @@ _AT_ONCE = 320 << 20
 _LIGHT, _HEAVY = 10, 80
 #: A task is about so many elements, and at most so many ops, so that handing it over costs little.
 _TASK_ELEMENTS, _TASK_OPS = 1 << 18, 16
-_DIED = Reason(Why.WORKER_DIED)
+_DIED = Message("reason.worker_died")
 
 #: What a forked process judges with: the one that its parent had last.
 _inherited: list[Judge] = []
@@ -163,13 +163,13 @@ class _Spread:
         except BrokenExecutor:
             pass
         except WorkersLostError as error:
-            reason = Reason(Why.NOT_DONE, detail=error.message)
+            reason = Message("reason.not_done", detail=error.message)
         return self._judgements(reason)
 
-    def _judgements(self, reason: Reason = _DIED) -> list[OpJudgement]:
+    def _judgements(self, reason: Message = _DIED) -> list[OpJudgement]:
         return [self._done.get(number) or self._not_judged(number, reason) for number in range(len(self._ops))]
 
-    def _not_judged(self, number: int, reason: Reason) -> OpJudgement:
+    def _not_judged(self, number: int, reason: Message) -> OpJudgement:
         op = self._ops[number]
         values = self._judge.values
         return OpJudgement(
@@ -211,7 +211,7 @@ class _Spread:
         except WorkersLostError:
             raise
         except PrecisionToolError as error:
-            reason = Reason(Why.NOT_DONE, detail=error.message)
+            reason = Message("reason.not_done", detail=error.message)
             self._done |= {number: self._not_judged(number, reason) for number in task.numbers}
             self._end(task)
             return

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # `ls` and `ni` read what is kept without what judges
     from precision_tool.lib.verdict.model import Verdict
 
 #: To be raised with every change of what is kept; files of other versions are not read.
-_VERSION = 3
+_VERSION = 4
 _PREFIX = "verdict_"
 #: The folder of verdicts that have no result, as there was nothing to compare with.
 _ALONE = "verdict"

@@ -22,8 +22,9 @@ from precision_tool.lib.engine.tensor_figures import open_reader
 from precision_tool.lib.engine.tensor_reader import Budget, Opens, OpenTensors, key_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.formats.tensor_bytes import TensorBytes, open_bytes
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
-from precision_tool.lib.model.reason import Reason, Why
+from precision_tool.lib.model.reason import ReasonError
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.numbers import data_types
@@ -134,7 +135,7 @@ class Fed:
     """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
 
     inputs: dict[int, Input] = field(default_factory=dict)
-    missing: dict[int, Reason] = field(default_factory=dict)
+    missing: dict[int, Message] = field(default_factory=dict)
     elsewhere: dict[int, str] = field(default_factory=dict)
 
     def widen(self) -> None:
@@ -142,12 +143,8 @@ class Fed:
         self.inputs = {slot: one.in_doubles() for slot, one in self.inputs.items()}
 
 
-class NoValueError(Exception):
-    """Why the numbers of a tensor cannot be had."""
-
-    def __init__(self, reason: Reason) -> None:
-        super().__init__(reason)
-        self.reason = reason
+class NoValueError(ReasonError):
+    """The values of a tensor are not available."""
 
 
 class RunValues:
@@ -169,9 +166,12 @@ class RunValues:
         self.compared = compared or Compared()
         self.leaf, self.file, self.benchmark = leaf, file, benchmark
         self.dumps = dumps or DumpIndex(leaf)
-        self.origins = Origins(file, groups_of(file))
+        groups = groups_of(file)
+        self.origins = Origins(file, groups)
         self.ops: list[Op] = in_order(file)
         self.order = {id(op): number for number, op in enumerate(self.ops)}
+        #: The number of each op in lists, results and `ni '[17]'`: ops made from the same originals share one.
+        self.indices = {id(op): number for number, group in enumerate(groups) for op in group.ops}
         self._op_dumps = OpDumps(self.dumps, self.ops)
         self._dumped: dict[int, DumpedOp | None] = {}
         self._cache = _Cache()
@@ -449,9 +449,9 @@ def read_values(
     """
     known = data_types.BY_NAME.get(tensor.dtype)
     if known is None or not known.is_numeric:
-        raise NoValueError(Reason(Why.NO_NUMBERS, dtype=tensor.dtype))
+        raise NoValueError("no_numbers", dtype=tensor.dtype)
     if tensor.size > MAX_ELEMENTS:
-        raise NoValueError(Reason(Why.TOO_MANY_ELEMENTS, number=tensor.size))
+        raise NoValueError("too_many_elements", number=tensor.size)
     reading = reading_of(tensor, named, shape)
     declared = tensor.origin_shape if tensor.origin_shape is not None else shape
     if not reading.layout and tensor.layout == "NC1HWC0" and declared is not None and len(declared) == 1:
@@ -459,7 +459,9 @@ def read_values(
         as_image = replace(tensor, origin_shape=(1, 1, 1, declared[0]))
         reading = replace(reading_of(as_image, "NHWC", as_image.origin_shape), shape=declared)
     if not reading.layout:
-        raise NoValueError(Reason(Why.UNREADABLE, detail=reading.note) if reading.note else Reason(Why.AXES_UNKNOWN))
+        raise NoValueError(
+            Message("reason.unreadable", detail=reading.note) if reading.note else Message("reason.axes_unknown")
+        )
     order = reading.shape
     array: Numbers
     try:
@@ -475,9 +477,9 @@ def read_values(
             else:
                 array = reader.whole(kind)
     except PrecisionToolError as error:
-        raise NoValueError(Reason(Why.UNREADABLE, detail=error.message)) from error
+        raise NoValueError("unreadable", detail=error.message) from error
     except MemoryError as error:
-        raise NoValueError(Reason(Why.OUT_OF_MEMORY)) from error
+        raise NoValueError("out_of_memory") from error
     if known.is_complex:
         array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
     elif known.name == "bool":
@@ -487,9 +489,10 @@ def read_values(
     return array, reading.layout
 
 
-def missing_reason(found: AnyTensor | Missing | None, slot: int) -> Reason:
+def missing_reason(found: AnyTensor | Missing | None, slot: int) -> Message:
     """Why an input has no numbers."""
     if isinstance(found, Missing):
-        return Reason(Why.INPUT_UNREADABLE, slot=slot, detail=found.reason)
-    kind = Why.INPUT_STATISTICS if isinstance(found, TensorStatistics) else Why.INPUT_NOT_DUMPED
-    return Reason(kind, slot=slot)
+        return Message("reason.input_unreadable", slot=slot, detail=found.reason)
+    if isinstance(found, TensorStatistics):
+        return Message("reason.input_statistics", slot=slot)
+    return Message("reason.input_not_dumped", slot=slot)

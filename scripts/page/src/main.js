@@ -8,7 +8,7 @@ import { opView } from './op.js';
 import { showStudy } from './study.js';
 import { opTable, tensorTable } from './tables.js';
 import { verdictView } from './verdict.js';
-import { count, currentLanguage, languages, setLanguage, t, told } from './words.js';
+import { count, currentLanguage, languages, setLanguage, t } from './words.js';
 
 const TABS = ['verdict', 'map', 'ops', 'tensors', 'charts'];
 const dark = window.matchMedia('(prefers-color-scheme: dark)');
@@ -197,7 +197,7 @@ function mapTab() {
       t('map.farther')} @click=${() => parts.map.zoomBy(1 / 1.5)}>－</button>
       ${legendView()}
     </div>
-    <div class="map-holder holder" tabindex="0" role="application" aria-label=${t('map.label', { count: count(result.inGraph) })}>
+    <div class="map-holder holder" tabindex="0" role="application" aria-label=${t('map.label', { count: result.inGraph })}>
       <canvas class="map-canvas"></canvas><canvas class="map-mini" aria-hidden="true"></canvas></div>`;
 }
 
@@ -325,7 +325,7 @@ async function start() {
     });
     performance.mark('interactive');
     // For programs that drive the page.
-    window.report = { data, state, parts, show, walk, setTab, told };
+    window.report = { data, state, parts, show, walk, setTab };
   } catch (error) {
     place.querySelectorAll('.first').forEach((one) => one.remove());
     render(html`<p class="reading" role="alert">${t('broken')} <bdi>${error.message}</bdi></p>`, place);

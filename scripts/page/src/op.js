@@ -1,7 +1,7 @@
 // All about one op.
 import { html, nothing, svg } from 'lit-html';
 import { commandLine, opLink } from './verdict.js';
-import { cosine, count, figure, has, percent, shownAs, t, told } from './words.js';
+import { cosine, count, figure, local, percent, shownAs, t, textOr } from './words.js';
 
 const quoted = (name) => (/\s/.test(name) ? `"${name}"` : name);
 
@@ -89,11 +89,11 @@ function tensor(result, row, detail, op) {
   return html`<details class="tensor" ?open=${slot.startsWith('output') || agree === false}>
     <summary><b>${slot}</b> ${row >= 0 && tensors.cosine[row] !== null ? html`<span class=${
       agree === false ? 'is-bad' : 'is-good'}>${agree === false ? '✖' : '✓'} ${t('cosine')} ${cosine(tensors.cosine[row])}</span>`
-    : html`<span class="soft">${has(`status.${status}`) ? t(`status.${status}`) : t('op.not_compared')}</span>`}</summary>
+    : html`<span class="soft">${textOr(`status.${status}`, t('op.not_compared'))}</span>`}</summary>
     ${metrics.length ? html`<p class="metrics">${metrics.map((name) => html`<span>${t(`column.${name}`)} <b>${
       metric(name, tensors[name][row], tensors.npu_type[row])}</b></span>`)}${
       at ? html`<span>${t('op.at')} <b>${at}</b></span>` : nothing}</p>` : nothing}
-    ${reason ? html`<p class="note"><bdi>${told(reason)}</bdi></p>` : nothing}
+    ${reason ? html`<p class="note"><bdi>${local(reason)}</bdi></p>` : nothing}
     ${sides(result, row, detail)}
     ${detail ? html`<div class="histograms">${histogram(t('side.npu'), detail.npu_histogram, detail.golden_histogram,
       shownAs(detail.npu?.dtype))}${histogram(t('side.golden'), detail.golden_histogram, detail.npu_histogram,
@@ -112,8 +112,8 @@ function judged(result, op) {
   const over = result.overflowed[op];
   const fact = (key, value) => (value === null ? nothing : html`<dt>${t(key)}</dt><dd>${percent(value)}</dd>`);
   return html`<section class="judged is-${state}"><h4>${t(`state.${state}`)}</h4>
-    ${ops.reason[op] ? html`<p><bdi>${told(ops.reason[op])}</bdi></p>` : nothing}
-    ${over ? html`<p>${t('op.overflowed', { count: count(over.count), largest: figure(num(over.largest)) })}</p>` : nothing}
+    ${ops.reason[op] ? html`<p><bdi>${local(ops.reason[op])}</bdi></p>` : nothing}
+    ${over ? html`<p>${t('op.overflowed', { count: over.count, largest: num(over.largest) })}</p>` : nothing}
     ${ops.how[op] ? html`<p>${t('op.how', { how: ops.how[op] })}</p>` : nothing}
     <dl>${fact('op.own', ops.own[op])}${fact('op.rounding', ops.rounding[op])}${fact('op.fed', ops.fed[op])}${
     fact('op.benchmark_own', ops.benchmark_own[op])}${ops.beyond[op] === null ? nothing : html`<dt>${t('op.beyond')}</dt><dd>${

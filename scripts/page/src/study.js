@@ -2,7 +2,7 @@
 import { html, nothing, render } from 'lit-html';
 import { PALETTES } from './map/shades.js';
 import { commandLine, steps } from './verdict.js';
-import { count, currentLanguage, has, languages, setLanguage, t, told } from './words.js';
+import { count, currentLanguage, languages, local, setLanguage, t } from './words.js';
 
 const LIMITS = ['1e-6', '1e-4', '0.001', '0.01', '0.1'];
 const MOST_HEIGHT = 520;
@@ -26,10 +26,6 @@ let cells = {};
 /** What was clicked: a map, and the numbers of a place and of an op. */
 let chosen = null;
 const isDark = () => (theme ? theme === 'dark' : dark.matches);
-const word = (key, fallback) => (has(key) ? t(key) : fallback);
-/** Steps or ranks, as `0 to 3, 7`, in any language. */
-const range = (text) => text.replaceAll(' to ', '–');
-const cause = (name) => word(`cause.${name}`, word(`study.cause.${name}`, name));
 
 function head() {
   return html`<header class="top"><h1>precision_tool</h1><span class="soft">${t('study.title')}</span><div class="tools">
@@ -51,17 +47,17 @@ function nextTheme() {
 function verdict() {
   const { culprit } = study;
   if (!culprit) {
-    return html`<article id="study-verdict" class="verdict is-doubtful"><p class="kicker">${t('verdict.verdict')}</p><h2>${t(`study.${study.without_culprit}`)}</h2>${
+    return html`<article id="study-verdict" class="verdict is-doubtful"><p class="kicker">${t('verdict.verdict')}</p><h2>${local(study.sentence)}</h2>${
       steps(study)}</article>`;
   }
   return html`<article id="study-verdict" class="verdict is-bad"><p class="kicker">${t('verdict.culprit')}</p>
     <h2><bdi>${culprit.op}</bdi> <small>${culprit.type ? html`<bdi>${culprit.type}</bdi> · ` : nothing}${
     t('study.where', { step: String(culprit.step), rank: String(culprit.rank) })}</small></h2>
-    <p class="cause"><strong>${cause(culprit.cause)}</strong> — ${t(`study.ground.${culprit.ground}`)}</p>
-    <dl><dt>${t('study.where_else')}</dt><dd>${t(`study.reach.${culprit.told}`, { wrong: culprit.wrong, right: culprit.right, ranks: range(culprit.ranks) })}</dd>
-    <dt>${t('study.wrong_in')}</dt><dd>${t('study.steps', { steps: range(culprit.steps) })}</dd>
+    <p class="cause"><strong>${local(culprit.cause_text)}</strong>${t('colon')}${local(culprit.ground_text)}</p>
+    <dl><dt>${t('study.where_else')}</dt><dd>${local(culprit.reach_text)}</dd>
+    <dt>${t('study.wrong_in')}</dt><dd>${t('study.steps', { steps: culprit.steps })}</dd>
     <dt>${t('verdict.sure')}</dt><dd><meter min="0" max="1" value=${culprit.confidence} aria-label=${t('verdict.sure')}></meter>${
-    t('study.sure', { percent: Math.round(100 * culprit.confidence) })}</dd></dl>${steps(study)}</article>`;
+    local(culprit.confidence_text)}</dd></dl>${steps(study)}</article>`;
 }
 
 function table(key, heads, rows) {
@@ -72,7 +68,7 @@ function table(key, heads, rows) {
 
 function heat(map, number) {
   if (!map.ops.length || !map.places.length) return nothing;
-  const label = t(`study.map.${map.what}`, { ops: count(map.ops.length) });
+  const label = t(`study.map.${map.what}`, { ops: map.ops.length });
   const few = map.places.length <= MOST_LABELS;
   const labels = few ? map.places : [map.places[0], map.places[map.places.length - 1]];
   return html`<figure class="heat"><figcaption>${label}</figcaption><div class="heat-body"><div class="heat-axis ${few ? '' : 'is-ends'}" aria-hidden="true">${
@@ -121,8 +117,8 @@ function leaf() {
     <dt>${t('study.off')}</dt><dd>${offText(map, chosen)}</dd>
     ${known ? html`<dt>${t('study.folder')}</dt><dd><bdi>${known.path}</bdi></dd>
       <dt>${t('count.compared')}</dt><dd>${count(known.compared)}</dd><dt>${t('count.below')}</dt><dd>${count(known.below)}</dd>
-      <dt>${t('verdict.verdict')}</dt><dd>${known.failure ? html`<bdi>${known.failure}</bdi>` : accused.length ? accused.map((one) => html`<p><bdi>${
-      one.op}</bdi> — ${cause(one.cause)}</p>`) : t(known.judged ? 'study.right' : 'study.not_judged', { count: known.right })}</dd>` : nothing}</dl>
+      <dt>${t('verdict.verdict')}</dt><dd>${known.failure ? html`<bdi>${local(known.failure)}</bdi>` : accused.length ? accused.map((one) => html`<p><bdi>${
+      one.op}</bdi> — ${local(one.cause_text)}</p>`) : t(known.judged ? 'study.right' : 'study.not_judged', { count: known.right })}</dd>` : nothing}</dl>
     <h4>${t('op.commands')}</h4>${commandLine(`precision-tool ni ${shellQuoted(op)} ${place}`)}${commandLine(`precision-tool vcs ${place}`)}${
     known ? commandLine(`precision-tool ac -c -lt ${shellQuoted(known.path)} --report report_${where.step}_${where.rank}.html`) : nothing}</article>`;
 }
@@ -140,15 +136,15 @@ function legend() {
 }
 
 function page() {
-  const ofStatistics = (study.statistics ?? []).map((one) => [one.step, range(one.ranks), one.op,
-    one.kinds.map((kind) => t(`evidence.${kind}`)).join('; ')]);
+  const ofStatistics = (study.statistics ?? []).map((one) => [one.step, one.ranks, one.op,
+    one.kinds.map((kind) => t(`evidence.${kind}`)).join(t('semicolon'))]);
   return html`${head()}<main><div class="tabs"><section class="tab"><div class="reading is-wide">${verdict()}${study.maps.map(heat)}${legend()}${leaf()}
     ${table('study.statistics', ['study.step', 'study.ranks', 'op.title', 'study.evidence'], ofStatistics)}
-    ${table('study.further', ['study.step', 'study.ranks', 'op.title', 'study.why'], study.further.map((one) => [one.step, range(one.ranks), one.op, cause(one.cause)]))}
-    ${table('study.failed', ['study.step', 'study.ranks', 'study.why'], study.failures.map((one) => [one.step, one.rank, told(one.reason)]))}
-    <p class="soft">${t('study.looked', { leaves: study.leaves, steps: range(study.steps), ranks: range(study.ranks), compared: study.compared,
+    ${table('study.further', ['study.step', 'study.ranks', 'op.title', 'study.why'], study.further.map((one) => [one.step, one.ranks, one.op, local(one.cause_text)]))}
+    ${table('study.failed', ['study.step', 'study.ranks', 'study.why'], study.failures.map((one) => [one.step, one.rank, local(one.reason)]))}
+    <p class="soft">${t('study.looked', { leaves: study.leaves, steps: study.steps, ranks: study.ranks, compared: study.compared,
       below: study.below, judged: study.judged, agreed: study.agreed, departed: study.departed })}</p>
-    ${study.notes.map((note) => html`<p class="soft"><bdi>${told(note)}</bdi></p>`)}<p class="soft">${about.tool} · ${about.time}</p></div></section></div></main>`;
+    ${study.notes.map((note) => html`<p class="soft"><bdi>${local(note)}</bdi></p>`)}<p class="soft">${about.tool} · ${about.time}</p></div></section></div></main>`;
 }
 
 /** Where a place and an op lie on the canvas, in pixels of the page. */

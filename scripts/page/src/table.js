@@ -1,13 +1,13 @@
 // A table of many rows, of which only those in sight are in the page.
 import { html, render } from 'lit-html';
 import { copy, download, toCsv } from './csv.js';
-import { count, has, t } from './words.js';
+import { count, t, textOr } from './words.js';
 
 const ROW = 28;
 const BEYOND = 12;
 
 /** The heading of a column; of one that the page has no word for its name in the data. */
-const headingOf = ({ key, name }) => (has(`column.${key}`) || !name ? t(`column.${key}`) : name);
+const headingOf = ({ key, name }) => textOr(`column.${key}`, name || key);
 
 export class GridTable {
   /**

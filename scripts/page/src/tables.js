@@ -1,6 +1,6 @@
 // The columns of the two tables.
 import { GridTable } from './table.js';
-import { cosine, count, figure, has, percent, shownAs, t, told } from './words.js';
+import { cosine, count, figure, local, percent, shownAs, t, textOr } from './words.js';
 
 const number = (key, of, show = (value) => figure(value, 5)) => ({ key, value: of, show, isNumber: true });
 
@@ -8,7 +8,7 @@ function opColumns(result) {
   const { ops } = result;
   const state = (value) => (value ? t(`state.${value}`) : '–');
   return [
-    { ...number('order', (op) => op, (op) => String(op)), wide: 72 },
+    { ...number('order', (op) => ops.id[op], (id) => id ?? '–'), wide: 72 },
     { key: 'name', value: (op) => ops.name[op], wide: 340 },
     { key: 'type', value: (op) => ops.type[op] },
     { key: 'state', value: (op) => ops.state[op], show: state, wide: 230, mark: (op) => (['wrong', 'beyond'].includes(ops.state[op]) ? 'is-bad' : '') },
@@ -21,7 +21,7 @@ function opColumns(result) {
     number('headroom', (op) => ops.headroom[op], (value) => (value === null ? '–' : `${figure(value, 3)} bit`)),
     { key: 'dtype', value: (op) => ops.dtype[op] },
     { key: 'pass', value: (op) => (ops.pass[op] ?? []).join(' '), wide: 220 },
-    { key: 'status', value: (op) => ops.status[op], show: (one) => (has(`status.${one}`) ? t(`status.${one}`) : one || '–'),
+    { key: 'status', value: (op) => ops.status[op], show: (one) => textOr(`status.${one}`, one || '–'),
       wide: 200 },
     { key: 'originals', value: (op) => (ops.originals[op] ?? []).join(' '), wide: 300 },
   ];
@@ -58,9 +58,9 @@ function tensorColumns(result) {
     number('headroom', of('headroom'), (value) => (value === null ? '–' : `${figure(value, 3)} bit`)),
     ...sides.flatMap((side) => listed(result, (part) => part === side)),
     ...listed(result, (part) => part !== 'metrics' && !sides.includes(part)),
-    { key: 'status', value: of('status'), show: (one) => (has(`status.${one}`) ? t(`status.${one}`) : one || '–'), wide: 200 },
+    { key: 'status', value: of('status'), show: (one) => textOr(`status.${one}`, one || '–'), wide: 200 },
     { key: 'golden_tensor', value: of('golden_tensor'), wide: 260 },
-    { key: 'reason', value: of('reason'), show: (one) => (one ? told(one) : ''), wide: 320 },
+    { key: 'reason', value: (row) => local(tensors.reason[row]), wide: 320 },
   ];
 }
 

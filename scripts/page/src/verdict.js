@@ -1,25 +1,7 @@
 // The first screen: who is to blame, why, how sure, what to do, and what the run was.
 import { html, nothing } from 'lit-html';
 import { copy } from './csv.js';
-import { count, figure, has, percent, t, told } from './words.js';
-
-const PERCENTS = new Set(['own', 'rounding', 'distance', 'fed', 'lost']);
-const WHOLE = new Set(['count', 'elements', 'bytes', 'first', 'last']);
-const NUMBERS = { nan: NaN, inf: Infinity, '-inf': -Infinity };
-
-/** A sentence of the evidence in the language of the page. */
-export function sentence({ key, values }) {
-  const shown = {};
-  for (const [name, value] of Object.entries(values)) {
-    const real = value in NUMBERS && typeof value === 'string' ? NUMBERS[value] : value;
-    if (PERCENTS.has(name)) shown[name] = percent(real);
-    else if (WHOLE.has(name)) shown[name] = count(real);
-    else if (typeof real === 'number') shown[name] = figure(real);
-    else shown[name] = name === 'mistake' ? t(`mistake.${real}`) : real;
-  }
-  const full = key === 'why.wrong' && has(`mistake.${values.mistake}`) ? 'why.wrong_mistake' : key;
-  return t(full, shown);
-}
+import { count, figure, local, t, textOr } from './words.js';
 
 /** A button that copies a line, and says so. */
 export function copyButton(line) {
@@ -34,8 +16,6 @@ export function copyButton(line) {
 /** A line to be typed, with the button that copies it. */
 export const commandLine = (line) => html`<p class="command"><code class="line"><bdi>${line}</bdi></code>${copyButton(line)}</p>`;
 
-const sure = (confidence) => t(confidence >= 0.9 ? 'sure.sure' : confidence >= 0.65 ? 'sure.likely' : 'sure.guess');
-
 /** A step's line as it is typed: a command of the tool whole, a line for a file as it is. */
 const typed = (step) => (step.file ? step.line : `precision-tool ${step.line}`);
 
@@ -43,53 +23,46 @@ const typed = (step) => (step.file ? step.line : `precision-tool ${step.line}`);
 export function steps(verdict) {
   if (!verdict.next.length) return nothing;
   return html`<h3>${t('verdict.next')}</h3><ol class="steps">${verdict.next.map((step) => html`<li>
-    <span>${told(step.why)}${step.file ? html` (${t('step_in')} <bdi>${
-      has(`file.${step.file}`) ? t(`file.${step.file}`) : step.file}</bdi>)` : nothing}</span>
+    <span>${local(step.why)}</span>
     ${step.line ? commandLine(typed(step)) : nothing}</li>`)}</ol>`;
 }
 
 function blame(result, show) {
   const { verdict } = result;
   const first = verdict.suspects[0];
-  const runs = first.proof === 'runs';
   const others = verdict.suspects.slice(1);
   return html`<article class="verdict is-bad">
     <p class="kicker">${t('verdict.culprit')}</p>
     <h2><bdi>${opLink(result, first.culprit, show)}</bdi>${first.type ? html` <small>${first.type}</small>` : nothing}${
       verdict.run ? html` <small>${t('verdict.of_run', { run: verdict.run })}</small>` : nothing}</h2>
-    <p class="cause"><strong>${t(`cause.${first.cause}`)}</strong> — ${t(runs ? 'sentence.runs' : `sentence.${first.cause}`)}</p>
+    <p class="cause"><strong>${local(first.cause_text)}</strong>${t('colon')}${local(first.sentence)}</p>
     <dl>
       ${first.pass ? html`<dt>${t('pass')}</dt><dd><bdi>${first.pass}</bdi></dd>` : nothing}
-      ${first.why.length ? html`<dt>${t('verdict.why')}</dt><dd>${first.why.map((one) => html`<p>${sentence(one)}</p>`)}</dd>`
+      ${first.why.length ? html`<dt>${t('verdict.why')}</dt><dd>${first.why.map((one) => html`<p>${local(one)}</p>`)}</dd>`
     : nothing}
       ${first.also.length ? html`<dt>${t('verdict.also')}</dt><dd>${first.also.map((name, at) => html`${
         at ? ', ' : ''}<bdi>${opLink(result, name, show)}</bdi>`)}</dd>` : nothing}
       <dt>${t('verdict.sure')}</dt><dd><meter min="0" max="1" value=${verdict.confidence} aria-label=${
-        t('verdict.sure')}></meter>${sure(verdict.confidence)} (${Math.round(100 * verdict.confidence)} %)${
-        first.proof_key ? html`: ${t(first.proof_key)}` : nothing}</dd>
-      <dt>${t('verdict.spoils')}</dt><dd>${t('verdict.followers', { count: first.followers })}${
-        first.below ? html`; ${t('verdict.below', { count: first.below })}` : nothing}</dd>
+        t('verdict.sure')}></meter>${local(first.confidence_text)}</dd>
+      <dt>${t('verdict.spoils')}</dt><dd>${local(first.affects)}</dd>
     </dl>
     ${steps(verdict)}
     ${others.length ? html`<h3>${t('verdict.besides')}</h3><ul>${others.map((one) => html`<li><bdi>${
-      opLink(result, one.culprit, show)}</bdi> — <strong>${t(`cause.${one.cause}`)}</strong>${
-      one.why.length ? html`: ${sentence(one.why[0])}` : nothing}</li>`)}</ul>` : nothing}
+      opLink(result, one.culprit, show)}</bdi> — <strong>${local(one.cause_text)}</strong>${
+      one.why.length ? html`${t('colon')}${local(one.why[0])}` : nothing}</li>`)}</ul>` : nothing}
   </article>`;
 }
 
 function clean(result, show) {
   const { verdict } = result;
-  const scale = verdict.cause === 'loss_scale';
-  const { ops } = verdict;
-  const isWhole = ops.judged && ops.right >= 0.8 * ops.judged;
   const worst = verdict.worst_cosine;
-  return html`<article class="verdict ${isWhole || scale ? 'is-good' : 'is-doubtful'}">
+  return html`<article class="verdict ${verdict.is_good ? 'is-good' : 'is-doubtful'}">
     <p class="kicker">${t('verdict.verdict')}</p>
-    <h2>${scale ? t('sentence.loss_scale') : t(isWhole ? 'verdict.clean' : 'verdict.clean_part')}</h2>
+    <h2>${local(verdict.sentence)}</h2>
     <dl>
       ${worst ? html`<dt>${t('verdict.worst')}</dt><dd>${figure(worst.cosine)} — <bdi>${
         opLink(result, worst.op, show)}</bdi></dd>` : nothing}
-      <dt>${t('verdict.sure')}</dt><dd>${sure(verdict.confidence)} (${Math.round(100 * verdict.confidence)} %)</dd>
+      <dt>${t('verdict.sure')}</dt><dd>${local(verdict.confidence_text)}</dd>
     </dl>
     ${steps(verdict)}
   </article>`;
@@ -101,10 +74,10 @@ function findings(result, show, isAlone) {
       && !['first_faulty_op', 'below_threshold', 'all_agree', 'different_input'].includes(one.kind));
   if (!shown.length) return nothing;
   return html`<section><h3>${t(isAlone ? 'findings.only' : 'findings.besides')}</h3>${shown.map((one) => html`<article
-    class="finding is-${one.grade}"><p><strong>${has(`finding.${one.kind}`) ? t(`finding.${one.kind}`) : one.kind}</strong> <bdi>${
-      one.message}</bdi>${one.op && result.byName.has(one.op) ? html` ${opLink(result, one.op, show, t('show'))}` : nothing}</p>
-    ${one.facts.length ? html`<ul>${one.facts.map(([name, text]) => html`<li>${name ? html`<em>${name}</em>: ` : nothing}<bdi>${
-      text}</bdi></li>`)}</ul>` : nothing}</article>`)}</section>`;
+    class="finding is-${one.grade}"><p><strong>${textOr(`finding.${one.kind}`, one.kind)}</strong> <bdi>${
+      local(one.message)}</bdi>${one.op && result.byName.has(one.op) ? html` ${opLink(result, one.op, show, t('show'))}` : nothing}</p>
+    ${one.facts.length ? html`<ul>${one.facts.map(([name, text]) => html`<li>${name ? html`<em>${local(name)}</em>${t('colon')}` : nothing}<bdi>${
+      local(text)}</bdi></li>`)}</ul>` : nothing}</article>`)}</section>`;
 }
 
 /** The name of an op, which leads to it where the report has it. */
@@ -137,23 +110,22 @@ function passports(result) {
     ${result.file ? html`<dt>${t('run.result')}</dt><dd><bdi>${result.file}</bdi></dd>` : nothing}
     <dt>${t('run.threshold')}</dt><dd>${figure(result.threshold)}</dd></dl>
     ${passport ? html`<h3>${t('run.differs')}</h3>${differences.length ? html`<ul>${differences.map((one) => html`<li><strong>${
-      has(`topic.${one.topic}`) ? t(`topic.${one.topic}`) : one.topic}</strong>: <bdi>${one.text}</bdi></li>`)}</ul>`
+      textOr(`topic.${one.topic}`, one.topic)}</strong>${t('colon')}<bdi>${local(one.text)}</bdi></li>`)}</ul>`
     : html`<p class="is-good">✓ ${t('run.same')}</p>`}<dl class="paths"><dt>${t('run.passports')}</dt><dd><bdi>${
       passport.npu}</bdi><br><bdi>${passport.benchmark}</bdi></dd></dl>` : nothing}</section>`;
 }
 
 function notCompared(result) {
   const list = result.counts.not_compared ?? [];
-  const reasons = result.verdict ? Object.entries(result.verdict.ops.reasons) : [];
+  const reasons = result.verdict ? result.verdict.reasons : [];
   const gaps = result.verdict ? result.verdict.gaps : [];
   if (!list.length && !reasons.length && !gaps.length && !result.notes.length && !result.part) return nothing;
-  const line = (text, number) => html`<li><bdi>${text}</bdi>${number === undefined ? nothing : html`: ${count(number)}`}</li>`;
+  const line = (text, number) => html`<li><bdi>${text}</bdi>${number === undefined ? nothing : html`${t('colon')}${count(number)}`}</li>`;
   return html`<section class="gaps">
-    ${result.part ? html`<p class="note">${told(result.part)}</p>` : nothing}
-    ${list.length ? html`<h3>${t('gaps.not_compared')}</h3><ul>${list.map(([status, number]) => line(
-      has(`status.${status}`) ? t(`status.${status}`) : status, number))}</ul>` : nothing}
-    ${reasons.length ? html`<h3>${t('gaps.not_recomputed')}</h3><ul>${reasons.map(([reason, number]) => line(told(reason), number))}</ul>` : nothing}
-    ${gaps.length || result.notes.length ? html`<h3>${t('gaps.notes')}</h3><ul>${[...gaps, ...result.notes].map((one) => line(told(one)))}</ul>` : nothing}
+    ${result.part ? html`<p class="note">${local(result.part)}</p>` : nothing}
+    ${list.length ? html`<h3>${t('gaps.not_compared')}</h3><ul>${list.map(([status, number]) => line(textOr(`status.${status}`, status), number))}</ul>` : nothing}
+    ${reasons.length ? html`<h3>${t('gaps.not_recomputed')}</h3><ul>${reasons.map(([reason, number]) => line(local(reason), number))}</ul>` : nothing}
+    ${gaps.length || result.notes.length ? html`<h3>${t('gaps.notes')}</h3><ul>${[...gaps, ...result.notes].map((one) => line(local(one)))}</ul>` : nothing}
   </section>`;
 }
 

@@ -55,7 +55,7 @@ from precision_tool.lib.io.cache import OddCacheError
 from precision_tool.lib.io.files import read_small_json, signature_of
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.pairing.selection import parse_ids, parse_range
-from precision_tool.lib.present.evidence.passports import pair_json
+from precision_tool.lib.present.passports import pair_json
 from precision_tool.lib.results.columns import parse_metrics
 from precision_tool.lib.results.noise import read_noise
 from precision_tool.lib.results.result_csv import read_output_figures, read_result

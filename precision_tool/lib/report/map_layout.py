@@ -9,11 +9,18 @@ the one that it is the gradient of. All steps take time in proportion to the ops
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from precision_tool.lib.report.scopes import Place
+from precision_tool.lib.model.graph import Op
 
+#: The scope that TensorFlow puts the backward pass into.
+_BACKWARD = re.compile(r"gradients(_\d+)?", re.IGNORECASE)
+#: It stands among the first parts of a name; farther down it is a name like others.
+_DEEPEST_BACKWARD = 3
+#: Scopes within each other that are told apart; what lies deeper stands in the last of them.
+_MOST_SCOPES = 12
 #: A group with more children than this is split into sections of consecutive ops.
 MOST_CHILDREN = 96
 _SECTION = 48
@@ -21,6 +28,69 @@ _SECTION = 48
 _SWEEPS = 4
 
 Edge = tuple[int, int]
+
+
+# --- the scopes that ops stand in ---
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The scopes an op stands in, outermost first, and whether it belongs to the backward pass.
+
+    The first scope of a backward op is that of the gradients with the one behind it (`gradients/conv1`); `mirrors` are
+    the scopes of the forward pass that it stands beside.
+    """
+
+    scopes: tuple[str, ...]
+    is_backward: bool = False
+    mirrors: tuple[str, ...] = ()
+
+
+def place_of(name: str) -> Place:
+    """Return the place that a name says."""
+    parts = tuple(part for part in name.split("/") if part)
+    scopes = parts[:-1][:_MOST_SCOPES]
+    for at, part in enumerate(scopes[:_DEEPEST_BACKWARD]):
+        if _BACKWARD.fullmatch(part):
+            rest = scopes[at + 1 :]
+            if not rest:
+                return Place(scopes[:at], is_backward=True)
+            first = "/".join(scopes[: at + 2])
+            mirrors = tuple(scope.removesuffix("_grad") for scope in rest)
+            return Place((first, *rest[1:]), is_backward=True, mirrors=mirrors)
+    return Place(scopes)
+
+
+def places(ops: Sequence[Op], producers: Sequence[Sequence[int]], readers: Sequence[Sequence[int]]) -> list[Place]:
+    """Return the place of each op: by the first op of the script that it does the work of, or its own name.
+
+    What the compiler put in stands with the op that feeds it, or that it feeds. `producers` and `readers` are the
+    positions of the neighbours of each op.
+    """
+    places_by_op: dict[int, Place] = {}
+    for at, op in enumerate(ops):
+        names = [name for name in op.original_names or () if name]
+        if names or op.original_names is None or "/" in op.name:
+            places_by_op[at] = place_of(names[0] if names else op.name)
+    return [places_by_op.get(at) or _nearest(at, places_by_op, producers, readers) for at in range(len(ops))]
+
+
+def _nearest(
+    at: int, places_by_op: Mapping[int, Place], producers: Sequence[Sequence[int]], readers: Sequence[Sequence[int]]
+) -> Place:
+    """Return the place of the nearest op upstream that has one, else downstream, within a few steps."""
+    for neighbours in (producers, readers):
+        here = at
+        for _ in range(8):
+            if not neighbours[here]:
+                break
+            here = neighbours[here][0]
+            if here in places_by_op:
+                return places_by_op[here]
+    return Place(())
+
+
+# --- the layout ---
 
 
 @dataclass(slots=True)
@@ -52,7 +122,7 @@ class Layout:
 
 
 def execution_order(count: int, edges: Iterable[Edge]) -> list[int]:
-    """The position of each of `count` ops in an order that follows the edges, as near to their numbers as it can be.
+    """Return the position of each of `count` ops in an order that follows the edges, close to their numbers.
 
     Of a cycle the op with the lowest number comes first.
     """
@@ -83,7 +153,7 @@ def execution_order(count: int, edges: Iterable[Edge]) -> list[int]:
 
 
 def lay_out(places: Sequence[Place], edges: Sequence[Edge]) -> Layout:
-    """The layout of ops that stand in these scopes. The same ops and edges always give the same."""
+    """Return the layout of ops in these scopes. The same ops and edges always have the same layout."""
     is_in_order = all(producer < reader for producer, reader in edges)
     position = [*range(len(places))] if is_in_order else execution_order(len(places), edges)
     tree = _Tree(places, position)
@@ -136,7 +206,7 @@ class _Tree:
         self.parents += [group.parent for group in self.groups]
 
     def _found(self, places: Sequence[Place]) -> tuple[dict[tuple[str, ...], int], list[int]]:
-        """Every scope is a group; how many members each has."""
+        """Make a group of every scope; return how many members each has."""
         by_scopes: dict[tuple[str, ...], int] = {(): -1}
         members: list[int] = []
         for place in places:
@@ -158,7 +228,7 @@ class _Tree:
     def _dissolve(
         self, by_scopes: dict[tuple[str, ...], int], members: Sequence[int], count: int
     ) -> dict[tuple[str, ...], int]:
-        """A group with one member is no group: the member stands in its place. The scopes of those that are left."""
+        """Replace each group with one member by that member; return the scopes of the groups left."""
         number = {-1: -1}
         groups: list[Group] = []
         for at, (group, size) in enumerate(zip(self.groups, members, strict=True)):  # a parent comes before its groups
@@ -177,7 +247,7 @@ class _Tree:
         return {scopes: number[at] for scopes, at in by_scopes.items() if at < 0 or members[at] > 1}
 
     def parent(self, item: int) -> int:
-        """The group of an item."""
+        """Return the group of an item."""
         count = len(self.parents)
         return self.parents[item] if item < count else self.groups[item - count].parent
 
@@ -185,13 +255,13 @@ class _Tree:
         count = len(self.parents)
         for place in dict.fromkeys(place for place in places if place.is_backward):
             for depth in range(1, len(place.scopes) + 1):
-                mine = by_scopes.get(place.scopes[:depth], -1)
+                group = by_scopes.get(place.scopes[:depth], -1)
                 other = by_scopes.get(place.mirrors[:depth], -1)
-                if mine >= 0 and other >= 0:
-                    self.mirrored.setdefault(count + mine, count + other)
+                if group >= 0 and other >= 0:
+                    self.mirrored.setdefault(count + group, count + other)
 
     def _split(self, count: int) -> None:
-        """Sections for groups with too many children, and sections of these."""
+        """Split groups with too many children into sections, and these again."""
         at = 0
         while at < len(self.children):
             children = self.children[at]
@@ -199,9 +269,12 @@ class _Tree:
                 self.children[at] = [
                     item
                     for side in (False, True)
-                    for item in self._sections([one for one in children if self.backward[one] == side], at - 1, count)
+                    for item in self._sections(self._of_side(children, side), at - 1, count)
                 ]
             at += 1
+
+    def _of_side(self, items: Sequence[int], is_backward: bool) -> list[int]:
+        return [item for item in items if self.backward[item] == is_backward]
 
     def _sections(self, children: list[int], parent: int, count: int) -> list[int]:
         if len(children) <= MOST_CHILDREN // 2:
@@ -233,10 +306,10 @@ class _Tree:
 
 @dataclass(slots=True)
 class _Local:
-    """Edges between the children of the same group: for each item who feeds it and whom it feeds."""
+    """Edges between the children of the same group: the producers and readers of each item."""
 
-    before: list[list[int]]
-    behind: list[list[int]]
+    producers: list[list[int]]
+    readers: list[list[int]]
 
 
 def _local_edges(tree: _Tree, edges: Sequence[Edge], count: int) -> _Local:
@@ -246,7 +319,7 @@ def _local_edges(tree: _Tree, edges: Sequence[Edge], count: int) -> _Local:
     for item in range(total):
         depth[item] = _depth(item, above)
     local = _Local([[] for _ in range(total)], [[] for _ in range(total)])
-    seen: set[Edge] = set()
+    edges_done: set[Edge] = set()
     for producer, reader in edges:
         a, b = producer, reader
         while depth[a] > depth[b]:
@@ -256,10 +329,10 @@ def _local_edges(tree: _Tree, edges: Sequence[Edge], count: int) -> _Local:
         while above[a] != above[b]:
             a, b = above[a], above[b]
         # Against the order of execution an edge ranks nobody, so that there is no cycle.
-        if tree.keys[a] < tree.keys[b] and (a, b) not in seen:
-            seen.add((a, b))
-            local.behind[a].append(b)
-            local.before[b].append(a)
+        if tree.keys[a] < tree.keys[b] and (a, b) not in edges_done:
+            edges_done.add((a, b))
+            local.readers[a].append(b)
+            local.producers[b].append(a)
     return local
 
 
@@ -273,31 +346,31 @@ def _depth(item: int, above: Sequence[int]) -> int:
 
 def _rank_forward(items: Sequence[int], local: _Local, ranks: list[int]) -> None:
     """Longest path; `items` are in order of execution. What nobody feeds stands right above its first reader."""
-    mine = set(items)
+    siblings = set(items)
     for item in items:
-        ranks[item] = max((ranks[one] + 1 for one in local.before[item] if one in mine), default=0)
+        ranks[item] = max((ranks[other] + 1 for other in local.producers[item] if other in siblings), default=0)
     for item in reversed(items):
-        behind = [ranks[one] for one in local.behind[item] if one in mine]
-        if behind and not any(one in mine for one in local.before[item]):
-            ranks[item] = min(behind) - 1
+        reader_ranks = [ranks[neighbour] for neighbour in local.readers[item] if neighbour in siblings]
+        if reader_ranks and siblings.isdisjoint(local.producers[item]):
+            ranks[item] = min(reader_ranks) - 1
     least = min((ranks[item] for item in items), default=0)
     for item in items:
         ranks[item] -= least
 
 
 def _rank_backward(items: Sequence[int], local: _Local, ranks: list[int], mirrored: Mapping[int, int]) -> None:
-    """The backward pass goes up, each item beside the one that it is the gradient of, or higher."""
-    mine = set(items)
-    beside = {item: ranks[mirrored[item]] for item in items if item in mirrored}
-    lowest = max(beside.values(), default=0)
+    """Rank the backward pass upwards, each item level with the one that it is the gradient of, or higher."""
+    siblings = set(items)
+    mirror_ranks = {item: ranks[mirrored[item]] for item in items if item in mirrored}
+    lowest = max(mirror_ranks.values(), default=0)
     for item in items:
-        highest = min((ranks[one] - 1 for one in local.before[item] if one in mine), default=None)
-        wanted = beside.get(item, lowest if highest is None else highest)
-        ranks[item] = wanted if highest is None else min(wanted, highest)
+        highest = min((ranks[other] - 1 for other in local.producers[item] if other in siblings), default=None)
+        rank = mirror_ranks.get(item, lowest if highest is None else highest)
+        ranks[item] = rank if highest is None else min(rank, highest)
     for item in reversed(items):
-        behind = [ranks[one] for one in local.behind[item] if one in mine]
-        if behind and item not in beside and not any(one in mine for one in local.before[item]):
-            ranks[item] = max(behind) + 1
+        reader_ranks = [ranks[other] for other in local.readers[item] if other in siblings]
+        if reader_ranks and item not in mirror_ranks and siblings.isdisjoint(local.producers[item]):
+            ranks[item] = max(reader_ranks) + 1
 
 
 def _order(items: Sequence[int], local: _Local, ranks: Sequence[int], orders: list[int]) -> None:
@@ -319,7 +392,7 @@ def _order(items: Sequence[int], local: _Local, ranks: Sequence[int], orders: li
         number(row)
     levels = sorted(rows)
     for sweep in range(_SWEEPS):
-        neighbours = local.before if sweep % 2 == 0 else local.behind
+        neighbours = local.producers if sweep % 2 == 0 else local.readers
         for level in levels if sweep % 2 == 0 else reversed(levels):
             row = rows[level]
             if len(row) > 1:
@@ -328,5 +401,5 @@ def _order(items: Sequence[int], local: _Local, ranks: Sequence[int], orders: li
 
 
 def _barycentre(item: int, neighbours: Sequence[int], place: dict[int, float]) -> float:
-    at = [place[one] for one in neighbours if one in place]
+    at = [place[neighbour] for neighbour in neighbours if neighbour in place]
     return sum(at) / len(at) if at else place[item]

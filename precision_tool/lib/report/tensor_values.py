@@ -17,7 +17,7 @@ from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.report.columns import Number, number, sound, whole
+from precision_tool.lib.report.packed_columns import Number, number, sound, whole
 from precision_tool.lib.workspace import shown_path
 
 #: Bins of a histogram, and pieces that an axis is cut into.
@@ -25,34 +25,34 @@ BINS, PIECES = 32, 64
 #: Largest errors that are listed.
 _WORST = 8
 #: Elements of a tensor, and of all together, that are read at most.
-_MOST_ELEMENTS, _MOST_TOGETHER = 1 << 20, 1 << 23
+_MAX_ELEMENTS, _MAX_TOGETHER = 1 << 20, 1 << 23
 
 Counts = npt.NDArray[np.int64]
 
 
 class Budget:
-    """How many elements may still be read."""
+    """The number of elements that may still be read."""
 
-    def __init__(self, elements: int = _MOST_TOGETHER) -> None:
+    def __init__(self, elements: int = _MAX_TOGETHER) -> None:
         self.left = elements
 
     def takes(self, elements: int) -> bool:
-        """Whether a tensor of this size is read; it counts from then on."""
-        if elements > min(_MOST_ELEMENTS, self.left):
+        """Return whether a tensor of this size may be read, and count it."""
+        if elements > min(_MAX_ELEMENTS, self.left):
             return False
         self.left -= elements
         return True
 
 
 def tensor_details(pair: Pair, budget: Budget) -> dict[str, Any]:
-    """What is known of both tensors of a pair, or of the one that there is; `note` says why something is missing.
+    """Return the values of both tensors of a pair, or of the only one; `note` says why something is missing.
 
     Histograms count finite values in bins of equal width, the same for both sides. `axes` are the shares of each piece
     of each axis in the sum of squared errors.
     """
     document: dict[str, Any] = {"slot": pair.slot, "npu": _tensor(pair.npu), "golden": _tensor(pair.golden)}
     try:
-        document |= _looked_at(pair, budget)
+        document |= _figures(pair, budget)
     except PrecisionToolError as error:
         document["note"] = error.advice
     return document
@@ -70,7 +70,7 @@ def _tensor(tensor: AnyTensor | None) -> dict[str, Any] | None:
     }
 
 
-def _looked_at(pair: Pair, budget: Budget) -> dict[str, Any]:
+def _figures(pair: Pair, budget: Budget) -> dict[str, Any]:
     sides = [side for side in (pair.npu, pair.golden) if isinstance(side, Tensor)]
     if not sides or not all(data_types.BY_NAME[side.dtype].is_numeric for side in sides):
         return {"note": pair.reason}
@@ -78,13 +78,13 @@ def _looked_at(pair: Pair, budget: Budget) -> dict[str, Any]:
         return {"note": pair.reason, "too_large": True}
     both = pair.status == Status.COMPARED and len(sides) == 2 and pair.npu_plan is not None
     if not both or any(data_types.BY_NAME[side.dtype].is_complex for side in sides):
-        return {"note": pair.reason, **_alone(pair)}
+        return {"note": pair.reason, **_single_sides(pair)}
     detail = compare_elements(pair, THIS_THREAD, atol=0.0, rtol=0.0, shown=_WORST)
     return {"note": pair.reason, **_compared(pair, detail)}
 
 
-def _alone(pair: Pair) -> dict[str, Any]:
-    """One side, or both where they do not fit together."""
+def _single_sides(pair: Pair) -> dict[str, Any]:
+    """Return the figures of one side, or of both where they do not fit together."""
     document: dict[str, Any] = {}
     for name, side, plan in (("npu", pair.npu, pair.npu_plan), ("golden", pair.golden, pair.golden_plan)):
         if isinstance(side, Tensor):
@@ -109,8 +109,8 @@ def _compared(pair: Pair, detail: Detail) -> dict[str, Any]:
     end = whole if are_integers else number
     between = {"low": end(low), "high": end(high)}
 
-    def value(one: float, tensor: AnyTensor | None) -> Number:
-        return whole(one) if _has_integers(tensor) else number(float(one), 9)
+    def value(element: float, tensor: AnyTensor | None) -> Number:
+        return whole(element) if _has_integers(tensor) else number(float(element), 9)
 
     return {
         "shape": list(detail.shape),
@@ -121,15 +121,17 @@ def _compared(pair: Pair, detail: Detail) -> dict[str, Any]:
         "npu_histogram": {**between, "counts": npu.tolist()},
         "golden_histogram": {**between, "counts": golden.tolist()},
         "errors": [
-            {"from": number(one.low), "to": number(one.high), "count": one.count} for one in detail.histogram
+            {"from": number(step.low), "to": number(step.high), "count": step.count} for step in detail.histogram
         ],
         "worst": [
             {
-                "index": list(one.index), "npu": value(one.npu, pair.npu), "golden": value(one.golden, pair.golden),
-                "error": whole(one.error) if are_integers else number(float(one.error)),
-                "relative": number(one.relative),
+                "index": list(element.index),
+                "npu": value(element.npu, pair.npu),
+                "golden": value(element.golden, pair.golden),
+                "error": whole(element.error) if are_integers else number(float(element.error)),
+                "relative": number(element.relative),
             }
-            for one in detail.worst_absolute
+            for element in detail.worst_absolute
         ],
         "axes": shares,
     }  # fmt: skip
@@ -139,17 +141,17 @@ def _has_integers(tensor: AnyTensor | None) -> bool:
     return tensor is not None and data_types.BY_NAME[tensor.dtype].is_integer
 
 
-def _summary(one: Summary, tensor: AnyTensor | None) -> dict[str, Any]:
+def _summary(summary: Summary, tensor: AnyTensor | None) -> dict[str, Any]:
     end = whole if _has_integers(tensor) else number
     return {
-        "count": one.count, "min": end(one.minimum), "max": end(one.maximum), "mean": number(one.mean),
-        "std": number(one.std), "nan": one.nan_count, "inf": one.inf_count,
-        "zeros": one.zero_count,
+        "count": summary.count, "min": end(summary.minimum), "max": end(summary.maximum), "mean": number(summary.mean),
+        "std": number(summary.std), "nan": summary.nan_count, "inf": summary.inf_count,
+        "zeros": summary.zero_count,
     }  # fmt: skip
 
 
 def _pass(pair: Pair, shape: Sequence[int], low: float, high: float) -> tuple[Counts, Counts, list[dict[str, Any]]]:
-    """Histograms of both sides between `low` and `high`, and the share of each piece of each axis in the error."""
+    """Return histograms of both sides between `low` and `high`, and the share of each axis piece in the error."""
     counts = [np.zeros(BINS, np.int64), np.zeros(BINS, np.int64)]
     axes = [np.zeros(extent if prod(shape) else 0) for extent in shape]  # whatever size an empty tensor claims
     for span, x, y, _ in elements_of(pair):
@@ -179,9 +181,9 @@ def _histogram(values: npt.NDArray[np.float64], low: float, high: float) -> Coun
 
 
 def _axis(axis: int, sums: npt.NDArray[np.float64]) -> dict[str, Any]:
-    """The shares of an axis, in at most PIECES pieces."""
+    """Return the shares of an axis, in at most PIECES pieces."""
     extent = sums.size
     starts = np.unique(np.linspace(0, extent, min(PIECES, extent), endpoint=False).astype(np.int64))
     with np.errstate(all="ignore"):
         shares = np.add.reduceat(sums / sums.max(), starts)
-    return {"axis": axis, "extent": extent, "shares": [number(float(one), 3) for one in shares / shares.sum()]}
+    return {"axis": axis, "extent": extent, "shares": [number(float(share), 3) for share in shares / shares.sum()]}

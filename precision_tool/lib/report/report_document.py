@@ -1,14 +1,15 @@
 """The data of a report: one JSON document with a schema version, which the page draws everything from.
 
 Ops, tensors, wires and groups are columns: lists of equal length, one value an op, tensor, wire or group. Texts are
-positions in the table `texts`; numbers that are not finite are "nan", "inf" and "-inf", None stands for none. Long
-columns, those of tensors, are texts with a sign a value (`columns.signs`, `columns.decimals`).
+positions in the table `texts`; messages of the tool are by language, there and everywhere (`packed_columns.both`).
+Numbers that are not finite are "nan", "inf" and "-inf", None stands for none. Long columns, those of tensors, are texts
+with a sign a value (`packed_columns.signs`, `packed_columns.decimals`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isnan, nan
 from operator import attrgetter
@@ -19,8 +20,9 @@ import numpy.typing as npt
 
 from precision_tool.lib.checks.agreement import OpAgreement, agrees
 from precision_tool.lib.checks.analysis import Analysis
-from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.errors import PrecisionToolError, escaped
 from precision_tool.lib.graph.named import names_in
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.judged import JudgedOp
@@ -28,24 +30,32 @@ from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.numbers import data_types
-from precision_tool.lib.present.evidence.told import tell
 from precision_tool.lib.present.op import attribute_text
-from precision_tool.lib.present.reasons import reason_words
-from precision_tool.lib.report.columns import Texts, decimals, numbers, signs, sound
-from precision_tool.lib.report.network import Network, error_path, lowest, network_of
-from precision_tool.lib.report.sentences import verdict_document
+from precision_tool.lib.present.verdict_json import verdict_json
+from precision_tool.lib.present.verdict_messages import (
+    affects,
+    cause_name,
+    confidence,
+    evidence,
+    gap,
+    is_whole,
+    no_fault,
+    plan_steps,
+    what_is_wrong,
+)
+from precision_tool.lib.report.op_network import Network, error_path, lowest, network_of
+from precision_tool.lib.report.packed_columns import Texts, both, decimals, numbers, signs, sound
 from precision_tool.lib.results.columns import IN_REPORT, Column
 from precision_tool.lib.settings import DEFAULT_THRESHOLD
-from precision_tool.lib.verdict.model import Verdict
+from precision_tool.lib.verdict.judgement import Tally
+from precision_tool.lib.verdict.model import Cause, Suspect, ToldStep, Verdict
 from precision_tool.lib.verdict.stored import JudgedRun, StoredVerdict
 from precision_tool.lib.workspace import shown_path
 
 #: To be raised when a key changes its meaning or goes; not for a new one.
-SCHEMA = 2
+SCHEMA = 3
 #: Attributes are kept of every op of a network up to this size, else of the ops that are looked at closely.
 _MOST_WITH_ATTRIBUTES = 2500
-#: Names that a note tells at most.
-_MOST_NAMED = 3
 #: Significant digits of numbers, with more tensors than this `_FEWER`.
 _DIGITS, _FEWER, _MANY_TENSORS = 6, 4, 20000
 #: The cosine, by which ops are judged, keeps its digits.
@@ -59,7 +69,7 @@ _TEXTS = tuple(column for column in IN_REPORT if column not in (*_NUMBERS, *_COU
 
 @dataclass(frozen=True, kw_only=True)
 class Material:
-    """What one result of a report is made of. `analysis` is None where nothing was compared, `file` without a graph.
+    """The material of one result of a report. `analysis` is None where nothing was compared, `file` without a graph.
 
     `details` are the values of a few ops by name, `checks` what was found beside the comparison, `passport` what
     the passports of the two runs say: their files, and what differs.
@@ -75,24 +85,24 @@ class Material:
     file: GraphFile | None = None
     details: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     checks: Sequence[Finding] = ()
-    notes: Sequence[str] = ()
+    notes: Sequence[Message | str] = ()
     passport: Mapping[str, Any] | None = None
     #: The ops of the result's own run as they were judged.
     run: JudgedRun | None = None
 
     def judged(self) -> Mapping[str, JudgedOp]:
-        """What recomputing said of each op; nothing of names that several ops have.
+        """Return the verdict on each op by its name; nothing for names that several ops have.
 
         Of another run than the verdict's the ops that the verdict blames are as they are in that run.
         """
         if self.verdict is None or not self.verdict.runs:
             return {}
-        found = _by_name(self.run.ops if self.run is not None else ())
+        verdicts = _by_name(self.run.ops if self.run is not None else ())
         blamed = self.verdict.blamed
-        return found | {name: op for name, op in _by_name(self.verdict.runs[0].ops).items() if name in blamed}
+        return verdicts | {name: op for name, op in _by_name(self.verdict.runs[0].ops).items() if name in blamed}
 
     def verdict_object(self) -> Verdict | None:
-        """The verdict; None where there is none, or the file was changed by hand."""
+        """Return the verdict; None without one, or where the file was changed by hand."""
         try:
             return None if self.verdict is None else self.verdict.as_verdict()
         except (KeyError, TypeError, ValueError, AttributeError):
@@ -105,7 +115,7 @@ def _by_name(ops: Sequence[JudgedOp]) -> dict[str, JudgedOp]:
 
 
 def document_of(materials: Sequence[Material], *, tool: str, time: str) -> dict[str, Any]:
-    """The data of a report on these results. `tool` and `time` say who made it, and when."""
+    """Return the data of a report on these results. `tool` and `time` say who made it, and when."""
     results = [_Result(material).document() for material in materials]
     return {"schema": SCHEMA, "tool": tool, "time": time, "results": results}
 
@@ -131,16 +141,16 @@ class _Result:
         self.slotted: Sequence[Row] = [row for row in rows if row.slot]
         self.agreements: dict[_Key, OpAgreement] = {}
         key_of_row: dict[int, _Key] = {}
-        for one in analysis.ops if analysis is not None else ():
-            key = self._key(one.op_name, one.index)
-            self.agreements.setdefault(key, one)
-            key_of_row |= dict.fromkeys(map(id, one.rows), key)
-        known = self.network.positions if self.network is not None else {}
+        for agreement in analysis.ops if analysis is not None else ():
+            key = self._key(agreement.op_name, agreement.index)
+            self.agreements.setdefault(key, agreement)
+            key_of_row |= dict.fromkeys(map(id, agreement.rows), key)
+        graph_positions = self.network.positions if self.network is not None else {}
         self.graph_ops: Sequence[Op] = self.network.ops if self.network is not None else ()
-        self._own_names = frozenset(known)
+        self._own_names = frozenset(graph_positions)
         #: Ops that only the result has come behind those of the graph; so do those whose name several ops of it have.
-        self.others = [key for key in self.agreements if key.name not in known]
-        self.positions: dict[_Key, int] = {_Key(name): at for name, at in known.items()}
+        self.others = [key for key in self.agreements if key.name not in graph_positions]
+        self.positions: dict[_Key, int] = {_Key(name): at for name, at in graph_positions.items()}
         self.positions |= {key: len(self.graph_ops) + at for at, key in enumerate(self.others)}
         self._op_of_row = {row: self.positions[key] for row, key in key_of_row.items()}
         self._shapes: dict[tuple[int, ...], int] = {}
@@ -153,15 +163,10 @@ class _Result:
         is_repeated = self.network is not None and name in self.network.repeated
         return _Key(name, index if is_repeated else 0)
 
-    def _repeated_note(self) -> list[str]:
-        """Says that the values of some ops stand beside the map; nothing where all names tell their op."""
+    def _repeated_note(self) -> list[Message]:
+        """Return the note that the values of some ops are not on the map; nothing where all names are unique."""
         names = list(dict.fromkeys(key.name for key in self.others if self._key(key.name, 1).group))
-        if not names:
-            return []
-        shown = ", ".join(names[:_MOST_NAMED]) + (" …" if len(names) > _MOST_NAMED else "")
-        stand = "name stands" if len(names) == 1 else "names stand"
-        told = "which one was compared is not known, so its values are in the tables and not on the map"
-        return [f"{len(names)} {stand} for ops of several graphs ({shown}): {told}"]
+        return [Message("page.note.repeated_names", count=len(names), names=names)] if names else []
 
     def document(self) -> dict[str, Any]:
         material, verdict = self.material, self.material.verdict_object()
@@ -175,7 +180,7 @@ class _Result:
             "is_pytorch": analysis is not None and not analysis.has_graph,
             "is_two_runs": analysis is not None and analysis.is_two_runs,
             "compared": analysis is not None,
-            "part": analysis.part if analysis is not None else "",
+            "part": both(analysis.part) if analysis is not None else "",
             "notes": sound([*material.notes, *self._repeated_note()]),
             "passport": sound(material.passport),
             "counts": self._counts(),
@@ -184,8 +189,8 @@ class _Result:
             "ops": ops,
             "tensors": self._tensors(),
             "tensor_columns": [
-                {"key": one.report_key, "name": one.name, "part": one.part, "look": one.report_look}
-                for one in IN_REPORT
+                {"key": column.report_key, "name": column.name, "part": column.part, "look": column.report_look}
+                for column in IN_REPORT
             ],
             **self._map(verdict),
             "details": self._details(),
@@ -199,18 +204,19 @@ class _Result:
     def _ops(self) -> dict[str, list[Any]]:
         judged = self.material.judged()
         keys = [*(_Key(op.name) if op.name in self._own_names else None for op in self.graph_ops), *self.others]
-        known = [None if key is None else judged.get(key.name) for key in keys]
-        found = [None if key is None else self.agreements.get(key) for key in keys]
-        return {**self._names(), **self._judged(known), **self._compared(found)}
+        verdicts = [None if key is None else judged.get(key.name) for key in keys]
+        agreements = [None if key is None else self.agreements.get(key) for key in keys]
+        return {**self._names(), **self._judged(verdicts), **self._compared(agreements)}
 
     def _names(self) -> dict[str, list[Any]]:
-        """What the graph says of its ops, and the result of those that only it has."""
+        """Return what the graph says of its ops, and what the result says of ops that only it has."""
         texts, ops = self.texts, self.graph_ops
-        graphs = self.network.graphs if self.network is not None else ()
+        network = self.network
+        graphs = network.graphs if network is not None else ()
         others = [self.agreements[key] for key in self.others]
         of_graph: dict[str, list[Any]] = {
             "name": texts.all_of(op.name for op in ops), "type": texts.all_of(op.type for op in ops),
-            "id": [op.id for op in ops], "graph": texts.all_of(graphs),
+            "id": list(network.numbers) if network is not None else [], "graph": texts.all_of(graphs),
             "pass": [texts.all_of(op.pass_names) for op in ops],
             "originals": [None if op.original_names is None else texts.all_of(op.original_names) for op in ops],
             "stream": [op.stream_id for op in ops], "kernel": texts.all_of(op.kernel_name for op in ops),
@@ -219,51 +225,50 @@ class _Result:
             "dtype": [texts[op.output_descs[0].dtype] if op.output_descs else 0 for op in ops],
         }  # fmt: skip
         named: dict[str, list[Any]] = {
-            "name": texts.all_of(key.name for key in self.others), "type": texts.all_of(one.op_type for one in others),
-            "pass": [texts.all_of(one.pass_names) for one in others],
-            "originals": [texts.all_of(one.original_ops) for one in others],
+            "name": texts.all_of(key.name for key in self.others), "id": [agreement.index for agreement in others],
+            "type": texts.all_of(agreement.op_type for agreement in others),
+            "pass": [texts.all_of(agreement.pass_names) for agreement in others],
+            "originals": [texts.all_of(agreement.original_ops) for agreement in others],
         }  # fmt: skip
         nothing: list[Any] = [None] * len(others)
         return {name: column + named.get(name, nothing) for name, column in of_graph.items()}
 
     def _desc(self, desc: TensorDesc) -> int:
         key = (desc.dtype, desc.layout, desc.shape)
-        known = self._descs.get(key)
-        if known is None:
+        position = self._descs.get(key)
+        if position is None:
             text = " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
-            known = self._descs[key] = self.texts[text]
-        return known
+            position = self._descs[key] = self.texts[text]
+        return position
 
     def _judged(self, ops: Sequence[JudgedOp | None]) -> dict[str, list[Any]]:
-        """What recomputing said of each op."""
+        """Return the figures of recomputing each op."""
         texts = self.texts
-        beyond = [
-            one.worst / one.slack if one is not None and one.worst is not None and one.slack else None for one in ops
-        ]
+        beyond = [op.worst / op.slack if op is not None and op.worst is not None and op.slack else None for op in ops]
         return {
-            "state": [one and texts[one.state] for one in ops],
-            "reason": [one and texts[reason_words(one.reason)] for one in ops],
-            "how": [one and texts[", ".join(one.how)] for one in ops],
-            "own": numbers([None if one is None else one.own_error for one in ops], 4),
-            "rounding": numbers([None if one is None else one.rounding for one in ops], 4),
-            "fed": numbers([None if one is None else one.fed for one in ops], 4),
-            "benchmark_own": numbers([None if one is None else one.benchmark_own for one in ops], 4),
+            "state": [op and texts[op.state] for op in ops],
+            "reason": [op and texts.at(op.reason) for op in ops],
+            "how": [op and texts[", ".join(op.how)] for op in ops],
+            "own": numbers([None if op is None else op.own_error for op in ops], 4),
+            "rounding": numbers([None if op is None else op.rounding for op in ops], 4),
+            "fed": numbers([None if op is None else op.fed for op in ops], 4),
+            "benchmark_own": numbers([None if op is None else op.benchmark_own for op in ops], 4),
             "beyond": numbers(beyond, 4),
         }  # fmt: skip
 
     def _compared(self, ops: Sequence[OpAgreement | None]) -> dict[str, list[Any]]:
-        """What comparing said of each op: of its outputs, and where none was dumped of its inputs."""
+        """Return the figures of comparing each op's outputs and inputs."""
         rooms = dict(zip(map(id, self.slotted), self._rooms(), strict=True))
-        cosines = [None if one is None else lowest([row.cosine for row in one.outputs]) for one in ops]
-        fed = [None if one is None else lowest([row.cosine for row in one.inputs]) for one in ops]
+        cosines = [None if op is None else lowest([row.cosine for row in op.outputs]) for op in ops]
+        input_cosines = [None if op is None else lowest([row.cosine for row in op.inputs]) for op in ops]
         free = [
-            min((room for row in one.outputs if not isnan(room := rooms[id(row)])), default=None) if one else None
-            for one in ops
+            min((room for row in op.outputs if not isnan(room := rooms[id(row)])), default=None) if op else None
+            for op in ops
         ]
         return {
-            "cosine": numbers(cosines, _COSINE_DIGITS), "cosine_in": numbers(fed, _COSINE_DIGITS),
-            "agree": [one and one.outputs_agree for one in ops], "agree_in": [one and one.inputs_agree for one in ops],
-            "status": [one and self.texts[_status(one)] for one in ops], "headroom": numbers(free, 3),
+            "cosine": numbers(cosines, _COSINE_DIGITS), "cosine_in": numbers(input_cosines, _COSINE_DIGITS),
+            "agree": [op and op.outputs_agree for op in ops], "agree_in": [op and op.inputs_agree for op in ops],
+            "status": [op and self.texts[_status(op)] for op in ops], "headroom": numbers(free, 3),
         }  # fmt: skip
 
     # --- tensors ---
@@ -300,18 +305,18 @@ class _Result:
         return columns
 
     def _shape(self, shape: tuple[int, ...] | None) -> int:
-        """The position of a shape's text; of none that of the empty one."""
+        """Return the position of a shape's text; of None that of the empty text."""
         if shape is None:
             return 0
-        known = self._shapes.get(shape)
-        if known is None:
-            known = self._shapes[shape] = self.texts[shape_text(shape)]
-        return known
+        position = self._shapes.get(shape)
+        if position is None:
+            position = self._shapes[shape] = self.texts[shape_text(shape)]
+        return position
 
     # --- the map ---
 
     def _map(self, verdict: Verdict | None) -> dict[str, Any]:
-        """Wires, groups and places; None without a graph."""
+        """Return wires, groups and places; None without a graph."""
         network = self.network
         if network is None:
             return {"wires": None, "map": None, "error_path": []}
@@ -329,7 +334,7 @@ class _Result:
                     "section": [int(group.is_section) for group in groups],
                 },
                 "parent": list(layout.parents), "rank": list(layout.ranks), "order": list(layout.orders),
-                "backward": [int(one) for one in layout.backward], "against": list(layout.against),
+                "backward": [int(is_backward) for is_backward in layout.backward], "against": list(layout.against),
             },
             "error_path": self._path(network, verdict),
         }  # fmt: skip
@@ -339,13 +344,10 @@ class _Result:
         if culprit is None:
             return []
         positions = network.positions
-        wrong = {positions[key.name] for key, one in self.agreements.items() if one.is_below and key.name in positions}
-        cosines = {
-            positions[key.name]: cosine
-            for key, one in self.agreements.items()
-            if key.name in positions and (cosine := lowest([row.cosine for row in one.outputs])) is not None
-        }
-        return error_path(network, culprit, wrong, cosines)
+        agreements = {positions[key.name]: op for key, op in self.agreements.items() if key.name in positions}
+        wrong = {at for at, op in agreements.items() if op.is_below}
+        cosines = {at: lowest([row.cosine for row in op.outputs]) for at, op in agreements.items()}
+        return error_path(network, culprit, wrong, {at: cosine for at, cosine in cosines.items() if cosine is not None})
 
     # --- counts and findings ---
 
@@ -362,16 +364,16 @@ class _Result:
         }  # fmt: skip
 
     def _findings(self) -> list[dict[str, Any]]:
-        found = [
+        findings = [
             *(self.material.analysis.findings if self.material.analysis is not None else ()),
             *self.material.checks,
         ]
         return [
             {
-                "kind": str(one.kind), "grade": one.grade.name.lower(), "message": sound(one.message),
-                "op": sound(self._name_of(one.op_name)), "facts": sound([list(fact) for fact in one.facts]),
+                "kind": str(finding.kind), "grade": finding.grade.name.lower(), "message": sound(finding.message),
+                "op": sound(self._name_of(finding.op_name)), "facts": sound([list(fact) for fact in finding.facts]),
             }
-            for one in map(tell, found)
+            for finding in findings
         ]  # fmt: skip
 
     # --- ops that are looked at closely ---
@@ -383,23 +385,23 @@ class _Result:
         }
 
     def _overflowed(self) -> dict[str, dict[str, Any]]:
-        """By position the ops some of whose true results are beyond their type: how many elements, and the largest."""
+        """Return the ops with correct results beyond their type, by position: how many elements, and the largest."""
         judged = self.material.judged()
         return {
-            str(at): {"count": one.overflowed, "largest": sound(one.largest)}
-            for name, one in judged.items()
-            if one.overflowed and (at := self.positions.get(_Key(name))) is not None
+            str(at): {"count": op.overflowed, "largest": sound(op.largest)}
+            for name, op in judged.items()
+            if op.overflowed and (at := self.positions.get(_Key(name))) is not None
         }
 
     def _attributes(self) -> dict[str, dict[str, str]]:
-        """Attributes by position: of a large network those of the ops that were looked at, of others without GE's."""
+        """Return attributes by position; of a large network only those of ops with details, else without GE's own."""
         is_small = len(self.graph_ops) <= _MOST_WITH_ATTRIBUTES
-        found: dict[str, dict[str, str]] = {}
+        attributes: dict[str, dict[str, str]] = {}
         for position, op in enumerate(self.graph_ops):
             is_close = op.name in self.material.details
             if is_close or is_small:
-                found[str(position)] = _attributes(op, everything=is_close)
-        return found
+                attributes[str(position)] = _attributes(op, everything=is_close)
+        return attributes
 
 
 def _attributes(op: Op, *, everything: bool) -> dict[str, str]:
@@ -413,7 +415,7 @@ def _attributes(op: Op, *, everything: bool) -> dict[str, str]:
 def _values(
     rows: Sequence[Row], columns: Sequence[Column], choice: ColumnChoice
 ) -> Iterator[tuple[Column, Sequence[Any]]]:
-    """The values of columns: those that are fields of one part of a row together, as there are very many rows."""
+    """Yield the values of columns; fields of one part of a row are read together, as there are very many rows."""
     parts: dict[str, list[Column]] = {}
     for column in columns:
         if column.value is None and column.part:
@@ -425,30 +427,30 @@ def _values(
 
 
 def _fields(rows: Sequence[Row], part: str, paths: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Fields of one part of each row; None where a row has no such part, or its file lacked the field."""
+    """Return fields of one part of each row; None where a row has no such part, or its file lacked the field."""
     names = [path.rpartition(".")[2] for path in paths]
     take = attrgetter(*names) if len(names) > 1 else lambda holder: (getattr(holder, names[0]),)
     nothing = (None,) * len(paths)
-    wanted = frozenset(paths)
-    found = []
+    path_set = frozenset(paths)
+    values_of_rows = []
     for row in rows:
         holder = getattr(row, part)
         values = nothing if holder is None else take(holder)
-        if row.absent and not row.absent.isdisjoint(wanted):
+        if row.absent and not row.absent.isdisjoint(path_set):
             values = tuple(None if path in row.absent else value for path, value in zip(paths, values, strict=True))
-        found.append(values)
-    return list(zip(*found, strict=True)) if found else [() for _ in paths]
+        values_of_rows.append(values)
+    return list(zip(*values_of_rows, strict=True)) if values_of_rows else [() for _ in paths]
 
 
 def _integers(rows: Sequence[Row]) -> dict[str, list[int]]:
-    """The rows in which a number is an integer, because of the types of the tensors, by its column."""
-    known: dict[str, bool] = {}
+    """Return the rows in which a number is an integer, by its column: the types of the tensors say so."""
+    is_integer_type: dict[str, bool] = {}
 
     def is_integer(tensor: AnyTensor | None, read: str) -> bool:
         name = read or (tensor.dtype if tensor is not None else "")
-        if name not in known:
-            known[name] = name in data_types.BY_NAME and data_types.BY_NAME[name].is_integer
-        return known[name]
+        if name not in is_integer_type:
+            is_integer_type[name] = name in data_types.BY_NAME and data_types.BY_NAME[name].is_integer
+        return is_integer_type[name]
 
     npu = [at for at, row in enumerate(rows) if is_integer(row.pair.npu, row.npu_dtype)]
     golden = [at for at, row in enumerate(rows) if is_integer(row.pair.golden, row.golden_dtype)]
@@ -459,7 +461,7 @@ def _integers(rows: Sequence[Row]) -> dict[str, list[int]]:
 
 
 def _headrooms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
-    """Of each row; an overflow leaves no room."""
+    """Return the headroom of each row in bits; 0 for an overflow, NaN where it is unknown."""
     largest_of: dict[str, float] = {}
     limits: list[float] = []
     sides: list[tuple[float, float]] = []
@@ -480,8 +482,56 @@ def _headrooms(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
     return rooms
 
 
-def _status(one: OpAgreement) -> str:
-    """Compared if an output was; else why it was not."""
-    if any(row.cosine is not None for row in one.outputs):
+def _status(op: OpAgreement) -> str:
+    """Return the status of an op: compared if an output was, else why not."""
+    if any(row.cosine is not None for row in op.outputs):
         return "compared"
-    return (one.outputs or tuple(row for row in one.rows if not row.slot) or one.rows)[0].status
+    return (op.outputs or tuple(row for row in op.rows if not row.slot) or op.rows)[0].status
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+
+def verdict_document(verdict: Verdict) -> dict[str, Any]:
+    """Return the verdict as JSON has it everywhere, and its texts in both languages.
+
+    A suspect has `cause_text`, `sentence`, `affects`, `why` (the evidence) and `confidence_text`, with what that rests
+    on; the verdict has a `sentence` for where it names no culprit, whether that `is_good`, a `confidence_text`, and the
+    `reasons` why ops were not recomputed, each with the number of these ops.
+    """
+    document: dict[str, Any] = sound(verdict_json(verdict))
+    document |= sound({
+        "sentence": no_fault(verdict), "is_good": is_whole(verdict) or verdict.cause is Cause.LOSS_SCALE,
+        "confidence_text": confidence(verdict.confidence), "reasons": _reasons(verdict.tally),
+        "gaps": list(map(gap, verdict.gaps)),
+    })  # fmt: skip
+    document["next"] = steps_document(plan_steps(verdict.next))
+    for written, suspect in zip(document["suspects"], verdict.suspects, strict=True):
+        written.update(_suspect_texts(suspect))
+    return document
+
+
+def _reasons(tally: Tally) -> list[tuple[Message | str, int]]:
+    """Return why ops were not recomputed, each with the number of these ops; most frequent first."""
+    return sorted(tally.reasons, key=lambda item: (-item[1], render(item[0], "en")))
+
+
+def _suspect_texts(suspect: Suspect) -> dict[str, Any]:
+    texts = {"cause_text": cause_name(suspect.cause), "sentence": what_is_wrong(suspect), "affects": affects(suspect)}
+    try:
+        rests_on = {"why": evidence(suspect), "confidence_text": confidence(suspect.confidence, suspect)}
+        return {**sound(texts), **sound(rests_on)}
+    except (TypeError, ValueError):  # a file that somebody edited
+        return {**sound(texts), "why": [], "confidence_text": sound(confidence(suspect.confidence))}
+
+
+def steps_document(steps: Iterable[ToldStep]) -> list[dict[str, Any]]:
+    """Return the steps of a plan; lines of code stay lines."""
+    return [
+        {
+            "why": both(Message("step.line", why=step.why, file=step.file, line="")),
+            "line": "\n".join(map(escaped, step.line.split("\n"))),
+            "file": both(step.file),
+        }
+        for step in steps
+    ]

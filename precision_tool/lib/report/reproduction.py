@@ -21,13 +21,13 @@ from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputErro
 from precision_tool.lib.graph.catalog import RunGraph
 from precision_tool.lib.io.files import folder_exists, list_folder
 from precision_tool.lib.io.writing import new_folder
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.graph import GraphFile, Op
-from precision_tool.lib.model.reason import Reason, Why
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.base import Input, NotComputedError, Output
 from precision_tool.lib.present.op import attribute_text
 from precision_tool.lib.present.reasons import reason_words
-from precision_tool.lib.report.columns import sound
+from precision_tool.lib.report.packed_columns import sound
 from precision_tool.lib.sources.dumps import BenchmarkSide
 from precision_tool.lib.verdict.formulas import Formula, noise_of
 from precision_tool.lib.verdict.in_blocks import folded_type, narrowing
@@ -52,16 +52,8 @@ _STORED = {
 #: Significant characters of an attribute.
 _VALUE = 4000
 
-#: What the files of an output are, beside the NPU's own.
-_WHAT = {
-    "benchmark": "the other side's",
-    "float64": "what the NPU's inputs and the attributes make in float64",
-    "rounding": "the rms error that rounding makes of each",
-    "beyond": "where the true result is beyond the type's range",
-    "undecided": "where rounding decides whether it is, or which step it is on",
-    "stages": "what a kernel makes that stores each stage's result in the output's type, which is right as well",
-    "stages_rounding": "the rms error that rounding makes of that",
-}
+#: The files of an output beside the NPU's own, by their keys in op.json.
+_OUTPUT_FILES = ("benchmark", "float64", "rounding", "beyond", "undecided", "stages", "stages_rounding")
 
 Array = npt.NDArray[Any]
 
@@ -89,7 +81,7 @@ class ReproOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class Repro:
-    """All of one op.
+    """The reproduction of one op.
 
     `reason` says why it was not recomputed, None if it was; an element may be `slack` times its rounding off.
     """
@@ -97,18 +89,18 @@ class Repro:
     op: Op
     judged: OpJudgement
     inputs: Mapping[int, Input] = field(default_factory=dict)
-    missing: Mapping[int, Reason] = field(default_factory=dict)
+    missing: Mapping[int, Message] = field(default_factory=dict)
     elsewhere: Mapping[int, str] = field(default_factory=dict)
     outputs: Sequence[ReproOutput] = ()
     slack: float = 0.0
-    reason: Reason | None = None
+    reason: Message | None = None
 
 
 # --- what belongs to it -----------------------------------------------------------------------------------------------
 
 
 def reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None = None) -> Repro:
-    """The values of an op of a run, and what they should be.
+    """Return the values of an op of a run, and what they should be.
 
     DataNotFoundError where none of it was dumped, UsageError for what is too large.
     """
@@ -136,8 +128,8 @@ def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: Grap
     if not outputs:
         raise DataNotFoundError(f"{op.name}: no output of it was dumped", "`ls dump` lists what was dumped")
     judged = judge.examine(op)
-    fed = judge.fed(op)
-    found = []
+    op_inputs = judge.fed(op)
+    npu_outputs = []
     for slot, tensor in sorted(outputs.items()):
         desc = op.output_descs[slot] if slot < len(op.output_descs) else None
         try:
@@ -149,10 +141,10 @@ def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: Grap
             ) from error
         golden = values.load_benchmark(Root(op, slot))
         other = None if golden is None else golden.input.array
-        found.append(ReproOutput(slot=slot, npu=npu, benchmark=other if _fits(other, npu) else None))
+        npu_outputs.append(ReproOutput(slot=slot, npu=npu, benchmark=other if _fits(other, npu) else None))
     repro = Repro(
-        op=op, judged=judged, inputs=fed.inputs, missing=fed.missing, elsewhere=fed.elsewhere, outputs=found,
-        reason=judged.reason,
+        op=op, judged=judged, inputs=op_inputs.inputs, missing=op_inputs.missing, elsewhere=op_inputs.elsewhere,
+        outputs=npu_outputs, reason=judged.reason,
     )  # fmt: skip
     return repro if judged.formula is None else _recomputed(repro, judged.formula)
 
@@ -162,67 +154,70 @@ def _fits(array: Array | None, npu: Input) -> bool:
 
 
 def _recomputed(repro: Repro, formula: Formula) -> Repro:
-    """The same with its outputs in float64."""
+    """Return the reproduction with its outputs recomputed in float64."""
     try:
         work = formula.work(repro.inputs)
         if work > _MOST_WORK:
-            return replace(repro, reason=Reason(Why.TOO_MANY_PRODUCTS, number=work))
+            return replace(repro, reason=Message("reason.too_many_products", number=work))
         true = formula.run(repro.inputs)
         noise = noise_of(formula, repro.inputs, true, folded_type(formula, repro.inputs) or "float32")
         u_in = narrowing(formula, repro.inputs)
-        held = _Held(formula=formula, inputs=repro.inputs, noise=noise, u_in=u_in)
-        outputs = [held.beside(one, true[one.slot]) if one.slot in true else one for one in repro.outputs]
+        reference = _Reference(formula=formula, inputs=repro.inputs, noise=noise, u_in=u_in)
+        outputs = [
+            reference.with_reference(output, true[output.slot]) if output.slot in true else output
+            for output in repro.outputs
+        ]
     except NotComputedError as error:
         return replace(repro, reason=error.reason)
     except MemoryError:
-        return replace(repro, reason=Reason(Why.OUT_OF_MEMORY))
+        return replace(repro, reason=Message("reason.out_of_memory"))
     return replace(repro, outputs=outputs, slack=SLACK[formula.kind], reason=None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Held:
-    """What outputs are held against: `noise` is what a type inside makes of each, `u_in` what inputs are rounded to."""
+class _Reference:
+    """What outputs are compared with: `noise` is the error of a type inside, `u_in` the rounding of inputs."""
 
     formula: Formula
     inputs: Mapping[int, Input]
     noise: Mapping[int, Array]
     u_in: float
 
-    def beside(self, one: ReproOutput, out: Output) -> ReproOutput:
-        """An output beside the true one, as the verdict holds them against each other."""
-        if out.array.size != one.npu.array.size:
-            return one
-        shape = one.npu.array.shape
+    def with_reference(self, output: ReproOutput, out: Output) -> ReproOutput:
+        """Return an output with the correct one, compared as the verdict does it."""
+        if out.array.size != output.npu.array.size:
+            return output
+        shape = output.npu.array.shape
         true = np.asarray(out.array)
         if true.dtype.kind == "c":
-            return replace(one, true=true.reshape(shape))
-        fit = self._fit(one, out)
+            return replace(output, true=true.reshape(shape))
+        fit = self._fit(output, out)
         undecided = _undecided(fit)
-        found = replace(
-            one,
+        compared = replace(
+            output,
             true=true.reshape(shape),
-            sigma=fit.sigma.reshape(shape) if one.npu.dtype in UNIT else None,
+            sigma=fit.sigma.reshape(shape) if output.npu.dtype in UNIT else None,
             beyond=fit.over.reshape(shape) if fit.over.any() else None,
             undecided=undecided.reshape(shape) if undecided.any() else None,
         )
-        if not fit.bad.any() or len(self.formula.stages) == 1 or one.npu.dtype not in UNIT:
-            return found
-        stored = self.formula.run(self.inputs, one.npu.dtype)[one.slot]
-        other = self._fit(one, stored)
+        if not fit.bad.any() or len(self.formula.stages) == 1 or output.npu.dtype not in UNIT:
+            return compared
+        stored = self.formula.run(self.inputs, output.npu.dtype)[output.slot]
+        other = self._fit(output, stored)
         left_out = other.over | _undecided(other) | ~np.isfinite(other.true)
         return replace(
-            found,
+            compared,
             stages=other.true.reshape(shape),
             stages_sigma=np.where(left_out, inf, other.sigma).reshape(shape),
         )
 
-    def _fit(self, one: ReproOutput, out: Output) -> Misfit:
-        noise = self.noise.get(one.slot)
-        return misfit(one.npu.array, out, one.npu.dtype, self.formula.kind, u_in=self.u_in, noise=noise)
+    def _fit(self, output: ReproOutput, out: Output) -> Misfit:
+        noise = self.noise.get(output.slot)
+        return misfit(output.npu.array, out, output.npu.dtype, self.formula.kind, u_in=self.u_in, noise=noise)
 
 
 def _undecided(fit: Misfit) -> Array:
-    """The elements that are off, and not called wrong."""
+    """Return the elements that deviate, but are not called wrong."""
     with np.errstate(all="ignore"):
         off = ~(np.abs(fit.got - fit.true) <= fit.slack * fit.sigma) & np.isfinite(fit.true)
     undecided: Array = off & ~fit.bad & ~fit.over
@@ -233,7 +228,7 @@ def _undecided(fit: Misfit) -> Array:
 
 
 def write_repro(folder: str, repro: Repro) -> str:
-    """Writes a reproduction to a new folder, which appears when it is complete; its path.
+    """Write a reproduction to a new folder, which appears when it is complete; return its path.
 
     OutputError for one that is there already, and where it cannot be written.
     """
@@ -255,24 +250,24 @@ def _write(folder: str, repro: Repro) -> None:
         return name
 
     inputs = [
-        {**_described(one), "slot": slot, "file": save(f"input_{slot}.npy", _as_stored(one)),
+        {**_described(tensor), "slot": slot, "file": save(f"input_{slot}.npy", _as_stored(tensor)),
          "from": repro.elsewhere.get(slot, "own")}
-        for slot, one in sorted(repro.inputs.items())
+        for slot, tensor in sorted(repro.inputs.items())
     ]  # fmt: skip
     outputs = []
-    for one in repro.outputs:
-        stem = f"output_{one.slot}"
+    for tensor in repro.outputs:
+        stem = f"output_{tensor.slot}"
         outputs.append({
-            **_described(one.npu), "slot": one.slot, "npu": save(f"{stem}.npu.npy", _as_stored(one.npu)),
-            "benchmark": None if one.benchmark is None else save(
-                f"{stem}.benchmark.npy", np.asarray(one.benchmark).reshape(one.npu.array.shape)
+            **_described(tensor.npu), "slot": tensor.slot, "npu": save(f"{stem}.npu.npy", _as_stored(tensor.npu)),
+            "benchmark": None if tensor.benchmark is None else save(
+                f"{stem}.benchmark.npy", np.asarray(tensor.benchmark).reshape(tensor.npu.array.shape)
             ),
-            "float64": None if one.true is None else save(f"{stem}.float64.npy", one.true),
+            "float64": None if tensor.true is None else save(f"{stem}.float64.npy", tensor.true),
             **{
                 name: None if array is None else save(f"{stem}.{name}.npy", array)
                 for name, array in (
-                    ("rounding", one.sigma), ("beyond", one.beyond), ("undecided", one.undecided),
-                    ("stages", one.stages), ("stages_rounding", one.stages_sigma),
+                    ("rounding", tensor.sigma), ("beyond", tensor.beyond), ("undecided", tensor.undecided),
+                    ("stages", tensor.stages), ("stages_rounding", tensor.stages_sigma),
                 )
             },
         })  # fmt: skip
@@ -295,16 +290,16 @@ def _write(folder: str, repro: Repro) -> None:
             file.write(text)
 
 
-def _described(one: Input) -> dict[str, Any]:
-    return {"dtype": one.dtype, "layout": one.layout, "shape": list(one.array.shape)}
+def _described(tensor: Input) -> dict[str, Any]:
+    return {"dtype": tensor.dtype, "layout": tensor.layout, "shape": list(tensor.array.shape)}
 
 
-def _as_stored(one: Input) -> Array:
-    """The array in the type that it was stored in, where numpy has that."""
-    array = np.asarray(one.array)
+def _as_stored(tensor: Input) -> Array:
+    """Return the array in the type that it was stored in, where numpy has that."""
+    array = np.asarray(tensor.array)
     if array.dtype.kind != "f":
         return array
-    return array.astype(one.dtype if one.dtype in _STORED else np.float32 if one.dtype in UNIT else np.float64)
+    return array.astype(tensor.dtype if tensor.dtype in _STORED else np.float32 if tensor.dtype in UNIT else np.float64)
 
 
 def _asset(name: str) -> str:
@@ -312,26 +307,18 @@ def _asset(name: str) -> str:
 
 
 def _readme(document: Mapping[str, Any]) -> str:
+    """Return what the files are, in the language in use."""
     op, kind = (str(document[name]).replace("`", "'")[:400] for name in ("op", "type"))
     outputs = document["outputs"]
-    how = ", ".join(document["recomputed_as"]) or f"not recomputed: {document['not_recomputed']}"
-    told = f"`op.json`: type, attributes, shapes, layouts ({how})."
-    lines = [
-        f"# Reproduction of one op: {kind}",
-        "",
-        f"`{op}` as it ran on an Ascend NPU, cut out of its network by {document['tool']}.",
-        "",
-        f"- `input_*.npy`: its inputs as it was fed them. {told}" if document["inputs"] else f"- {told}",
-        "- `output_*.npu.npy`: what it put out.",
+    files_of_outputs = [name for name in _OUTPUT_FILES if any(output[name] for output in outputs)]
+    items = [
+        *[Message("repro.inputs")] * bool(document["inputs"]),
+        Message("repro.description", how=tuple(document["recomputed_as"]), reason=document["not_recomputed"]),
+        Message("repro.npu"),
+        *(Message(f"repro.file.{name}") for name in files_of_outputs),
+        Message("repro.check", recomputed="float64" in files_of_outputs),
+        Message("repro.arrays", slack=document["slack"] or None),
     ]
-    lines += [f"- `output_*.{name}.npy`: {what}." for name, what in _WHAT.items() if any(one[name] for one in outputs)]
-    lines.append("- `python3 check.py` (numpy only) shows how far the output is off" + (
-        ", by our limits and by the official ones." if any(one["float64"] for one in outputs) else " the other side's."
-    ))  # fmt: skip
-    lines.append(
-        "- Arrays are in the order of the axes of the training script, without the padding of the device's layouts;"
-    )
-    slack = document["slack"]
-    end = f" An element is wrong beyond {slack:g} times its rounding." if slack else ""
-    lines.append(f"  bfloat16 is written as float32.{end}")
+    title, origin = Message("repro.title", type=kind), Message("repro.origin", op=op, tool=document["tool"])
+    lines = [f"# {render(title)}", "", render(origin), "", *(f"- {render(item)}" for item in items)]
     return "\n".join(lines) + "\n"

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from precision_tool.lib.io.files import atomic_text
+from precision_tool.lib.messages import language, text
 
 #: The figures that become node data, with the lower ends of their colours: those of the report's map.
 _FIGURES = {
@@ -25,7 +26,7 @@ _BEYOND = 1e30
 
 
 def write_model_explorer(path: str, document: Mapping[str, Any]) -> list[str]:
-    """Writes the graphs of a report's data to `path`, and the node data beside it; all paths.
+    """Write the graphs of a report's data to `path`, and the node data next to it; return all paths.
 
     OutputError when they cannot be written.
     """
@@ -34,10 +35,11 @@ def write_model_explorer(path: str, document: Mapping[str, Any]) -> list[str]:
     # A graph needs an id of its own.
     titles = [result["title"] for result in results]
     names = [f"{number}: {title}" for number, title in enumerate(titles)] if len(titles) > 1 else titles
-    written = {path: {"label": document["tool"], "graphs": [_graph(*one) for one in zip(names, results, strict=True)]}}
+    graphs = [_graph(name, result) for name, result in zip(names, results, strict=True)]
+    written = {path: {"label": document["tool"], "graphs": graphs}}
     for figure, (column, limits) in _FIGURES.items():
         data = {name: _node_data(result, column, limits) for name, result in zip(names, results, strict=True)}
-        if any(one["results"] for one in data.values()):
+        if any(entry["results"] for entry in data.values()):
             written[f"{stem}_{figure}.json"] = data
     for target, content in written.items():
         with atomic_text(target) as file:
@@ -74,39 +76,39 @@ def _graph(name: str, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _overlay(path: Sequence[int]) -> dict[str, Any]:
-    """The way of the error."""
-    edges = [{"sourceNodeId": str(one), "targetNodeId": str(other)} for one, other in pairwise(path)]
-    overlay = {"name": "way of the error", "edgeColor": "#c1121f", "edgeWidth": 3, "edges": edges}
+    edges = [{"sourceNodeId": str(source), "targetNodeId": str(target)} for source, target in pairwise(path)]
+    overlay = {"name": text("page.map.path"), "edgeColor": "#c1121f", "edgeWidth": 3, "edges": edges}
     return {"name": "precision_tool", "type": "edge_overlays", "overlays": [overlay]}
 
 
 def _namespace(result: Mapping[str, Any], op: int) -> str:
-    """The groups of an op, without the sections that only the report's map has: model-explorer makes its own."""
+    """Return the groups of an op, without the sections of the report's map: model-explorer makes its own."""
     layout = result["map"]
     names, sections, parents = layout["groups"]["name"], layout["groups"]["section"], layout["parent"]
     count = len(parents) - len(names)
-    found = []
+    groups = []
     group = parents[op]
     while group >= 0:
         if not sections[group]:
-            found.append(result["texts"][names[group]])
+            groups.append(result["texts"][names[group]])
         group = parents[count + group]
-    return "/".join(reversed(found))
+    return "/".join(reversed(groups))
 
 
 def _attributes(result: Mapping[str, Any], op: int) -> list[tuple[str, str]]:
     texts, ops = result["texts"], result["ops"]
-    found = [("name", texts[ops["name"][op]])]
+    attributes = [("name", texts[ops["name"][op]])]
     for key, column in (("fusion passes", "pass"), ("original ops", "originals")):
         if ops[column][op]:
-            found.append((key, ", ".join(texts[at] for at in ops[column][op])))
+            attributes.append((key, ", ".join(texts[at] for at in ops[column][op])))
     for key, column in (("judged", "state"), ("reason", "reason"), ("status", "status")):
         if ops[column][op]:
-            found.append((key, texts[ops[column][op]]))
+            shown = texts[ops[column][op]]
+            attributes.append((key, shown if isinstance(shown, str) else shown[language()]))
     for key in ("own", "rounding", "fed", "cosine", "cosine_in", "headroom"):
         if ops[key][op] is not None:
-            found.append((key, str(ops[key][op])))
-    return [*found, *result["attributes"].get(str(op), {}).items()]
+            attributes.append((key, str(ops[key][op])))
+    return [*attributes, *result["attributes"].get(str(op), {}).items()]
 
 
 def _node_data(result: Mapping[str, Any], column: str, limits: Sequence[float]) -> dict[str, Any]:

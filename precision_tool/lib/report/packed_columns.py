@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.errors import escaped
+from precision_tool.lib.messages import LANGUAGES, Message, render
 
 #: JSON has no NaN and Inf.
 Number = float | int | str | None
 
 
 def number(value: float | None, digits: int = 6) -> Number:
-    """A number of so many significant digits; text for one that is not finite, None for none."""
+    """Return a number with so many significant digits; text for one that is not finite, None for none."""
     if value is None or isinstance(value, int):
         return value
     if not isfinite(value):
@@ -26,7 +27,7 @@ def number(value: float | None, digits: int = 6) -> Number:
 
 
 def numbers(values: Iterable[float | None], digits: int = 6) -> list[Number]:
-    """`number` of every value of a column."""
+    """Return `number` of every value of a column."""
     return [None if value is None else number(value, digits) for value in values]
 
 
@@ -35,7 +36,7 @@ _LARGEST_EXACT = 1 << 53
 
 
 def whole(value: float | None) -> Number:
-    """The same of a value of integers, or what was computed of them: with all the digits that are known.
+    """Return `number` of an integer value, or of a figure computed from integers, with all its digits.
 
     An integer is text where the page would round it; a float beyond that has lost digits already.
     """
@@ -58,7 +59,7 @@ _ZERO, _LEAST, _MOST, _NONE = 0x2800, -0x2700, 0xD7FF - 0x2800, 0xE000
 
 
 def signs(values: Sequence[int] | npt.NDArray[np.int64]) -> str | list[int]:
-    """A long column of integers as one text, a sign each, which is written and read in no time; else themselves."""
+    """Return a long column of integers as one text, a character each, which is quick to write and read, if possible."""
     array = np.asarray(values, np.int64)
     if array.size and not _LEAST <= array.min() <= array.max() <= _MOST:
         unchanged: list[int] = array.tolist()
@@ -71,7 +72,7 @@ def _text(codes: npt.NDArray[Any]) -> str:
 
 
 def decimals(values: Sequence[float | None], digits: int, whole_at: Iterable[int] = ()) -> dict[str, Any]:
-    """`number` of every value of a long column, as integers and how many decimal places each has.
+    """Return `number` of every value of a long column, as integers and their decimal places.
 
     `of` has `signs` of the integers, or themselves, `places` a sign for each: `@` none, `A` one, `B` two, `?` one
     fewer than none. `more` are the positions and values of what no integer stands for. Those at `whole_at` are `whole`.
@@ -97,33 +98,58 @@ def decimals(values: Sequence[float | None], digits: int, whole_at: Iterable[int
     return {"of": of, "places": signs_of_places.tobytes().decode("ascii"), "more": [*others.items()]}
 
 
+#: A text of the page: a name or number that reads the same in every language, or a text by language.
+PageText = str | dict[str, str]
+
+
 class Texts(dict[str, int]):
     """A table of texts, each of them once: the position of each. The text at 0 is empty."""
 
     def __init__(self) -> None:
         super().__init__({"": 0})
+        self._messages: dict[str, Message] = {}
 
     def __missing__(self, text: str) -> int:
         position = self[text] = len(self)
         return position
 
+    def at(self, message: Message | str) -> int:
+        """Return the position of a text, or of a message, which has its texts in all languages."""
+        if isinstance(message, str):
+            return self[message]
+        text = render(message, "en")
+        self._messages.setdefault(text, message)
+        return self[text]
+
     def all_of(self, texts: Iterable[str]) -> list[int]:
-        """The positions of several."""
+        """Return the positions of several texts."""
         return [self[text] for text in texts]
 
-    def to_json(self) -> list[str]:
-        """The texts by position, as the terminal shows them: control characters, marks that turn the direction of
-        writing, and what no UTF-8 can hold are written out."""
-        return [*map(escaped, self)]
+    def to_json(self) -> list[PageText]:
+        """Return the texts by position, as `both` has them."""
+        return [both(self._messages.get(text, text)) for text in self]
+
+
+def both(message: Message | str) -> PageText:
+    """Return a message in all languages; a text that is none stays one.
+
+    Control characters, marks that turn the direction of writing, and what no UTF-8 can hold are escaped, as on the
+    terminal.
+    """
+    if isinstance(message, str):
+        return escaped(message)
+    return {language: escaped(render(message, language)) for language in LANGUAGES}
 
 
 def sound(value: Any) -> Any:
-    """A document whose numbers and texts JSON and UTF-8 can hold; what it does not know becomes text.
+    """Return a document whose numbers and texts JSON and UTF-8 can hold; other objects become text.
 
-    Texts are as the terminal shows them.
+    Texts and messages are as `both` has them.
     """
     if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, Message):
+        return both(value)
     if isinstance(value, (int, float)):
         return number(value)
     if isinstance(value, dict):

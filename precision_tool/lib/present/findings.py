@@ -1,0 +1,73 @@
+"""Findings and checks, rendered for the terminal, JSON, the report and Python's users."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from precision_tool.lib.messages import Message, render, text
+from precision_tool.lib.messages.catalogue import has_text
+from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
+from precision_tool.lib.model.table import joined
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderedFinding:
+    """A finding as text: `message` is a sentence; `facts` are the name and value pairs behind it.
+
+    `pass_names` and `original_ops` are those of the op, `kind` and `grade` those of the finding.
+    """
+
+    kind: FindingKind
+    grade: Grade
+    message: str
+    op_name: str = ""
+    op_type: str = ""
+    pass_names: tuple[str, ...] = ()
+    original_ops: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+def render_finding(finding: Finding, label_language: str | None = None) -> RenderedFinding:
+    """Return a finding as text in the language in use; labels of facts may be in another."""
+    return RenderedFinding(
+        kind=finding.kind,
+        grade=finding.grade,
+        message=render(finding.message),
+        op_name=finding.op_name,
+        op_type=finding.op_type,
+        pass_names=finding.pass_names,
+        original_ops=finding.original_ops,
+        facts=tuple((render(fact.label, label_language), render(fact.value)) for fact in finding.facts),
+    )
+
+
+def finding_json(finding: Finding) -> dict[str, Any]:
+    """Return the object of JSON, where the labels of facts are keys and stay English."""
+    rendered = render_finding(finding, label_language="en")
+    facts = [{"name": name, "value": value} for name, value in rendered.facts]
+    names = {"pass_name": ",".join(finding.pass_names), "original_ops": joined(finding.original_ops)}
+    document = asdict(rendered) | {"grade": finding.grade.name.lower(), **names, "facts": facts}
+    del document["pass_names"]
+    return document
+
+
+def check_title(name: str) -> str:
+    """Return what a check is called on the screen."""
+    kind = f"check.{name}.title"
+    return text(kind) if has_text(kind) else name
+
+
+def check_json(result: CheckResult) -> dict[str, Any]:
+    """Return the object of JSON."""
+    return {
+        "name": result.name,
+        "looked_at": "" if result.looked_at is None else render(result.looked_at),
+        "skipped": "" if result.skipped is None else render(result.skipped),
+        "finding": None if result.finding is None else finding_json(result.finding),
+        "details": [_rendered(asdict(detail)) for detail in result.details],
+    }
+
+
+def _rendered(detail: dict[str, Any]) -> dict[str, Any]:
+    return {name: render(value) if isinstance(value, Message) else value for name, value in detail.items()}

@@ -1,0 +1,146 @@
+"""The report on a study: its verdict, the findings of statistics, and the heat maps step × op and rank × op."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from precision_tool import __version__
+from precision_tool.lib.io.files import atomic_text
+from precision_tool.lib.present.study import ground_of, next_steps, reach_of, study_block, without_culprit
+from precision_tool.lib.present.verdict_messages import cause_name, confidence
+from precision_tool.lib.report.packed_columns import both, sound
+from precision_tool.lib.report.report_document import SCHEMA, steps_document
+from precision_tool.lib.report.report_page import page_with
+from precision_tool.lib.study.conclusion import Culprit
+from precision_tool.lib.study.leaves import spans
+from precision_tool.lib.study.maps import HeatMap
+from precision_tool.lib.study.study import Study
+from precision_tool.lib.workspace import shown_path
+
+#: A shade of a heat map begins at each of these relative distances; the page has the same.
+_SHADES = np.array([1e-6, 1e-4, 1e-3, 1e-2, 1e-1], np.float32)
+_NOT_COMPARED = "-"
+#: Other faults, suspicions and failures that are listed at most.
+_MAX_LISTED = 50
+_WIDTH = 110
+#: The sign that stands for the first of several places.
+_FIRST = 0x2800
+#: Dump folders, and accused ops of each, that the page has details of.
+_FOLDERS, _ACCUSED = 5000, 5
+#: A larger map lacks where its cells are worst; so does one with more others than characters before surrogates.
+_MOST_CELLS, _MOST_SIGNS = 2_000_000, 0xD800 - _FIRST
+
+
+def write_study(path: str, study: Study) -> None:
+    """Write the report. OutputError when it cannot be written; then no part of it is left."""
+    time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
+    page = page_with(study_document(study, tool=f"precision_tool {__version__}", time=time), [_plain(study)])
+    with atomic_text(path) as file:
+        file.write(page)
+
+
+def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
+    """Return the data of the page. A heat map has a text for each place, a sign an op: `-` not compared, else a shade.
+
+    Its `own` has a 1 where the error is of an op recomputed from its inputs and not of a comparison; None without any.
+    """
+    conclusion = study.conclusion
+    place = conclusion.not_finite
+    leaves = study.leaves
+    return {
+        "schema": SCHEMA, "tool": tool, "time": time, "results": [],
+        "study": {
+            "culprit": None if conclusion.culprit is None else _culprit(study, conclusion.culprit),
+            "sentence": None if conclusion.culprit is not None else both(without_culprit(study)),
+            "further": [_culprit(study, other) for other in conclusion.further[:_MAX_LISTED]],
+            "not_finite": None if place is None else {"step": place[0], "rank": place[1], "tensor": place[2]},
+            "leaves": len(leaves), "steps": spans(study.steps), "ranks": spans(study.ranks),
+            "compared": sum(leaf.compared for leaf in leaves), "below": sum(leaf.below for leaf in leaves),
+            "judged": sum(leaf.judged for leaf in leaves),
+            "agreed": sum(vote.agreed for vote in study.votes),
+            "departed": sum(len(vote.departures) for vote in study.votes),
+            "statistics": None if study.statistics is None else [
+                {
+                    "step": op.step, "ranks": spans(op.ranks), "op": op.op, "type": op.type,
+                    "kinds": [str(kind) for kind in op.kinds], "certain": op.is_certain,
+                }
+                for op in study.statistics.suspicions[:_MAX_LISTED]
+            ],
+            "failures": [
+                {"step": leaf.leaf.step, "rank": leaf.leaf.rank, "reason": both(leaf.failure)}
+                for leaf in study.failures[:_MAX_LISTED]
+            ],
+            "notes": sound(list(study.notes)), "next": steps_document(next_steps(study)),
+            "folders": _folders(study),
+            "maps": [_map(heat) for heat in study.maps],
+        },
+    }  # fmt: skip
+
+
+def _culprit(study: Study, culprit: Culprit) -> dict[str, Any]:
+    texts = {
+        "cause_text": cause_name(culprit.cause), "ground_text": ground_of(culprit),
+        "reach_text": reach_of(study, culprit), "confidence_text": confidence(culprit.confidence),
+    }  # fmt: skip
+    return {
+        "step": culprit.step, "rank": culprit.rank, "op": culprit.op, "type": culprit.type, "cause": culprit.cause,
+        "ground": str(culprit.ground), "reach": str(culprit.reach), "ranks": spans(culprit.ranks),
+        "wrong": len(culprit.ranks), "right": len(culprit.right), "steps": spans(culprit.steps),
+        "confidence": culprit.confidence, "pass": culprit.pass_name, **sound(texts),
+    }  # fmt: skip
+
+
+def _folders(study: Study) -> list[dict[str, Any]]:
+    """Return the figures of each dump folder; of very many, those with a fault come first."""
+    leaves = sorted(study.leaves, key=lambda leaf: not (leaf.accused or leaf.below or leaf.failure))[:_FOLDERS]
+    return [
+        {
+            "step": leaf.leaf.step, "rank": leaf.leaf.rank, "path": shown_path(leaf.leaf.path),
+            "compared": leaf.compared, "below": leaf.below, "right": leaf.right,
+            "judged": leaf.judged and leaf.has_verdict,
+            "accused": [
+                {"op": op.op, "cause": str(op.cause), "cause_text": both(cause_name(op.cause))}
+                for op in leaf.accused[:_ACCUSED]
+            ],
+            "failure": both(leaf.failure),
+        }
+        for leaf in leaves
+    ]  # fmt: skip
+
+
+def _map(heat: HeatMap) -> Mapping[str, Any]:
+    shades = np.digitize(heat.values, _SHADES)
+    signs = np.where(np.isnan(heat.values), ord(_NOT_COMPARED), shades + ord("0")).astype(np.uint8)
+    rows: Sequence[str] = [row.tobytes().decode("ascii") for row in signs]
+    own = None
+    if heat.recomputed is not None and heat.recomputed.any():
+        own = [(row.astype(np.uint8) + ord("0")).tobytes().decode("ascii") for row in heat.recomputed]
+    return {
+        "what": heat.what, "places": list(heat.places), "ops": list(heat.ops), "rows": list(rows), "own": own,
+        **_worst(heat),
+    }  # fmt: skip
+
+
+def _worst(heat: HeatMap) -> dict[str, Any]:
+    """Return where each cell is worst: `others` are the ranks or steps, `worst` a sign a cell, its place in them."""
+    if heat.worst is None or heat.worst.size > _MOST_CELLS:
+        return {}
+    others, places = np.unique(heat.worst, return_inverse=True)
+    if others.size > _MOST_SIGNS:
+        return {}
+    signs = (places.reshape(heat.worst.shape) + _FIRST).astype("<u2")
+    return {"others": others.tolist(), "worst": [row.tobytes().decode("utf-16-le") for row in signs]}
+
+
+def _plain(study: Study) -> str:
+    """Return the verdict as plain text, for readers without scripts."""
+    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, legacy_windows=False)
+    with console.capture() as capture:
+        console.print(study_block(study))
+    return capture.get()
