@@ -24,8 +24,8 @@ def test_rooms_are_those_of_the_package() -> None:
     package = REPO / "precision_tool" / "lib"
     assert all((package / name).exists() for name in rooms)
     folders = {path.name for path in package.iterdir() if (path / "__init__.py").exists()}
-    # Of these no recipe tells: the demo's networks, the vendor's toolkit, the two settings files.
-    assert folders - rooms == {"demo", "toolkit", "config"}
+    # No recipe concerns these: the networks of the demo, the settings file.
+    assert folders - rooms == {"demo", "config"}
 
 
 def test_names_beside_a_place_are_in_it() -> None:
