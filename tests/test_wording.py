@@ -11,16 +11,15 @@ import pytest
 
 LIB = Path(__file__).resolve().parents[1] / "precision_tool" / "lib"
 #: The rooms, below `present`, whose sentences are counted.
-ROOMS = ("checks", "ops", "verdict")
+ROOMS = ("ops", "diagnose")
 #: Texts of three words and more that stay: how many of a module (None: any number), and why. One that goes away is
 #: taken off here.
 STAY: dict[str, tuple[int | None, str]] = {
-    "checks/comparing.py": (1, "a note to the user, taken back by its text"),
-    "checks/overflow.py": (1, "the value of a key of JSON"),
-    "checks/passports.py": (1, "a note to the user, said once"),
-    "checks/similarity.py": (1, "stands where the name of an op does"),
+    "diagnose/comparing.py": (1, "a note to the user, taken back by its text"),
+    "diagnose/overflow.py": (1, "the value of a key of JSON"),
+    "diagnose/passports.py": (1, "a note to the user, said once"),
+    "diagnose/graph_diff.py": (1, "stands where the name of an op does"),
     "ops/optimizers.py": (None, "names of inputs, one after the other"),
-    "ops/row_optimizers.py": (None, "names of inputs, one after the other"),
 }
 _WORD = re.compile(r"[A-Za-z]{2,}")
 _LOGS = ("log", "logger", "logging", "warnings")

@@ -28,7 +28,6 @@ from precision_tool.lib.view.text import plain, shown_reason
 if TYPE_CHECKING:  # the words of verdicts are loaded when one is shown
     from precision_tool.lib.compare.cluster import ClusterExecutor
     from precision_tool.lib.compare.scheduler import Progress, Resources
-    from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
     from precision_tool.lib.diagnose.verdict_model import ToldStep
     from precision_tool.lib.view.verdict_screen import NextSteps
 
@@ -264,6 +263,7 @@ def spaced(parts: Sequence[Sequence[RenderableType]]) -> list[RenderableType]:
 
 def collect_again(session: Session, output: Output, before: Sequence[ToldStep] = ()) -> NextSteps:
     """To see whether it helped: held against an earlier verdict, if one named a culprit. `before` is done first."""
+    from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
     from precision_tool.lib.diagnose.verdict_model import ToldStep
     from precision_tool.lib.view.verdict_screen import NextSteps
 

@@ -25,7 +25,7 @@ from precision_tool.lib.messages.language import LANGUAGES
 
 #: The data folder where none is named.
 DEFAULT_DATA = Path("precision_data")
-CONFIG_FILE = Path(__file__).resolve().parent / "config" / "config.py"
+CONFIG_FILE = Path(__file__).resolve().parents[1] / "config" / "config.py"
 #: Looked for in the working folder.
 USER_CONFIG_NAME = "precision_config.py"
 ENVIRONMENT_PREFIX = "PRECISION_TOOL_"
