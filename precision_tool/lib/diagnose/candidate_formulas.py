@@ -80,12 +80,12 @@ _MATRIX_UNIT = frozenset({
 def kind_in(name: str) -> str | None:
     """The type that the name of an op of the script ends with: `conv1/Relu_1` is a Relu."""
     word = re.sub(r"_\d+$", "", re.split(r"[/.]", name)[-1])
-    known = _SPELLED.get(word.lower())
-    if known is not None:
-        return known
+    spelled = _SPELLED.get(word.lower())
+    if spelled is not None:
+        return spelled
     if table.find(word) is not None:
         return word
-    return next((one for one in table.all_types() if one.lower() == word.lower()), None)
+    return next((op_type for op_type in table.all_types() if op_type.lower() == word.lower()), None)
 
 
 class Kinds:
@@ -105,16 +105,16 @@ class Kinds:
     def stages(self, op: Op) -> list[tuple[str, ...]]:
         """The types that each original op may be of; several where its name does not tell."""
         names = originals(op)
-        found = [self.of(name) for name in names]
-        if op.type in _MATRIX_UNIT and op.type not in found:
+        kinds = [self.of(name) for name in names]
+        if op.type in _MATRIX_UNIT and op.type not in kinds:
             # The op's own type stands for the original that spells it otherwise, or does not tell it at all.
-            alike = [at for at, one in enumerate(found) if one in _MATRIX_UNIT and one is not None]
-            unknown = [at for at, one in enumerate(found) if one is None]
+            alike = [at for at, kind in enumerate(kinds) if kind in _MATRIX_UNIT and kind is not None]
+            unknown = [at for at, kind in enumerate(kinds) if kind is None]
             for at in (alike or unknown)[:1]:
-                found[at] = op.type
-        stages: list[tuple[str, ...]] = [(one,) if one is not None else _TRIED for one in found]
-        if found and found[0] is None and op.type not in found and table.find(op.type) is not None:
-            stages[0] = (op.type, *(one for one in _TRIED if one != op.type))  # many are named after their first op
+                kinds[at] = op.type
+        stages: list[tuple[str, ...]] = [(kind,) if kind is not None else _TRIED for kind in kinds]
+        if kinds and kinds[0] is None and op.type not in kinds and table.find(op.type) is not None:
+            stages[0] = (op.type, *(kind for kind in _TRIED if kind != op.type))  # many are named after their first op
         return stages
 
 
@@ -139,14 +139,14 @@ def rows_of_chain(
     None where there are none. What is found on some rows has to be held against all.
     """
     first, *others = kinds.stages(op)
-    shapes = {one.array.shape for one in got.values()}
+    shapes = {tensor.array.shape for tensor in got.values()}
     if len(shapes) != 1 or not inputs or is_turned(op.attrs):
         return None
     (shape,) = shapes
     by_element = all(map(table.is_by_element, first))
     if not shape or not (by_element or ROWS_FIRST.issuperset(first)):
         return None
-    if any(one != "BiasAdd" and not table.is_by_element(one) for types in others for one in types):
+    if any(tensor != "BiasAdd" and not table.is_by_element(tensor) for types in others for tensor in types):
         return None
     slots = sorted(inputs)
     alone = [] if by_element else slots[1:2]
@@ -160,13 +160,13 @@ def rows_of_chain(
 class ChainSearch:
     """Finds the chain of one fused op. `puts_out` names the tensors of the script that its outputs are."""
 
-    def __init__(self, op: Op, kinds: Kinds, known: Known, puts_out: Mapping[int, tuple[str, int]]) -> None:
+    def __init__(self, op: Op, kinds: Kinds, reference: Known, puts_out: Mapping[int, tuple[str, int]]) -> None:
         self._op = op
         self._names = originals(op)
         self._flat = [flatten(name) for name in self._names]
         self._types = kinds.stages(op)
-        self._known = known
-        self._slots = sorted(known.inputs)
+        self._known = reference
+        self._slots = sorted(reference.inputs)
         self._puts_out = puts_out
         self._shown = {self._flat.index(key[0]) for key in puts_out.values() if key[0] in self._flat}
         self._left = _MOST_TRIED
@@ -174,10 +174,10 @@ class ChainSearch:
     def formulas(self) -> Iterator[Formula]:
         """Chains that fit, the surest first: the benchmark's; then those that fit what was put out; then the plain."""
         if self._known.golden_inputs is not None:
-            found = next(self._extend([], [], self._known.golden_inputs, self._is_golden), None)
-            if found is not None:
+            golden_stages = next(self._extend([], [], self._known.golden_inputs, self._is_golden), None)
+            if golden_stages is not None:
                 is_told = self._is_told()
-                yield self._formula(found, certain=is_told)
+                yield self._formula(golden_stages, certain=is_told)
                 if is_told:
                     return
         self._left = _MOST_TRIED
@@ -186,8 +186,8 @@ class ChainSearch:
             yield self._formula(fitting, certain=False)
         refuted = fitting is None and self._left > 0  # every way was tried
         self._left = _MOST_TRIED
-        if all(len(one) == 1 for one in self._types):
-            plain = _unlike([one for one in self._some(16) if _is_line(one)])
+        if all(len(types) == 1 for types in self._types):
+            plain = _unlike([types for types in self._some(16) if _is_line(types)])
             for stages in plain:
                 yield replace(self._formula(stages, certain=len(plain) == 1), is_refuted=refuted)
 
@@ -243,22 +243,22 @@ class ChainSearch:
 
     def _args(self, number: int, op_type: str, arity: int, taken: int, unused: set[int]) -> Iterator[tuple[Ref, ...]]:
         """What a stage may be fed; results that nothing uses yet come first, and the op's inputs in their order."""
-        results = [Ref(0, one) for one in sorted(range(number), key=lambda stage: (stage not in unused, -stage))]
-        ways = _sums(results, arity) if op_type == "AddN" else product([*results, None], repeat=arity)
-        for way, chosen in enumerate(ways):
+        results = [Ref(0, choice) for choice in sorted(range(number), key=lambda stage: (stage not in unused, -stage))]
+        choices = _sums(results, arity) if op_type == "AddN" else product([*results, None], repeat=arity)
+        for way, chosen in enumerate(choices):
             if way >= _MOST_WAYS:
                 self._left = 0
                 return
             args: list[Ref] = []
             now = taken
-            for one in chosen:
-                if one is None:
+            for choice in chosen:
+                if choice is None:
                     if now >= len(self._slots):
                         break
                     args.append(Ref(self._slots[now]))
                     now += 1
                 else:
-                    args.append(one)
+                    args.append(choice)
             if len(args) == arity and len(self._slots) - now <= 4 * (len(self._names) - number - 1):
                 yield tuple(args)
 
@@ -300,9 +300,9 @@ def rebound(op: Op, shape: Sequence[object], puts_out: Mapping[int, tuple[str, i
     if len(names) != len(shape):
         return None
     stages = []
-    for name, one in zip(names, shape, strict=True):
-        assert isinstance(one, tuple)
-        stages.append(Stage(name=name, op_type=one[0], args=one[1], attrs=op.attrs))
+    for name, stage_shape in zip(names, shape, strict=True):
+        assert isinstance(stage_shape, tuple)
+        stages.append(Stage(name=name, op_type=stage_shape[0], args=stage_shape[1], attrs=op.attrs))
     flat = [flatten(name) for name in names]
     outputs = {slot: Ref(key[1], flat.index(key[0])) for slot, key in puts_out.items() if key[0] in flat}
     if not outputs and len(op.output_descs) <= 1:
@@ -325,15 +325,15 @@ _GRADIENTS = ("dy", "grad", "gradients", "backprops", "dx")
 
 def _unlike(chains: Sequence[list[Stage]]) -> list[list[Stage]]:
     """The chains without those that are another with commuted inputs, or that feed a gradient in a wrong place."""
-    found: dict[object, list[Stage]] = {}
+    distinct_chains: dict[object, list[Stage]] = {}
     for stages in chains:
         shape = tuple(
-            (one.op_type, tuple(sorted(one.args, key=repr)) if one.op_type in _COMMUTING else one.args)
-            for one in stages
+            (stage.op_type, tuple(sorted(stage.args, key=repr)) if stage.op_type in _COMMUTING else stage.args)
+            for stage in stages
         )
-        found.setdefault(shape, stages)
-    backwards = [stages for stages in found.values() if all(map(_flows_backwards, stages))]
-    return backwards or list(found.values())
+        distinct_chains.setdefault(shape, stages)
+    backwards = [stages for stages in distinct_chains.values() if all(map(_flows_backwards, stages))]
+    return backwards or list(distinct_chains.values())
 
 
 def _flows_backwards(stage: Stage) -> bool:
@@ -341,8 +341,10 @@ def _flows_backwards(stage: Stage) -> bool:
     spec = table.find(stage.op_type)
     if spec is None or not stage.op_type.endswith("Grad") or not set(spec.inputs) & set(_GRADIENTS):
         return True
-    fed = [number for number, ref in enumerate(stage.args) if ref is not None and ref.stage is not None]
-    return not fed or any(number < len(spec.inputs) and spec.inputs[number] in _GRADIENTS for number in fed)
+    from_stages = [number for number, ref in enumerate(stage.args) if ref is not None and ref.stage is not None]
+    return not from_stages or any(
+        number < len(spec.inputs) and spec.inputs[number] in _GRADIENTS for number in from_stages
+    )
 
 
 def _value(ref: Ref | None, inputs: Mapping[int, Input], made: Sequence[Sequence[Output | None]]) -> Input | None:
@@ -381,8 +383,8 @@ _PIECES = 32
 class Ways:
     """The formulas of a run's ops. `unfused` is a graph that has the original ops of its fused ones."""
 
-    def __init__(self, values: RunValues, beside: Beside, unfused: GraphFile | None = None) -> None:
-        self.values, self.beside, self.unfused = values, beside, unfused
+    def __init__(self, values: RunValues, benchmark: Beside, unfused: GraphFile | None = None) -> None:
+        self.values, self.beside, self.unfused = values, benchmark, unfused
         self._unfused = UnfusedGraph(unfused) if unfused is not None else None
         self._kinds = Kinds(values.file)
         #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
@@ -392,11 +394,13 @@ class Ways:
         """What ops that are fused alike share."""
         return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
 
-    def known(self, op: Op, fed: Fed) -> Iterator[Formula]:
+    def known(self, op: Op, op_inputs: Fed) -> Iterator[Formula]:
         """What the op may compute as far as that need not be found out; no number that it is fed is looked at."""
-        return self.formulas(op, fed, {}, known_only=True)
+        return self.formulas(op, op_inputs, {}, known_only=True)
 
-    def formulas(self, op: Op, fed: Fed, got: Mapping[int, Input], *, known_only: bool = False) -> Iterator[Formula]:
+    def formulas(
+        self, op: Op, op_inputs: Fed, got: Mapping[int, Input], *, known_only: bool = False
+    ) -> Iterator[Formula]:
         """What the op may compute, best first; with `known_only` nothing that has to be found out first."""
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
@@ -428,22 +432,22 @@ class Ways:
                 is_known = op.type in formula.how
                 yield formula
         alike = self.fitting.get(self.key(op))
-        if alike is not None and not fed.missing and {slot.index for slot in slots} == set(fed.inputs):
+        if alike is not None and not op_inputs.missing and {slot.index for slot in slots} == set(op_inputs.inputs):
             again = rebound(op, alike, puts_out)
             if again is not None:
                 yield again
         if known_only:
-            if alike is None and not is_known and not fed.missing and got:
-                yield from self._on_some_rows(op, fed.inputs, got, puts_out)
+            if alike is None and not is_known and not op_inputs.missing and got:
+                yield from self._on_some_rows(op, op_inputs.inputs, got, puts_out)
             return
-        if not fed.missing:
-            few = next(self._on_some_rows(op, fed.inputs, got, puts_out), None) if alike is not None else None
+        if not op_inputs.missing:
+            few = next(self._on_some_rows(op, op_inputs.inputs, got, puts_out), None) if alike is not None else None
             if few is not None and few.shape == alike:
                 # What other ops showed, and some rows say again, all rows need not be asked about.
                 yield few
                 return
-            known = self._known(op, fed.inputs, got, puts_out)
-            for formula in ChainSearch(op, self._kinds, known, puts_out).formulas():
+            reference = self._known(op, op_inputs.inputs, got, puts_out)
+            for formula in ChainSearch(op, self._kinds, reference, puts_out).formulas():
                 is_known = is_known or (formula.is_certain and op.type in formula.how)
                 yield formula
         if not is_known and table.find(op.type) is not None:
@@ -473,15 +477,15 @@ class Ways:
 
         Trying the ways in which ops may hang together takes many times what one of them takes.
         """
-        found = rows_of_chain(op, self._kinds, inputs, got)
-        size = sum(one.array.size for one in got.values())
-        if found is None or size < _SEARCHED_ELEMENTS:
+        chain_rows = rows_of_chain(op, self._kinds, inputs, got)
+        size = sum(tensor.array.size for tensor in got.values())
+        if chain_rows is None or size < _SEARCHED_ELEMENTS:
             return
-        count, cut = found
+        count, cut = chain_rows
         rows = spread(count, max(_FEWEST_ROWS, count * _SEARCHED_ELEMENTS // size), _PIECES)
         if rows.chosen * 2 > count:
             return
-        few = {slot: one.in_doubles() for slot, one in rows.cut(inputs, cut).items()}
-        some = {slot: one.in_doubles() for slot, one in rows.cut(got, frozenset(got)).items()}
+        few = {slot: tensor.in_doubles() for slot, tensor in rows.cut(inputs, cut).items()}
+        some = {slot: tensor.in_doubles() for slot, tensor in rows.cut(got, frozenset(got)).items()}
         search = ChainSearch(op, self._kinds, self._known(op, few, some, puts_out, rows, cut), puts_out)
         yield from islice(search.formulas(), 1)

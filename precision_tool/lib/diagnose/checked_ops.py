@@ -114,13 +114,13 @@ def _source(values: RunValues, op: Op) -> Examined | None:
     if op.type not in DATA_TYPES and op.type not in PARAMETER_TYPES and not is_random(op):
         return None
     roots = (Root(op, index) for index in range(max(len(op.output_descs), 1)))
-    found = [one for root in roots if (one := beside_benchmark(values, root)) is not None]
-    if not found:
+    pairs = [pair for root in roots if (pair := beside_benchmark(values, root)) is not None]
+    if not pairs:
         return None
-    mine, golden, apart = next((one for one in found if one[2] is not None), found[0])
-    array, other = np.asarray(mine.input.array), np.asarray(golden.input.array).reshape(-1)
+    npu, golden, apart = next((pair for pair in pairs if pair[2] is not None), pairs[0])
+    array, other = np.asarray(npu.input.array), np.asarray(golden.input.array).reshape(-1)
     got = array.reshape(-1)
-    seen_in = mine.slot.name if mine.slot is not None else ""
+    seen_in = npu.slot.name if npu.slot is not None else ""
     source = Source(different=0, size=got.size, seen_in=seen_in)
     if apart is not None:
         source = replace(source, different=apart.different, distance=apart.distance)
@@ -144,7 +144,7 @@ def _chosen(off: np.ndarray) -> list[tuple[int, bool]]:
     """The positions that are shown of so large errors: the first ones, and those farthest off (True)."""
     order = np.argsort(-off, kind="stable")[:_WORST]
     return [(number, False) for number in range(min(_FIRST, off.size))] + [
-        (int(one), True) for one in order if off[one] > 0
+        (int(place), True) for place in order if off[place] > 0
     ]
 
 
@@ -156,10 +156,10 @@ def _true(formula: Formula, inputs: Mapping[int, Input], slot: int) -> tuple[np.
     """The recomputed output, flat, and the places of its elements; None for all of them."""
     work = formula.work(inputs)
     if work > _MOST_WORK:
-        found = formula.sample(inputs, _SAMPLES)
-        if found is None:
+        sample = formula.sample(inputs, _SAMPLES)
+        if sample is None:
             raise NotComputedError("too_many_products", number=work)
-        return found[0], np.asarray(found[1].array).reshape(-1)
+        return sample[0], np.asarray(sample[1].array).reshape(-1)
     made = formula.run(inputs).get(slot)
     if made is None:
         raise NotComputedError("output_without_formula", slot=slot)
@@ -207,27 +207,37 @@ def _examiner(data: DataFolder) -> Examine:
 
 def with_judged_overflow(report: OverflowReport, examine: Examine) -> OverflowReport:
     """The report with a judgement of the op that each leaf names first, and of those of the first status files."""
-    graphs = [one.graph for one in report.leaves if one.graph is not None]
+    graphs = [leaf_overflow.graph for leaf_overflow in report.leaves if leaf_overflow.graph is not None]
 
     def judged(op: OverflowOp, run: RunGraph | None) -> OverflowOp:
-        found = None if run is None else next((one for one in run.file.ops if one.name == op.name), None)
-        return op if found is None or run is None else replace(op, judged=examine(run, found))
+        graph_op = (
+            None if run is None else next((candidate for candidate in run.file.ops if candidate.name == op.name), None)
+        )
+        return op if graph_op is None or run is None else replace(op, judged=examine(run, graph_op))
 
-    def in_leaf(one: LeafOverflow) -> LeafOverflow:
-        first = one.first
-        if first is None or one.graph is None:
-            return one
-        new = judged(first, replace(one.graph, leaf=one.leaf))
-        return replace(one, ops=tuple(new if op is first else op for op in one.ops))
+    def in_leaf(leaf_overflow: LeafOverflow) -> LeafOverflow:
+        first = leaf_overflow.first
+        if first is None or leaf_overflow.graph is None:
+            return leaf_overflow
+        new = judged(first, replace(leaf_overflow.graph, leaf=leaf_overflow.leaf))
+        return replace(leaf_overflow, ops=tuple(new if op is first else op for op in leaf_overflow.ops))
 
     leaves = tuple(map(in_leaf, report.leaves))
-    known = {one.first.name: one.first.judged for one in leaves if one.first is not None}
+    first_verdicts = {
+        leaf_overflow.first.name: leaf_overflow.first.judged
+        for leaf_overflow in leaves
+        if leaf_overflow.first is not None
+    }
     statuses: list[StatusReport] = []
-    for one in report.statuses:
-        op = one.op
+    for leaf_overflow in report.statuses:
+        op = leaf_overflow.op
         if op is not None and len(statuses) < _MOST:
-            op = replace(op, judged=known[op.name]) if op.name in known else judged(op, next(iter(graphs), None))
-        statuses.append(replace(one, op=op))
+            op = (
+                replace(op, judged=first_verdicts[op.name])
+                if op.name in first_verdicts
+                else judged(op, next(iter(graphs), None))
+            )
+        statuses.append(replace(leaf_overflow, op=op))
     return replace(report, leaves=leaves, statuses=tuple(statuses))
 
 
@@ -243,13 +253,17 @@ def _random(report: RandomReport, runs: Mapping[str, RunGraph], examine: Examine
     first = report.first
     if first is None:
         return report
-    found = []
+    verdicts = []
     for path in (report.left, report.right):
         run = runs.get(path)
-        op = None if run is None else next((one for one in run.file.ops if one.name == first.name), None)
+        op = (
+            None
+            if run is None
+            else next((candidate for candidate in run.file.ops if candidate.name == first.name), None)
+        )
         judged = None if run is None or op is None else examine(run, op)
         if judged is None:
             return report
-        found.append(judged)
-    new = replace(first, judged=tuple(found))
+        verdicts.append(judged)
+    new = replace(first, judged=tuple(verdicts))
     return replace(report, ops=tuple(new if op is first else op for op in report.ops))

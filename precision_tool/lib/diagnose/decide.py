@@ -82,20 +82,20 @@ _FAR, _BEYOND = 0.02, 20.0
 def gaps(judge: Judge, judged: Sequence[OpJudgement]) -> Iterator[Gap]:
     """Every op that could not be recomputed for want of its inputs, with those before it that make them."""
     computing = {id(op) for op in judge.computing()}
-    for one in judged:
+    for recomputed in judged:
         if time.monotonic() > judge.deadline:
             return
-        if one.state is not State.NOT_RECOMPUTED or is_random(one.op) or one.is_dumped:
+        if recomputed.state is not State.NOT_RECOMPUTED or is_random(recomputed.op) or recomputed.is_dumped:
             continue
         try:
             with np.errstate(all="ignore"), judge.values.reading():
-                found = _judged(judge, computing, one)
+                gap = _judged(judge, computing, recomputed)
         except (NotComputedError, NoValueError, PrecisionToolError, MemoryError):
             continue
         except (ValueError, IndexError, TypeError, KeyError):
             continue  # a formula that the shapes contradict
-        if found is not None:
-            yield found
+        if gap is not None:
+            yield gap
 
 
 @dataclass(slots=True)
@@ -114,9 +114,9 @@ class _Chain:
 
     def add(self, op: Op) -> dict[int, Ref]:
         """Puts an op behind those that make what it is fed; its outputs by slot. NotComputedError says why not."""
-        known = self._done.get(id(op))
-        if known is not None:
-            return known
+        cached = self._done.get(id(op))
+        if cached is not None:
+            return cached
         if len(self.ops) >= _MOST_OPS or id(op) not in self.computing or is_random(op):
             raise NotComputedError("no_formula", op_type=op.type)
         self.ops.append(op)
@@ -127,23 +127,23 @@ class _Chain:
         )
         if self.elements > _MOST_ELEMENTS:
             raise NotComputedError("too_many_elements", number=self.elements)
-        fed = self.judge.fed(op)
+        op_inputs = self.judge.fed(op)
         refs: dict[int, Ref] = {}
         for slot in self.judge.values.input_slots(op):
-            if slot.index in fed.inputs:
+            if slot.index in op_inputs.inputs:
                 number = len(self.inputs)
-                self.inputs[number] = fed.inputs[slot.index]
+                self.inputs[number] = op_inputs.inputs[slot.index]
                 refs[slot.index] = Ref(number)
             root = self.judge.values.fed_by.get((id(op), slot.graph_index))
             parameter = self.judge.values.parameter_of(root) if root is not None else None
-            if parameter is not None and fed.elsewhere.get(slot.index) == "benchmark":
+            if parameter is not None and op_inputs.elsewhere.get(slot.index) == "benchmark":
                 self.borrowed.append(parameter)
-            if slot.index in fed.inputs:
+            if slot.index in op_inputs.inputs:
                 continue
             if root is None:
                 raise NotComputedError("fed_unknown", name=op.name, slot=slot.index)
             refs[slot.index] = self._output(root, slot)
-        formula = next(self.judge.ways.known(op, fed), None)
+        formula = next(self.judge.ways.known(op, op_inputs), None)
         if formula is None or formula.lent:
             raise NotComputedError("fused_unknown")
         base = len(self.stages)
@@ -172,13 +172,13 @@ def _later(ref: Ref, base: int) -> Ref:
     return Ref(ref.slot, (ref.stage or 0) + base)
 
 
-def _judged(judge: Judge, computing: set[int], one: OpJudgement) -> Gap | None:
-    tensors = judge.outputs(one.op)
+def _judged(judge: Judge, computing: set[int], recomputed: OpJudgement) -> Gap | None:
+    tensors = judge.outputs(recomputed.op)
     if not tensors:
         return None
     chain = _Chain(judge, computing)
-    outputs = chain.add(one.op)
-    if len(chain.ops) < 2 or not all(isfinite(largest_of(fed)) for fed in chain.inputs.values()):
+    outputs = chain.add(recomputed.op)
+    if len(chain.ops) < 2 or not all(isfinite(largest_of(tensor)) for tensor in chain.inputs.values()):
         return None
     formula = Formula(stages=tuple(chain.stages), outputs={slot: outputs[slot] for slot in tensors if slot in outputs})
     if not formula.outputs or formula.work(chain.inputs) > _MOST_WORK:
@@ -187,19 +187,19 @@ def _judged(judge: Judge, computing: set[int], one: OpJudgement) -> Gap | None:
     true, stored = formula.run(chain.inputs), formula.run(chain.inputs, coarsest)
     slots, is_wrong = [], False
     for slot, out in true.items():
-        descs = one.op.output_descs
+        descs = recomputed.op.output_descs
         have = judge.values.load(tensors[slot], descs[slot] if slot < len(descs) else None)
-        found = _slot(slot, have, out, stored[slot], formula, chain.inputs, coarsest)
-        if found is None:
+        compared_slot = _slot(slot, have, out, stored[slot], formula, chain.inputs, coarsest)
+        if compared_slot is None:
             return None
-        slots.append(found)
-        is_wrong |= bool(found.beyond) and found.own > max(_FAR, _BEYOND * found.rounding)
+        slots.append(compared_slot)
+        is_wrong |= bool(compared_slot.beyond) and compared_slot.own > max(_FAR, _BEYOND * compared_slot.rounding)
     ops = sorted(chain.ops, key=lambda op: judge.values.order[id(op)])
-    is_right = not any(found.beyond for found in slots)
+    is_right = not any(compared_slot.beyond for compared_slot in slots)
     state = State.WRONG if is_wrong else State.RIGHT if is_right else State.DOUBTFUL
     return Gap(
         ops=ops,
-        judgement=replace(one, state=state, reason=None, how=formula.how, slots=tuple(slots)),
+        judgement=replace(recomputed, state=state, reason=None, how=formula.how, slots=tuple(slots)),
         borrowed=chain.borrowed,
     )
 
@@ -298,8 +298,8 @@ def judge_run(
     memory = overwritten(values, again.is_right)
     judged = again.by_true_copies(judged, memory)
     together = tuple(gaps(judge, judged))
-    right = {id(one.judgement.op): one.judgement for one in together if one.judgement.state is State.RIGHT}
-    judged = [right.get(id(one.op), one) for one in judged]
+    right = {id(item.judgement.op): item.judgement for item in together if item.judgement.state is State.RIGHT}
+    judged = [right.get(id(item.op), item) for item in judged]
     findings = Findings(
         gaps=together,
         judged=tuple(judged),
@@ -310,8 +310,8 @@ def judge_run(
         is_later=subject.is_later,
     )
     explainer = Explainer(values, findings)
-    suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects(subject.compared)]
-    scale = next((one for one in suspects if one.cause is Cause.LOSS_SCALE), None)
+    suspects = [_with_followers(item, values, explainer, subject) for item in explainer.suspects(subject.compared)]
+    scale = next((item for item in suspects if item.cause is Cause.LOSS_SCALE), None)
     return Judged(
         verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged),
         run=subject.number, npu=subject.leaf.path, graph=subject.file.path, scales=known_scales(values, scale),
@@ -332,51 +332,51 @@ class _JudgedAgain:
         if id(root.op) not in self._computing:
             return None
         self._judge.values.take_for_true(root, copy)
-        found = self._judge.judge(root.op)
+        recomputed = self._judge.judge(root.op)
         self._judge.values.take_for_true(root, None)
-        if is_late(found):
+        if is_late(recomputed):
             self.unsettled.add(root.key)
-        return None if found.state is State.NOT_RECOMPUTED else found.state is State.RIGHT
+        return None if recomputed.state is State.NOT_RECOMPUTED else recomputed.state is State.RIGHT
 
     def by_true_copies(self, judged: Sequence[OpJudgement], memory: Sequence[Overwritten]) -> list[OpJudgement]:
         """The judgements with those done again whose readers do not all have the same: of the op and of all it feeds.
 
         Where there is no time for that, the judgement that there is stays.
         """
-        disputed = {one.root.key: one for one in memory if one.told_by is not ToldBy.PRODUCER}
-        ops = {id(one.producer) for one in disputed.values()}
-        for one in disputed.values():
-            self._judge.values.take_for_true(one.root, one.true)
-            ops |= {id(slot.op) for slot in self._judge.values.readers.get(one.root.key, ())}
-        return [self._again(one) if id(one.op) in ops and _is_fed_elsewhere(one) else one for one in judged]
+        disputed = {item.root.key: item for item in memory if item.told_by is not ToldBy.PRODUCER}
+        ops = {id(item.producer) for item in disputed.values()}
+        for item in disputed.values():
+            self._judge.values.take_for_true(item.root, item.true)
+            ops |= {id(slot.op) for slot in self._judge.values.readers.get(item.root.key, ())}
+        return [self._again(item) if id(item.op) in ops and _is_fed_elsewhere(item) else item for item in judged]
 
-    def _again(self, one: OpJudgement) -> OpJudgement:
-        found = self._judge.judge(one.op)
-        return one if is_late(found) else found
+    def _again(self, recomputed: OpJudgement) -> OpJudgement:
+        again = self._judge.judge(recomputed.op)
+        return recomputed if is_late(again) else again
 
 
-def _is_fed_elsewhere(one: OpJudgement) -> bool:
+def _is_fed_elsewhere(recomputed: OpJudgement) -> bool:
     """Whether an op was judged by what others have of what it read or put out."""
-    return not one.is_dumped or any(source == "reader" for _, source in one.from_elsewhere)
+    return not recomputed.is_dumped or any(source == "reader" for _, source in recomputed.from_elsewhere)
 
 
 def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
     """The verdict where no run computes wrong, and an op computes differently in two; None if there is none."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
-    found = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps))
-    if found is None:
+    difference = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps))
+    if difference is None:
         return None
     facts = (
-        Fact(name="distance", value=float(f"{found.distance:.6g}")), Fact(name="output", value=found.output),
-        Fact(name="different_elements", value=found.different), Fact(name="elements", value=found.size),
+        Fact(name="distance", value=float(f"{difference.distance:.6g}")), Fact(name="output", value=difference.output),
+        Fact(name="different_elements", value=difference.different), Fact(name="elements", value=difference.size),
         Fact(name="same_inputs", value=True),
     )  # fmt: skip
     suspect = Suspect(
-        culprit=found.op.name, cause=Cause.RANDOM, proof=Proof.RUNS, confidence=0.7,
-        number=values.order[id(found.op)], op_type=found.op.type, facts=facts,
+        culprit=difference.op.name, cause=Cause.RANDOM, proof=Proof.RUNS, confidence=0.7,
+        number=values.order[id(difference.op)], op_type=difference.op.type, facts=facts,
     )  # fmt: skip
-    behind = Flow(values).behind([found.op])
-    suspect = replace(suspect, followers=len(behind), index=values.indices[id(found.op)])
+    followers = Flow(values).behind([difference.op])
+    suspect = replace(suspect, followers=len(followers), index=values.indices[id(difference.op)])
     verdict = replace(
         clean.verdict, culprit=suspect.culprit, cause=suspect.cause, confidence=suspect.confidence,
         ranking=(suspect.culprit,), suspects=(suspect,), facts=facts,
@@ -389,28 +389,28 @@ def departures(values: RunValues, judged: RunValues) -> list[Departure]:
     """Data, variables, constants and random numbers that differ from the benchmark's; of the ops of `judged`."""
     if isinstance(values.benchmark, NoBenchmark):
         return []
-    found = []
+    divergences = []
     for op in values.ops:
         if op.type not in DATA_TYPES and op.type not in PARAMETER_TYPES and not is_random(op):
             continue
         for index in range(max(len(op.output_descs), 1)):
-            one = departure(values, Root(op, index))
-            if one is not None:
-                found.append(replace(one, root=Root(judged.ops[values.order[id(op)]], index)))
-    return found
+            divergence = departure(values, Root(op, index))
+            if divergence is not None:
+                divergences.append(replace(divergence, root=Root(judged.ops[values.order[id(op)]], index)))
+    return divergences
 
 
-def _with_followers(one: Suspect, values: RunValues, explainer: Explainer, subject: Subject) -> Suspect:
-    names = {one.culprit, *one.also} - {one.fact("producer")}
-    behind = explainer.flow.behind(op for op in values.ops if op.name in names)
+def _with_followers(suspect: Suspect, values: RunValues, explainer: Explainer, subject: Subject) -> Suspect:
+    names = {suspect.culprit, *suspect.also} - {suspect.fact("producer")}
+    followers = explainer.flow.behind(op for op in values.ops if op.name in names)
     cosines = subject.cosines or {}
     low: dict[str, float] = {}
     for (name, slot), cosine in cosines.items():
         if slot.startswith("output"):
             low[name] = min(low.get(name, 1.0), cosine if cosine == cosine else -1.0)
-    below = sum(low.get(op.name, 1.0) < subject.threshold for op in behind.values())
-    index = values.indices[id(values.ops[one.number])]
-    return replace(one, followers=len(behind), below=below, index=index)
+    below = sum(low.get(op.name, 1.0) < subject.threshold for op in followers.values())
+    index = values.indices[id(values.ops[suspect.number])]
+    return replace(suspect, followers=len(followers), below=below, index=index)
 
 
 def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], worst: WorstCosine | None) -> Verdict:
@@ -425,20 +425,20 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
             *_sampled(partly, findings.judged, has_benchmark),
         ),
     )  # fmt: skip
-    guilty = [one for one in suspects if one.cause is not Cause.LOSS_SCALE]
+    guilty = [item for item in suspects if item.cause is not Cause.LOSS_SCALE]
     if not guilty:
-        unseen = 0.0 if has_benchmark else _IN_PART * sum(not one.is_summed for one in partly)
+        unseen = 0.0 if has_benchmark else _IN_PART * sum(not item.is_summed for item in partly)
         unseen += len(_unread_ops(subject))
-        seen = max(counts.right - unseen, 0.0) / counts.ops if counts.ops else 0.0
+        checked_fraction = max(counts.right - unseen, 0.0) / counts.ops if counts.ops else 0.0
         cause = suspects[0].cause if suspects else Cause.NONE
         facts = suspects[0].facts if suspects else (Fact(name="recomputed", value=counts.right),)
         return replace(
-            base, cause=cause, confidence=_CLEAN * seen, facts=facts,
+            base, cause=cause, confidence=_CLEAN * checked_fraction, facts=facts,
             next=plan(None, suspects, has_benchmark, findings.judged),
         )  # fmt: skip
     first = guilty[0]
-    names = dict.fromkeys(name for one in guilty for name in (one.culprit,))
-    names |= dict.fromkeys(name for one in guilty for name in one.also)
+    names = dict.fromkeys(name for item in guilty for name in (item.culprit,))
+    names |= dict.fromkeys(name for item in guilty for name in item.also)
     return replace(
         base,
         culprit=first.culprit,
@@ -465,16 +465,16 @@ def _unread(subject: Subject) -> tuple[Unseen, ...]:
 
 def _gaps(judged: Sequence[OpJudgement]) -> tuple[Unseen, ...]:
     """What a dump of everything would have told."""
-    missing = [one for one in judged if not one.is_dumped]
+    missing = [recomputed for recomputed in judged if not recomputed.is_dumped]
     if not missing:
         return ()
-    unknown = sum(one.state is State.NOT_RECOMPUTED for one in missing)
+    unknown = sum(recomputed.state is State.NOT_RECOMPUTED for recomputed in missing)
     return (Unseen(lack=Lack.NOT_DUMPED, count=len(missing), ops=len(judged), unknown=unknown),)
 
 
 def _late(judged: Sequence[OpJudgement]) -> tuple[Unseen, ...]:
     """That the time was over before every op was recomputed."""
-    late = [one for one in judged if is_late(one)]
+    late = [recomputed for recomputed in judged if is_late(recomputed)]
     return (Unseen(lack=Lack.OUT_OF_TIME, count=len(late), ops=len(judged)),) if late else ()
 
 
@@ -489,14 +489,18 @@ def _right_in_part(subject: Subject, judged: Sequence[OpJudgement]) -> list[OpJu
     These are right where they were looked at.
     """
     quiet = subject.seen.quiet if subject.seen is not None else frozenset()
-    return [one for one in judged if one.state is State.RIGHT and one.is_sampled and one.name not in quiet]
+    return [
+        recomputed
+        for recomputed in judged
+        if recomputed.state is State.RIGHT and recomputed.is_sampled and recomputed.name not in quiet
+    ]
 
 
 def _sampled(partly: Sequence[OpJudgement], judged: Sequence[OpJudgement], has_benchmark: bool) -> tuple[Unseen, ...]:
     """That some ops were recomputed in part only, where a fault of few elements may not show."""
     if not partly:
         return ()
-    by_sums = Lack.SAMPLED_SUMS if all(one.is_summed for one in partly) else Lack.SAMPLED
+    by_sums = Lack.SAMPLED_SUMS if all(recomputed.is_summed for recomputed in partly) else Lack.SAMPLED
     lack = Lack.SAMPLED_FARTHEST if has_benchmark else by_sums
     return (Unseen(lack=lack, count=len(partly), ops=len(judged)),)
 
@@ -509,13 +513,15 @@ def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:
     (name, slot), cosine = min(outputs.items(), key=lambda item: item[1] if item[1] == item[1] else -2.0)
     below = len({key[0] for key, value in outputs.items() if not value >= subject.threshold})
     by_name = {op.name: op for op in values.ops}
-    op, seen = by_name.get(name), set()
+    op, visited = by_name.get(name), set()
     begin = name
-    while op is not None and id(op) not in seen:
-        seen.add(id(op))
+    while op is not None and id(op) not in visited:
+        visited.add(id(op))
         begin = op.name
-        fed = [(outputs.get((root.op.name, f"output:{root.index}"), 1.0), root.op) for root in values.producers(op)]
-        lowest = min(fed, key=lambda one: one[0], default=(1.0, None))
+        producers = [
+            (outputs.get((root.op.name, f"output:{root.index}"), 1.0), root.op) for root in values.producers(op)
+        ]
+        lowest = min(producers, key=lambda candidate: candidate[0], default=(1.0, None))
         if not lowest[0] < _NEAR_ONE:
             break
         op = lowest[1]
@@ -559,10 +565,10 @@ def judge(
 
     `runs` are the graphs of the data folder's runs.
     """
-    mine = next((run for run in runs if any(leaf.path == request.leaf.path for leaf in run.leaves)), None)
-    number = mine.number if mine is not None else None
-    others = [run for run in runs if run.leaf is not None and run is not mine and run.number != number]
-    others = [run for run in others if mine is not None]
+    own_run = next((run for run in runs if any(leaf.path == request.leaf.path for leaf in run.leaves)), None)
+    number = own_run.number if own_run is not None else None
+    others = [run for run in runs if run.leaf is not None and run is not own_run and run.number != number]
+    others = [run for run in others if own_run is not None]
     benchmark, other_run = _benchmark(request, others)
     subject = Subject(
         leaf=request.leaf, file=request.file, benchmark=benchmark, unfused=others[0].file if others else None,
@@ -573,27 +579,27 @@ def judge(
     first = judge_run(subject, seconds=seconds, resources=resources)
     if first.verdict.culprit is not None:
         return _with_parts(_with_repetition(first, subject, others), subject, others)
-    beside: list[Judged] = []
+    blameless: list[Judged] = []
     for run in others[:_OTHERS]:
         assert run.leaf is not None
         other = Subject(
             leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=request.file, number=run.number,
             cosines=_cosines_of_other(request, run), threshold=request.threshold,
         )  # fmt: skip
-        found = judge_run(other, seconds=seconds, resources=resources)
-        if found.verdict.culprit is not None:
-            found = _with_parts(found, other, [one for one in runs if one is not run])
-            return replace(_with_comparison(found), beside=(first, *beside))
-        beside.append(found)
+        verdict = judge_run(other, seconds=seconds, resources=resources)
+        if verdict.verdict.culprit is not None:
+            verdict = _with_parts(verdict, other, [candidate for candidate in runs if candidate is not run])
+            return replace(_with_comparison(verdict), beside=(first, *blameless))
+        blameless.append(verdict)
         differs = unsteady(subject, other, first)
         if differs is not None:
-            return replace(differs, beside=beside)
-    return replace(first, beside=beside)
+            return replace(differs, beside=blameless)
+    return replace(first, beside=blameless)
 
 
-def _with_repetition(found: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
+def _with_repetition(run_verdict: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
     """A verdict that blames random numbers, with what another run says: whether they are drawn anew each time."""
-    first = found.verdict.first
+    first = run_verdict.verdict.first
     other = next((run for run in others if run.leaf is not None), None)
     if (
         first is None
@@ -601,37 +607,41 @@ def _with_repetition(found: Judged, subject: Subject, others: Sequence[RunGraph]
         or other.leaf is None
         or not (first.cause is Cause.RANDOM and first.fact("seen_in"))
     ):
-        return found
+        return run_verdict
     op = next(op for op in subject.file.ops if op.name == first.culprit)
-    mine = RunValues(subject.leaf, subject.file, NoBenchmark(), dumps=subject.dumps, near=op)
-    again = is_repeated(mine, RunValues(other.leaf, other.file, NoBenchmark()), Root(op, first.fact("output") or 0))
+    own_values = RunValues(subject.leaf, subject.file, NoBenchmark(), dumps=subject.dumps, near=op)
+    again = is_repeated(
+        own_values, RunValues(other.leaf, other.file, NoBenchmark()), Root(op, first.fact("output") or 0)
+    )
     if again is None:
-        return found
-    verdict = _with_facts(found.verdict, Fact(name="repeats", value=again), Fact(name="other_run", value=other.number))
+        return run_verdict
+    verdict = _with_facts(
+        run_verdict.verdict, Fact(name="repeats", value=again), Fact(name="other_run", value=other.number)
+    )
     steps = plan(verdict.suspects[0], verdict.suspects, verdict.has_benchmark)
-    return replace(found, verdict=replace(verdict, next=steps))
+    return replace(run_verdict, verdict=replace(verdict, next=steps))
 
 
-def _with_parts(found: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
+def _with_parts(run_verdict: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
     """A verdict that blames a fusion pass, with what a run without it says: whether the parts compute right there."""
-    first = found.verdict.first
+    first = run_verdict.verdict.first
     if first is None or first.cause is not Cause.FUSION:
-        return found
+        return run_verdict
     op = next(op for op in subject.file.ops if op.name == first.culprit)
-    wanted = set(originals(op))
+    original_ops = set(originals(op))
     for run in others:
-        parts = [one for one in run.file.ops if originals(one) and wanted.issuperset(originals(one))]
-        made = {name for one in parts for name in originals(one)}
-        if run.leaf is None or made != wanted or any(first.pass_name in one.pass_names for one in parts):
+        parts = [part for part in run.file.ops if originals(part) and original_ops.issuperset(originals(part))]
+        made = {name for part in parts for name in originals(part)}
+        if run.leaf is None or made != original_ops or any(first.pass_name in part.pass_names for part in parts):
             continue
         judge = Judge(RunValues(run.leaf, run.file, subject.benchmark), subject.file)
-        states = {judge.examine(one).state for one in parts}
+        states = {judge.examine(part).state for part in parts}
         if not states <= {State.RIGHT, State.WRONG}:
             continue
         right = Fact(name="parts_right", value=states == {State.RIGHT})
-        verdict = _with_facts(found.verdict, right, Fact(name="parts_run", value=run.number))
-        return replace(found, verdict=verdict)
-    return found
+        verdict = _with_facts(run_verdict.verdict, right, Fact(name="parts_run", value=run.number))
+        return replace(run_verdict, verdict=verdict)
+    return run_verdict
 
 
 def _with_facts(verdict: Verdict, *more: Fact) -> Verdict:
@@ -641,13 +651,13 @@ def _with_facts(verdict: Verdict, *more: Fact) -> Verdict:
     return replace(verdict, suspects=(first, *verdict.suspects[1:]), facts=first.facts)
 
 
-def _with_comparison(found: Judged) -> Judged:
+def _with_comparison(run_verdict: Judged) -> Judged:
     """The verdict on a run that was not compared itself, with the step that compares it with the benchmark."""
-    verdict = found.verdict
-    if not verdict.has_benchmark or found.run is None:
-        return found
-    step = Step(do=Do.COMPARE_RUN, command=("ac", "-c", "-lt", f"debug_{found.run}"))
-    return replace(found, verdict=replace(verdict, next=(*verdict.next[:-1], step, verdict.next[-1])))
+    verdict = run_verdict.verdict
+    if not verdict.has_benchmark or run_verdict.run is None:
+        return run_verdict
+    step = Step(do=Do.COMPARE_RUN, command=("ac", "-c", "-lt", f"debug_{run_verdict.run}"))
+    return replace(run_verdict, verdict=replace(verdict, next=(*verdict.next[:-1], step, verdict.next[-1])))
 
 
 def _benchmark(request: Request, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:
@@ -659,7 +669,9 @@ def _benchmark(request: Request, others: Sequence[RunGraph]) -> tuple[BenchmarkS
     if golden is not None:
         with suppress(DataNotFoundError):
             leaf = golden_leaf(golden, request.leaf, 0, 1)
-    other = next((run for run in others if leaf is None or any(one.path == leaf.path for one in run.leaves)), None)
+    other = next(
+        (run for run in others if leaf is None or any(own_leaf.path == leaf.path for own_leaf in run.leaves)), None
+    )
     if other is None or other.leaf is None:
         return NoBenchmark(), None
     return NoBenchmark(), GraphDumps(leaf or other.leaf, other.file)

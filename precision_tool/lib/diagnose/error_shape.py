@@ -157,23 +157,23 @@ def _steps(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
 
 def _shape(y: Doubles, f: Doubles, bad: Flags, where: npt.NDArray[np.intp], unit: float) -> dict[str, Any]:
     flat, right = y.reshape(-1), f.reshape(-1)
-    found: dict[str, Any] = {"mistake": Mistake.UNKNOWN}
+    shape_fields: dict[str, Any] = {"mistake": Mistake.UNKNOWN}
     place = _slice(bad.reshape(f.shape), where)
     if place is not None:
-        found |= {"axis": place[0], "index": place[1]}
+        shape_fields |= {"axis": place[0], "index": place[1]}
     if not flat.any():
-        return found | {"mistake": Mistake.ZERO}
+        return shape_fields | {"mistake": Mistake.ZERO}
     x, t = flat[where], right[where]
     if _is_narrowed(x, t, unit):
-        return found | {"mistake": Mistake.NARROWED}
+        return shape_fields | {"mistake": Mistake.NARROWED}
     squares = float(t @ t)
     if squares and (where.size > 1 or flat.size == 1):
         factor = float(x @ t) / squares
         if factor and _close(x, factor * t, unit):
-            return found | {"mistake": Mistake.SCALED, "factor": factor}
+            return shape_fields | {"mistake": Mistake.SCALED, "factor": factor}
     if _is_tail(bad.reshape(f.shape), where):
-        return found | {"mistake": Mistake.TAIL}
-    return found
+        return shape_fields | {"mistake": Mistake.TAIL}
+    return shape_fields
 
 
 def _is_narrowed(x: Doubles, t: Doubles, unit: float) -> bool:
@@ -185,7 +185,7 @@ def _is_narrowed(x: Doubles, t: Doubles, unit: float) -> bool:
         if other > unit > 0:
             mantissa = np.ldexp(np.frexp(x)[0], bits)
             held.append((mantissa == np.rint(mantissa)) & (np.abs(x - t) <= (other + 2 * unit) * np.abs(t)))
-    return any(np.count_nonzero(one) >= _EXPLAINED * x.size for one in held)
+    return any(np.count_nonzero(mask) >= _EXPLAINED * x.size for mask in held)
 
 
 def _slice(bad: Flags, where: npt.NDArray[np.intp]) -> tuple[int, int] | None:

@@ -187,9 +187,11 @@ class Formula:
             if stage.op_type != "BiasAdd" and not table.is_by_element(stage.op_type):
                 return None
             if stage.op_type != "BiasAdd":
-                fed = {ref.slot for ref in stage.args if ref is not None and ref.stage is None}
+                used_slots = {ref.slot for ref in stage.args if ref is not None and ref.stage is None}
                 slots |= {
-                    slot for slot in fed if inputs[slot].array.ndim == rank and inputs[slot].array.shape[0] == rows
+                    slot
+                    for slot in used_slots
+                    if inputs[slot].array.ndim == rank and inputs[slot].array.shape[0] == rows
                 }
         return rows, frozenset(slots)
 
@@ -197,7 +199,7 @@ class Formula:
         """The same without the shapes that the graph says of its results, for a part of a batch."""
         stages = []
         for stage in self.stages:
-            open_shapes = tuple(replace(one, shape=None) for one in stage.wanted)
+            open_shapes = tuple(replace(request, shape=None) for request in stage.wanted)
             stages.append(replace(stage, wanted=open_shapes, attrs=_Remembered(stage.attrs)))
         return replace(self, stages=tuple(stages))
 
@@ -215,9 +217,9 @@ class Formula:
         results = {}
         for slot, ref in self.outputs.items():
             made = done[ref.stage or 0]
-            found = made[ref.slot] if ref.slot < len(made) else None
-            if found is not None:
-                results[slot] = found
+            output = made[ref.slot] if ref.slot < len(made) else None
+            if output is not None:
+                results[slot] = output
         if not results:
             raise NotComputedError("outputs_without_formula", value=", ".join(self.how))
         return results
@@ -276,7 +278,7 @@ def run_stage(
         made = spec.function(call)
         if not stored:
             return made
-        return [None if one is None else _stored(one, stored) for one in made]
+        return [None if output is None else _stored(output, stored) for output in made]
 
 
 def _stored(output: Output, dtype: str) -> Output:
@@ -289,15 +291,15 @@ def _with_axes(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> tu
     """The inputs with the names of their axes: some graphs call those of images by the names of a filter's."""
     named = str(stage.attrs.get("data_format") or "")
     result: list[Input | None] = []
-    for number, one in enumerate(args):
+    for number, arg in enumerate(args):
         name = spec.inputs[min(number, len(spec.inputs) - 1)] if spec.inputs else ""
-        layout = one.layout if one is not None else "ND"
-        if one is not None and len(named) == one.array.ndim and named in _IMAGES:
+        layout = arg.layout if arg is not None else "ND"
+        if arg is not None and len(named) == arg.array.ndim and named in _IMAGES:
             if "filter" in name:
-                layout = ("HWCN" if one.array.ndim == 4 else "DHWCN") if layout in ("ND", "NHWC", "NDHWC") else layout
+                layout = ("HWCN" if arg.array.ndim == 4 else "DHWCN") if layout in ("ND", "NHWC", "NDHWC") else layout
             elif layout in ("ND", *_FILTERS):
                 layout = named
-        result.append(one if one is None or layout == one.layout else replace(one, layout=layout))
+        result.append(arg if arg is None or layout == arg.layout else replace(arg, layout=layout))
     return tuple(result)
 
 
@@ -383,11 +385,11 @@ class UnfusedGraph:
     def formula(
         self,
         op: Op,
-        fed: Mapping[tuple[str, int], int],
+        inputs: Mapping[tuple[str, int], int],
         puts_out: Mapping[int, tuple[str, int]],
         lend: Callable[[tuple[str, int], TensorDesc | None], Input | None] | None = None,
     ) -> Formula | None:
-        """The chain of a fused op. `fed` are its input slots, `puts_out` its outputs, by the script's tensors.
+        """The chain of a fused op. `inputs` are its input slots, `puts_out` its outputs, by the script's tensors.
 
         `lend` gives a parameter that the op is not fed.
         """
@@ -404,8 +406,8 @@ class UnfusedGraph:
             for slot, key in enumerate(self.inputs(original)):
                 if key is not None and key in made:
                     args.append(made[key])
-                elif key is not None and key in fed:
-                    args.append(Ref(fed[key]))
+                elif key is not None and key in inputs:
+                    args.append(Ref(inputs[key]))
                 elif key is None:
                     args.append(None)
                 else:
@@ -452,9 +454,11 @@ def noise_between(true: Mapping[int, Output], stored: Mapping[int, Output]) -> d
     `true` are the results in float64, `stored` those with every stage's result rounded to the type.
     """
     noise = {}
-    for slot, one in stored.items():
+    for slot, output in stored.items():
         with np.errstate(all="ignore"):
-            off = np.asarray(one.array, np.float64).reshape(-1) - np.asarray(true[slot].array, np.float64).reshape(-1)
+            off = np.asarray(output.array, np.float64).reshape(-1) - np.asarray(true[slot].array, np.float64).reshape(
+                -1
+            )
         np.abs(off, out=off)
         if not np.isfinite(off).all():
             off = np.where(np.isfinite(off), off, 0.0)
@@ -499,11 +503,11 @@ class Beside:
             return None
 
     def inputs(
-        self, op: Op, fed: Mapping[int, Input], rows: Rows | None = None, cut: frozenset[int] = frozenset()
+        self, op: Op, op_inputs: Mapping[int, Input], rows: Rows | None = None, cut: frozenset[int] = frozenset()
     ) -> dict[int, Input] | None:
         """The op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack.
 
-        Of the slots in `cut` only `rows`, as `fed` has them.
+        Of the slots in `cut` only `rows`, as `op_inputs` has them.
         """
         values = self._values
         inputs: dict[int, Input] = {}
@@ -511,16 +515,16 @@ class Beside:
             root = values.fed_by.get((id(op), slot.graph_index))
             some = rows if slot.index in cut else None
             loaded = values.load_benchmark(root, some) if root is not None else None
-            mine = fed.get(slot.index)
+            own = op_inputs.get(slot.index)
             if loaded is None:
-                if mine is None or root is None or values.parameter_of(root) is None:
+                if own is None or root is None or values.parameter_of(root) is None:
                     return None
-                inputs[slot.index] = mine
+                inputs[slot.index] = own
                 continue
             array = loaded.input.array
-            if mine is not None and array.shape != mine.array.shape and array.size == mine.array.size:
-                array = array.reshape(mine.array.shape)
-            layout = mine.layout if mine is not None and len(mine.layout) == array.ndim else loaded.input.layout
+            if own is not None and array.shape != own.array.shape and array.size == own.array.size:
+                array = array.reshape(own.array.shape)
+            layout = own.layout if own is not None and len(own.layout) == array.ndim else loaded.input.layout
             inputs[slot.index] = Input(array=array, dtype=loaded.input.dtype, layout=layout)
         return inputs
 
@@ -529,20 +533,20 @@ class Beside:
         golden = self._values.load_benchmark(Root(op, 0)) if 0 in got else None
         if golden is None or golden.input.array.size != got[0].array.size or not golden.input.array.size:
             return np.zeros(0, np.intp)
-        mine, theirs = np.asarray(got[0].array).reshape(-1), np.asarray(golden.input.array).reshape(-1)
-        if mine.dtype.kind not in "fiub" or theirs.dtype.kind not in "fiub":
+        npu, golden_values = np.asarray(got[0].array).reshape(-1), np.asarray(golden.input.array).reshape(-1)
+        if npu.dtype.kind not in "fiub" or golden_values.dtype.kind not in "fiub":
             return np.zeros(0, np.intp)
         with np.errstate(all="ignore"):
-            off = np.abs(np.subtract(mine, theirs, dtype=np.float64))
+            off = np.abs(np.subtract(npu, golden_values, dtype=np.float64))
         off[~np.isfinite(off)] = 0.0
-        off[np.isfinite(mine) != np.isfinite(theirs)] = np.inf
+        off[np.isfinite(npu) != np.isfinite(golden_values)] = np.inf
         return np.argpartition(off, -min(_FARTHEST, off.size))[-_FARTHEST:]
 
     def split(
         self,
-        found: OpJudgement,
+        recomputed: OpJudgement,
         formula: Formula,
-        fed: Mapping[int, Input],
+        op_inputs: Mapping[int, Input],
         rows: Rows | None = None,
         cut: frozenset[int] = frozenset(),
     ) -> OpJudgement | None:
@@ -551,27 +555,28 @@ class Beside:
         With `rows` both are those of some rows of the batch, which the inputs in `cut` have.
         """
         values = self._values
-        op = found.op
+        op = recomputed.op
         if rows is not None:
-            formula, fed = formula.unshaped(), rows.cut(fed, cut)
-        inputs = self.inputs(op, fed, rows, cut)
+            formula, op_inputs = formula.unshaped(), rows.cut(op_inputs, cut)
+        inputs = self.inputs(op, op_inputs, rows, cut)
         if inputs is None:
             return None
         try:
             true = formula.run(inputs)
-            mine_true = formula.run(fed)
+            mine_true = formula.run(op_inputs)
         except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
             return None
         moved = _relative(
             np.concatenate(
-                [np.asarray(fed[n].array, np.float64).reshape(-1) for n in inputs if n in fed] or [np.zeros(0)]
+                [np.asarray(op_inputs[n].array, np.float64).reshape(-1) for n in inputs if n in op_inputs]
+                or [np.zeros(0)]
             ),
             np.concatenate(
-                [np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed] or [np.zeros(0)]
+                [np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in op_inputs] or [np.zeros(0)]
             ),
         )
         slots = []
-        for slot in found.slots:
+        for slot in recomputed.slots:
             golden = values.load_benchmark(Root(op, slot.slot), rows)
             if golden is None or slot.slot not in true or golden.input.array.size != true[slot.slot].array.size:
                 return None
@@ -581,7 +586,7 @@ class Beside:
             inherited = _relative(f_n, f_b)
             kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
             slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
-        return replace(found, slots=tuple(slots))
+        return replace(recomputed, slots=tuple(slots))
 
 
 def _relative(x: np.ndarray, y: np.ndarray) -> float:

@@ -216,13 +216,13 @@ class Blame:
     @property
     def is_judged(self) -> bool:
         """Whether anything is known of a pass that a switch file turns off; those are what fusion adds to a run."""
-        return any(one.is_switchable and one.verdict is not Verdict.NOT_JUDGED for one in self.passes)
+        return any(item.is_switchable and item.verdict is not Verdict.NOT_JUDGED for item in self.passes)
 
     @property
     def ops(self) -> tuple[OpBlame, ...]:
         """Every fused op once, in execution order."""
-        found = {op.op_name: op for one in self.passes for op in one.ops}
-        return tuple(sorted(found.values(), key=lambda op: op.index))
+        ops = {op.op_name: op for item in self.passes for op in item.ops}
+        return tuple(sorted(ops.values(), key=lambda op: op.index))
 
 
 # --- Which fusion pass computes wrong: the error of every fused op where its inputs agree, charged to its passes ---
@@ -236,15 +236,15 @@ _NOTABLE = 0.02
 _EXACT = 14
 
 
-def _recomputed(found: OpJudgement) -> Recomputed | None:
+def _recomputed(recomputed: OpJudgement) -> Recomputed | None:
     """The figures of a judgement."""
-    worst = found.worst_slot
+    worst = recomputed.worst_slot
     if worst is None:
         return None
     return Recomputed(
         error=worst.own, rounding=worst.rounding, cosine=worst.cosine, benchmark_error=worst.benchmark_own,
-        mismatches=worst.not_finite, how=", ".join(found.how),
-        borrowed=found.formula.names_lent if found.formula is not None else (),
+        mismatches=worst.not_finite, how=", ".join(recomputed.how),
+        borrowed=recomputed.formula.names_lent if recomputed.formula is not None else (),
     )  # fmt: skip
 
 
@@ -299,9 +299,9 @@ def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValue
 
     Parameters need not be there; another one that is missing leaves its inputs unknown.
     """
-    found = agreements[op.name]
-    if found.inputs:
-        return found
+    agreement = agreements[op.name]
+    if agreement.inputs:
+        return agreement
     rows: list[Row] = []
     for number, edge in enumerate(op.inputs):
         if edge is None:
@@ -313,17 +313,17 @@ def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValue
         if row is not None:
             rows.append(row)
         elif root is None or values.parameter_of(root) is None:
-            return found
-    return replace(found, inputs=tuple(rows), inputs_agree=all_agree(rows, threshold))
+            return agreement
+    return replace(agreement, inputs=tuple(rows), inputs_agree=all_agree(rows, threshold))
 
 
 def _passes_by_original(unfused: GraphFile | None) -> dict[str, set[str]]:
     """The passes that made an op of the other run, by the script's ops it stands for."""
-    found: dict[str, set[str]] = {}
+    passes: dict[str, set[str]] = {}
     for op in unfused.ops if unfused is not None else ():
         for name in op.original_names or ():
-            found.setdefault(name, set()).update(op.pass_names)
-    return found
+            passes.setdefault(name, set()).update(op.pass_names)
+    return passes
 
 
 # --- one op -----------------------------------------------------------------------------------------------------------
@@ -338,32 +338,32 @@ class _Judge:
     #: Chains of ops whose formula fits neither side where the sides agree: a kernel computes them otherwise.
     distrusted: set[str] = field(default_factory=set)
 
-    def judge(self, op: Op, found: OpAgreement | None) -> OpBlame:
+    def judge(self, op: Op, agreement: OpAgreement | None) -> OpBlame:
         """The verdict on one fused op."""
         result = OpBlame(
             op_name=op.name,
             op_type=op.type,
             passes=op.pass_names or (NO_PASS,),
             originals=op.original_names or (op.name,),
-            index=found.index if found is not None else -1,
+            index=agreement.index if agreement is not None else -1,
             verdict=Verdict.NOT_JUDGED,
             ground=Ground(sign=Sign.NOT_DUMPED),
         )
         own = self.alone.examine(op)
-        if found is None or (not own.is_dumped and own.state not in (State.RIGHT, State.WRONG)):
+        if agreement is None or (not own.is_dumped and own.state not in (State.RIGHT, State.WRONG)):
             return result
-        result = replace(result, recomputed=_recomputed(own), beyond_range=_beyond_range(own, found))
-        outputs = [row for row in found.outputs if row.cosine is not None]
+        result = replace(result, recomputed=_recomputed(own), beyond_range=_beyond_range(own, agreement))
+        outputs = [row for row in agreement.outputs if row.cosine is not None]
         if outputs:
             worst = max(outputs, key=_error)
             result = replace(result, output_error=_error(worst), cosine=worst.cosine)
-        inputs = [row for row in found.inputs if row.cosine is not None]
+        inputs = [row for row in agreement.inputs if row.cosine is not None]
         if inputs:
             result = replace(result, input_error=max(map(_error, inputs)))
         recomputed = result.recomputed
         if recomputed is None:
-            return self._by_comparison(replace(result, not_recomputed=_not_judged(own)), found)
-        if recomputed.how not in self.distrusted and _fits_neither(own, result, found):
+            return self._by_comparison(replace(result, not_recomputed=_not_judged(own)), agreement)
+        if recomputed.how not in self.distrusted and _fits_neither(own, result, agreement):
             shared = self._shared(result)
             if shared:  # they may be wrong in both, which is no reason to distrust the formula
                 ground = Ground(sign=Sign.OFF_IN_BOTH_RUNS, shared=shared)
@@ -371,51 +371,51 @@ class _Judge:
             self.distrusted.add(recomputed.how)
         if recomputed.how in self.distrusted:
             distrusted = FormulaDistrusted(ops=recomputed.how)
-            return self._by_comparison(replace(result, recomputed=None, not_recomputed=distrusted), found)
+            return self._by_comparison(replace(result, recomputed=None, not_recomputed=distrusted), agreement)
         if own.is_confirmed is False:
             # The two do not refute the formula together; fed the same and yet apart, each is wrong in its own way.
-            is_wrong = bool(found.inputs_agree) and found.outputs_agree is False
+            is_wrong = bool(agreement.inputs_agree) and agreement.outputs_agree is False
             own = replace(own, reason=None, state=State.WRONG if is_wrong else State.DOUBTFUL)
         elif own.state is State.DOUBTFUL and (own.reason or not own.finite_inputs):
             why = _not_judged(own) or FedNotFinite()
-            return self._by_comparison(replace(result, recomputed=None, not_recomputed=why), found)
-        return _by_recomputing(result, own, found)
+            return self._by_comparison(replace(result, recomputed=None, not_recomputed=why), agreement)
+        return _by_recomputing(result, own, agreement)
 
     def _shared(self, op: OpBlame) -> tuple[str, ...]:
         """Passes that made the op in both runs."""
         both = set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals))
         return tuple(sorted(both))
 
-    def _by_comparison(self, op: OpBlame, found: OpAgreement) -> OpBlame:
-        verdict, ground = self._compared(op, found)
+    def _by_comparison(self, op: OpBlame, agreement: OpAgreement) -> OpBlame:
+        verdict, ground = self._compared(op, agreement)
         return replace(op, verdict=verdict, ground=ground)
 
-    def _compared(self, op: OpBlame, found: OpAgreement) -> tuple[Verdict, Ground]:
+    def _compared(self, op: OpBlame, agreement: OpAgreement) -> tuple[Verdict, Ground]:
         """The verdict by the comparison alone, and what it rests on."""
-        shared, fed = self._shared(op), _OWN * (op.input_error or 0.0)
+        shared, allowed = self._shared(op), _OWN * (op.input_error or 0.0)
         if op.output_error is None:
-            return Verdict.NOT_JUDGED, _not_compared(found.outputs)
+            return Verdict.NOT_JUDGED, _not_compared(agreement.outputs)
         if shared:
             return Verdict.NOT_JUDGED, Ground(sign=Sign.IN_BOTH_RUNS, shared=shared)
-        if found.outputs_agree:
+        if agreement.outputs_agree:
             if op.output_error > _NOTABLE and op.input_error is None:
                 return Verdict.NOT_JUDGED, Ground(sign=Sign.OFF_INPUTS_UNKNOWN)
-            if op.output_error > _NOTABLE and op.output_error > fed:
+            if op.output_error > _NOTABLE and op.output_error > allowed:
                 return Verdict.SUSPICIOUS, Ground(sign=Sign.NOT_BELOW)
             return Verdict.CLEAN, Ground(sign=Sign.AGREES)
-        if found.is_cancelled:
+        if agreement.is_cancelled:
             return Verdict.NOT_JUDGED, Ground(sign=Sign.CANCELLED)
-        if found.inputs_agree is None and self.first_off < found.index:
+        if agreement.inputs_agree is None and self.first_off < agreement.index:
             return Verdict.NOT_JUDGED, Ground(sign=Sign.BEHIND_OTHERS)
-        if found.inputs_agree is None:
+        if agreement.inputs_agree is None:
             return Verdict.SUSPICIOUS, Ground(sign=Sign.NO_INPUT_COMPARED)
-        if found.inputs_agree:
-            if op.output_error <= fed:
+        if agreement.inputs_agree:
+            if op.output_error <= allowed:
                 return Verdict.SUSPICIOUS, Ground(sign=Sign.AS_FAR_AS_INPUTS)
-            if found.unknown_inputs:
-                return Verdict.SUSPICIOUS, Ground(sign=Sign.ONE_INPUT_UNKNOWN, slot=found.unknown_inputs[0].slot)
+            if agreement.unknown_inputs:
+                return Verdict.SUSPICIOUS, Ground(sign=Sign.ONE_INPUT_UNKNOWN, slot=agreement.unknown_inputs[0].slot)
             return Verdict.GUILTY, Ground(sign=Sign.INPUTS_AGREE)
-        if op.output_error > fed:
+        if op.output_error > allowed:
             return Verdict.SUSPICIOUS, Ground(sign=Sign.MORE_THAN_INPUTS)
         return Verdict.NOT_JUDGED, Ground(sign=Sign.MAY_BE_INHERITED)
 
@@ -424,41 +424,41 @@ def _not_judged(own: OpJudgement) -> NotJudged | None:
     return None if own.reason is None else NotJudged(reason=own.reason)
 
 
-def _fits_neither(own: OpJudgement, op: OpBlame, found: OpAgreement) -> bool:
+def _fits_neither(own: OpJudgement, op: OpBlame, agreement: OpAgreement) -> bool:
     """True if both sides were fed and put out the same, and only the recomputed answer is another."""
     if own.state is State.RIGHT:
         return False
-    agree = bool(found.inputs_agree and found.outputs_agree) and not found.unknown_inputs
+    agree = bool(agreement.inputs_agree and agreement.outputs_agree) and not agreement.unknown_inputs
     return agree and own.own > _OWN * (op.output_error or 0.0)
 
 
-def _by_recomputing(op: OpBlame, judged: OpJudgement, found: OpAgreement) -> OpBlame:
+def _by_recomputing(op: OpBlame, judged: OpJudgement, agreement: OpAgreement) -> OpBlame:
     own = op.recomputed
     assert own is not None
     other = own.benchmark_error
     if own.mismatches:
         return replace(op, verdict=Verdict.GUILTY, ground=Ground(sign=Sign.NOT_FINITE))
     if judged.state is State.WRONG:
-        ground = Ground(sign=Sign.WRONG, other_error=other if found.inputs_agree else None)
+        ground = Ground(sign=Sign.WRONG, other_error=other if agreement.inputs_agree else None)
         return replace(op, verdict=Verdict.GUILTY, ground=ground)
     if judged.state is State.DOUBTFUL:
         ground = Ground(sign=Sign.DOUBTFUL, other_error=other if judged.is_confirmed is False else None)
         return replace(op, verdict=Verdict.SUSPICIOUS, ground=ground)
     ground = Ground(sign=Sign.RIGHT)
-    if found.outputs_agree is False:
-        if found.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
+    if agreement.outputs_agree is False:
+        if agreement.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
             ground = Ground(sign=Sign.RIGHT_OTHER_WRONG, other_error=other)
-        elif found.inputs_agree is False:
+        elif agreement.inputs_agree is False:
             ground = Ground(sign=Sign.RIGHT_AS_FED)
     return replace(op, verdict=Verdict.CLEAN, ground=ground)
 
 
-def _beyond_range(judged: OpJudgement, found: OpAgreement) -> BeyondType | None:
+def _beyond_range(judged: OpJudgement, agreement: OpAgreement) -> BeyondType | None:
     """What became of results that the type of an output cannot hold; None where it holds them all."""
     over = judged.overflow
     if over is None:
         return None
-    row = next((row for row in found.outputs if row.slot == f"output:{over.slot}"), None)
+    row = next((row for row in agreement.outputs if row.slot == f"output:{over.slot}"), None)
     npu = row.npu if row is not None else None
     return BeyondType(
         is_infinite=npu is not None and npu.inf_count > 0,
@@ -493,14 +493,14 @@ def _by_pass(ops: Sequence[OpBlame]) -> tuple[PassBlame, ...]:
     for op in ops:
         for name in op.passes:
             by_name.setdefault(name, []).append(op)
-    passes = [_pass_blame(name, found) for name, found in by_name.items()]
-    return tuple(sorted(passes, key=lambda one: (ORDER.index(one.verdict), -(one.worst or 0.0), one.name)))
+    passes = [_pass_blame(name, blamed_ops) for name, blamed_ops in by_name.items()]
+    return tuple(sorted(passes, key=lambda blame: (ORDER.index(blame.verdict), -(blame.worst or 0.0), blame.name)))
 
 
 def _pass_blame(name: str, ops: Sequence[OpBlame]) -> PassBlame:
     errors = [op.error for op in ops if op.verdict is not Verdict.NOT_JUDGED and op.error is not None]
-    verdict = next((one for one in (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.CLEAN)
-                    if any(op.verdict is one for op in ops)), Verdict.NOT_JUDGED)  # fmt: skip
+    verdict = next((candidate for candidate in (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.CLEAN)
+                    if any(op.verdict is candidate for op in ops)), Verdict.NOT_JUDGED)  # fmt: skip
     return PassBlame(
         name=name,
         verdict=verdict,
@@ -516,21 +516,21 @@ def smallest_switches(passes: Sequence[PassBlame]) -> tuple[tuple[str, ...], tup
 
     Of sets of one size the one whose passes made the fewest ops that are right.
     """
-    guilty = {op.op_name: op for one in passes for op in one.ops if op.verdict is Verdict.GUILTY}
-    clean = {one.name: one.count(Verdict.CLEAN) for one in passes}
-    switchable = {one.name for one in passes if one.is_switchable}
+    guilty = {op.op_name: op for item in passes for op in item.ops if op.verdict is Verdict.GUILTY}
+    clean = {item.name: item.count(Verdict.CLEAN) for item in passes}
+    switchable = {item.name for item in passes if item.is_switchable}
     choices = {name: switchable.intersection(op.passes) for name, op in guilty.items()}
     unavoidable = tuple(op for name, op in guilty.items() if not choices[name])
-    wanted = [choice for choice in choices.values() if choice]
-    candidates = sorted({name for choice in wanted for name in choice}, key=lambda name: (clean[name], name))
+    required = [choice for choice in choices.values() if choice]
+    candidates = sorted({name for choice in required for name in choice}, key=lambda name: (clean[name], name))
     if len(candidates) <= _EXACT:
         for size in range(len(candidates) + 1):
-            fitting = [found for found in combinations(candidates, size) if all(set(found) & one for one in wanted)]
+            fitting = [names for names in combinations(candidates, size) if all(set(names) & item for item in required)]
             if fitting:
-                return min(fitting, key=lambda found: sum(clean[name] for name in found)), unavoidable
+                return min(fitting, key=lambda names: sum(clean[name] for name in names)), unavoidable
     chosen: list[str] = []
-    while left := [one for one in wanted if not one & set(chosen)]:
-        chosen.append(max(candidates, key=lambda name: (sum(name in one for one in left), -clean[name])))
+    while left := [item for item in required if not item & set(chosen)]:
+        chosen.append(max(candidates, key=lambda name: (sum(name in item for item in left), -clean[name])))
     return tuple(chosen), unavoidable
 
 

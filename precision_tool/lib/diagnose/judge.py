@@ -119,29 +119,29 @@ def state_of(base: OpJudgement, slots: list[SlotJudgement]) -> State:
     return State.DOUBTFUL
 
 
-def is_off_all_over(one: OpJudgement) -> bool:
+def is_off_all_over(recomputed: OpJudgement) -> bool:
     """Whether nearly all of an op's output is off by more than a narrower type makes it, as by another parameter.
 
     A kernel that computes wrong moves values, or spoils some of them.
     """
-    slot = one.worst_slot
+    slot = recomputed.worst_slot
     if slot is None or slot.places is None or slot.places.mistake not in (Mistake.UNKNOWN, Mistake.SCALED):
         return False
     return slot.own > UNIT["bfloat16"] and slot.beyond >= _ALL_OVER * slot.looked_at
 
 
-def largest_of(one: Input) -> float:
+def largest_of(tensor: Input) -> float:
     """The largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
-    flat = one.array.reshape(-1)
+    flat = tensor.array.reshape(-1)
     if flat.dtype.kind not in "fc" or not flat.size:
         return 0.0
     if flat.dtype.kind == "c":
         return float(np.abs(flat).max())
-    found = [0.0]
+    extremes = [0.0]
     for start in range(0, flat.size, _IN_CACHE):
         part = flat[start : start + _IN_CACHE]
-        found += [float(part.max()), -float(part.min())]
-    return float(np.max(found))
+        extremes += [float(part.max()), -float(part.min())]
+    return float(np.max(extremes))
 
 
 # --- Each op of a run judged alone: its outputs recomputed in float64 from the inputs it was fed ---
@@ -207,7 +207,12 @@ class Judge:
 
     def judge_again(self, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
         """The same, with those done again whose way of being fused other ops have shown since."""
-        return [self.judge(one.op) if one.is_guessed and self.key(one.op) in self.fitting else one for one in judged]
+        return [
+            self.judge(recomputed.op)
+            if recomputed.is_guessed and self.key(recomputed.op) in self.fitting
+            else recomputed
+            for recomputed in judged
+        ]
 
     def key(self, op: Op) -> object:
         """What ops that are fused alike share."""
@@ -231,11 +236,11 @@ class Judge:
 
     def examine(self, op: Op) -> OpJudgement:
         """The same with the formula that it was judged by, and beside the benchmark however right the op is."""
-        found = self._judged(op)
-        worst = found.worst_slot
-        if found.formula is None or worst is None or worst.benchmark_own is not None:
-            return found
-        return self._beside.split(found, found.formula, self.fed(op).inputs) or found
+        recomputed = self._judged(op)
+        worst = recomputed.worst_slot
+        if recomputed.formula is None or worst is None or worst.benchmark_own is not None:
+            return recomputed
+        return self._beside.split(recomputed, recomputed.formula, self.fed(op).inputs) or recomputed
 
     def _judged(self, op: Op, *, lightly: bool = False) -> OpJudgement:
         base = OpJudgement(
@@ -247,48 +252,48 @@ class Judge:
             return replace(base, reason=Message("reason.out_of_time"))
         try:
             with np.errstate(all="ignore"), self.values.reading():
-                found = self._judge(base, lightly)
+                recomputed = self._judge(base, lightly)
         except _NotLightError:
             raise
         except (NotComputedError, NoValueError) as error:
-            found = replace(base, reason=error.reason)
+            recomputed = replace(base, reason=error.reason)
         except PrecisionToolError as error:
-            found = replace(base, reason=Message("reason.unreadable", detail=error.message))
+            recomputed = replace(base, reason=Message("reason.unreadable", detail=error.message))
         except MemoryError:
-            found = replace(base, reason=Message("reason.out_of_memory"))
+            recomputed = replace(base, reason=Message("reason.out_of_memory"))
         except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
             failed = Message("reason.formula_failed", op_type=op.type, detail=f"{type(error).__name__}: {error}")
-            found = replace(base, reason=failed)
-        return replace(found, seconds=time.monotonic() - start)
+            recomputed = replace(base, reason=failed)
+        return replace(recomputed, seconds=time.monotonic() - start)
 
     # --- what it was fed, and what it put out ---
 
     def outputs(self, op: Op) -> dict[int, Tensor]:
         """The outputs by slot: its own, or as those that read them have them."""
-        found: dict[int, Tensor] = {}
+        outputs: dict[int, Tensor] = {}
         dump = self.values.dumped(op)
         count = max(len(op.output_descs), max(dump.outputs, default=-1) + 1 if dump is not None else 0)
         for slot in range(count):
             own = dump.outputs.get(slot) if dump is not None else None
             if isinstance(own, Tensor):
-                found[slot] = own
+                outputs[slot] = own
                 continue
             copy = next(iter(self.values.copies(Root(op, slot))), None)
             if copy is not None:
-                found[slot] = copy[1]
-        return found
+                outputs[slot] = copy[1]
+        return outputs
 
     def fed(self, op: Op, *, stored: bool = False) -> Fed:
         """The inputs, from the op's own dump or where else the run has them; variables from the benchmark too.
 
         `stored`: as `RunValues.load` has them.
         """
-        fed = Fed()
+        op_inputs = Fed()
         values = self.values
         for slot in values.input_slots(op):
             own = values.found(slot)
             if isinstance(own, Tensor):
-                fed.inputs[slot.index] = values.load(own, slot.desc, stored=stored)
+                op_inputs.inputs[slot.index] = values.load(own, slot.desc, stored=stored)
                 continue
             root = values.fed_by.get((id(op), slot.graph_index))
             loaded = None
@@ -297,7 +302,7 @@ class Judge:
                 if loaded is None and values.parameter_of(root) is not None:
                     loaded = values.load_benchmark(root)
             if loaded is None:
-                fed.missing[slot.index] = missing_reason(own, slot.index)
+                op_inputs.missing[slot.index] = missing_reason(own, slot.index)
                 continue
             array = loaded.input.array
             shape = slot.desc.origin_shape if slot.desc is not None else None
@@ -310,27 +315,27 @@ class Judge:
             layout = loaded.input.layout
             if slot.desc is not None and slot.desc.origin_layout and len(slot.desc.origin_layout) == array.ndim:
                 layout = slot.desc.origin_layout
-            fed.inputs[slot.index] = Input(
+            op_inputs.inputs[slot.index] = Input(
                 array=array, dtype=dtype, layout=layout if len(layout) == array.ndim else "ND"
             )
-            fed.elsewhere[slot.index] = loaded.source
-        return fed
+            op_inputs.elsewhere[slot.index] = loaded.source
+        return op_inputs
 
     # --- one op ---
 
-    def _right(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement | None:
+    def _right(self, base: OpJudgement, op_inputs: Fed, got: Mapping[int, Input]) -> OpJudgement | None:
         """The judgement of an op that is plainly right; None for any other, which has to be looked at closely."""
-        for formula in self.ways.formulas(base.op, fed, got, known_only=True):
+        for formula in self.ways.formulas(base.op, op_inputs, got, known_only=True):
             try:
-                slots = right_in_blocks(formula, fed.inputs, got, narrowing(formula, fed.inputs))
-                found = self._right_where_sampled(base, formula, fed.inputs, got) if not slots else None
+                slots = right_in_blocks(formula, op_inputs.inputs, got, narrowing(formula, op_inputs.inputs))
+                recomputed = self._right_where_sampled(base, formula, op_inputs.inputs, got) if not slots else None
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
                 continue
             if slots:
-                found = replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
-            if found is not None:
+                recomputed = replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
+            if recomputed is not None:
                 self.fitting.setdefault(self.key(base.op), formula.shape)
-                return found
+                return recomputed
         return None
 
     def _right_where_sampled(
@@ -340,8 +345,8 @@ class Judge:
         work = formula.work(inputs) if formula.is_certain and not formula.lent else 0.0
         if work <= _SAMPLED_FROM or is_looked_at(formula, inputs, got):
             return None
-        found = self._sampled(_told_finite(base, inputs), formula, inputs, got, work)
-        return found if found is not None and found.state is State.RIGHT else None
+        sampled = self._sampled(_told_finite(base, inputs), formula, inputs, got, work)
+        return sampled if sampled is not None and sampled.state is State.RIGHT else None
 
     def _judge(self, base: OpJudgement, lightly: bool) -> OpJudgement:
         op = base.op
@@ -354,76 +359,78 @@ class Judge:
         outputs = self.outputs(op)
         if not outputs and op.type != "Cast":
             return replace(base, reason=Message("reason.not_dumped"))
-        fed = self.fed(op, stored=True)
+        op_inputs = self.fed(op, stored=True)
         if not outputs:
-            return self._unseen_cast(base, fed)
-        if op.type in ("Cast", "TransData") and "benchmark" in fed.elsewhere.values():
+            return self._unseen_cast(base, op_inputs)
+        if op.type in ("Cast", "TransData") and "benchmark" in op_inputs.elsewhere.values():
             # Whether the op or what it is fed differs from the benchmark cannot be told apart here.
-            slot = next(slot for slot, source in fed.elsewhere.items() if source == "benchmark")
-            return replace(self._unseen_cast(base, fed), reason=Message("reason.input_not_dumped", slot=slot))
+            slot = next(slot for slot, source in op_inputs.elsewhere.items() if source == "benchmark")
+            return replace(self._unseen_cast(base, op_inputs), reason=Message("reason.input_not_dumped", slot=slot))
         got = {}
         for slot, tensor in outputs.items():
             desc = op.output_descs[slot] if slot < len(op.output_descs) else None
             got[slot] = self.values.load(tensor, desc, stored=True)
-        if not fed.inputs and fed.missing:
-            return replace(base, reason=next(iter(fed.missing.values())))
-        unknown = next((one.dtype for one in (*fed.inputs.values(), *got.values()) if not is_judged(one.dtype)), "")
+        if not op_inputs.inputs and op_inputs.missing:
+            return replace(base, reason=next(iter(op_inputs.missing.values())))
+        unknown = next(
+            (value.dtype for value in (*op_inputs.inputs.values(), *got.values()) if not is_judged(value.dtype)), ""
+        )
         if unknown:
             return replace(base, reason=Message("reason.rounding_unknown", dtype=unknown))
-        base = replace(base, from_elsewhere=tuple(sorted(fed.elsewhere.items())))
-        right = self._right(base, fed, got)
+        base = replace(base, from_elsewhere=tuple(sorted(op_inputs.elsewhere.items())))
+        right = self._right(base, op_inputs, got)
         if right is not None:
             return right
         if lightly:
             raise _NotLightError
-        base = _told_finite(base, fed.inputs)
-        fed.widen()
-        got = {slot: one.in_doubles() for slot, one in got.items()}
-        return self._by_formulas(base, fed, got)
+        base = _told_finite(base, op_inputs.inputs)
+        op_inputs.widen()
+        got = {slot: value.in_doubles() for slot, value in got.items()}
+        return self._by_formulas(base, op_inputs, got)
 
-    def _by_formulas(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement:
+    def _by_formulas(self, base: OpJudgement, op_inputs: Fed, got: Mapping[int, Input]) -> OpJudgement:
         """By the first formula that fits; else by that of the op's twins, or by the one that `_confirmed` chooses."""
         op = base.op
         chosen: OpJudgement | None = None
         key = self.key(op)
-        reason = joined(tuple(fed.missing.values()))
+        reason = joined(tuple(op_inputs.missing.values()))
         tried: list[tuple[Formula, OpJudgement]] = []
-        for formula in self.ways.formulas(op, fed, got):
+        for formula in self.ways.formulas(op, op_inputs, got):
             if any(formula.is_same(other) for other, _ in tried):
                 continue
             try:
-                found = self._by(base, formula, fed.inputs, got)
+                recomputed = self._by(base, formula, op_inputs.inputs, got)
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
                 reason = reason or reason_of(error)
                 if not is_fused(op):
                     raise NotComputedError(reason) from error
                 continue
-            if found.state is State.RIGHT:
+            if recomputed.state is State.RIGHT:
                 self.fitting.setdefault(key, formula.shape)
-                return found
-            tried.append((formula, found))
-        known = self.fitting.get(key)
-        for formula, found in tried:
-            if known is not None and formula.shape == known:
-                split = self._split(found, formula, fed.inputs, got)
+                return recomputed
+            tried.append((formula, recomputed))
+        fitting_shape = self.fitting.get(key)
+        for formula, recomputed in tried:
+            if fitting_shape is not None and formula.shape == fitting_shape:
+                split = self._split(recomputed, formula, op_inputs.inputs, got)
                 obeys = split is not None and is_obeyed(split)
-                chosen = replace(split if split is not None and obeys else found, is_confirmed=True)
+                chosen = replace(split if split is not None and obeys else recomputed, is_confirmed=True)
                 chosen = replace(chosen, is_by_another=not obeys)
                 break
         if chosen is None and tried:
-            chosen = self._confirmed(tried, key, fed, got)
+            chosen = self._confirmed(tried, key, op_inputs, got)
         if chosen is None and not tried:
             return replace(base, reason=reason or Message("reason.fused_unknown"))
         assert chosen is not None
         return chosen
 
     def _confirmed(
-        self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: Fed, got: Mapping[int, Input]
+        self, tried: list[tuple[Formula, OpJudgement]], key: object, op_inputs: Fed, got: Mapping[int, Input]
     ) -> OpJudgement:
         """The judgement by the formula that the benchmark obeys, or by the certain one."""
         best: OpJudgement | None = None
-        for formula, found in tried:
-            split = self._split(found, formula, fed.inputs, got)
+        for formula, recomputed in tried:
+            split = self._split(recomputed, formula, op_inputs.inputs, got)
             if split is None:
                 continue
             if is_obeyed(split):
@@ -434,15 +441,15 @@ class Judge:
         if best is not None:
             reason = Message("reason.benchmark_disobeys")
             return replace(best, state=State.DOUBTFUL, reason=reason, is_confirmed=False)
-        for formula, found in tried:
+        for formula, recomputed in tried:
             if formula.is_certain:
-                return found
-        refuted = [one for one in tried if one[0].is_refuted]
-        if refuted and all(found.state is State.WRONG for _, found in refuted):
+                return recomputed
+        refuted = [trial for trial in tried if trial[0].is_refuted]
+        if refuted and all(recomputed.state is State.WRONG for _, recomputed in refuted):
             reason = Message("reason.fused_none_fits")
-            return replace(min(refuted, key=lambda one: one[1].own)[1], is_guessed=True, reason=reason)
-        formula, found = min(tried, key=lambda one: one[1].own)
-        return replace(found, state=State.DOUBTFUL, is_guessed=True, reason=Message("reason.fused_guessed"))
+            return replace(min(refuted, key=lambda trial: trial[1].own)[1], is_guessed=True, reason=reason)
+        formula, recomputed = min(tried, key=lambda trial: trial[1].own)
+        return replace(recomputed, state=State.DOUBTFUL, is_guessed=True, reason=Message("reason.fused_guessed"))
 
     def _by(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
@@ -473,9 +480,9 @@ class Judge:
         is_all = 0 in got and got[0].array.size <= _SAMPLES
         farthest, odd = self._beside.farthest(base.op, got), None if is_all else odd_rows(formula, inputs, got, u_in)
         farthest = farthest if odd is None else distinct(np.append(farthest, odd.places))
-        found = formula.sample(inputs, _SAMPLES, farthest)
-        if found is not None and 0 in got:
-            places, out = found
+        sample = formula.sample(inputs, _SAMPLES, farthest)
+        if sample is not None and 0 in got:
+            places, out = sample
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
             fit = misfit(have.array, out, have.dtype, formula.kind, u_in=u_in)
             slot = slot_of(0, have, out, fit, formula.kind)
@@ -491,9 +498,9 @@ class Judge:
             return None
         count, slots = batch
         chosen = max(1, int(count * _SAMPLED_FROM / work))
-        if chosen >= count or any(one.array.shape[0] != count for one in got.values()):
+        if chosen >= count or any(tensor.array.shape[0] != count for tensor in got.values()):
             return None
-        size = max(one.array.size for one in got.values())
+        size = max(tensor.array.size for tensor in got.values())
         rows = spread(count, chosen + 1).and_also(farthest // max(1, size // count))
         return self._rows(base, formula, inputs, got, rows, slots)
 
@@ -507,11 +514,11 @@ class Judge:
         cut: frozenset[int],
     ) -> OpJudgement:
         """The op judged by some rows of its batch, which the inputs in `cut` have."""
-        few = {slot: one.in_doubles() for slot, one in rows.cut(inputs, cut).items()}
-        part = {slot: one.in_doubles() for slot, one in rows.cut(got, frozenset(got)).items()}
+        few = {slot: tensor.in_doubles() for slot, tensor in rows.cut(inputs, cut).items()}
+        part = {slot: tensor.in_doubles() for slot, tensor in rows.cut(got, frozenset(got)).items()}
         judged = self._whole(base, formula.unshaped(), few, part)
-        told = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
-        return replace(judged, slots=tuple(told))
+        slots = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
+        return replace(judged, slots=tuple(slots))
 
     def _by_telling_rows(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
@@ -521,13 +528,13 @@ class Judge:
         return None if few is None else self._rows(base, formula, inputs, got, *few)
 
     def _split(
-        self, found: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+        self, recomputed: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpJudgement | None:
         """The judgement beside the benchmark; of an op that was judged by some rows these rows."""
         few = None
-        if found.is_sampled:
+        if recomputed.is_sampled:
             few = telling_rows(formula.batch_of(inputs), got)
-        return self._beside.split(found, formula, inputs, *(few or ()))
+        return self._beside.split(recomputed, formula, inputs, *(few or ()))
 
     def _whole(
         self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
@@ -564,14 +571,14 @@ class Judge:
             raise NotComputedError("nowhere_finite")
         return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))
 
-    def _unseen_cast(self, base: OpJudgement, fed: Fed) -> OpJudgement:
+    def _unseen_cast(self, base: OpJudgement, op_inputs: Fed) -> OpJudgement:
         """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
         op = base.op
         base = replace(base, reason=Message("reason.not_dumped"))
         dtype = op.output_descs[0].dtype if op.output_descs else ""
-        if not fed.inputs or dtype not in LIMIT:
+        if not op_inputs.inputs or dtype not in LIMIT:
             return base
-        array = np.asarray(next(iter(fed.inputs.values())).array)
+        array = np.asarray(next(iter(op_inputs.inputs.values())).array)
         if array.dtype.kind != "f":
             return base
         fit = misfit(array, Output(array=array), dtype, Kind.EXACT)
@@ -580,12 +587,12 @@ class Judge:
             return base
         have = Input(array=array, dtype=dtype)
         slot = replace(slot_of(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
-        elsewhere = tuple(sorted(fed.elsewhere.items()))
+        elsewhere = tuple(sorted(op_inputs.elsewhere.items()))
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
 
 def _told_finite(base: OpJudgement, inputs: Mapping[int, Input]) -> OpJudgement:
-    return replace(base, finite_inputs=all(isfinite(largest_of(one)) for one in inputs.values()))
+    return replace(base, finite_inputs=all(isfinite(largest_of(tensor)) for tensor in inputs.values()))
 
 
 def _made_again(

@@ -71,28 +71,28 @@ class Compared:
             side, _, _ = row.slot.partition(":")
             if side == "input" and row.metrics is None:  # a constant of the compiler, say: it brings no error in
                 continue
-            known = errors.setdefault(row.op_name, {})
+            slot_errors = errors.setdefault(row.op_name, {})
             if _is_in_part(row):  # the elements behind those that were compared may be anything
-                known[side] = float("inf")
+                slot_errors[side] = float("inf")
                 continue
-            known[side] = max(known.get(side, 0.0), _largest_error(row.metrics, row.golden))
+            slot_errors[side] = max(slot_errors.get(side, 0.0), _largest_error(row.metrics, row.golden))
             worst = _place(row.metrics.max_error_index, row.shape) if row.metrics is not None else None
             if side == "output" and worst is not None and row.shape is not None:
                 places[row.op_name, row.slot] = worst, prod(row.shape)
-            told = _figures(row)
-            if told is not None:
-                figures[row.op_name, row.slot] = told
+            figures_of_row = _figures(row)
+            if figures_of_row is not None:
+                figures[row.op_name, row.slot] = figures_of_row
         quiet = {
-            name for name, one in errors.items()
-            if "output" in one and one["output"] <= _ROUNDED + _TIMES_FED * one.get("input", 0.0) < float("inf")
+            name for name, slots in errors.items()
+            if "output" in slots and slots["output"] <= _ROUNDED + _TIMES_FED * slots.get("input", 0.0) < float("inf")
         }  # fmt: skip
         places = {key: place for key, place in places.items() if key[0] in quiet}
         return cls(quiet=frozenset(quiet), figures=figures, places=places, unread=tuple(unread))
 
-    def is_same(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
+    def is_same(self, key: tuple[str, str], other: tuple[str, str]) -> bool:
         """Whether two tensors were held against the same one of the benchmark, and every figure is the same."""
-        mine = self.figures.get(one)
-        return mine is not None and mine == self.figures.get(other)
+        own = self.figures.get(key)
+        return own is not None and own == self.figures.get(other)
 
 
 def _is_in_part(row: Row) -> bool:
@@ -175,23 +175,26 @@ class Rows:
 
     def and_also(self, numbers: npt.NDArray[np.intp]) -> Rows:
         """These rows, and those of such numbers."""
-        found = distinct(np.append(self.numbers, numbers))
-        runs = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1)
+        merged = distinct(np.append(self.numbers, numbers))
+        runs = np.split(merged, np.flatnonzero(np.diff(merged) > 1) + 1)
         return replace(self, pieces=tuple((int(run[0]), int(run[-1]) + 1) for run in runs))
 
     def with_piece(self, first: int, stop: int) -> Rows:
         """These rows, and those from `first` to `stop`."""
-        found: list[tuple[int, int]] = []
+        pieces: list[tuple[int, int]] = []
         for start, end in sorted((*self.pieces, (first, stop))):
-            if found and start <= found[-1][1]:
-                found[-1] = found[-1][0], max(end, found[-1][1])
+            if pieces and start <= pieces[-1][1]:
+                pieces[-1] = pieces[-1][0], max(end, pieces[-1][1])
             else:
-                found.append((start, end))
-        return replace(self, pieces=tuple(found))
+                pieces.append((start, end))
+        return replace(self, pieces=tuple(pieces))
 
     def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:
         """The tensors, those of `slots` cut to these rows."""
-        return {slot: replace(one, array=self.of(one.array)) if slot in slots else one for slot, one in tensors.items()}
+        return {
+            slot: replace(tensor, array=self.of(tensor.array)) if slot in slots else tensor
+            for slot, tensor in tensors.items()
+        }
 
 
 def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -> Rows:
@@ -204,14 +207,14 @@ def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -
     length = -(-chosen // many // block) * block
     last = max(0, count - length)
     starts = distinct(np.linspace(0, last, many).astype(np.intp) // block * block)
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for start in map(int, starts):
         stop = count if start == last // block * block else start + length
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], stop
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1] = ranges[-1][0], stop
         else:
-            found.append((start, stop))
-    return Rows(count, tuple(found))
+            ranges.append((start, stop))
+    return Rows(count, tuple(ranges))
 
 
 def telling_rows(
@@ -225,9 +228,9 @@ def telling_rows(
     if batch is None or len(got) != 1:
         return None
     count, cut = batch
-    size = max(one.array.size for one in got.values())
+    size = max(tensor.array.size for tensor in got.values())
     rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)), _TELLING_PIECES)
-    if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
+    if rows.chosen * _TELLING_SHARE > count or any(tensor.array.shape[0] != count for tensor in got.values()):
         return None
     return rows, cut
 
@@ -313,10 +316,10 @@ class _Cache:
     most: int = _KEPT_BYTES
 
     def get(self, key: object) -> tuple[Numbers, str] | None:
-        found = self.arrays.get(key)
-        if found is not None:
+        array = self.arrays.get(key)
+        if array is not None:
             self.arrays.move_to_end(key)
-        return found
+        return array
 
     def put(self, key: object, value: tuple[Numbers, str]) -> None:
         self.arrays[key] = value
@@ -336,7 +339,7 @@ class Fed:
 
     def widen(self) -> None:
         """Turns what was loaded as it was stored into float64."""
-        self.inputs = {slot: one.in_doubles() for slot, one in self.inputs.items()}
+        self.inputs = {slot: tensor.in_doubles() for slot, tensor in self.inputs.items()}
 
 
 class NoValueError(ReasonError):
@@ -410,10 +413,10 @@ class RunValues:
             producer = self.origins.producer(reader, edge)
             if producer is None:
                 return None
-            behind = self._behind(producer, edge.index)
-            if behind is None:
+            source = self._behind(producer, edge.index)
+            if source is None:
                 return Root(producer, edge.index)
-            reader, edge = behind
+            reader, edge = source
         return None
 
     def _behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
@@ -438,10 +441,10 @@ class RunValues:
                 return op
             if op.type not in ("Cast", "TransData", "Identity", "ReadVariableOp") or index:
                 return None
-            behind = self.fed_by.get((id(op), 0))
-            if behind is None:
+            source = self.fed_by.get((id(op), 0))
+            if source is None:
                 return None
-            op, index = behind.op, behind.index
+            op, index = source.op, source.index
         return None
 
     def parameter_is_updated(self, root: Root) -> bool:
@@ -555,7 +558,9 @@ class RunValues:
             (self.fed_by[id(slot.op), slot.graph_index], slot) for slots in self.readers.values() for slot in slots
         )
         unlike = ((self.output_slot(root), slot) for root, slot in pairs if not self.compared_alike(root, slot))
-        return frozenset(key_of(one) for pair in unlike for one in map(self.found, pair) if isinstance(one, Tensor))
+        return frozenset(
+            key_of(tensor) for pair in unlike for tensor in map(self.found, pair) if isinstance(tensor, Tensor)
+        )
 
     def compared_alike(self, root: Root, slot: Slot) -> bool:
         """Whether what an op put out and what was read of it are the same in every figure of the comparison.
@@ -578,17 +583,17 @@ class RunValues:
         rows: Rows | None = None,
     ) -> tuple[Numbers, str]:
         key = (tensor.path, tensor.dataset, tensor.offset, tensor.dtype, named, shape, rows)
-        known = self._cache.get((key, stored))
-        if known is None:
+        cached = self._cache.get((key, stored))
+        if cached is None:
             narrow = self._cache.get((key, True))
             if narrow is not None:
-                known = (in_doubles(narrow[0]), narrow[1])
+                cached = (in_doubles(narrow[0]), narrow[1])
             else:
                 opens = self._opens if rows is None else self._opens_parts
-                known = read_values(tensor, named, shape, stored=stored, opens=opens, rows=rows)
-            known[0].flags.writeable = False
-            self._cache.put((key, stored), known)
-        return known
+                cached = read_values(tensor, named, shape, stored=stored, opens=opens, rows=rows)
+            cached[0].flags.writeable = False
+            self._cache.put((key, stored), cached)
+        return cached
 
     def load_root(self, root: Root, *, but: Slot | None = None, stored: bool = False) -> Loaded | None:
         """A tensor from its op's dump, or from a reader's (not `but`); None where the dump does not have it."""
@@ -596,10 +601,10 @@ class RunValues:
             if but is not None and slot.op is but.op and slot.side == but.side and slot.index == but.index:
                 continue
             try:
-                found = self.load(tensor, slot.desc, stored=stored)
+                loaded = self.load(tensor, slot.desc, stored=stored)
             except NoValueError:
                 continue
-            return Loaded(found, "producer" if slot.side == "output" else "reader", slot, tensor)
+            return Loaded(loaded, "producer" if slot.side == "output" else "reader", slot, tensor)
         return None
 
     def load_benchmark(self, root: Root, rows: Rows | None = None) -> Loaded | None:
@@ -607,11 +612,11 @@ class RunValues:
 
         `rows`: only these of a tensor that has as many.
         """
-        found = self._golden(root, rows)
-        if found is None and root.op.type in PARAMETER_TYPES:  # a resource has no numbers, what reads it has
+        golden = self._golden(root, rows)
+        if golden is None and root.op.type in PARAMETER_TYPES:  # a resource has no numbers, what reads it has
             reads = (self._golden(Root(op, 0)) for op in self._passed_on.get(root.key, ()))
-            found = next((one for one in reads if one is not None), None)
-        return found
+            golden = next((loaded for loaded in reads if loaded is not None), None)
+        return golden
 
     def _golden(self, root: Root, rows: Rows | None = None) -> Loaded | None:
         origin = self.origins.of(root.op, root.index, self.benchmark)
@@ -643,8 +648,8 @@ def read_values(
     `stored`: what float32 holds as it is, in float32. `rows`: only these of a tensor that has as many. NoValueError for
     what has no numbers, is too large, damaged, or in an order that nothing tells.
     """
-    known = data_types.BY_NAME.get(tensor.dtype)
-    if known is None or not known.is_numeric:
+    data_type = data_types.BY_NAME.get(tensor.dtype)
+    if data_type is None or not data_type.is_numeric:
         raise NoValueError("no_numbers", dtype=tensor.dtype)
     if tensor.size > MAX_ELEMENTS:
         raise NoValueError("too_many_elements", number=tensor.size)
@@ -663,11 +668,11 @@ def read_values(
     try:
         with open_reader(tensor, reading.plan, opens=opens) as reader:
             kind: Any = np.float64
-            if known.is_integer:
-                kind = np.dtype(known.numpy_name if known.bits >= 8 else "int8")
-            elif stored and reader.dtype == np.float32 and not known.is_complex and known.name != "bool":
+            if data_type.is_integer:
+                kind = np.dtype(data_type.numpy_name if data_type.bits >= 8 else "int8")
+            elif stored and reader.dtype == np.float32 and not data_type.is_complex and data_type.name != "bool":
                 kind = np.float32
-            if rows is not None and not known.is_complex and rows.are_in(reader.logical_shape):
+            if rows is not None and not data_type.is_complex and rows.are_in(reader.logical_shape):
                 array = reader.rows(rows.pieces, rows.count, kind)
                 order = (-1,) if rows.is_flat else (rows.chosen, *order[1:])
             else:
@@ -676,19 +681,19 @@ def read_values(
         raise NoValueError("unreadable", detail=error.message) from error
     except MemoryError as error:
         raise NoValueError("out_of_memory") from error
-    if known.is_complex:
+    if data_type.is_complex:
         array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
-    elif known.name == "bool":
+    elif data_type.name == "bool":
         array = np.asarray(array != 0)  # comparing a scalar gives no array
     if prod(order) == array.size or order == (-1,):
         array = array.reshape(order)
     return array, reading.layout
 
 
-def missing_reason(found: AnyTensor | Missing | None, slot: int) -> Message:
+def missing_reason(tensor: AnyTensor | Missing | None, slot: int) -> Message:
     """Why an input has no numbers."""
-    if isinstance(found, Missing):
-        return Message("reason.input_unreadable", slot=slot, detail=found.reason)
-    if isinstance(found, TensorStatistics):
+    if isinstance(tensor, Missing):
+        return Message("reason.input_unreadable", slot=slot, detail=tensor.reason)
+    if isinstance(tensor, TensorStatistics):
         return Message("reason.input_statistics", slot=slot)
     return Message("reason.input_not_dumped", slot=slot)

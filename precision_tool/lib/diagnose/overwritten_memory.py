@@ -35,24 +35,24 @@ from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.optimizers import updated_inputs
 
 
-def differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> np.ndarray | None:
+def differences(values: RunValues, own: Tensor, other: Tensor, slot: Slot) -> np.ndarray | None:
     """Flat places, as stored, where two copies differ; None where they cannot be compared."""
-    if mine.size > MAX_ELEMENTS or not data_types.BY_NAME[mine.dtype].is_numeric:
+    if own.size > MAX_ELEMENTS or not data_types.BY_NAME[own.dtype].is_numeric:
         return None
     in_memory: np.ndarray | None = None
-    is_reshaped = "ND" in (mine.layout, other.layout) and is_plain(mine.layout) and is_plain(other.layout)
-    is_alike = (mine.layout, mine.shape) == (other.layout, other.shape)
-    if (is_alike or is_reshaped) and _same_bytes(values, mine, other):
+    is_reshaped = "ND" in (own.layout, other.layout) and is_plain(own.layout) and is_plain(other.layout)
+    is_alike = (own.layout, own.shape) == (other.layout, other.shape)
+    if (is_alike or is_reshaped) and _same_bytes(values, own, other):
         return np.zeros(0, np.intp)
     if is_alike:
         try:
-            in_memory = ~_same(_stored(mine), _stored(other))
+            in_memory = ~_same(_stored(own), _stored(other))
         except PrecisionToolError:
             return None
         if not in_memory.any():
             return np.zeros(0, np.intp)
     try:
-        x, y = values.load(mine, slot.desc).array, values.load(other, slot.desc).array
+        x, y = values.load(own, slot.desc).array, values.load(other, slot.desc).array
     except NoValueError:
         return None
     if x.size != y.size:
@@ -63,21 +63,21 @@ def differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> n
     return np.flatnonzero(apart if in_memory is None else in_memory)
 
 
-def _same_bytes(values: RunValues, mine: Tensor, other: Tensor) -> bool:
+def _same_bytes(values: RunValues, own: Tensor, other: Tensor) -> bool:
     """Whether two tensors of one type and shape are the same bytes in their files; False also if that is not known.
 
     Where both were read before, their checksums (CRC-32) tell: equal ones are taken for equal bytes, which is wrong
     once in 4,000 million pairs.
     """
-    if mine.dataset or other.dataset or mine.nbytes != other.nbytes:
+    if own.dataset or other.dataset or own.nbytes != other.nbytes:
         return False
-    if (mine.big_endian, mine.fortran_order) != (other.big_endian, other.fortran_order):
+    if (own.big_endian, own.fortran_order) != (other.big_endian, other.fortran_order):
         return False
-    sums = values.checksums.get(key_of(mine)), values.checksums.get(key_of(other))
+    sums = values.checksums.get(key_of(own)), values.checksums.get(key_of(other))
     if None not in sums:
         return sums[0] == sums[1]
     try:
-        return same_range(mine, 0, other, 0, mine.nbytes)
+        return same_range(own, 0, other, 0, own.nbytes)
     except PrecisionToolError:
         return False
 
@@ -103,7 +103,7 @@ def is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:
     dump = values.dumped(op)
     if dump is None or not tensor.address:
         return False
-    return any(isinstance(one, Tensor) and _is_written_over(tensor, one) for one in dump.outputs.values())
+    return any(isinstance(output, Tensor) and _is_written_over(tensor, output) for output in dump.outputs.values())
 
 
 def _is_written_over(tensor: Tensor, output: Tensor) -> bool:
@@ -147,17 +147,17 @@ def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
     starts_alike = _StartsAlike(values, other, there)
     for op in values.ops:
         twin = there.get(op.name)
-        mine, its = values.dumped(op), None if twin is None else other.dumped(twin)
-        if twin is None or twin.type != op.type or mine is None or its is None or not mine.outputs:
+        dump, its = values.dumped(op), None if twin is None else other.dumped(twin)
+        if twin is None or twin.type != op.type or dump is None or its is None or not dump.outputs:
             continue
-        if set(mine.inputs) != set(its.inputs) or set(mine.outputs) != set(its.outputs):
+        if set(dump.inputs) != set(its.inputs) or set(dump.outputs) != set(its.outputs):
             continue
-        if not mine.inputs and not _is_fed_alike(values, other, op, twin, starts_alike):
+        if not dump.inputs and not _is_fed_alike(values, other, op, twin, starts_alike):
             continue
-        if not all(_equal(values, mine.inputs[slot], its.inputs[slot]) for slot in mine.inputs):
+        if not all(_equal(values, dump.inputs[slot], its.inputs[slot]) for slot in dump.inputs):
             continue
-        for slot in sorted(mine.outputs):
-            x, y = _flat(values, mine.outputs[slot]), _flat(values, its.outputs[slot])
+        for slot in sorted(dump.outputs):
+            x, y = _flat(values, dump.outputs[slot]), _flat(values, its.outputs[slot])
             if x is None or y is None or x.size != y.size:
                 continue
             apart = ~_same(x, y)
@@ -175,20 +175,22 @@ def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
 
 def _is_fed_alike(values: RunValues, other: RunValues, op: Op, twin: Op, starts_alike: Callable[[], bool]) -> bool:
     """Whether the producers of an op's inputs put out the same in both runs, and at least one of them is known."""
-    mine, its = list(values.producers(op)), list(other.producers(twin))
+    producers, its = list(values.producers(op)), list(other.producers(twin))
     connected = sum(edge is not None for edge in op.inputs)
-    if len(mine) != connected or [root.name for root in mine] != [root.name for root in its]:
+    if len(producers) != connected or [root.name for root in producers] != [root.name for root in its]:
         return False
-    unknown = [root for root in mine if root.op.type in PARAMETER_TYPES and next(_loaded(values, root), None) is None]
+    unknown = [
+        root for root in producers if root.op.type in PARAMETER_TYPES and next(_loaded(values, root), None) is None
+    ]
     if len(unknown) == connected:
         return False
-    pairs = [pair for pair in zip(mine, its, strict=True) if pair[0] not in unknown]
+    pairs = [pair for pair in zip(producers, its, strict=True) if pair[0] not in unknown]
     return all(_is_same(values, other, *pair) for pair in pairs) and (not unknown or starts_alike())
 
 
-def _is_same(values: RunValues, other: RunValues, mine: Root, its: Root) -> bool | None:
+def _is_same(values: RunValues, other: RunValues, root: Root, its: Root) -> bool | None:
     """Whether a tensor of two runs has the same numbers in both; None where one has none."""
-    x, y = next(_loaded(values, mine), None), next(_loaded(other, its), None)
+    x, y = next(_loaded(values, root), None), next(_loaded(other, its), None)
     if x is None or y is None:
         return None
     if x.input.array.size != y.input.array.size:
@@ -205,8 +207,8 @@ class _StartsAlike:
 
     def __call__(self) -> bool:
         if self._known is None:
-            seen = [same for same in self._each() if same is not None]
-            self._known = bool(seen) and all(seen)
+            comparisons = [same for same in self._each() if same is not None]
+            self._known = bool(comparisons) and all(comparisons)
         return self._known
 
     def _each(self) -> Iterator[bool | None]:
@@ -232,8 +234,8 @@ def _flat(values: RunValues, tensor: object) -> np.ndarray | None:
         return None
 
 
-def _equal(values: RunValues, mine: object, its: object) -> bool:
-    x, y = _flat(values, mine), _flat(values, its)
+def _equal(values: RunValues, own: object, its: object) -> bool:
+    x, y = _flat(values, own), _flat(values, its)
     return x is not None and y is not None and x.size == y.size and bool(_same(x, y).all())
 
 
@@ -267,10 +269,10 @@ _ROUNDED = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "floa
 def beside_benchmark(values: RunValues, root: Root) -> tuple[Loaded, Loaded, Departure | None] | None:
     """A tensor, the benchmark's, and how they differ; None where a side lacks it or their sizes do."""
     golden = values.load_benchmark(root)
-    mine = next((loaded for form in _forms(values, root) for loaded in _loaded(values, form)), None)
-    if golden is None or mine is None or mine.input.array.size != golden.input.array.size:
+    npu = next((loaded for form in _forms(values, root) for loaded in _loaded(values, form)), None)
+    if golden is None or npu is None or npu.input.array.size != golden.input.array.size:
         return None
-    return mine, golden, departure(values, root)
+    return npu, golden, departure(values, root)
 
 
 def departure(values: RunValues, root: Root) -> Departure | None:
@@ -281,11 +283,11 @@ def departure(values: RunValues, root: Root) -> Departure | None:
     best: Departure | None = None
     for form in _forms(values, root):
         for loaded in _loaded(values, form):
-            found = _against(root, loaded, golden)
-            if found is None:
+            divergence = _against(root, loaded, golden)
+            if divergence is None:
                 return None
-            if best is None or found.distance < best.distance:
-                best = found
+            if best is None or divergence.distance < best.distance:
+                best = divergence
         if best is not None:
             return best
     return None
@@ -293,10 +295,10 @@ def departure(values: RunValues, root: Root) -> Departure | None:
 
 def _forms(values: RunValues, root: Root) -> Iterator[Root]:
     """The tensor, then what casts and conversions of its layout make of it."""
-    waiting, seen = [root], 0
-    while waiting and seen < 64:
+    waiting, visited = [root], 0
+    while waiting and visited < 64:
         form = waiting.pop(0)
-        seen += 1
+        visited += 1
         yield form
         for slot in values.readers.get(form.key, ()):
             if slot.op.type == "TransData" or (slot.op.type == "Cast" and _keeps_digits(slot.op)):
@@ -336,13 +338,13 @@ def _against(root: Root, loaded: Loaded, golden: Loaded) -> Departure | None:
         if not different:
             return None
         both = np.isfinite(x) & np.isfinite(y)
-        size, mine = float(np.linalg.norm(y[both])), float(np.linalg.norm(x[both]))
+        size, npu_size = float(np.linalg.norm(y[both])), float(np.linalg.norm(x[both]))
         distance = float(np.linalg.norm(x[both] - y[both]))
         dot = float(x[both] @ y[both])
         factor = None
         if size:
             scale = dot / size**2
-            if scale and float(np.linalg.norm(x[both] - scale * y[both])) <= 4 * max(unit, 2.0**-22) * mine:
+            if scale and float(np.linalg.norm(x[both] - scale * y[both])) <= 4 * max(unit, 2.0**-22) * npu_size:
                 factor = scale
         order = np.allclose(np.sort(x), np.sort(y), rtol=max(unit, 1e-6), atol=smallest, equal_nan=True)
     return Departure(
@@ -350,7 +352,7 @@ def _against(root: Root, loaded: Loaded, golden: Loaded) -> Departure | None:
         distance=distance / size if size else float("inf"),
         different=different,
         size=int(x.size),
-        cosine=dot / (size * mine) if size and mine else 0.0,
+        cosine=dot / (size * npu_size) if size and npu_size else 0.0,
         factor=factor,
         reordered=bool(order),
         is_scalar=x.size == 1,
@@ -423,7 +425,7 @@ IsRight = Callable[[Root, Slot], "bool | None"]
 
 def overwritten(values: RunValues, is_right: IsRight) -> list[Overwritten]:
     """Every input that differs from the tensor it is, in the order in which the ops ran."""
-    found: list[Overwritten] = []
+    results: list[Overwritten] = []
     disputed: dict[tuple[int, int], Root] = {}
     for op in values.ops:
         for slot in values.input_slots(op):
@@ -431,23 +433,23 @@ def overwritten(values: RunValues, is_right: IsRight) -> list[Overwritten]:
             if root is None or root.op.type in VARIABLE_TYPES or values.parameter_is_updated(root):
                 continue
             if isinstance(values.found(values.output_slot(root)), Tensor):
-                one = _unlike_output(values, root, slot)
-                if one is not None:
-                    found.append(one)
+                stale_copy = _unlike_output(values, root, slot)
+                if stale_copy is not None:
+                    results.append(stale_copy)
             else:
                 disputed[root.key] = root
     for root in disputed.values():
-        found += _unlike_others(values, root, is_right)
-    return sorted(found, key=lambda one: values.order[id(one.consumer)])
+        results += _unlike_others(values, root, is_right)
+    return sorted(results, key=lambda stale: values.order[id(stale.consumer)])
 
 
 def _unlike_output(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
-    mine = _read(values, slot)
+    read = _read(values, slot)
     output = values.output_slot(root)
     own = values.found(output)
-    if mine is None or not isinstance(own, Tensor):
+    if read is None or not isinstance(own, Tensor):
         return None
-    are_read = {key_of(mine), key_of(own)} <= values.checksums.keys()
+    are_read = {key_of(read), key_of(own)} <= values.checksums.keys()
     if not are_read and values.compared_alike(root, slot):
         return None
     return _held_against(values, root, slot, output, ToldBy.PRODUCER)
@@ -462,9 +464,9 @@ def _unlike_others(values: RunValues, root: Root, is_right: IsRight) -> Iterator
     true, told_by = _true_copy(values, root, alike, is_right)
     for group in alike:
         for slot in group:
-            one = _held_against(values, root, slot, true, told_by) if group[0] is not true else None
-            if one is not None:
-                yield one
+            stale_copy = _held_against(values, root, slot, true, told_by) if group[0] is not true else None
+            if stale_copy is not None:
+                yield stale_copy
 
 
 def _alike(values: RunValues, readers: Sequence[Slot]) -> list[list[Slot]]:
@@ -501,9 +503,9 @@ def _true_copy(
         if is_right(root, group[0]):
             return group[0], ToldBy.RECOMPUTED
     distances = [_from_benchmark(values, root, group[0]) for group in alike]
-    known = sorted((one, number) for number, one in enumerate(distances) if one is not None)
-    if len(known) == len(alike) and known[1][0] > _NEARER * known[0][0]:
-        return alike[known[0][1]][0], ToldBy.BENCHMARK
+    ranked = sorted((apart, number) for number, apart in enumerate(distances) if apart is not None)
+    if len(ranked) == len(alike) and ranked[1][0] > _NEARER * ranked[0][0]:
+        return alike[ranked[0][1]][0], ToldBy.BENCHMARK
     most = sorted(alike, key=len, reverse=True)
     if len(most[0]) > len(most[1]):
         return most[0][0], ToldBy.READERS
@@ -517,13 +519,13 @@ def _from_benchmark(values: RunValues, root: Root, slot: Slot) -> float | None:
     if golden is None or not isinstance(tensor, Tensor):
         return None
     try:
-        mine = values.load(tensor, slot.desc).array
+        npu = values.load(tensor, slot.desc).array
     except NoValueError:
         return None
-    if mine.size != golden.input.array.size or mine.dtype.kind == "c":
+    if npu.size != golden.input.array.size or npu.dtype.kind == "c":
         return None
     with np.errstate(all="ignore"):
-        distance = norm(mine.reshape(-1).astype(np.float64) - golden.input.array.reshape(-1).astype(np.float64))
+        distance = norm(npu.reshape(-1).astype(np.float64) - golden.input.array.reshape(-1).astype(np.float64))
     return distance if distance == distance else float("inf")
 
 
@@ -535,22 +537,22 @@ def _read(values: RunValues, slot: Slot) -> Tensor | None:
 
 def _places_apart(values: RunValues, slot: Slot, other_slot: Slot) -> np.ndarray | None:
     """Where two copies of a tensor differ, as stored: nowhere if they are the same; None if that is not known."""
-    mine, other = values.found(slot), values.found(other_slot)
-    if not isinstance(mine, Tensor) or not isinstance(other, Tensor):
+    tensor, other = values.found(slot), values.found(other_slot)
+    if not isinstance(tensor, Tensor) or not isinstance(other, Tensor):
         return None
-    if other.size != mine.size or other.dtype != mine.dtype:
+    if other.size != tensor.size or other.dtype != tensor.dtype:
         return None
-    if (other.path, other.offset, other.dataset) == (mine.path, mine.offset, mine.dataset):
+    if (other.path, other.offset, other.dataset) == (tensor.path, tensor.offset, tensor.dataset):
         return np.zeros(0, np.intp)
-    return differences(values, mine, other, slot)
+    return differences(values, tensor, other, slot)
 
 
 def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, told_by: ToldBy) -> Overwritten | None:
     """How what a reader read differs from another copy of a tensor; None if it does not, or cannot be held to it."""
-    different, mine = _places_apart(values, slot, true), values.found(slot)
-    if different is None or not different.size or not isinstance(mine, Tensor):
+    different, tensor = _places_apart(values, slot, true), values.found(slot)
+    if different is None or not different.size or not isinstance(tensor, Tensor):
         return None
-    bits = data_types.BY_NAME[mine.dtype].bits
+    bits = data_types.BY_NAME[tensor.dtype].bits
     return Overwritten(
         root=root,
         reader=slot,
@@ -559,21 +561,23 @@ def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, told_by
         first=int(different[0]) * bits // 8,
         last=(int(different[-1]) + 1) * bits // 8,
         different=int(different.size),
-        size=mine.size,
-        nbytes=mine.nbytes,
+        size=tensor.size,
+        nbytes=tensor.nbytes,
     )
 
 
 # --- who is to blame --------------------------------------------------------------------------------------------------
 
 
-def stomps(values: RunValues, found: Collection[Overwritten], judged: Mapping[int, OpJudgement]) -> Iterator[Suspect]:
+def stomps(
+    values: RunValues, stale_copies: Collection[Overwritten], judged: Mapping[int, OpJudgement]
+) -> Iterator[Suspect]:
     """Each place that was overwritten once, with all that read it so; `judged` by id of the op."""
-    left = list(found)
+    left = list(stale_copies)
     while left:
         first = left[0]
-        together = [one for one in left if one.meets(first)]
-        left = [one for one in left if not one.meets(first)]
+        together = [item for item in left if item.meets(first)]
+        left = [item for item in left if not item.meets(first)]
         yield _stomp(values, first, together, judged.get(id(first.producer)))
 
 
@@ -581,7 +585,7 @@ def _stomp(
     values: RunValues, first: Overwritten, together: Sequence[Overwritten], producer: OpJudgement | None
 ) -> Suspect:
     is_right = producer is not None and producer.state is State.RIGHT
-    others = list(dict.fromkeys(one.consumer.name for one in together if one.consumer is not first.consumer))
+    others = list(dict.fromkeys(item.consumer.name for item in together if item.consumer is not first.consumer))
     facts = [
         Fact(name="tensor", value=first.root.name), Fact(name="reader", value=first.reader.name),
         Fact(name="first_byte", value=first.first), Fact(name="last_byte", value=first.last),

@@ -219,7 +219,7 @@ def judge_leaf(leaf: Leaf, analysis: Analysis | None, options: DiagnoseOptions, 
         threshold=options.compare.threshold if analysis is None else analysis.threshold, is_later=leaf.is_later,
     )  # fmt: skip
     if analysis is not None:
-        faulty = [one.op_name for one in analysis.findings if one.kind == FindingKind.FIRST_FAULTY_OP]
+        faulty = [finding.op_name for finding in analysis.findings if finding.kind == FindingKind.FIRST_FAULTY_OP]
         request = replace(request, rows=analysis.rows, compared=faulty)
     return judge(request, leaf.runs, seconds=options.seconds, resources=resources)
 
@@ -336,9 +336,9 @@ def _is_later(leaf: DumpLeaf, analyses: Sequence[Analysis]) -> bool:
     """Return whether an earlier step of the same device and run is among these."""
     others = [analysis.leaf.leaf for analysis in analyses if analysis.leaf is not None]
     return any(
-        (one.device, one.model_name, one.model_id, one.time) == (leaf.device, leaf.model_name, leaf.model_id, leaf.time)
-        and one.step.isdecimal() and leaf.step.isdecimal() and int(one.step) < int(leaf.step)
-        for one in others
+        (run.device, run.model_name, run.model_id, run.time) == (leaf.device, leaf.model_name, leaf.model_id, leaf.time)
+        and run.step.isdecimal() and leaf.step.isdecimal() and int(run.step) < int(leaf.step)
+        for run in others
     )  # fmt: skip
 
 

@@ -57,19 +57,19 @@ def odd_rows(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, In
     A row with an element that is not finite has none: its other elements may be right, so that it tells less than one
     that is off. None where nothing was summed. `u_in` is what the matrix unit may round the inputs to.
     """
-    one = got.get(0)
-    sums = formula.row_sums(inputs) if one is not None else None
-    if one is None or sums is None or one.dtype not in UNIT:
+    output = got.get(0)
+    sums = formula.row_sums(inputs) if output is not None else None
+    if output is None or sums is None or output.dtype not in UNIT:
         return None
-    rows = sums.as_rows(np.asarray(one.array))
+    rows = sums.as_rows(np.asarray(output.array))
     if rows.shape != (len(sums.sums), len(sums.signs)):
         return None
     with np.errstate(all="ignore"):
         total, energy = _summed(rows, sums.signs)
         # Of all elements of a row together, as `summed_of` has it of each.
         summed = summed_of(np.sqrt(energy), sums.squares - energy / max(sums.length, 1), sums.length)
-        variance = UNIT[one.dtype] ** 2 * energy + (ACCUMULATED * summed) ** 2 + u_in**2 * sums.squares
-        sigma = np.sqrt(MEAN_SQUARE * variance + rows.shape[1] * SMALLEST[one.dtype] ** 2 / 3)
+        variance = UNIT[output.dtype] ** 2 * energy + (ACCUMULATED * summed) ** 2 + u_in**2 * sums.squares
+        sigma = np.sqrt(MEAN_SQUARE * variance + rows.shape[1] * SMALLEST[output.dtype] ** 2 / 3)
         off = np.abs(total - sums.sums)
         ratio = np.divide(off, sigma, out=np.zeros_like(off), where=off != 0)
     is_told = np.isfinite(off) & ~np.isnan(ratio)
@@ -139,15 +139,15 @@ def right_in_blocks(
     part = formula.unshaped() if parts is not None else formula
     sums = {slot: _Sums(got[slot].dtype, formula.kind, u_in, noise.get(slot, 0.0)) for slot in got}
     for some, flat in parts.blocks(inputs, got) if parts is not None else [(inputs, got)]:
-        wide = {slot: _as(one, fed_as) for slot, one in some.items()}
+        wide = {slot: _as(tensor, fed_as) for slot, tensor in some.items()}
         true = part.run(wide)
-        found = [slot for slot in true if slot in got]
-        if not found:
+        slots = [slot for slot in true if slot in got]
+        if not slots:
             return None
-        for slot in found:
+        for slot in slots:
             if not sums[slot].add(np.asarray(flat[slot].array), true[slot], dtype):
                 return None
-    return tuple(one.judgement(slot) for slot, one in sorted(sums.items()) if one.size)
+    return tuple(tensor.judgement(slot) for slot, tensor in sorted(sums.items()) if tensor.size)
 
 
 def is_looked_at(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> bool:
@@ -162,7 +162,7 @@ def _looked_at(
     kinds = [spec.kind for stage in formula.stages if (spec := table.find(stage.op_type)) is not None]
     is_chain = len(formula.stages) > 1
     narrow = all(kind in _IN_FLOAT32 for kind in kinds) and (not is_chain or Kind.MATRIX in kinds)
-    narrow &= all(_is_half(one) for one in (*inputs.values(), *got.values()))
+    narrow &= all(_is_half(tensor) for tensor in (*inputs.values(), *got.values()))
     if formula.lent or formula.work(inputs) > (MOST_WORK if narrow else MOST_WIDE_WORK):
         return None
     parts = parts_of(formula, inputs, got)
@@ -182,7 +182,7 @@ def folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
     if not formula.lent:
         return ""
     used = {ref.slot for stage in formula.stages for ref in stage.args if ref is not None and ref.stage is None}
-    types = [one.dtype for slot, one in inputs.items() if slot not in used and one.dtype in UNIT]
+    types = [tensor.dtype for slot, tensor in inputs.items() if slot not in used and tensor.dtype in UNIT]
     return max(types, key=lambda dtype: UNIT[dtype], default="")
 
 
@@ -193,7 +193,7 @@ def narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
         return UNIT[folded]
     specs = map(table.find, formula.how)
     on_matrix_unit = any(spec is not None and spec.kind is Kind.MATRIX for spec in specs)
-    return _HF32 if on_matrix_unit and any(one.dtype == "float32" for one in inputs.values()) else 0.0
+    return _HF32 if on_matrix_unit and any(tensor.dtype == "float32" for tensor in inputs.values()) else 0.0
 
 
 def run_in_blocks(
@@ -204,7 +204,7 @@ def run_in_blocks(
     What is too large for `Formula.run` is not run in parts either.
     """
     parts = parts_of(formula, inputs, got) if not formula.lent else None
-    size = max((one.array.size for one in got.values()), default=0)
+    size = max((tensor.array.size for tensor in got.values()), default=0)
     if parts is None or parts.rows <= parts.per_block or size > MAX_RESULT or formula.work(inputs) > MAX_WORK:
         return formula.run(inputs, stored)
     chain = formula.unshaped()
@@ -216,7 +216,7 @@ def run_in_blocks(
             if out.array.shape != flat[slot].array.shape:  # the whole says why
                 return formula.run(inputs, stored)
             made.setdefault(slot, _Assembled(got[slot].array.shape)).add(out)
-    return {slot: one.output() for slot, one in made.items()}
+    return {slot: tensor.output() for slot, tensor in made.items()}
 
 
 @dataclass(slots=True)
@@ -240,22 +240,26 @@ class _Assembled:
 
     def output(self) -> Output:
         """The whole."""
-        shaped = {name: one.reshape(self.shape) for name, one in self.arrays.items()}
+        shaped = {name: array.reshape(self.shape) for name, array in self.arrays.items()}
         return Output(
             array=shaped["array"], summed=shaped.get("summed", 0.0), terms=shaped.get("terms", 0.0),
             doubtful=shaped.get("doubtful"),
         )  # fmt: skip
 
 
-def _is_half(one: Input) -> bool:
+def _is_half(tensor: Input) -> bool:
     """Whether float32 is wide enough for a tensor: float16, one number that scales others, or whole numbers."""
-    return one.dtype == "float16" or one.array.dtype.kind in "iub" or (one.array.size == 1 and one.dtype == "float32")
+    return (
+        tensor.dtype == "float16"
+        or tensor.array.dtype.kind in "iub"
+        or (tensor.array.size == 1 and tensor.dtype == "float32")
+    )
 
 
-def _as(one: Input, dtype: Float) -> Input:
-    if one.array.dtype.kind != "f" or one.array.dtype == dtype:
-        return one
-    return Input(array=one.array.astype(dtype), dtype=one.dtype, layout=one.layout)
+def _as(tensor: Input, dtype: Float) -> Input:
+    if tensor.array.dtype.kind != "f" or tensor.array.dtype == dtype:
+        return tensor
+    return Input(array=tensor.array.astype(dtype), dtype=tensor.dtype, layout=tensor.layout)
 
 
 # --- what is judged at one time ---------------------------------------------------------------------------------------
@@ -277,26 +281,26 @@ class Parts:
         self, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> Iterator[tuple[dict[int, Input], dict[int, Input]]]:
         """Inputs and outputs part by part."""
-        ins = {slot: self._rows_of(one) if slot in self.cut else one for slot, one in inputs.items()}
-        outs = {slot: self._rows_of(one) for slot, one in got.items()}
+        ins = {slot: self._rows_of(tensor) if slot in self.cut else tensor for slot, tensor in inputs.items()}
+        outs = {slot: self._rows_of(tensor) for slot, tensor in got.items()}
         for start in range(0, self.rows, self.per_block):
             rows = slice(start, start + self.per_block)
-            yield self._some(ins, rows), {slot: _cut(one, rows) for slot, one in outs.items()}
+            yield self._some(ins, rows), {slot: _cut(tensor, rows) for slot, tensor in outs.items()}
 
     def at(self, inputs: Mapping[int, Input], rows: npt.NDArray[np.intp]) -> dict[int, Input]:
         """The inputs of some rows."""
-        ins = {slot: self._rows_of(one) if slot in self.cut else one for slot, one in inputs.items()}
+        ins = {slot: self._rows_of(tensor) if slot in self.cut else tensor for slot, tensor in inputs.items()}
         return self._some(ins, rows)
 
     def _some(self, inputs: Mapping[int, Input], rows: slice | npt.NDArray[np.intp]) -> dict[int, Input]:
-        return {slot: _cut(one, rows) if slot in self.cut else one for slot, one in inputs.items()}
+        return {slot: _cut(tensor, rows) if slot in self.cut else tensor for slot, tensor in inputs.items()}
 
-    def _rows_of(self, one: Input) -> Input:
-        return Input(array=one.array.reshape(-1), dtype=one.dtype) if self.is_flat else one
+    def _rows_of(self, tensor: Input) -> Input:
+        return Input(array=tensor.array.reshape(-1), dtype=tensor.dtype) if self.is_flat else tensor
 
 
-def _cut(one: Input, rows: slice | npt.NDArray[np.intp]) -> Input:
-    return Input(array=one.array[rows], dtype=one.dtype, layout=one.layout)
+def _cut(tensor: Input, rows: slice | npt.NDArray[np.intp]) -> Input:
+    return Input(array=tensor.array[rows], dtype=tensor.dtype, layout=tensor.layout)
 
 
 def parts_of(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> Parts | None:
@@ -309,31 +313,31 @@ def parts_of(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, In
     if batch is None:
         return None
     rows, cut = batch
-    if not rows or any(not one.array.ndim or one.array.shape[0] != rows for one in got.values()):
+    if not rows or any(not tensor.array.ndim or tensor.array.shape[0] != rows for tensor in got.values()):
         return None
-    per_row = max(1, sum(one.array.size for one in got.values()) // rows)
-    whole = sum(one.array.size for slot, one in inputs.items() if slot not in cut)
+    per_row = max(1, sum(tensor.array.size for tensor in got.values()) // rows)
+    whole = sum(tensor.array.size for slot, tensor in inputs.items() if slot not in cut)
     size = min(max(_BLOCK, _TIMES_FACTOR * whole), _MOST_ROWS)
     return Parts(rows, cut, max(1, size // per_row), False)
 
 
 def _parts_of_elements(inputs: Mapping[int, Input], got: Mapping[int, Input]) -> Parts | None:
-    shapes = [one.array.shape for one in inputs.values()]
+    shapes = [tensor.array.shape for tensor in inputs.values()]
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
         return None
     size = prod(shape)
-    if not size or any(one.array.size != size for one in got.values()):
+    if not size or any(tensor.array.size != size for tensor in got.values()):
         return None
-    if all(one == shape or prod(one) == 1 for one in shapes):
-        cut = frozenset(slot for slot, one in inputs.items() if one.array.shape == shape)
+    if all(tensor == shape or prod(tensor) == 1 for tensor in shapes):
+        cut = frozenset(slot for slot, tensor in inputs.items() if tensor.array.shape == shape)
         return Parts(size, cut, _BLOCK, True)
-    if any(one.array.shape != shape for one in got.values()):
+    if any(tensor.array.shape != shape for tensor in got.values()):
         return None
     rows = shape[0]
     cut = frozenset(
-        slot for slot, one in inputs.items() if one.array.ndim == len(shape) and one.array.shape[0] == rows > 1
+        slot for slot, tensor in inputs.items() if tensor.array.ndim == len(shape) and tensor.array.shape[0] == rows > 1
     )
     return Parts(rows, cut, max(1, _BLOCK // (size // rows)), False) if cut else None
 
@@ -342,7 +346,7 @@ def _noise(formula: Formula, inputs: Mapping[int, Input], parts: Parts) -> dict[
     """The rms of what float32 inside makes of a chain's results, from some of their rows; None if that is not told."""
     count = min(parts.rows, max(2, _TRIED * parts.per_block // _BLOCK))
     rows = distinct(np.linspace(0, parts.rows - 1, count).astype(np.intp))
-    some = {slot: _as(one, np.float64) for slot, one in parts.at(inputs, rows).items()}
+    some = {slot: _as(tensor, np.float64) for slot, tensor in parts.at(inputs, rows).items()}
     chain = formula.unshaped()
     true, stored = chain.run(some), chain.run(some, "float32")
     noise: dict[int, float] = {}
@@ -468,32 +472,32 @@ _MANY = 512
 _Found = dict[int, tuple[Tensor, TensorDesc | None]]
 
 
-def right_at_a_glance(values: RunValues, ways: Ways, base: OpJudgement) -> OpJudgement | None:
+def right_at_a_glance(values: RunValues, candidates: Ways, base: OpJudgement) -> OpJudgement | None:
     """The judgement of an op whose chosen rows are right; None for any other, of which nothing is told."""
     op = base.op
-    found = _own_tensors(values, op)
-    if found is None:
+    tensors = _own_tensors(values, op)
+    if tensors is None:
         return None
-    inputs, outputs = found
-    is_blocked = not all(layouts.is_plain(one.layout) for one, _ in (*inputs.values(), *outputs.values()))
+    inputs, outputs = tensors
+    is_blocked = not all(layouts.is_plain(item.layout) for item, _ in (*inputs.values(), *outputs.values()))
     try:
-        fed = Fed(inputs={slot: _unread(*one) for slot, one in inputs.items()})
-        got = {slot: _unread(*one) for slot, one in outputs.items()}
-        for formula in ways.known(op, fed):
+        op_inputs = Fed(inputs={slot: _unread(*item) for slot, item in inputs.items()})
+        got = {slot: _unread(*item) for slot, item in outputs.items()}
+        for formula in candidates.known(op, op_inputs):
             slots = None
-            rows_cut = _rows(formula, fed.inputs, got, is_blocked) if not formula.lent else None
+            rows_cut = _rows(formula, op_inputs.inputs, got, is_blocked) if not formula.lent else None
             if rows_cut is not None:
                 rows, cut = rows_cut
                 rows = _with_the_worst(rows, got, values.compared.places, op.name, is_blocked)
-                few = {slot: values.load(*one, stored=True, rows=rows if slot in cut else None)
-                       for slot, one in inputs.items()}  # fmt: skip
-                some = {slot: values.load(*one, stored=True, rows=rows) for slot, one in outputs.items()}
+                few = {slot: values.load(*item, stored=True, rows=rows if slot in cut else None)
+                       for slot, item in inputs.items()}  # fmt: skip
+                some = {slot: values.load(*item, stored=True, rows=rows) for slot, item in outputs.items()}
                 part = formula.unshaped()
                 slots = right_in_blocks(part, few, some, narrowing(part, few))
             if slots:
-                told = tuple(replace(one, size=got[one.slot].array.size, sampled=one.size) for one in slots)
-                ways.fitting.setdefault(ways.key(op), formula.shape)
-                return replace(base, how=formula.how, formula=formula, slots=told, state=State.RIGHT)
+                whole_slots = tuple(replace(item, size=got[item.slot].array.size, sampled=item.size) for item in slots)
+                candidates.fitting.setdefault(candidates.key(op), formula.shape)
+                return replace(base, how=formula.how, formula=formula, slots=whole_slots, state=State.RIGHT)
     except (NotComputedError, NoValueError, ValueError, IndexError, TypeError, KeyError):
         pass  # the whole says why
     return None
@@ -514,10 +518,10 @@ def _own_tensors(values: RunValues, op: Op) -> tuple[_Found, _Found] | None:
         if not isinstance(tensor, Tensor):
             return None
         outputs[index] = tensor, op.output_descs[index] if index < len(op.output_descs) else None
-    tensors = [one for one, _ in (*inputs.values(), *outputs.values())]
-    if sum(one.size for one in tensors) < _GLANCED_FROM or len(outputs) < max(len(op.output_descs), 1):
+    tensors = [entry for entry, _ in (*inputs.values(), *outputs.values())]
+    if sum(entry.size for entry in tensors) < _GLANCED_FROM or len(outputs) < max(len(op.output_descs), 1):
         return None
-    return (inputs, outputs) if inputs and all(is_judged(one.dtype) for one in tensors) else None
+    return (inputs, outputs) if inputs and all(is_judged(entry.dtype) for entry in tensors) else None
 
 
 def _unread(tensor: Tensor, desc: TensorDesc | None) -> Input:
@@ -530,8 +534,8 @@ def _unread(tensor: Tensor, desc: TensorDesc | None) -> Input:
     shape = reading.shape
     if declared is not None and prod(declared) == prod(shape) and min(declared, default=0) >= 0:
         shape = declared
-    known = data_types.BY_NAME[tensor.dtype]
-    kind = np.int8 if known.is_integer else np.bool_ if known.name == "bool" else np.float32
+    data_type = data_types.BY_NAME[tensor.dtype]
+    kind = np.int8 if data_type.is_integer else np.bool_ if data_type.name == "bool" else np.float32
     return Input(array=np.broadcast_to(np.zeros((), kind), shape), dtype=tensor.dtype)
 
 
@@ -545,8 +549,8 @@ def _rows(
     parts = parts_of(formula, inputs, got)
     if parts is None:
         return None
-    size = max(one.array.size for one in got.values())
-    shapes = {one.array.shape for one in got.values()} | {inputs[slot].array.shape for slot in parts.cut}
+    size = max(tensor.array.size for tensor in got.values())
+    shapes = {tensor.array.shape for tensor in got.values()} | {inputs[slot].array.shape for slot in parts.cut}
     count, is_flat = parts.rows, False
     if parts.is_flat:
         if len(shapes) != 1:

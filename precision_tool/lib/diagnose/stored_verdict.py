@@ -79,19 +79,19 @@ class StoredVerdict:
     def blamed(self) -> tuple[str, ...]:
         """The culprits, and what is to blame with them, the likeliest first. They are of the first run."""
         suspects = self.verdict.get("suspects", ())
-        names = (name for one in suspects for name in (one.get("culprit"), *one.get("also", ())))
+        names = (name for suspect in suspects for name in (suspect.get("culprit"), *suspect.get("also", ())))
         return tuple(dict.fromkeys(filter(None, names)))
 
     def run_of(self, npu: str) -> JudgedRun | None:
         """The run with this folder of dump files; None for one that was not judged."""
-        wanted = real_path(npu)
-        return next((run for run in self.runs if real_path(run.npu) == wanted), None)
+        path = real_path(npu)
+        return next((run for run in self.runs if real_path(run.npu) == path), None)
 
     def ops_of(self, npu: str, graph: str) -> Mapping[str, JudgedOp]:
         """The ops of the run with this dump and graph, by name; {} for one that was not judged."""
-        wanted = real_path(npu), real_path(graph)
+        paths = real_path(npu), real_path(graph)
         for run in self.runs:
-            if (real_path(run.npu), real_path(run.graph)) == wanted:
+            if (real_path(run.npu), real_path(run.graph)) == paths:
                 return {op.name: op for op in run.ops}
         return {}
 
@@ -105,7 +105,7 @@ def stored(judged: Judged, threshold: float, path: str = "") -> StoredVerdict:
         path=path,
         threshold=threshold,
         verdict=judged.verdict.to_dict(),
-        runs=[_run(one) for one in (judged, *judged.beside)],
+        runs=[_run(run_verdict) for run_verdict in (judged, *judged.beside)],
     )
 
 
@@ -114,7 +114,7 @@ def _run(judged: Judged) -> JudgedRun:
         number=judged.run,
         npu=posixpath.abspath(judged.npu),
         graph=posixpath.abspath(judged.graph),
-        ops=[one.to_keep() for one in judged.ops],
+        ops=[recomputed.to_keep() for recomputed in judged.ops],
         dump=_collection(judged.npu),
         scales=judged.scales,
     )
@@ -135,24 +135,24 @@ def verdict_path(result: str) -> str:
     return posixpath.join(folder, f"{_PREFIX}{posixpath.splitext(name)[0]}.json")
 
 
-def write_verdict(one: StoredVerdict, result: str, root: str) -> None:
+def write_verdict(verdict: StoredVerdict, result: str, root: str) -> None:
     """Writes the verdict beside a result file of the data folder `root`. OutputError when it cannot be written."""
-    _write(one, verdict_path(result), root, {"result": posixpath.basename(result), "digest": _digest(result)})
+    _write(verdict, verdict_path(result), root, {"result": posixpath.basename(result), "digest": _digest(result)})
 
 
-def write_alone(one: StoredVerdict, space: Workspace, time: str, number: int) -> str:
+def write_alone(verdict: StoredVerdict, space: Workspace, time: str, number: int) -> str:
     """Writes a verdict that has no result to the folder of results; its path. OutputError when that cannot be done."""
     path = str(space.output_dir(_ALONE) / f"{_PREFIX}{time}_{number}.json")
-    _write(one, path, str(space.root), {"result": "", "digest": ""})
+    _write(verdict, path, str(space.root), {"result": "", "digest": ""})
     return path
 
 
-def _write(one: StoredVerdict, path: str, root: str, result: Mapping[str, str]) -> None:
+def _write(verdict: StoredVerdict, path: str, root: str, result: Mapping[str, str]) -> None:
     folder = posixpath.dirname(posixpath.abspath(path))
     body: dict[str, Any] = {
         **result,
-        "threshold": one.threshold,
-        "verdict": one.verdict,
+        "threshold": verdict.threshold,
+        "verdict": verdict.verdict,
         "runs": [
             {
                 "run": run.number,
@@ -162,7 +162,7 @@ def _write(one: StoredVerdict, path: str, root: str, result: Mapping[str, str]) 
                 "scales": dict(run.scales),
                 "ops": list(map(_kept_op, run.ops)),
             }
-            for run in one.runs
+            for run in verdict.runs
         ],
     }
     text = _text(body)
@@ -172,8 +172,8 @@ def _write(one: StoredVerdict, path: str, root: str, result: Mapping[str, str]) 
 
 
 def _kept_op(op: JudgedOp) -> dict[str, Any]:
-    kept = {each.name: getattr(op, each.name) for each in fields(JudgedOp)}
-    return kept | {"reason": op.reason if isinstance(op.reason, str) else op.reason.to_dict()}
+    document = {each.name: getattr(op, each.name) for each in fields(JudgedOp)}
+    return document | {"reason": op.reason if isinstance(op.reason, str) else op.reason.to_dict()}
 
 
 def _text(body: object) -> str:
@@ -196,9 +196,9 @@ def read_beside(result: str, threshold: float | None = None) -> StoredVerdict | 
     """The verdict on a result file as it is now; None if there is none, of another threshold, or nothing sound."""
     path = verdict_path(result)
     with suppress(PrecisionToolError, OSError):
-        document, found = _read(path)
-        if document["digest"] == _digest(result) and threshold in (None, found.threshold):
-            return found
+        document, version = _read(path)
+        if document["digest"] == _digest(result) and threshold in (None, version.threshold):
+            return version
     return None
 
 
@@ -239,9 +239,9 @@ def newest_verdicts(space: Workspace) -> list[StoredVerdict]:
     with suppress(PrecisionToolError):  # no comparison yet
         paths = newest_results(space)
     if paths:
-        return [one for path in paths if (one := read_beside(path)) is not None]
-    alone = [(posixpath.basename(one.path).rpartition("_")[0], one) for one in stored_verdicts(space)]
-    return [one for time, one in alone if time == alone[0][0]]
+        return [verdict for path in paths if (verdict := read_beside(path)) is not None]
+    alone = [(posixpath.basename(verdict.path).rpartition("_")[0], verdict) for verdict in stored_verdicts(space)]
+    return [verdict for time, verdict in alone if time == alone[0][0]]
 
 
 def op_verdicts(space: Workspace, run: RunGraph) -> Mapping[str, JudgedOp]:
@@ -264,7 +264,7 @@ def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
             path=path,
             threshold=float(document["threshold"]),
             verdict=document["verdict"],
-            runs=[_run_read(one, folder) for one in document["runs"]],
+            runs=[_run_read(run, folder) for run in document["runs"]],
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise no_verdict from error
@@ -352,10 +352,10 @@ class Since:
             "mended": self.is_mended, "own_error_before": self.own_error_before, "own_error": self.own_error,
             "changes": [
                 {
-                    "what": one.what, "name": one.name, "before": render(one.before), "now": render(one.now),
-                    "changed": one.is_changed,
+                    "what": change.what, "name": change.name, "before": render(change.before),
+                    "now": render(change.now), "changed": change.is_changed,
                 }
-                for one in self.changes
+                for change in self.changes
             ],
             "same_dump": self.is_same_dump, "next_culprit": self.next_culprit, "next_cause": self.next_cause,
         }  # fmt: skip
@@ -367,8 +367,12 @@ def since(earlier: StoredVerdict, now: StoredVerdict) -> Since | None:
     if culprit is None:
         return None
     was = next(iter(earlier.runs))
-    named = next((one for one in now.verdict["suspects"] if _names(one, culprit)), None)
-    run = next((one for one in now.runs if one.number == was.number), now.runs[0]) if named is None else now.runs[0]
+    named = next((suspect for suspect in now.verdict["suspects"] if _names(suspect, culprit)), None)
+    run = (
+        next((suspect for suspect in now.runs if suspect.number == was.number), now.runs[0])
+        if named is None
+        else now.runs[0]
+    )
     before, after = _op(was, culprit), _op(run, culprit)
     return Since(
         file=earlier.path,

@@ -112,19 +112,19 @@ class OpJudgement:
 
     def to_keep(self) -> JudgedOp:
         """What results keep of it."""
-        known = JudgedOp(
+        verdict = JudgedOp(
             name=self.op.name, type=self.op.type, number=self.number, state=str(self.state), reason=self.reason or "",
             how=self.how, passes=self.op.pass_names, output_types=tuple(desc.dtype for desc in self.op.output_descs),
             is_fed_by_others=any(source != "benchmark" for _, source in self.from_elsewhere),
         )  # fmt: skip
         worst = self.worst_slot
         if worst is None:
-            return known
+            return verdict
         over = self.overflow
         if worst.sampled is not None:
-            known = replace(known, looked_at=worst.sampled, size=worst.size, is_summed=worst.is_summed)
+            verdict = replace(verdict, looked_at=worst.sampled, size=worst.size, is_summed=worst.is_summed)
         return replace(
-            known, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, fed=worst.fed,
+            verdict, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, fed=worst.fed,
             benchmark_own=worst.benchmark_own, worst=worst.worst, slack=worst.slack,
             overflowed=over.overflowed if over is not None else 0, largest=over.largest if over is not None else None,
         )  # fmt: skip
@@ -177,19 +177,19 @@ class Tally:
     kinds: tuple[tuple[str, int], ...] = ()
 
 
-def is_late(one: OpJudgement) -> bool:
+def is_late(recomputed: OpJudgement) -> bool:
     """Whether an op was not judged as all that were before it had taken as long as was allowed."""
-    return one.reason is not None and one.reason.kind == "reason.out_of_time"
+    return recomputed.reason is not None and recomputed.reason.kind == "reason.out_of_time"
 
 
 def tally(judged: Sequence[OpJudgement]) -> Tally:
     """Counts of judgements, with the reasons of those that were not recomputed, most frequent first."""
     counts: dict[State, int] = dict.fromkeys(State, 0)
     reasons: dict[Message, int] = {}
-    for one in judged:
-        counts[one.state] += 1
-        if one.state is State.NOT_RECOMPUTED and one.reason is not None:
-            reasons[one.reason] = reasons.get(one.reason, 0) + 1
+    for recomputed in judged:
+        counts[recomputed.state] += 1
+        if recomputed.state is State.NOT_RECOMPUTED and recomputed.reason is not None:
+            reasons[recomputed.reason] = reasons.get(recomputed.reason, 0) + 1
     return Tally(
         ops=len(judged),
         right=counts[State.RIGHT],
@@ -465,7 +465,7 @@ class Verdict:
             "ranking": list(self.ranking),
             "evidence": _kept_facts(self.facts),
             "next": [asdict(step) if isinstance(step, ToldStep) else step.to_dict() for step in self.next],
-            "suspects": [_suspect(one) for one in self.suspects],
+            "suspects": [_suspect(suspect) for suspect in self.suspects],
             "ops": {
                 "judged": self.tally.ops, "right": self.tally.right, "wrong": self.tally.wrong,
                 "doubtful": self.tally.doubtful, "not_recomputed": self.tally.not_recomputed,
@@ -481,34 +481,39 @@ class Verdict:
         }  # fmt: skip
 
 
-def _suspect(one: Suspect) -> dict[str, Any]:
+def _suspect(suspect: Suspect) -> dict[str, Any]:
     return {
-        "culprit": one.culprit, "type": one.op_type, "number": one.index, "order": one.number, "cause": str(one.cause),
-        "pass": one.pass_name or None, "proof": str(one.proof),
-        "confidence": round(one.confidence, 3), "also": list(one.also), "followers": one.followers, "below": one.below,
-        "evidence": _kept_facts(one.facts),
+        "culprit": suspect.culprit, "type": suspect.op_type, "number": suspect.index, "order": suspect.number,
+        "cause": str(suspect.cause), "pass": suspect.pass_name or None, "proof": str(suspect.proof),
+        "confidence": round(suspect.confidence, 3), "also": list(suspect.also), "followers": suspect.followers,
+        "below": suspect.below, "evidence": _kept_facts(suspect.facts),
     }  # fmt: skip
 
 
-def _read_suspect(one: Mapping[str, Any]) -> Suspect:
+def _read_suspect(document: Mapping[str, Any]) -> Suspect:
     return Suspect(
-        culprit=one["culprit"], op_type=one["type"], cause=Cause(one["cause"]),
-        number=one.get("order", one["number"]), index=one["number"],
-        pass_name=one["pass"] or "", proof=Proof(one["proof"]), confidence=float(one["confidence"]),
-        also=tuple(one["also"]), followers=one["followers"], below=one["below"], facts=_read_facts(one["evidence"]),
+        culprit=document["culprit"], op_type=document["type"], cause=Cause(document["cause"]),
+        number=document.get("order", document["number"]), index=document["number"],
+        pass_name=document["pass"] or "", proof=Proof(document["proof"]), confidence=float(document["confidence"]),
+        also=tuple(document["also"]), followers=document["followers"], below=document["below"],
+        facts=_read_facts(document["evidence"]),
     )  # fmt: skip
 
 
-def _read_step(one: Mapping[str, Any]) -> Step | ToldStep:
-    if "do" not in one:
-        return ToldStep(**one)
+def _read_step(document: Mapping[str, Any]) -> Step | ToldStep:
+    if "do" not in document:
+        return ToldStep(**document)
     return Step(
-        do=Do(one["do"]), command=tuple(one["command"]), code=one["code"], ops=tuple(one["ops"]), number=one["number"]
+        do=Do(document["do"]),
+        command=tuple(document["command"]),
+        code=document["code"],
+        ops=tuple(document["ops"]),
+        number=document["number"],
     )
 
 
-def _read_gap(one: Mapping[str, Any] | str) -> Unseen | str:
-    return one if isinstance(one, str) else Unseen(**{**one, "lack": Lack(one["lack"])})
+def _read_gap(document: Mapping[str, Any] | str) -> Unseen | str:
+    return document if isinstance(document, str) else Unseen(**{**document, "lack": Lack(document["lack"])})
 
 
 def _read_facts(evidence: Mapping[str, Any]) -> tuple[Fact, ...]:
@@ -533,8 +538,8 @@ def _kept(value: Any) -> Any:
     return value.to_dict() if isinstance(value, Message) else value
 
 
-def _read_reasons(kept: Mapping[str, int] | Iterable[Any]) -> tuple[tuple[Message | str, int], ...]:
-    pairs: Iterable[Any] = kept.items() if isinstance(kept, Mapping) else kept
+def _read_reasons(stored: Mapping[str, int] | Iterable[Any]) -> tuple[tuple[Message | str, int], ...]:
+    pairs: Iterable[Any] = stored.items() if isinstance(stored, Mapping) else stored
     return tuple((read_reason(reason), int(count)) for reason, count in pairs)
 
 
