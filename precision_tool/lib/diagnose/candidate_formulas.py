@@ -21,7 +21,7 @@ from precision_tool.lib.data.origins import originals
 from precision_tool.lib.diagnose.error_shape import norm
 from precision_tool.lib.diagnose.formulas import (
     ROWS_FIRST,
-    Beside,
+    BenchmarkValues,
     Formula,
     Ref,
     Stage,
@@ -32,15 +32,15 @@ from precision_tool.lib.diagnose.formulas import (
     run_stage,
     script_tensor,
 )
-from precision_tool.lib.diagnose.op_values import Fed, Rows, RunValues, spread
+from precision_tool.lib.diagnose.op_values import OpInputs, Rows, RunValues, spread
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import Input, NotComputedError, Output
 
 #: Stages that are computed at most to find one chain.
-_MOST_TRIED = 600
+_MAX_CHAINS_TRIED = 600
 #: Ways to feed one stage that are looked at.
-_MOST_WAYS = 4096
+_MAX_ARGUMENTS_TRIED = 4096
 #: How near a stage must come to the benchmark's tensor, which was computed in float32 and another order.
 _NEAR = 2e-4
 #: How near to what was put out in a type of fewer digits.
@@ -119,7 +119,7 @@ class Kinds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
+class ChainReference:
     """What a chain is held against: tensors of the script by flattened name and output.
 
     `inputs` are the op's by slot, as the benchmark has them (None where it does not have all).
@@ -160,39 +160,41 @@ def rows_of_chain(
 class ChainSearch:
     """Finds the chain of one fused op. `puts_out` names the tensors of the script that its outputs are."""
 
-    def __init__(self, op: Op, kinds: Kinds, reference: Known, puts_out: Mapping[int, tuple[str, int]]) -> None:
+    def __init__(
+        self, op: Op, kinds: Kinds, reference: ChainReference, puts_out: Mapping[int, tuple[str, int]]
+    ) -> None:
         self._op = op
         self._names = originals(op)
         self._flat = [flatten(name) for name in self._names]
         self._types = kinds.stages(op)
-        self._known = reference
+        self._reference = reference
         self._slots = sorted(reference.inputs)
         self._puts_out = puts_out
         self._shown = {self._flat.index(key[0]) for key in puts_out.values() if key[0] in self._flat}
-        self._left = _MOST_TRIED
+        self._left = _MAX_CHAINS_TRIED
 
     def formulas(self) -> Iterator[Formula]:
         """Chains that fit, the surest first: the benchmark's; then those that fit what was put out; then the plain."""
-        if self._known.golden_inputs is not None:
-            golden_stages = next(self._extend([], [], self._known.golden_inputs, self._is_golden), None)
+        if self._reference.golden_inputs is not None:
+            golden_stages = next(self._extend([], [], self._reference.golden_inputs, self._is_golden), None)
             if golden_stages is not None:
                 is_told = self._is_told()
                 yield self._formula(golden_stages, certain=is_told)
                 if is_told:
                     return
-        self._left = _MOST_TRIED
-        fitting = next(self._extend([], [], self._known.inputs, self._is_put_out), None)
+        self._left = _MAX_CHAINS_TRIED
+        fitting = next(self._extend([], [], self._reference.inputs, self._is_put_out), None)
         if fitting is not None:
             yield self._formula(fitting, certain=False)
         refuted = fitting is None and self._left > 0  # every way was tried
-        self._left = _MOST_TRIED
+        self._left = _MAX_CHAINS_TRIED
         if all(len(types) == 1 for types in self._types):
             plain = _unlike([types for types in self._some(16) if _is_line(types)])
             for stages in plain:
                 yield replace(self._formula(stages, certain=len(plain) == 1), is_refuted=refuted)
 
     def _some(self, count: int) -> Iterator[list[Stage]]:
-        for number, stages in enumerate(self._extend([], [], self._known.inputs, lambda stage, made: True)):
+        for number, stages in enumerate(self._extend([], [], self._reference.inputs, lambda stage, made: True)):
             if number >= count:
                 return
             yield stages
@@ -246,7 +248,7 @@ class ChainSearch:
         results = [Ref(0, choice) for choice in sorted(range(number), key=lambda stage: (stage not in unused, -stage))]
         choices = _sums(results, arity) if op_type == "AddN" else product([*results, None], repeat=arity)
         for way, chosen in enumerate(choices):
-            if way >= _MOST_WAYS:
+            if way >= _MAX_ARGUMENTS_TRIED:
                 self._left = 0
                 return
             args: list[Ref] = []
@@ -265,12 +267,12 @@ class ChainSearch:
     def _is_told(self) -> bool:
         """Whether the benchmark has a tensor of each op whose name does not tell what it is, which then only fits."""
         ambiguous = (name for name, types in zip(self._names, self._types, strict=True) if len(types) > 1)
-        return all(self._known.golden(name, 0) is not None for name in ambiguous)
+        return all(self._reference.golden(name, 0) is not None for name in ambiguous)
 
     def _is_golden(self, number: int, made: Sequence[Output | None]) -> bool:
         """Whether a stage gives what the benchmark has of it; True where it has nothing."""
         for index, output in enumerate(made):
-            golden = self._known.golden(self._names[number], index) if output is not None else None
+            golden = self._reference.golden(self._names[number], index) if output is not None else None
             if golden is None or output is None:
                 continue
             return _near(np.asarray(output.array, np.float64), golden, _NEAR)
@@ -279,7 +281,7 @@ class ChainSearch:
     def _is_put_out(self, number: int, made: Sequence[Output | None]) -> bool:
         """Whether a stage gives what the op puts out of it; True where it puts out nothing of it."""
         for index, output in enumerate(made):
-            have = self._known.put_out.get((self._flat[number], index))
+            have = self._reference.put_out.get((self._flat[number], index))
             if have is not None and output is not None:
                 near = _NEAR_STORED.get(have.dtype, _NEAR)
                 if not _near(np.asarray(have.array, np.float64), np.asarray(output.array, np.float64), near):
@@ -375,16 +377,16 @@ def _near(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], limit: float) 
 
 
 #: Elements of a large op's output that are looked at to find out how its parts hang together, and the fewest rows.
-_SEARCHED_ELEMENTS, _FEWEST_ROWS = 1 << 16, 2
+_SEARCHED_ELEMENTS, _MIN_SAMPLE_ROWS = 1 << 16, 2
 #: In how many pieces these rows lie at most: each of the benchmark's is a read of its own.
 _PIECES = 32
 
 
-class Ways:
+class CandidateFormulas:
     """The formulas of a run's ops. `unfused` is a graph that has the original ops of its fused ones."""
 
-    def __init__(self, values: RunValues, benchmark: Beside, unfused: GraphFile | None = None) -> None:
-        self.values, self.beside, self.unfused = values, benchmark, unfused
+    def __init__(self, values: RunValues, benchmark: BenchmarkValues, unfused: GraphFile | None = None) -> None:
+        self.values, self.benchmark, self.unfused = values, benchmark, unfused
         self._unfused = UnfusedGraph(unfused) if unfused is not None else None
         self._kinds = Kinds(values.file)
         #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
@@ -394,14 +396,14 @@ class Ways:
         """What ops that are fused alike share."""
         return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
 
-    def known(self, op: Op, op_inputs: Fed) -> Iterator[Formula]:
+    def without_search(self, op: Op, op_inputs: OpInputs) -> Iterator[Formula]:
         """What the op may compute as far as that need not be found out; no number that it is fed is looked at."""
-        return self.formulas(op, op_inputs, {}, known_only=True)
+        return self.formulas(op, op_inputs, {}, no_search=True)
 
     def formulas(
-        self, op: Op, op_inputs: Fed, got: Mapping[int, Input], *, known_only: bool = False
+        self, op: Op, op_inputs: OpInputs, got: Mapping[int, Input], *, no_search: bool = False
     ) -> Iterator[Formula]:
-        """What the op may compute, best first; with `known_only` nothing that has to be found out first."""
+        """What the op may compute, best first; with `no_search` nothing that has to be found out first."""
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
         if not is_fused(op):
@@ -427,7 +429,7 @@ class Ways:
             formula = self._unfused.formula(op, keys, puts_out)
             if formula is None:  # parameters may have been folded into others: then those that it is fed are not they
                 own = {key: slot for key, slot in keys.items() if slot not in parameters}
-                formula = self._unfused.formula(op, own, puts_out, self.beside.lend)
+                formula = self._unfused.formula(op, own, puts_out, self.benchmark.lend)
             if formula is not None:
                 is_known = op.type in formula.how
                 yield formula
@@ -436,7 +438,7 @@ class Ways:
             again = rebound(op, alike, puts_out)
             if again is not None:
                 yield again
-        if known_only:
+        if no_search:
             if alike is None and not is_known and not op_inputs.missing and got:
                 yield from self._on_some_rows(op, op_inputs.inputs, got, puts_out)
             return
@@ -446,14 +448,14 @@ class Ways:
                 # What other ops showed, and some rows say again, all rows need not be asked about.
                 yield few
                 return
-            reference = self._known(op, op_inputs.inputs, got, puts_out)
+            reference = self._reference(op, op_inputs.inputs, got, puts_out)
             for formula in ChainSearch(op, self._kinds, reference, puts_out).formulas():
                 is_known = is_known or (formula.is_certain and op.type in formula.how)
                 yield formula
         if not is_known and table.find(op.type) is not None:
             yield replace(direct(op, graph_slots), is_certain=False)
 
-    def _known(
+    def _reference(
         self,
         op: Op,
         inputs: Mapping[int, Input],
@@ -461,12 +463,12 @@ class Ways:
         puts_out: Mapping[int, tuple[str, int]],
         rows: Rows | None = None,
         cut: frozenset[int] = frozenset(),
-    ) -> Known:
+    ) -> ChainReference:
         """What a chain is held against; with `rows` only these of the benchmark's, as `inputs` (`cut`) and `got`."""
-        return Known(
+        return ChainReference(
             inputs=inputs,
-            golden_inputs=self.beside.inputs(op, inputs, rows, cut),
-            golden=partial(self.beside.golden, rows=rows),
+            golden_inputs=self.benchmark.inputs(op, inputs, rows, cut),
+            golden=partial(self.benchmark.golden, rows=rows),
             put_out={key: got[slot] for slot, key in puts_out.items() if slot in got},
         )
 
@@ -482,10 +484,10 @@ class Ways:
         if chain_rows is None or size < _SEARCHED_ELEMENTS:
             return
         count, cut = chain_rows
-        rows = spread(count, max(_FEWEST_ROWS, count * _SEARCHED_ELEMENTS // size), _PIECES)
+        rows = spread(count, max(_MIN_SAMPLE_ROWS, count * _SEARCHED_ELEMENTS // size), _PIECES)
         if rows.chosen * 2 > count:
             return
         few = {slot: tensor.in_doubles() for slot, tensor in rows.cut(inputs, cut).items()}
         some = {slot: tensor.in_doubles() for slot, tensor in rows.cut(got, frozenset(got)).items()}
-        search = ChainSearch(op, self._kinds, self._known(op, few, some, puts_out, rows, cut), puts_out)
+        search = ChainSearch(op, self._kinds, self._reference(op, few, some, puts_out, rows, cut), puts_out)
         yield from islice(search.formulas(), 1)

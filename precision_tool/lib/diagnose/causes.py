@@ -11,17 +11,17 @@ import numpy as np
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.diagnose.divergence import Flow, distance, find_sources, is_random, loss_scale
 from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistake
-from precision_tool.lib.diagnose.judge import is_off_all_over
 from precision_tool.lib.diagnose.op_values import NoValueError, Root, RunValues
-from precision_tool.lib.diagnose.overwritten_memory import Departure, Overwritten, stomps
+from precision_tool.lib.diagnose.overwritten_memory import Divergence, Overwritten, stomps
+from precision_tool.lib.diagnose.recomputer import is_off_all_over
 from precision_tool.lib.diagnose.verdict_model import (
     Cause,
     Fact,
     Flag,
     Gap,
-    OpJudgement,
+    OpResult,
     Proof,
-    SlotJudgement,
+    SlotResult,
     State,
     Suspect,
     number_of,
@@ -35,7 +35,7 @@ from precision_tool.lib.ops.base import Input
 #: Ops that add a bias to each channel.
 _ADDING = ("BiasAdd", "Add", "AddV2")
 #: Fewer channels, or elements in each, prove nothing.
-_FEW_CHANNELS, _FEW_ELEMENTS = 4, 4
+_MIN_CHANNELS, _MIN_ELEMENTS = 4, 4
 #: How far what was added may be from one number a channel, in units of the last place of what was added up.
 _UNITS = 4.0
 #: How near it must be to what a kernel would make of the benchmark's bias to be put down to the kernel.
@@ -51,7 +51,7 @@ def is_another_bias(values: RunValues, op: Op, bias: Root) -> bool:
         return False
     golden = values.load_benchmark(bias)
     other_input = _other_input(values, op, bias)
-    output = values.found(values.output_slot(Root(op, 0)))
+    output = values.tensor_at(values.output_slot(Root(op, 0)))
     if (
         golden is None
         or other_input is None
@@ -65,7 +65,7 @@ def is_another_bias(values: RunValues, op: Op, bias: Root) -> bool:
         return False
     x, y = np.asarray(other_input.array, np.float64), np.asarray(got.array, np.float64)
     true = np.asarray(golden.input.array, np.float64).reshape(-1)
-    if x.shape != y.shape or true.size < _FEW_CHANNELS:
+    if x.shape != y.shape or true.size < _MIN_CHANNELS:
         return False
     unit = max(UNIT[other_input.dtype], UNIT[got.dtype])
     for axis in (axis for axis, size in enumerate(x.shape) if size == true.size):
@@ -81,7 +81,7 @@ def _other_input(values: RunValues, op: Op, bias: Root) -> Input | None:
         root = values.fed_by.get((id(op), slot.graph_index))
         if root is None or values.parameter_of(root) is bias.op:
             continue
-        own = values.found(slot)
+        own = values.tensor_at(slot)
         try:
             if isinstance(own, Tensor):
                 return values.load(own, slot.desc)
@@ -99,7 +99,7 @@ def _one_a_channel(x: Doubles, y: Doubles, axis: int, unit: float) -> Doubles | 
         slack = _UNITS * unit * np.moveaxis(np.abs(x) + np.abs(y), axis, -1).reshape(added.shape)
         middle = np.median(added, axis=0)
         is_one = bool((np.abs(added - middle) <= slack).all())
-    return middle if is_one and len(added) >= _FEW_ELEMENTS else None
+    return middle if is_one and len(added) >= _MIN_ELEMENTS else None
 
 
 def _is_made_of(true: Doubles, added: Doubles) -> bool:
@@ -115,23 +115,21 @@ def _is_made_of(true: Doubles, added: Doubles) -> bool:
 
 
 #: Readers of a cast that are looked at.
-_MOST_READERS = 16
+_MAX_READERS = 16
 
 
 class OutOfRange:
     """Finds the ops of one run whose results their types cannot hold; `flagged` is what status files say by op."""
 
-    def __init__(
-        self, values: RunValues, flow: Flow, judged: Sequence[OpJudgement], flagged: Mapping[str, Flag]
-    ) -> None:
+    def __init__(self, values: RunValues, flow: Flow, judged: Sequence[OpResult], flagged: Mapping[str, Flag]) -> None:
         self._values, self._flow = values, flow
         self._judged, self._flagged = judged, flagged
 
     def overflows(self, faulty: Iterable[Op]) -> Iterator[Suspect]:
         """Ops whose true result their type cannot hold; not those fed by another such op."""
         over = [recomputed for recomputed in self._judged if recomputed.overflow is not None]
-        spoiled = self._flow.behind(recomputed.op for recomputed in over)
-        after_faults = self._flow.behind(faulty)
+        spoiled = self._flow.downstream(recomputed.op for recomputed in over)
+        after_faults = self._flow.downstream(faulty)
         for recomputed in over:
             slot = recomputed.overflow
             assert slot is not None
@@ -161,14 +159,14 @@ class OutOfRange:
     def told_by_status(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
         """Ops of which only a status file tells, as they cannot be recomputed; not those that another fault feeds."""
         named = {item.culprit for item in suspects} | {name for item in suspects for name in item.also}
-        spoiled = self._flow.behind(op for op in self._values.ops if op.name in named)
+        spoiled = self._flow.downstream(op for op in self._values.ops if op.name in named)
         for item in sorted(self._judged, key=lambda op: op.number):
             flag = self._flagged.get(item.name)
             if flag is None or flag.is_doubtful or item.state is not State.NOT_RECOMPUTED:
                 continue
             if item.name in named or id(item.op) in spoiled:
                 continue
-            spoiled |= self._flow.behind([item.op])
+            spoiled |= self._flow.downstream([item.op])
             facts = (*flag.facts, Fact(name="not_recomputed", value=item.reason),
                      Fact(name="script_ops", value=self._script_ops(item.op)))  # fmt: skip
             yield Suspect(
@@ -210,7 +208,7 @@ class OutOfRange:
         """The ops of the script that an op does the work of; of a cast those that read it."""
         names: dict[str, None] = {}
         waiting, visited = [op], 0
-        while waiting and visited < _MOST_READERS:
+        while waiting and visited < _MAX_READERS:
             reader = waiting.pop(0)
             visited += 1
             if reader.type in ("Cast", "TransData") and not reader.original_names:
@@ -251,9 +249,9 @@ _BLOCK = 32
 class Findings:
     """What the steps before found of one run."""
 
-    judged: Sequence[OpJudgement]
+    judged: Sequence[OpResult]
     overwritten: Sequence[Overwritten]
-    departures: Sequence[Departure]
+    divergences: Sequence[Divergence]
     #: Tensors whose true copy recomputing could not tell for want of time.
     unsettled: int = 0
     #: Ops that were judged together.
@@ -282,14 +280,14 @@ class Explainer:
     def suspects(self, compared: Sequence[str] = ()) -> list[Suspect]:
         """Every independent fault, best first. `compared` are the ops that the comparison alone would suspect."""
         overwritten = list(stomps(self._values, self._findings.overwritten, self._by_id))
-        departures, explained = self._borrowed()
+        divergences, explained = self._borrowed()
         shared = list(self._shared_inputs(explained))
         explained |= {name for item in shared for name in (item.culprit, *item.also)}
         wrong = [*shared, *self._wrong(explained)]
         out_of_range = OutOfRange(self._values, self._flow, self._findings.judged, self._findings.flagged)
         lost = list(out_of_range.lost_in_integers())
         sources, scale = find_sources(
-            self._values, self._flow, [*self._findings.departures, *departures], self._findings.is_later
+            self._values, self._flow, [*self._findings.divergences, *divergences], self._findings.is_later
         )
         proven = [*overwritten, *wrong, *lost]
         ops = [item.op for item in self._findings.judged if item.state is State.WRONG]
@@ -307,13 +305,13 @@ class Explainer:
 
     # --- what recomputing says ---
 
-    def _borrowed(self) -> tuple[list[Departure], set[str]]:
+    def _borrowed(self) -> tuple[list[Divergence], set[str]]:
         """Variables that were not dumped, and that differ as every op shows that was recomputed with the benchmark's.
 
         With them the names of these ops, which are not to blame.
         """
-        known_divergences = {id(item.root.op): item for item in self._findings.departures}
-        by_parameter: dict[int, list[tuple[Root, OpJudgement]]] = {}
+        known_divergences = {id(item.root.op): item for item in self._findings.divergences}
+        by_parameter: dict[int, list[tuple[Root, OpResult]]] = {}
         for item in self._findings.judged:
             slots = {slot.index: slot for slot in self._values.input_slots(item.op)}
             for index, source in item.from_elsewhere:
@@ -343,7 +341,7 @@ class Explainer:
                     continue
                 slot = wrong[0].worst_slot
                 divergences.append(
-                    Departure(
+                    Divergence(
                         root=root, distance=slot.own if slot is not None else 0.0, different=0, size=0, cosine=0.0,
                         factor=factors[0] if len(factors) == len(wrong) else None, is_scalar=is_scalar,
                         seen_in=wrong[0].name,
@@ -354,7 +352,7 @@ class Explainer:
 
     def _shared_inputs(self, explained: set[str]) -> Iterator[Suspect]:
         """Ops whose inputs were not dumped and that are wrong together: what they both read was overwritten."""
-        readers: dict[tuple[int, int], list[OpJudgement]] = {}
+        readers: dict[tuple[int, int], list[OpResult]] = {}
         roots: dict[tuple[int, int], Root] = {}
         for recomputed in self._findings.judged:
             if (
@@ -441,7 +439,7 @@ class Explainer:
             if parameter is not None:
                 yield Root(parameter, 0)
 
-    def _own_error(self, recomputed: OpJudgement) -> Suspect:
+    def _own_error(self, recomputed: OpResult) -> Suspect:
         slot = recomputed.worst_slot
         assert slot is not None
         wrong = [other for other in recomputed.slots if other.beyond]
@@ -491,7 +489,7 @@ class Explainer:
             pass_name=recomputed.op.pass_names[0] if recomputed.op.pass_names else "",
         )  # fmt: skip
 
-    def _is_overwritten(self, recomputed: OpJudgement, slot: SlotJudgement) -> bool:
+    def _is_overwritten(self, recomputed: OpResult, slot: SlotResult) -> bool:
         """Whether the wrong elements are one run that another tensor may have been written over, here or before."""
         places = slot.places
         if places is None or not places.is_run:
@@ -518,7 +516,7 @@ class Explainer:
 
     def _jumps(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
         """The first op that cannot be recomputed, is much farther off than what it is fed, and follows no suspect."""
-        followers = self._flow.behind(self._ops_of(suspects))
+        followers = self._flow.downstream(self._ops_of(suspects))
         named = {name for item in suspects for name in (item.culprit, *item.also)}
         for item in self._findings.judged:
             if item.state is not State.NOT_RECOMPUTED or is_random(item.op) or item.op.type in ("Cast", "TransData"):
@@ -572,7 +570,7 @@ def _or_its_variable(suspect: Suspect, variable: Op) -> Suspect:
     )  # fmt: skip
 
 
-def _whole_factor(recomputed: OpJudgement) -> float | None:
+def _whole_factor(recomputed: OpResult) -> float | None:
     """The one factor by which all of an op's wrong output is off."""
     slot = recomputed.worst_slot
     if slot is None or slot.places is None or slot.places.mistake is not Mistake.SCALED:
@@ -580,12 +578,12 @@ def _whole_factor(recomputed: OpJudgement) -> float | None:
     return slot.places.factor if slot.places.wrong >= 0.9 * slot.places.size or slot.looked_at == slot.beyond else None
 
 
-def _is_seen_apart(recomputed: OpJudgement) -> bool:
+def _is_seen_apart(recomputed: OpResult) -> bool:
     """Whether an op was recomputed from what others put out, or its result seen in what others read."""
     return not recomputed.is_dumped or any(source in ("producer", "reader") for _, source in recomputed.from_elsewhere)
 
 
-def _is_unlike_kernels(recomputed: OpJudgement) -> bool:
+def _is_unlike_kernels(recomputed: OpResult) -> bool:
     """Whether none of the simple mistakes of a kernel explains an op's error."""
     slot = recomputed.worst_slot
     unlike = (Mistake.UNKNOWN, Mistake.NOT_FINITE, Mistake.TAIL)

@@ -14,23 +14,23 @@ from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.inputs import own_benchmark
 from precision_tool.lib.diagnose.divergence import is_random
 from precision_tool.lib.diagnose.formulas import Formula
-from precision_tool.lib.diagnose.judge import Judge
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, PARAMETER_TYPES, NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.overflow import LeafOverflow, OverflowOp, OverflowReport, StatusReport
 from precision_tool.lib.diagnose.overflow_advice import OverflowResult, overflow_result
-from precision_tool.lib.diagnose.overwritten_memory import beside_benchmark
+from precision_tool.lib.diagnose.overwritten_memory import compare_with_benchmark
 from precision_tool.lib.diagnose.random_errors import RandomReport
-from precision_tool.lib.diagnose.verdict_model import OpJudgement
+from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.diagnose.verdict_model import OpResult
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.model.graph import GraphFile, Op
-from precision_tool.lib.model.op_verdict import Element, Examined, JudgedOp, Source
+from precision_tool.lib.model.op_verdict import Element, Examined, OpVerdict, Source
 from precision_tool.lib.ops.base import Input, NotComputedError
 
 #: Elements that are shown: the first ones, and those that are farthest off.
 _FIRST, _WORST = 4, 4
 #: Products from which on only a part of the output is recomputed to be shown, and about how much of it.
-_MOST_WORK, _SAMPLES = 2e9, 1 << 12
+_MAX_WORK, _SAMPLES = 2e9, 1 << 12
 
 
 def examine_in(data: DataFolder, run: RunGraph, op: Op) -> Examined | None:
@@ -60,25 +60,25 @@ def examine(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile 
     if run.leaf is None:
         return None
     values = RunValues(run.leaf, run.file, benchmark, near=op)
-    judge = Judge(values, unfused, only=lambda other: other is op)
-    if not judge.computing() or is_random(op):
+    recomputer = Recomputer(values, unfused, only=lambda other: other is op)
+    if not recomputer.computing() or is_random(op):
         return _source(values, op)
-    judged = judge.examine(op)
+    judged = recomputer.examine(op)
     try:
-        elements = _elements(judge, judged)
+        elements = _elements(recomputer, judged)
     except (NotComputedError, NoValueError):
         elements = ()
-    return Examined(judged=judged.to_keep(), elements=elements)
+    return Examined(judged=judged.verdict(), elements=elements)
 
 
-def _elements(judge: Judge, judged: OpJudgement) -> tuple[Element, ...]:
+def _elements(recomputer: Recomputer, judged: OpResult) -> tuple[Element, ...]:
     """The first elements of the output that is farthest off, and the worst."""
     slot, formula = judged.worst_slot, judged.formula
     if slot is None or formula is None:
         return ()
-    op, values = judged.op, judge.values
-    inputs = judge.fed(op).inputs
-    have = judge.outputs(op).get(slot.slot)
+    op, values = judged.op, recomputer.values
+    inputs = recomputer.inputs_of(op).inputs
+    have = recomputer.outputs(op).get(slot.slot)
     if have is None:
         return ()
     desc = op.output_descs[slot.slot] if slot.slot < len(op.output_descs) else None
@@ -114,7 +114,7 @@ def _source(values: RunValues, op: Op) -> Examined | None:
     if op.type not in DATA_TYPES and op.type not in PARAMETER_TYPES and not is_random(op):
         return None
     roots = (Root(op, index) for index in range(max(len(op.output_descs), 1)))
-    pairs = [pair for root in roots if (pair := beside_benchmark(values, root)) is not None]
+    pairs = [pair for root in roots if (pair := compare_with_benchmark(values, root)) is not None]
     if not pairs:
         return None
     npu, golden, apart = next((pair for pair in pairs if pair[2] is not None), pairs[0])
@@ -155,7 +155,7 @@ def _place(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 def _true(formula: Formula, inputs: Mapping[int, Input], slot: int) -> tuple[np.ndarray | None, np.ndarray]:
     """The recomputed output, flat, and the places of its elements; None for all of them."""
     work = formula.work(inputs)
-    if work > _MOST_WORK:
+    if work > _MAX_WORK:
         sample = formula.sample(inputs, _SAMPLES)
         if sample is None:
             raise NotComputedError("too_many_products", number=work)
@@ -177,11 +177,11 @@ def _number(value: object) -> float | str:
 
 
 #: Judges one op of a run; None for one that computes nothing, or was not dumped.
-Examine = Callable[[RunGraph, Op], JudgedOp | None]
+Examine = Callable[[RunGraph, Op], OpVerdict | None]
 
 
 #: Of so many status files at most the ops are judged; there may be one for every op of a network.
-_MOST = 8
+_MAX_STATUS_OPS = 8
 
 
 def recompute_overflow(data: DataFolder, report: OverflowReport) -> OverflowReport:
@@ -198,7 +198,7 @@ def recompute_random(data: DataFolder, reports: Sequence[RandomReport], graph: s
 
 
 def _examiner(data: DataFolder) -> Examine:
-    def examined(run: RunGraph, op: Op) -> JudgedOp | None:
+    def examined(run: RunGraph, op: Op) -> OpVerdict | None:
         examination = examine_in(data, run, op)
         return None if examination is None else examination.judged
 
@@ -231,7 +231,7 @@ def with_judged_overflow(report: OverflowReport, examine: Examine) -> OverflowRe
     statuses: list[StatusReport] = []
     for leaf_overflow in report.statuses:
         op = leaf_overflow.op
-        if op is not None and len(statuses) < _MOST:
+        if op is not None and len(statuses) < _MAX_STATUS_OPS:
             op = (
                 replace(op, judged=first_verdicts[op.name])
                 if op.name in first_verdicts
@@ -241,7 +241,7 @@ def with_judged_overflow(report: OverflowReport, examine: Examine) -> OverflowRe
     return replace(report, leaves=leaves, statuses=tuple(statuses))
 
 
-def with_verdicts(check: CheckResult, ops: Mapping[str, JudgedOp]) -> CheckResult:
+def with_verdicts(check: CheckResult, ops: Mapping[str, OpVerdict]) -> CheckResult:
     """The check for overflow with what the verdicts, by name of the op, say of the op that it names first."""
     if not isinstance(check, OverflowResult):
         return check

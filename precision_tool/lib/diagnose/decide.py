@@ -25,8 +25,6 @@ from precision_tool.lib.diagnose.causes import Explainer, Findings
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
 from precision_tool.lib.diagnose.error_shape import UNIT, misfit
 from precision_tool.lib.diagnose.formulas import Formula, Ref, Stage
-from precision_tool.lib.diagnose.judge import Judge, largest_of, slot_of
-from precision_tool.lib.diagnose.judging_in_parallel import judge_ops
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -37,30 +35,32 @@ from precision_tool.lib.diagnose.op_values import (
     Slot,
 )
 from precision_tool.lib.diagnose.overwritten_memory import (
-    Departure,
+    Divergence,
     Overwritten,
-    ToldBy,
-    departure,
+    Witness,
+    divergence_of,
     first_unsteady,
     is_repeated,
     overwritten,
 )
+from precision_tool.lib.diagnose.parallel_recomputing import recompute_ops
 from precision_tool.lib.diagnose.plan import plan
+from precision_tool.lib.diagnose.recomputer import Recomputer, largest_of, slot_of
 from precision_tool.lib.diagnose.sampling import narrowing
 from precision_tool.lib.diagnose.verdict_model import (
+    Action,
     Cause,
-    Do,
     Fact,
     Flag,
     Gap,
-    Lack,
-    OpJudgement,
+    NotChecked,
+    NotCheckedKind,
+    OpResult,
     Proof,
-    SlotJudgement,
+    SlotResult,
     State,
     Step,
     Suspect,
-    Unseen,
     Verdict,
     WorstCosine,
     is_late,
@@ -73,23 +73,23 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.ops.base import Input, NotComputedError, Output, Wanted
 
 #: Ops that are judged as one at most, elements that they are fed together, and multiplications that this may take.
-_MOST_OPS, _MOST_ELEMENTS, _MOST_WORK = 6, 1 << 23, 1e9
+_MAX_OPS, _MAX_ELEMENTS, _MAX_WORK = 6, 1 << 23, 1e9
 #: Results between them are rounded to types of their own, whose effect is only estimated: they are wrong from here on,
 #: as a relative distance and in units of what rounding explains.
 _FAR, _BEYOND = 0.02, 20.0
 
 
-def gaps(judge: Judge, judged: Sequence[OpJudgement]) -> Iterator[Gap]:
+def gaps(recomputer: Recomputer, judged: Sequence[OpResult]) -> Iterator[Gap]:
     """Every op that could not be recomputed for want of its inputs, with those before it that make them."""
-    computing = {id(op) for op in judge.computing()}
+    computing = {id(op) for op in recomputer.computing()}
     for recomputed in judged:
-        if time.monotonic() > judge.deadline:
+        if time.monotonic() > recomputer.deadline:
             return
         if recomputed.state is not State.NOT_RECOMPUTED or is_random(recomputed.op) or recomputed.is_dumped:
             continue
         try:
-            with np.errstate(all="ignore"), judge.values.reading():
-                gap = _judged(judge, computing, recomputed)
+            with np.errstate(all="ignore"), recomputer.values.reading():
+                gap = _gap_of(recomputer, computing, recomputed)
         except (NotComputedError, NoValueError, PrecisionToolError, MemoryError):
             continue
         except (ValueError, IndexError, TypeError, KeyError):
@@ -102,7 +102,7 @@ def gaps(judge: Judge, judged: Sequence[OpJudgement]) -> Iterator[Gap]:
 class _Chain:
     """The formulas of several ops, put together."""
 
-    judge: Judge
+    recomputer: Recomputer
     computing: set[int]
     stages: list[Stage] = field(default_factory=list)
     inputs: dict[int, Input] = field(default_factory=dict)
@@ -117,25 +117,25 @@ class _Chain:
         cached = self._done.get(id(op))
         if cached is not None:
             return cached
-        if len(self.ops) >= _MOST_OPS or id(op) not in self.computing or is_random(op):
+        if len(self.ops) >= _MAX_OPS or id(op) not in self.computing or is_random(op):
             raise NotComputedError("no_formula", op_type=op.type)
         self.ops.append(op)
         self.elements += sum(
             tensor.size
-            for root in self.judge.values.producers(op)
-            for _, tensor in islice(self.judge.values.copies(root), 1)
+            for root in self.recomputer.values.producers(op)
+            for _, tensor in islice(self.recomputer.values.copies(root), 1)
         )
-        if self.elements > _MOST_ELEMENTS:
+        if self.elements > _MAX_ELEMENTS:
             raise NotComputedError("too_many_elements", number=self.elements)
-        op_inputs = self.judge.fed(op)
+        op_inputs = self.recomputer.inputs_of(op)
         refs: dict[int, Ref] = {}
-        for slot in self.judge.values.input_slots(op):
+        for slot in self.recomputer.values.input_slots(op):
             if slot.index in op_inputs.inputs:
                 number = len(self.inputs)
                 self.inputs[number] = op_inputs.inputs[slot.index]
                 refs[slot.index] = Ref(number)
-            root = self.judge.values.fed_by.get((id(op), slot.graph_index))
-            parameter = self.judge.values.parameter_of(root) if root is not None else None
+            root = self.recomputer.values.fed_by.get((id(op), slot.graph_index))
+            parameter = self.recomputer.values.parameter_of(root) if root is not None else None
             if parameter is not None and op_inputs.elsewhere.get(slot.index) == "benchmark":
                 self.borrowed.append(parameter)
             if slot.index in op_inputs.inputs:
@@ -143,7 +143,7 @@ class _Chain:
             if root is None:
                 raise NotComputedError("fed_unknown", name=op.name, slot=slot.index)
             refs[slot.index] = self._output(root, slot)
-        formula = next(self.judge.ways.known(op, op_inputs), None)
+        formula = next(self.recomputer.candidates.without_search(op, op_inputs), None)
         if formula is None or formula.lent:
             raise NotComputedError("fused_unknown")
         base = len(self.stages)
@@ -172,29 +172,29 @@ def _later(ref: Ref, base: int) -> Ref:
     return Ref(ref.slot, (ref.stage or 0) + base)
 
 
-def _judged(judge: Judge, computing: set[int], recomputed: OpJudgement) -> Gap | None:
-    tensors = judge.outputs(recomputed.op)
+def _gap_of(recomputer: Recomputer, computing: set[int], recomputed: OpResult) -> Gap | None:
+    tensors = recomputer.outputs(recomputed.op)
     if not tensors:
         return None
-    chain = _Chain(judge, computing)
+    chain = _Chain(recomputer, computing)
     outputs = chain.add(recomputed.op)
     if len(chain.ops) < 2 or not all(isfinite(largest_of(tensor)) for tensor in chain.inputs.values()):
         return None
     formula = Formula(stages=tuple(chain.stages), outputs={slot: outputs[slot] for slot in tensors if slot in outputs})
-    if not formula.outputs or formula.work(chain.inputs) > _MOST_WORK:
+    if not formula.outputs or formula.work(chain.inputs) > _MAX_WORK:
         return None
     coarsest = max(chain.types, key=lambda dtype: UNIT[dtype], default="float32")
     true, stored = formula.run(chain.inputs), formula.run(chain.inputs, coarsest)
     slots, is_wrong = [], False
     for slot, out in true.items():
         descs = recomputed.op.output_descs
-        have = judge.values.load(tensors[slot], descs[slot] if slot < len(descs) else None)
+        have = recomputer.values.load(tensors[slot], descs[slot] if slot < len(descs) else None)
         compared_slot = _slot(slot, have, out, stored[slot], formula, chain.inputs, coarsest)
         if compared_slot is None:
             return None
         slots.append(compared_slot)
         is_wrong |= bool(compared_slot.beyond) and compared_slot.own > max(_FAR, _BEYOND * compared_slot.rounding)
-    ops = sorted(chain.ops, key=lambda op: judge.values.order[id(op)])
+    ops = sorted(chain.ops, key=lambda op: recomputer.values.order[id(op)])
     is_right = not any(compared_slot.beyond for compared_slot in slots)
     state = State.WRONG if is_wrong else State.RIGHT if is_right else State.DOUBTFUL
     return Gap(
@@ -206,7 +206,7 @@ def _judged(judge: Judge, computing: set[int], recomputed: OpJudgement) -> Gap |
 
 def _slot(
     slot: int, have: Input, out: Output, stored: Output, formula: Formula, inputs: dict[int, Input], coarsest: str
-) -> SlotJudgement | None:
+) -> SlotResult | None:
     """One output held against the true one; what rounding between makes of it is that of all elements together.
 
     It is as exact as the `coarsest` type between.
@@ -254,7 +254,7 @@ class Subject:
     number: int | None = None
     cosines: Mapping[tuple[str, str], float] | None = None
     #: What comparing it with the benchmark showed.
-    seen: Compared | None = None
+    comparison: Compared | None = None
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
     threshold: float = DEFAULT_THRESHOLD
@@ -265,39 +265,39 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class RunVerdict:
     """The verdict on one run with every op's judgement behind it: its number, and paths of its dump and its graph.
 
-    `beside` are runs that were judged on the way, and are not to blame.
+    `blameless` are runs that were judged on the way, and are not to blame.
     """
 
     verdict: Verdict
-    ops: Sequence[OpJudgement] = field(repr=False)
+    ops: Sequence[OpResult] = field(repr=False)
     run: int | None
     npu: str
     graph: str
-    beside: Sequence[Judged] = field(default=(), repr=False)
+    blameless: Sequence[RunVerdict] = field(default=(), repr=False)
     #: The loss scale by the op that holds it, as far as it shows.
     scales: Mapping[str, float] = field(default_factory=dict)
 
 
-def judge_run(
+def decide_run(
     subject: Subject,
     *,
     seconds: float = SECONDS,
     resources: Resources = ALL_CORES,
-) -> Judged:
+) -> RunVerdict:
     """Return the verdict on one run. Progress is counted in ops."""
-    values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.seen)
-    judge = Judge(values, subject.unfused, seconds=seconds)
-    judged = judge.judge_again(judge_ops(judge, resources))
+    values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.comparison)
+    recomputer = Recomputer(values, subject.unfused, seconds=seconds)
+    judged = recomputer.recompute_guessed(recompute_ops(recomputer, resources))
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
-    again = _JudgedAgain(judge)
+    again = _CopyTrials(recomputer)
     memory = overwritten(values, again.is_right)
     judged = again.by_true_copies(judged, memory)
-    together = tuple(gaps(judge, judged))
+    together = tuple(gaps(recomputer, judged))
     right = {id(item.judgement.op): item.judgement for item in together if item.judgement.state is State.RIGHT}
     judged = [right.get(id(item.op), item) for item in judged]
     findings = Findings(
@@ -306,24 +306,24 @@ def judge_run(
         flagged=subject.flagged,
         overwritten=memory,
         unsettled=len(again.unsettled),
-        departures=tuple(departures(sides, values)),
+        divergences=tuple(divergences(sides, values)),
         is_later=subject.is_later,
     )
     explainer = Explainer(values, findings)
     suspects = [_with_followers(item, values, explainer, subject) for item in explainer.suspects(subject.compared)]
     scale = next((item for item in suspects if item.cause is Cause.LOSS_SCALE), None)
-    return Judged(
+    return RunVerdict(
         verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged),
         run=subject.number, npu=subject.leaf.path, graph=subject.file.path, scales=known_scales(values, scale),
     )  # fmt: skip
 
 
-class _JudgedAgain:
+class _CopyTrials:
     """Judges ops that were not dumped by another of the copies that their readers have."""
 
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
-        self._computing = {id(op) for op in judge.computing()}
+    def __init__(self, recomputer: Recomputer) -> None:
+        self._recomputer = recomputer
+        self._computing = {id(op) for op in recomputer.computing()}
         #: Tensors of which recomputing might have told the true copy, had there been time.
         self.unsettled: set[tuple[int, int]] = set()
 
@@ -331,36 +331,36 @@ class _JudgedAgain:
         """Whether an op is right if a reader's copy is what it put out; None where it cannot be recomputed."""
         if id(root.op) not in self._computing:
             return None
-        self._judge.values.take_for_true(root, copy)
-        recomputed = self._judge.judge(root.op)
-        self._judge.values.take_for_true(root, None)
+        self._recomputer.values.take_for_true(root, copy)
+        recomputed = self._recomputer.recompute(root.op)
+        self._recomputer.values.take_for_true(root, None)
         if is_late(recomputed):
             self.unsettled.add(root.key)
         return None if recomputed.state is State.NOT_RECOMPUTED else recomputed.state is State.RIGHT
 
-    def by_true_copies(self, judged: Sequence[OpJudgement], memory: Sequence[Overwritten]) -> list[OpJudgement]:
+    def by_true_copies(self, judged: Sequence[OpResult], memory: Sequence[Overwritten]) -> list[OpResult]:
         """The judgements with those done again whose readers do not all have the same: of the op and of all it feeds.
 
         Where there is no time for that, the judgement that there is stays.
         """
-        disputed = {item.root.key: item for item in memory if item.told_by is not ToldBy.PRODUCER}
+        disputed = {item.root.key: item for item in memory if item.witness is not Witness.PRODUCER}
         ops = {id(item.producer) for item in disputed.values()}
         for item in disputed.values():
-            self._judge.values.take_for_true(item.root, item.true)
-            ops |= {id(slot.op) for slot in self._judge.values.readers.get(item.root.key, ())}
+            self._recomputer.values.take_for_true(item.root, item.true)
+            ops |= {id(slot.op) for slot in self._recomputer.values.readers.get(item.root.key, ())}
         return [self._again(item) if id(item.op) in ops and _is_fed_elsewhere(item) else item for item in judged]
 
-    def _again(self, recomputed: OpJudgement) -> OpJudgement:
-        again = self._judge.judge(recomputed.op)
+    def _again(self, recomputed: OpResult) -> OpResult:
+        again = self._recomputer.recompute(recomputed.op)
         return recomputed if is_late(again) else again
 
 
-def _is_fed_elsewhere(recomputed: OpJudgement) -> bool:
+def _is_fed_elsewhere(recomputed: OpResult) -> bool:
     """Whether an op was judged by what others have of what it read or put out."""
     return not recomputed.is_dumped or any(source == "reader" for _, source in recomputed.from_elsewhere)
 
 
-def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
+def unsteady(subject: Subject, other: Subject, clean: RunVerdict) -> RunVerdict | None:
     """The verdict where no run computes wrong, and an op computes differently in two; None if there is none."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
     difference = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps))
@@ -375,7 +375,7 @@ def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
         culprit=difference.op.name, cause=Cause.RANDOM, proof=Proof.RUNS, confidence=0.7,
         number=values.order[id(difference.op)], op_type=difference.op.type, facts=facts,
     )  # fmt: skip
-    followers = Flow(values).behind([difference.op])
+    followers = Flow(values).downstream([difference.op])
     suspect = replace(suspect, followers=len(followers), index=values.indices[id(difference.op)])
     verdict = replace(
         clean.verdict, culprit=suspect.culprit, cause=suspect.cause, confidence=suspect.confidence,
@@ -385,7 +385,7 @@ def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
     return replace(clean, verdict=verdict)
 
 
-def departures(values: RunValues, judged: RunValues) -> list[Departure]:
+def divergences(values: RunValues, judged: RunValues) -> list[Divergence]:
     """Data, variables, constants and random numbers that differ from the benchmark's; of the ops of `judged`."""
     if isinstance(values.benchmark, NoBenchmark):
         return []
@@ -394,7 +394,7 @@ def departures(values: RunValues, judged: RunValues) -> list[Departure]:
         if op.type not in DATA_TYPES and op.type not in PARAMETER_TYPES and not is_random(op):
             continue
         for index in range(max(len(op.output_descs), 1)):
-            divergence = departure(values, Root(op, index))
+            divergence = divergence_of(values, Root(op, index))
             if divergence is not None:
                 divergences.append(replace(divergence, root=Root(judged.ops[values.order[id(op)]], index)))
     return divergences
@@ -402,7 +402,7 @@ def departures(values: RunValues, judged: RunValues) -> list[Departure]:
 
 def _with_followers(suspect: Suspect, values: RunValues, explainer: Explainer, subject: Subject) -> Suspect:
     names = {suspect.culprit, *suspect.also} - {suspect.fact("producer")}
-    followers = explainer.flow.behind(op for op in values.ops if op.name in names)
+    followers = explainer.flow.downstream(op for op in values.ops if op.name in names)
     cosines = subject.cosines or {}
     low: dict[str, float] = {}
     for (name, slot), cosine in cosines.items():
@@ -454,41 +454,41 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
 
 def _unread_ops(subject: Subject) -> Sequence[str]:
     """Ops of which something was dumped that cannot be read."""
-    return subject.seen.unread if subject.seen is not None else ()
+    return subject.comparison.unread if subject.comparison is not None else ()
 
 
-def _unread(subject: Subject) -> tuple[Unseen, ...]:
+def _unread(subject: Subject) -> tuple[NotChecked, ...]:
     """That files could not be read, of which the verdict goes by what other ops have of them."""
     unread = _unread_ops(subject)
-    return (Unseen(lack=Lack.NOT_READ, count=len(unread), op=unread[0]),) if unread else ()
+    return (NotChecked(lack=NotCheckedKind.NOT_READ, count=len(unread), op=unread[0]),) if unread else ()
 
 
-def _gaps(judged: Sequence[OpJudgement]) -> tuple[Unseen, ...]:
+def _gaps(judged: Sequence[OpResult]) -> tuple[NotChecked, ...]:
     """What a dump of everything would have told."""
     missing = [recomputed for recomputed in judged if not recomputed.is_dumped]
     if not missing:
         return ()
     unknown = sum(recomputed.state is State.NOT_RECOMPUTED for recomputed in missing)
-    return (Unseen(lack=Lack.NOT_DUMPED, count=len(missing), ops=len(judged), unknown=unknown),)
+    return (NotChecked(lack=NotCheckedKind.NOT_DUMPED, count=len(missing), ops=len(judged), unknown=unknown),)
 
 
-def _late(judged: Sequence[OpJudgement]) -> tuple[Unseen, ...]:
+def _late(judged: Sequence[OpResult]) -> tuple[NotChecked, ...]:
     """That the time was over before every op was recomputed."""
     late = [recomputed for recomputed in judged if is_late(recomputed)]
-    return (Unseen(lack=Lack.OUT_OF_TIME, count=len(late), ops=len(judged)),) if late else ()
+    return (NotChecked(lack=NotCheckedKind.OUT_OF_TIME, count=len(late), ops=len(judged)),) if late else ()
 
 
-def _unsettled(tensors: int) -> tuple[Unseen, ...]:
+def _unsettled(tensors: int) -> tuple[NotChecked, ...]:
     """That the time was over before recomputing could tell which copies of a tensor are the true ones."""
-    return (Unseen(lack=Lack.UNSETTLED, count=tensors),) if tensors else ()
+    return (NotChecked(lack=NotCheckedKind.UNSETTLED, count=tensors),) if tensors else ()
 
 
-def _right_in_part(subject: Subject, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
+def _right_in_part(subject: Subject, judged: Sequence[OpResult]) -> list[OpResult]:
     """The ops of which only some elements were recomputed, without those whose others the comparison shows to be right.
 
     These are right where they were looked at.
     """
-    quiet = subject.seen.quiet if subject.seen is not None else frozenset()
+    quiet = subject.comparison.quiet if subject.comparison is not None else frozenset()
     return [
         recomputed
         for recomputed in judged
@@ -496,13 +496,15 @@ def _right_in_part(subject: Subject, judged: Sequence[OpJudgement]) -> list[OpJu
     ]
 
 
-def _sampled(partly: Sequence[OpJudgement], judged: Sequence[OpJudgement], has_benchmark: bool) -> tuple[Unseen, ...]:
+def _sampled(partly: Sequence[OpResult], judged: Sequence[OpResult], has_benchmark: bool) -> tuple[NotChecked, ...]:
     """That some ops were recomputed in part only, where a fault of few elements may not show."""
     if not partly:
         return ()
-    by_sums = Lack.SAMPLED_SUMS if all(recomputed.is_summed for recomputed in partly) else Lack.SAMPLED
-    lack = Lack.SAMPLED_FARTHEST if has_benchmark else by_sums
-    return (Unseen(lack=lack, count=len(partly), ops=len(judged)),)
+    by_sums = (
+        NotCheckedKind.SAMPLED_SUMS if all(recomputed.is_summed for recomputed in partly) else NotCheckedKind.SAMPLED
+    )
+    lack = NotCheckedKind.SAMPLED_FARTHEST if has_benchmark else by_sums
+    return (NotChecked(lack=lack, count=len(partly), ops=len(judged)),)
 
 
 def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:
@@ -554,13 +556,13 @@ class Request:
     is_later: bool = False
 
 
-def judge(
+def decide(
     request: Request,
     runs: Sequence[RunGraph],
     *,
     seconds: float = SECONDS,
     resources: Resources = ALL_CORES,
-) -> Judged:
+) -> RunVerdict:
     """The verdict on a dump; where nothing in it computes wrong, and in another run of `runs` something does, on that.
 
     `runs` are the graphs of the data folder's runs.
@@ -574,30 +576,30 @@ def judge(
         leaf=request.leaf, file=request.file, benchmark=benchmark, unfused=others[0].file if others else None,
         dumps=request.dumps, other=other_run, number=number, cosines=_cosines(request.rows, request.file),
         compared=request.compared, threshold=request.threshold, flagged=request.flagged, is_later=request.is_later,
-        seen=Compared.of(request.rows) if isinstance(benchmark, GoldenFiles) else None,
+        comparison=Compared.of(request.rows) if isinstance(benchmark, GoldenFiles) else None,
     )  # fmt: skip
-    first = judge_run(subject, seconds=seconds, resources=resources)
+    first = decide_run(subject, seconds=seconds, resources=resources)
     if first.verdict.culprit is not None:
         return _with_parts(_with_repetition(first, subject, others), subject, others)
-    blameless: list[Judged] = []
+    blameless: list[RunVerdict] = []
     for run in others[:_OTHERS]:
         assert run.leaf is not None
         other = Subject(
             leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=request.file, number=run.number,
             cosines=_cosines_of_other(request, run), threshold=request.threshold,
         )  # fmt: skip
-        verdict = judge_run(other, seconds=seconds, resources=resources)
+        verdict = decide_run(other, seconds=seconds, resources=resources)
         if verdict.verdict.culprit is not None:
             verdict = _with_parts(verdict, other, [candidate for candidate in runs if candidate is not run])
-            return replace(_with_comparison(verdict), beside=(first, *blameless))
+            return replace(_with_comparison(verdict), blameless=(first, *blameless))
         blameless.append(verdict)
         differs = unsteady(subject, other, first)
         if differs is not None:
-            return replace(differs, beside=blameless)
-    return replace(first, beside=blameless)
+            return replace(differs, blameless=blameless)
+    return replace(first, blameless=blameless)
 
 
-def _with_repetition(run_verdict: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
+def _with_repetition(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunGraph]) -> RunVerdict:
     """A verdict that blames random numbers, with what another run says: whether they are drawn anew each time."""
     first = run_verdict.verdict.first
     other = next((run for run in others if run.leaf is not None), None)
@@ -622,7 +624,7 @@ def _with_repetition(run_verdict: Judged, subject: Subject, others: Sequence[Run
     return replace(run_verdict, verdict=replace(verdict, next=steps))
 
 
-def _with_parts(run_verdict: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
+def _with_parts(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunGraph]) -> RunVerdict:
     """A verdict that blames a fusion pass, with what a run without it says: whether the parts compute right there."""
     first = run_verdict.verdict.first
     if first is None or first.cause is not Cause.FUSION:
@@ -634,8 +636,8 @@ def _with_parts(run_verdict: Judged, subject: Subject, others: Sequence[RunGraph
         made = {name for part in parts for name in originals(part)}
         if run.leaf is None or made != original_ops or any(first.pass_name in part.pass_names for part in parts):
             continue
-        judge = Judge(RunValues(run.leaf, run.file, subject.benchmark), subject.file)
-        states = {judge.examine(part).state for part in parts}
+        recomputer = Recomputer(RunValues(run.leaf, run.file, subject.benchmark), subject.file)
+        states = {recomputer.examine(part).state for part in parts}
         if not states <= {State.RIGHT, State.WRONG}:
             continue
         right = Fact(name="parts_right", value=states == {State.RIGHT})
@@ -651,12 +653,12 @@ def _with_facts(verdict: Verdict, *more: Fact) -> Verdict:
     return replace(verdict, suspects=(first, *verdict.suspects[1:]), facts=first.facts)
 
 
-def _with_comparison(run_verdict: Judged) -> Judged:
+def _with_comparison(run_verdict: RunVerdict) -> RunVerdict:
     """The verdict on a run that was not compared itself, with the step that compares it with the benchmark."""
     verdict = run_verdict.verdict
     if not verdict.has_benchmark or run_verdict.run is None:
         return run_verdict
-    step = Step(do=Do.COMPARE_RUN, command=("ac", "-c", "-lt", f"debug_{run_verdict.run}"))
+    step = Step(do=Action.COMPARE_RUN, command=("ac", "-c", "-lt", f"debug_{run_verdict.run}"))
     return replace(run_verdict, verdict=replace(verdict, next=(*verdict.next[:-1], step, verdict.next[-1])))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from precision_tool.lib.diagnose.error_shape import norm
 from precision_tool.lib.diagnose.headroom import LOSS_SCALE
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, VARIABLE_TYPES, Root, RunValues, Slot
-from precision_tool.lib.diagnose.overwritten_memory import Departure
+from precision_tool.lib.diagnose.overwritten_memory import Divergence
 from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Proof, Suspect, number_of
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.ops.optimizers import updated_inputs
@@ -28,11 +28,11 @@ class Flow:
             for root in values.producers(op):
                 self._next.setdefault(id(root.op), []).append(op)
 
-    def behind(self, ops: Iterable[Op]) -> dict[int, Op]:
+    def downstream(self, ops: Iterable[Op]) -> dict[int, Op]:
         """Every op that is fed, directly or not, by one of `ops`, by id."""
         return _reached(ops, lambda op: self._next.get(id(op), ()))
 
-    def before(self, op: Op) -> dict[int, Op]:
+    def upstream(self, op: Op) -> dict[int, Op]:
         """Every op that feeds `op`, directly or not, by id."""
         return _reached([op], lambda reader: [root.op for root in self._values.producers(reader)])
 
@@ -169,7 +169,7 @@ def _unscaled(values: RunValues, flow: Flow, root: Root) -> tuple[list[_Unscalin
             scaled.append(slot.op)
     for reciprocal in inverse:
         dividing += [slot for slot in values.readers.get(reciprocal.key, ()) if slot.op.type in _MULTIPLYING]
-    followers = flow.behind(scaled)
+    followers = flow.downstream(scaled)
     followers |= {id(op): op for op in scaled}
     unscalings = []
     for slot in dividing:
@@ -190,7 +190,7 @@ def _updates(values: RunValues, flow: Flow, op: Op) -> bool:
     everything that the loss is made of.
     """
     count = _count(op.output_descs[0]) if op.output_descs else None
-    for update in flow.behind([op]).values():
+    for update in flow.downstream([op]).values():
         if not updated_inputs(update.type):
             continue
         if count is not None and count in map(_count, update.input_descs):
@@ -285,7 +285,7 @@ def is_random(op: Op) -> bool:
 
 
 def find_sources(
-    values: RunValues, flow: Flow, departures: Sequence[Departure], is_later: bool = False
+    values: RunValues, flow: Flow, divergences: Sequence[Divergence], is_later: bool = False
 ) -> tuple[list[Suspect], Suspect | None]:
     """Data, variables and random numbers that differ from the benchmark's; a loss scale is told apart.
 
@@ -294,7 +294,7 @@ def find_sources(
     """
     sources = []
     scale = None
-    for divergence in departures:
+    for divergence in divergences:
         op = divergence.root.op
         cause = Cause.RANDOM if is_random(op) else Cause.INPUT if op.type in DATA_TYPES else Cause.WEIGHTS
         if cause is Cause.RANDOM and divergence.different < _OTHER_NUMBERS * divergence.size:
@@ -332,14 +332,14 @@ def _step(values: RunValues) -> int:
     return int(step) if step.isascii() and step.isdigit() else 0
 
 
-def _is_loss_scale(values: RunValues, flow: Flow, divergence: Departure) -> bool:
+def _is_loss_scale(values: RunValues, flow: Flow, divergence: Divergence) -> bool:
     """Whether a number that is a power of two times the benchmark's scales gradients, and them back."""
     if not divergence.is_scalar or divergence.factor is None or divergence.factor <= 0:
         return False
     power = log2(divergence.factor)
     if not is_scale(divergence.factor):
         return False
-    followers = flow.behind([divergence.root.op])
+    followers = flow.downstream([divergence.root.op])
     scaled = back = 0
     for op in followers.values():
         off = distance(values, Root(op, 0))

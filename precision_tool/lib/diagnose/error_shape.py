@@ -19,9 +19,9 @@ Doubles = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 #: Orders of the axes that are tried at most (all of five axes).
-_MOST_ORDERS = 120
+_MAX_ORDERS = 120
 #: Steps along an axis that are tried at most.
-_MOST_STEPS = 32
+_MAX_STEPS = 32
 #: Share of the elements that a mistake must explain.
 _EXPLAINED = 0.99
 #: Share of a run of elements that is wrong, where all that made it was overwritten: zeros and masks hide some.
@@ -31,7 +31,7 @@ _LOOKED_AT = 1 << 22
 #: Bits in the mantissas of narrow types, and their unit roundoff: bfloat16, float16.
 _NARROW = ((8, 2.0**-8), (11, 2.0**-11))
 #: Different values that a type must hold at least: one in eight of float16 has the mantissa of bfloat16.
-_FEW = 8
+_MIN_ELEMENTS = 8
 #: Relative closeness of two values that are the same but for rounding, in units of the last place.
 _UNITS = 16.0
 
@@ -144,13 +144,13 @@ def _moved(y: Doubles, f: Doubles, unit: float, where: npt.NDArray[np.intp]) -> 
 
 
 def _orders(count: int) -> Iterator[tuple[int, ...]]:
-    yield from islice((order for order in permutations(range(count)) if order != tuple(range(count))), _MOST_ORDERS)
+    yield from islice((order for order in permutations(range(count)) if order != tuple(range(count))), _MAX_ORDERS)
 
 
 def _steps(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
     """Axes and steps, the short ones first."""
     for axis, extent in enumerate(shape):
-        for steps in range(1, min(extent // 2, _MOST_STEPS) + 1):
+        for steps in range(1, min(extent // 2, _MAX_STEPS) + 1):
             yield axis, steps
             yield axis, -steps
 
@@ -178,7 +178,7 @@ def _shape(y: Doubles, f: Doubles, bad: Flags, where: npt.NDArray[np.intp], unit
 
 def _is_narrowed(x: Doubles, t: Doubles, unit: float) -> bool:
     """Whether a narrower type than theirs holds the values, all next to the right ones, and not by chance."""
-    if not x.any() or np.unique(x).size < _FEW:
+    if not x.any() or np.unique(x).size < _MIN_ELEMENTS:
         return False
     held = [(x == np.rint(x)) & (np.abs(x - t) <= 1)] if (t != np.rint(t)).any() else []
     for bits, other in _NARROW:
@@ -313,7 +313,7 @@ def norm(array: npt.NDArray[Any]) -> float:
         return largest * float(np.linalg.norm(flat / largest)) if largest not in (0.0, inf) else largest
 
 
-def is_judged(dtype: str) -> bool:
+def has_rounding(dtype: str) -> bool:
     """Whether it is known how a type is rounded: not of complex numbers, nor of floats of 8 bits and fewer."""
     return dtype in UNIT or dtype.startswith(_WHOLE)
 

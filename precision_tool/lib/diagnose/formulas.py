@@ -19,7 +19,7 @@ from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES
 from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, originals
 from precision_tool.lib.diagnose.error_shape import norm, rounded_to
 from precision_tool.lib.diagnose.op_values import PARAMETER_TYPES, NoValueError, Root, Rows, RunValues
-from precision_tool.lib.diagnose.verdict_model import OpJudgement
+from precision_tool.lib.diagnose.verdict_model import OpResult
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import op_table as table
@@ -476,7 +476,7 @@ _FARTHEST = 16
 _OBEYS = 2e-3
 
 
-class Beside:
+class BenchmarkValues:
     """What the benchmark of a run says of its ops."""
 
     def __init__(self, values: RunValues) -> None:
@@ -544,12 +544,12 @@ class Beside:
 
     def split(
         self,
-        recomputed: OpJudgement,
+        recomputed: OpResult,
         formula: Formula,
         op_inputs: Mapping[int, Input],
         rows: Rows | None = None,
         cut: frozenset[int] = frozenset(),
-    ) -> OpJudgement | None:
+    ) -> OpResult | None:
         """The judgement with the inherited error and the benchmark's own; None where the benchmark does not tell.
 
         With `rows` both are those of some rows of the batch, which the inputs in `cut` have.
@@ -596,6 +596,6 @@ def _relative(x: np.ndarray, y: np.ndarray) -> float:
     return distance / size if size else (0.0 if not distance else np.inf)
 
 
-def is_obeyed(split: OpJudgement) -> bool:
-    """Whether the benchmark obeys the formula of a judgement that `Beside.split` gave."""
+def is_obeyed(split: OpResult) -> bool:
+    """Whether the benchmark obeys the formula of a judgement that `BenchmarkValues.split` gave."""
     return all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots)

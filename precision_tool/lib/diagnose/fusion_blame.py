@@ -16,10 +16,10 @@ from precision_tool.lib.data.inputs import find_golden
 from precision_tool.lib.data.matching import GraphDumps
 from precision_tool.lib.diagnose.agreement import OpAgreement, all_agree, distance
 from precision_tool.lib.diagnose.error_shape import LIMIT
-from precision_tool.lib.diagnose.judge import Judge
 from precision_tool.lib.diagnose.op_values import RunValues
+from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.run_checks import Analysis
-from precision_tool.lib.diagnose.verdict_model import OpJudgement, State
+from precision_tool.lib.diagnose.verdict_model import OpResult, State
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.messages import Message
@@ -236,7 +236,7 @@ _NOTABLE = 0.02
 _EXACT = 14
 
 
-def _recomputed(recomputed: OpJudgement) -> Recomputed | None:
+def _recomputed(recomputed: OpResult) -> Recomputed | None:
     """The figures of a judgement."""
     worst = recomputed.worst_slot
     if worst is None:
@@ -273,8 +273,8 @@ def blame(
     agreements |= {
         op.name: _with_inputs(op, agreements, values, analysis.threshold) for op in fused if op.name in agreements
     }
-    judge = _Judge(
-        alone=Judge(values, unfused),
+    blamer = _Blamer(
+        alone=Recomputer(values, unfused),
         also_other=_passes_by_original(unfused),
         first_off=min((op.index for op in analysis.ops if op.outputs_agree is False), default=-1),
     )
@@ -283,11 +283,11 @@ def blame(
     for op in fused:
         if progress is not None:
             progress(len(judged), len(fused))
-        judged.append(judge.judge(op, agreements.get(op.name)))
+        judged.append(blamer.blame(op, agreements.get(op.name)))
     for number, op in enumerate(fused):  # some may have been judged before their formula was seen to fail
         recomputed = judged[number].recomputed
-        if recomputed is not None and recomputed.how in judge.distrusted:
-            judged[number] = judge.judge(op, agreements.get(op.name))
+        if recomputed is not None and recomputed.how in blamer.distrusted:
+            judged[number] = blamer.blame(op, agreements.get(op.name))
     passes = _by_pass(judged)
     off, unavoidable = smallest_switches(passes)
     nameless = tuple(op.name for op in Fusion(file).nameless)
@@ -330,15 +330,15 @@ def _passes_by_original(unfused: GraphFile | None) -> dict[str, set[str]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judge:
-    alone: Judge
+class _Blamer:
+    alone: Recomputer
     also_other: Mapping[str, set[str]]
     #: Number of the first op whose output does not agree.
     first_off: int
     #: Chains of ops whose formula fits neither side where the sides agree: a kernel computes them otherwise.
     distrusted: set[str] = field(default_factory=set)
 
-    def judge(self, op: Op, agreement: OpAgreement | None) -> OpBlame:
+    def blame(self, op: Op, agreement: OpAgreement | None) -> OpBlame:
         """The verdict on one fused op."""
         result = OpBlame(
             op_name=op.name,
@@ -420,11 +420,11 @@ class _Judge:
         return Verdict.NOT_JUDGED, Ground(sign=Sign.MAY_BE_INHERITED)
 
 
-def _not_judged(own: OpJudgement) -> NotJudged | None:
+def _not_judged(own: OpResult) -> NotJudged | None:
     return None if own.reason is None else NotJudged(reason=own.reason)
 
 
-def _fits_neither(own: OpJudgement, op: OpBlame, agreement: OpAgreement) -> bool:
+def _fits_neither(own: OpResult, op: OpBlame, agreement: OpAgreement) -> bool:
     """True if both sides were fed and put out the same, and only the recomputed answer is another."""
     if own.state is State.RIGHT:
         return False
@@ -432,7 +432,7 @@ def _fits_neither(own: OpJudgement, op: OpBlame, agreement: OpAgreement) -> bool
     return agree and own.own > _OWN * (op.output_error or 0.0)
 
 
-def _by_recomputing(op: OpBlame, judged: OpJudgement, agreement: OpAgreement) -> OpBlame:
+def _by_recomputing(op: OpBlame, judged: OpResult, agreement: OpAgreement) -> OpBlame:
     own = op.recomputed
     assert own is not None
     other = own.benchmark_error
@@ -453,7 +453,7 @@ def _by_recomputing(op: OpBlame, judged: OpJudgement, agreement: OpAgreement) ->
     return replace(op, verdict=Verdict.CLEAN, ground=ground)
 
 
-def _beyond_range(judged: OpJudgement, agreement: OpAgreement) -> BeyondType | None:
+def _beyond_range(judged: OpResult, agreement: OpAgreement) -> BeyondType | None:
     """What became of results that the type of an output cannot hold; None where it holds them all."""
     over = judged.overflow
     if over is None:

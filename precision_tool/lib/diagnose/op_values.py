@@ -137,9 +137,9 @@ def _place(index: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> int 
 
 
 #: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
-_TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
+_MIN_DIAGNOSTIC_ROWS, _MIN_DIAGNOSTIC_ELEMENTS, _ROWS_PER_DIAGNOSTIC = 6, 1 << 16, 4
 #: In how many pieces these rows lie at most.
-_TELLING_PIECES = 64
+_MAX_DIAGNOSTIC_PIECES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +217,7 @@ def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -
     return Rows(count, tuple(ranges))
 
 
-def telling_rows(
+def diagnostic_rows(
     batch: tuple[int, frozenset[int]] | None, got: Mapping[int, Input]
 ) -> tuple[Rows, frozenset[int]] | None:
     """So many rows of an op's batch that they may tell a mistake, and the inputs that have them.
@@ -229,8 +229,10 @@ def telling_rows(
         return None
     count, cut = batch
     size = max(tensor.array.size for tensor in got.values())
-    rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)), _TELLING_PIECES)
-    if rows.chosen * _TELLING_SHARE > count or any(tensor.array.shape[0] != count for tensor in got.values()):
+    rows = spread(
+        count, max(_MIN_DIAGNOSTIC_ROWS, -(-count * _MIN_DIAGNOSTIC_ELEMENTS // size)), _MAX_DIAGNOSTIC_PIECES
+    )
+    if rows.chosen * _ROWS_PER_DIAGNOSTIC > count or any(tensor.array.shape[0] != count for tensor in got.values()):
         return None
     return rows, cut
 
@@ -330,7 +332,7 @@ class _Cache:
 
 
 @dataclass(slots=True)
-class Fed:
+class OpInputs:
     """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
 
     inputs: dict[int, Input] = field(default_factory=dict)
@@ -413,13 +415,13 @@ class RunValues:
             producer = self.origins.producer(reader, edge)
             if producer is None:
                 return None
-            source = self._behind(producer, edge.index)
+            source = self._source(producer, edge.index)
             if source is None:
                 return Root(producer, edge.index)
             reader, edge = source
         return None
 
-    def _behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
+    def _source(self, op: Op, index: int) -> tuple[Op, Edge] | None:
         """The op and its edge that feed what `op` only passes on."""
         if op.type in PASSING and index == 0 and self.dumped(op) is None:
             edge = next((edge for edge in op.inputs if edge is not None), None)
@@ -480,7 +482,7 @@ class RunValues:
         desc = descs[root.index] if root.index < len(descs) else None
         return Slot(root.op, "output", root.index, root.index, desc)
 
-    def found(self, slot: Slot) -> AnyTensor | Missing | None:
+    def tensor_at(self, slot: Slot) -> AnyTensor | Missing | None:
         """The tensor of a slot as its own dump file has it."""
         dump = self.dumped(slot.op)
         if dump is None or (dump.merged and slot.side == "input"):  # which holds what one slice of it was fed
@@ -494,7 +496,7 @@ class RunValues:
         if true is not None:
             slots.sort(key=lambda slot: slot != true)
         for slot in slots:
-            tensor = self.found(slot)
+            tensor = self.tensor_at(slot)
             if isinstance(tensor, Tensor) and tensor.size:
                 yield slot, tensor
 
@@ -559,7 +561,7 @@ class RunValues:
         )
         unlike = ((self.output_slot(root), slot) for root, slot in pairs if not self.compared_alike(root, slot))
         return frozenset(
-            key_of(tensor) for pair in unlike for tensor in map(self.found, pair) if isinstance(tensor, Tensor)
+            key_of(tensor) for pair in unlike for tensor in map(self.tensor_at, pair) if isinstance(tensor, Tensor)
         )
 
     def compared_alike(self, root: Root, slot: Slot) -> bool:

@@ -26,7 +26,7 @@ from precision_tool.lib.diagnose.op_values import (
     RunValues,
     Slot,
 )
-from precision_tool.lib.diagnose.verdict_model import Cause, Fact, OpJudgement, Proof, State, Suspect
+from precision_tool.lib.diagnose.verdict_model import Cause, Fact, OpResult, Proof, State, Suspect
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.layouts import as_stored, is_plain
@@ -243,7 +243,7 @@ def _equal(values: RunValues, own: object, its: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class Divergence:
     """A tensor that nothing in the graph computes, and that is not the benchmark's.
 
     `distance` is relative, `factor` the one number that all of it was multiplied by (None: it was not), `different`
@@ -266,21 +266,21 @@ class Departure:
 _ROUNDED = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-22}
 
 
-def beside_benchmark(values: RunValues, root: Root) -> tuple[Loaded, Loaded, Departure | None] | None:
+def compare_with_benchmark(values: RunValues, root: Root) -> tuple[Loaded, Loaded, Divergence | None] | None:
     """A tensor, the benchmark's, and how they differ; None where a side lacks it or their sizes do."""
     golden = values.load_benchmark(root)
     npu = next((loaded for form in _forms(values, root) for loaded in _loaded(values, form)), None)
     if golden is None or npu is None or npu.input.array.size != golden.input.array.size:
         return None
-    return npu, golden, departure(values, root)
+    return npu, golden, divergence_of(values, root)
 
 
-def departure(values: RunValues, root: Root) -> Departure | None:
+def divergence_of(values: RunValues, root: Root) -> Divergence | None:
     """How a tensor differs from the benchmark's; None if it does not, or nothing tells."""
     golden = values.load_benchmark(root)
     if golden is None:
         return None
-    best: Departure | None = None
+    best: Divergence | None = None
     for form in _forms(values, root):
         for loaded in _loaded(values, form):
             divergence = _against(root, loaded, golden)
@@ -321,7 +321,7 @@ def _loaded(values: RunValues, root: Root) -> Iterator[Loaded]:
             continue
 
 
-def _against(root: Root, loaded: Loaded, golden: Loaded) -> Departure | None:
+def _against(root: Root, loaded: Loaded, golden: Loaded) -> Divergence | None:
     x, y = np.asarray(loaded.input.array), np.asarray(golden.input.array)
     if x.size != y.size or x.dtype.kind == "c" or y.dtype.kind == "c":
         return None
@@ -347,7 +347,7 @@ def _against(root: Root, loaded: Loaded, golden: Loaded) -> Departure | None:
             if scale and float(np.linalg.norm(x[both] - scale * y[both])) <= 4 * max(unit, 2.0**-22) * npu_size:
                 factor = scale
         order = np.allclose(np.sort(x), np.sort(y), rtol=max(unit, 1e-6), atol=smallest, equal_nan=True)
-    return Departure(
+    return Divergence(
         root=root,
         distance=distance / size if size else float("inf"),
         different=different,
@@ -367,7 +367,7 @@ def _against(root: Root, loaded: Loaded, golden: Loaded) -> Departure | None:
 _NEARER = 4.0
 
 
-class ToldBy(StrEnum):
+class Witness(StrEnum):
     """What says which of two copies of a tensor is the true one."""
 
     #: The op that put it out was dumped.
@@ -383,7 +383,8 @@ class ToldBy(StrEnum):
 
 
 _CONFIDENCE = {
-    ToldBy.PRODUCER: 0.93, ToldBy.RECOMPUTED: 0.95, ToldBy.BENCHMARK: 0.9, ToldBy.READERS: 0.8, ToldBy.NOBODY: 0.55,
+    Witness.PRODUCER: 0.93, Witness.RECOMPUTED: 0.95, Witness.BENCHMARK: 0.9, Witness.READERS: 0.8,
+    Witness.NOBODY: 0.55,
 }  # fmt: skip
 #: The same where the op that put the tensor out was recomputed, and is right.
 _RIGHT_PRODUCER = 0.98
@@ -393,13 +394,13 @@ _RIGHT_PRODUCER = 0.98
 class Overwritten:
     """A tensor that a reader read otherwise than it was put out. Offsets are bytes in the tensor as stored.
 
-    `true` is the copy it was held against, `told_by` what says that this is the true one.
+    `true` is the copy it was held against, `witness` what says that this is the true one.
     """
 
     root: Root
     reader: Slot
     true: Slot
-    told_by: ToldBy
+    witness: Witness
     first: int
     last: int
     different: int
@@ -432,7 +433,7 @@ def overwritten(values: RunValues, is_right: IsRight) -> list[Overwritten]:
             root = values.fed_by.get((id(op), slot.graph_index))
             if root is None or root.op.type in VARIABLE_TYPES or values.parameter_is_updated(root):
                 continue
-            if isinstance(values.found(values.output_slot(root)), Tensor):
+            if isinstance(values.tensor_at(values.output_slot(root)), Tensor):
                 stale_copy = _unlike_output(values, root, slot)
                 if stale_copy is not None:
                     results.append(stale_copy)
@@ -446,13 +447,13 @@ def overwritten(values: RunValues, is_right: IsRight) -> list[Overwritten]:
 def _unlike_output(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
     read = _read(values, slot)
     output = values.output_slot(root)
-    own = values.found(output)
+    own = values.tensor_at(output)
     if read is None or not isinstance(own, Tensor):
         return None
     are_read = {key_of(read), key_of(own)} <= values.checksums.keys()
     if not are_read and values.compared_alike(root, slot):
         return None
-    return _held_against(values, root, slot, output, ToldBy.PRODUCER)
+    return _held_against(values, root, slot, output, Witness.PRODUCER)
 
 
 def _unlike_others(values: RunValues, root: Root, is_right: IsRight) -> Iterator[Overwritten]:
@@ -461,10 +462,10 @@ def _unlike_others(values: RunValues, root: Root, is_right: IsRight) -> Iterator
     alike = _alike(values, readers)
     if len(alike) < 2:
         return
-    true, told_by = _true_copy(values, root, alike, is_right)
+    true, witness = _true_copy(values, root, alike, is_right)
     for group in alike:
         for slot in group:
-            stale_copy = _held_against(values, root, slot, true, told_by) if group[0] is not true else None
+            stale_copy = _held_against(values, root, slot, true, witness) if group[0] is not true else None
             if stale_copy is not None:
                 yield stale_copy
 
@@ -497,25 +498,25 @@ def _alike(values: RunValues, readers: Sequence[Slot]) -> list[list[Slot]]:
 
 def _true_copy(
     values: RunValues, root: Root, alike: Sequence[Sequence[Slot]], is_right: IsRight
-) -> tuple[Slot, ToldBy]:
+) -> tuple[Slot, Witness]:
     """The copy of a tensor that is what was put out, of readers that have the same each, and what says so."""
     for group in alike:
         if is_right(root, group[0]):
-            return group[0], ToldBy.RECOMPUTED
+            return group[0], Witness.RECOMPUTED
     distances = [_from_benchmark(values, root, group[0]) for group in alike]
     ranked = sorted((apart, number) for number, apart in enumerate(distances) if apart is not None)
     if len(ranked) == len(alike) and ranked[1][0] > _NEARER * ranked[0][0]:
-        return alike[ranked[0][1]][0], ToldBy.BENCHMARK
+        return alike[ranked[0][1]][0], Witness.BENCHMARK
     most = sorted(alike, key=len, reverse=True)
     if len(most[0]) > len(most[1]):
-        return most[0][0], ToldBy.READERS
+        return most[0][0], Witness.READERS
     # What was overwritten stays so: of two, the one that read it first is more likely to have read what was put out.
-    return alike[0][0], ToldBy.NOBODY
+    return alike[0][0], Witness.NOBODY
 
 
 def _from_benchmark(values: RunValues, root: Root, slot: Slot) -> float | None:
     golden = values.load_benchmark(root)
-    tensor = values.found(slot)
+    tensor = values.tensor_at(slot)
     if golden is None or not isinstance(tensor, Tensor):
         return None
     try:
@@ -531,13 +532,13 @@ def _from_benchmark(values: RunValues, root: Root, slot: Slot) -> float | None:
 
 def _read(values: RunValues, slot: Slot) -> Tensor | None:
     """What an op read; None where its file does not show it."""
-    tensor = values.found(slot)
+    tensor = values.tensor_at(slot)
     return tensor if isinstance(tensor, Tensor) and not is_in_place(values, slot, tensor) else None
 
 
 def _places_apart(values: RunValues, slot: Slot, other_slot: Slot) -> np.ndarray | None:
     """Where two copies of a tensor differ, as stored: nowhere if they are the same; None if that is not known."""
-    tensor, other = values.found(slot), values.found(other_slot)
+    tensor, other = values.tensor_at(slot), values.tensor_at(other_slot)
     if not isinstance(tensor, Tensor) or not isinstance(other, Tensor):
         return None
     if other.size != tensor.size or other.dtype != tensor.dtype:
@@ -547,9 +548,9 @@ def _places_apart(values: RunValues, slot: Slot, other_slot: Slot) -> np.ndarray
     return differences(values, tensor, other, slot)
 
 
-def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, told_by: ToldBy) -> Overwritten | None:
+def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, witness: Witness) -> Overwritten | None:
     """How what a reader read differs from another copy of a tensor; None if it does not, or cannot be held to it."""
-    different, tensor = _places_apart(values, slot, true), values.found(slot)
+    different, tensor = _places_apart(values, slot, true), values.tensor_at(slot)
     if different is None or not different.size or not isinstance(tensor, Tensor):
         return None
     bits = data_types.BY_NAME[tensor.dtype].bits
@@ -557,7 +558,7 @@ def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, told_by
         root=root,
         reader=slot,
         true=true,
-        told_by=told_by,
+        witness=witness,
         first=int(different[0]) * bits // 8,
         last=(int(different[-1]) + 1) * bits // 8,
         different=int(different.size),
@@ -570,7 +571,7 @@ def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, told_by
 
 
 def stomps(
-    values: RunValues, stale_copies: Collection[Overwritten], judged: Mapping[int, OpJudgement]
+    values: RunValues, stale_copies: Collection[Overwritten], judged: Mapping[int, OpResult]
 ) -> Iterator[Suspect]:
     """Each place that was overwritten once, with all that read it so; `judged` by id of the op."""
     left = list(stale_copies)
@@ -582,7 +583,7 @@ def stomps(
 
 
 def _stomp(
-    values: RunValues, first: Overwritten, together: Sequence[Overwritten], producer: OpJudgement | None
+    values: RunValues, first: Overwritten, together: Sequence[Overwritten], producer: OpResult | None
 ) -> Suspect:
     is_right = producer is not None and producer.state is State.RIGHT
     others = list(dict.fromkeys(item.consumer.name for item in together if item.consumer is not first.consumer))
@@ -591,16 +592,16 @@ def _stomp(
         Fact(name="first_byte", value=first.first), Fact(name="last_byte", value=first.last),
         Fact(name="different_elements", value=first.different), Fact(name="elements", value=first.size),
         Fact(name="bytes", value=first.nbytes), Fact(name="producer_is_right", value=is_right),
-        Fact(name="producer", value=first.producer.name), Fact(name="told_by", value=str(first.told_by)),
+        Fact(name="producer", value=first.producer.name), Fact(name="told_by", value=str(first.witness)),
     ]  # fmt: skip
     also = [first.producer.name, *others]
     if others:
         facts.append(Fact(name="other_readers", value=others))
-    if first.told_by is not ToldBy.PRODUCER:
+    if first.witness is not Witness.PRODUCER:
         facts.append(Fact(name="held_against", value=first.true.name))
-    if first.told_by is ToldBy.NOBODY:
+    if first.witness is Witness.NOBODY:
         also.insert(0, first.true.op.name)
-    sure = _RIGHT_PRODUCER if is_right and first.told_by is ToldBy.PRODUCER else _CONFIDENCE[first.told_by]
+    sure = _RIGHT_PRODUCER if is_right and first.witness is Witness.PRODUCER else _CONFIDENCE[first.witness]
     return Suspect(
         culprit=first.consumer.name, cause=Cause.STOMP, proof=Proof.COPIES, confidence=sure,
         number=values.order[id(first.consumer)], op_type=first.consumer.type, also=tuple(also), facts=tuple(facts),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.diagnose.candidate_formulas import Ways
+from precision_tool.lib.diagnose.candidate_formulas import CandidateFormulas
 from precision_tool.lib.diagnose.error_shape import (
     ACCUMULATED,
     APPROXIMATED,
@@ -22,12 +22,12 @@ from precision_tool.lib.diagnose.error_shape import (
     SLACK,
     SMALLEST,
     UNIT,
-    is_judged,
+    has_rounding,
     norm,
 )
 from precision_tool.lib.diagnose.formulas import Formula
-from precision_tool.lib.diagnose.op_values import Fed, NoValueError, Rows, RunValues, spread
-from precision_tool.lib.diagnose.verdict_model import OpJudgement, SlotJudgement, State
+from precision_tool.lib.diagnose.op_values import NoValueError, OpInputs, Rows, RunValues, spread
+from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.layouts import reading_of
 from precision_tool.lib.model.graph import Op, TensorDesc
@@ -99,13 +99,13 @@ def _summed(rows: npt.NDArray[Any], signs: Doubles) -> tuple[Doubles, Doubles]:
 #: Elements of a block, of all its tensors about four times as many.
 _BLOCK = 1 << 17
 #: A block of rows has so many times the elements of what it is multiplied with, but no more than this.
-_TIMES_FACTOR, _MOST_ROWS = 4, 1 << 22
+_TIMES_FACTOR, _MAX_ROWS = 4, 1 << 22
 #: Elements of a chain that are computed twice to tell what float32 inside makes of all.
 _TRIED = 1 << 12
 #: Groups that these are told apart in.
 _GROUPS = 16
 #: Products and sums up to which an op is looked at whole.
-MOST_WORK, MOST_WIDE_WORK = 1e9, 2e7
+MAX_WHOLE_WORK, MAX_WIDE_WORK = 1e9, 2e7
 #: A correctly rounded element is off by at most so many times its rms, squared; the last digits are float32's.
 _EXACT = 1 / MEAN_SQUARE * 1.0005
 #: Float32 inputs go into the matrix unit with 11 digits less on some chips (HF32), without being asked for.
@@ -121,7 +121,7 @@ Float = type[np.float32] | type[np.float64]
 
 def right_in_blocks(
     formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], u_in: float
-) -> tuple[SlotJudgement, ...] | None:
+) -> tuple[SlotResult, ...] | None:
     """The judgement of every output if each of their elements is right; None if that does not show here.
 
     Inputs and outputs are as they were stored: floating types up to float32 in float32. `u_in` is what the matrix unit
@@ -163,7 +163,7 @@ def _looked_at(
     is_chain = len(formula.stages) > 1
     narrow = all(kind in _IN_FLOAT32 for kind in kinds) and (not is_chain or Kind.MATRIX in kinds)
     narrow &= all(_is_half(tensor) for tensor in (*inputs.values(), *got.values()))
-    if formula.lent or formula.work(inputs) > (MOST_WORK if narrow else MOST_WIDE_WORK):
+    if formula.lent or formula.work(inputs) > (MAX_WHOLE_WORK if narrow else MAX_WIDE_WORK):
         return None
     parts = parts_of(formula, inputs, got)
     is_whole = (Kind.MATRIX in kinds and narrow) or _sums_in_doubles(formula)
@@ -317,7 +317,7 @@ def parts_of(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, In
         return None
     per_row = max(1, sum(tensor.array.size for tensor in got.values()) // rows)
     whole = sum(tensor.array.size for slot, tensor in inputs.items() if slot not in cut)
-    size = min(max(_BLOCK, _TIMES_FACTOR * whole), _MOST_ROWS)
+    size = min(max(_BLOCK, _TIMES_FACTOR * whole), _MAX_ROWS)
     return Parts(rows, cut, max(1, size // per_row), False)
 
 
@@ -436,9 +436,9 @@ class _Sums:
         self.exact += int(np.count_nonzero(off <= _EXACT))
         return True
 
-    def judgement(self, slot: int) -> SlotJudgement:
+    def judgement(self, slot: int) -> SlotResult:
         """What the blocks say of the output."""
-        return SlotJudgement(
+        return SlotResult(
             slot=slot, dtype=self.dtype, size=self.size, kind=self.kind,
             own=_root(self.off, self.true), rounding=_root(self.sigma, self.true), worst=sqrt(self.worst),
             slack=self.slack, beyond=0, exact_share=self.exact / self.size, overflowed=0, largest=0.0, not_finite=0,
@@ -460,19 +460,19 @@ def _root(squares: float, size: float) -> float:
 
 #: Elements of the inputs and outputs of an op from which on some are looked at: this share of the rows, at least so
 #: many rows and elements of the output.
-_GLANCED_FROM = 1 << 20
-_SHARE, _FEWEST_ROWS, _FEWEST = 8, 6, 1 << 15
+_SAMPLE_FROM_ELEMENTS = 1 << 20
+_ROWS_PER_SAMPLED, _MIN_SAMPLE_ROWS, _MIN_SAMPLE_ELEMENTS = 8, 6, 1 << 15
 #: In how many pieces, and about how large ones: many small reads take longer than few.
-_FEWEST_PIECES, _MOST_PIECES, _PIECE = 8, 64, 1 << 14
+_MIN_PIECES, _MAX_PIECES, _PIECE_ELEMENTS = 8, 64, 1 << 14
 #: Rows that blocks of a matrix hold.
-_GLANCE_BLOCK = 16
+_BLOCK_ROWS = 16
 #: Rows that elements are counted in at least, where an op treats each alone.
-_MANY = 512
+_MIN_COUNTED_ROWS = 512
 
 _Found = dict[int, tuple[Tensor, TensorDesc | None]]
 
 
-def right_at_a_glance(values: RunValues, candidates: Ways, base: OpJudgement) -> OpJudgement | None:
+def right_by_sample(values: RunValues, candidates: CandidateFormulas, base: OpResult) -> OpResult | None:
     """The judgement of an op whose chosen rows are right; None for any other, of which nothing is told."""
     op = base.op
     tensors = _own_tensors(values, op)
@@ -481,9 +481,9 @@ def right_at_a_glance(values: RunValues, candidates: Ways, base: OpJudgement) ->
     inputs, outputs = tensors
     is_blocked = not all(layouts.is_plain(item.layout) for item, _ in (*inputs.values(), *outputs.values()))
     try:
-        op_inputs = Fed(inputs={slot: _unread(*item) for slot, item in inputs.items()})
+        op_inputs = OpInputs(inputs={slot: _unread(*item) for slot, item in inputs.items()})
         got = {slot: _unread(*item) for slot, item in outputs.items()}
-        for formula in candidates.known(op, op_inputs):
+        for formula in candidates.without_search(op, op_inputs):
             slots = None
             rows_cut = _rows(formula, op_inputs.inputs, got, is_blocked) if not formula.lent else None
             if rows_cut is not None:
@@ -510,7 +510,7 @@ def _own_tensors(values: RunValues, op: Op) -> tuple[_Found, _Found] | None:
         return None
     inputs, outputs = {}, {}
     for slot in values.input_slots(op):
-        tensor = values.found(slot)
+        tensor = values.tensor_at(slot)
         if not isinstance(tensor, Tensor):
             return None
         inputs[slot.index] = tensor, slot.desc
@@ -519,9 +519,9 @@ def _own_tensors(values: RunValues, op: Op) -> tuple[_Found, _Found] | None:
             return None
         outputs[index] = tensor, op.output_descs[index] if index < len(op.output_descs) else None
     tensors = [entry for entry, _ in (*inputs.values(), *outputs.values())]
-    if sum(entry.size for entry in tensors) < _GLANCED_FROM or len(outputs) < max(len(op.output_descs), 1):
+    if sum(entry.size for entry in tensors) < _SAMPLE_FROM_ELEMENTS or len(outputs) < max(len(op.output_descs), 1):
         return None
-    return (inputs, outputs) if inputs and all(is_judged(entry.dtype) for entry in tensors) else None
+    return (inputs, outputs) if inputs and all(has_rounding(entry.dtype) for entry in tensors) else None
 
 
 def _unread(tensor: Tensor, desc: TensorDesc | None) -> Input:
@@ -558,12 +558,12 @@ def _rows(
         (shape,) = shapes
         is_flat = True
         several = [prod(shape[:axis]) for axis in range(1, len(shape))]
-        count = next((rows for rows in several if rows >= _MANY and not is_blocked), shape[0])
-    chosen = max(_FEWEST_ROWS, -(-count // _SHARE), -(-count * _FEWEST // size))
+        count = next((rows for rows in several if rows >= _MIN_COUNTED_ROWS and not is_blocked), shape[0])
+    chosen = max(_MIN_SAMPLE_ROWS, -(-count // _ROWS_PER_SAMPLED), -(-count * _MIN_SAMPLE_ELEMENTS // size))
     if chosen * 2 > count:
         return None
-    pieces = min(_MOST_PIECES, max(_FEWEST_PIECES, chosen * (size // count) // _PIECE))
-    block = _GLANCE_BLOCK if is_blocked and chosen >= _FEWEST_PIECES * _GLANCE_BLOCK else 1
+    pieces = min(_MAX_PIECES, max(_MIN_PIECES, chosen * (size // count) // _PIECE_ELEMENTS))
+    block = _BLOCK_ROWS if is_blocked and chosen >= _MIN_PIECES * _BLOCK_ROWS else 1
     return replace(spread(count, chosen, pieces, block), is_flat=is_flat), parts.cut
 
 
@@ -571,7 +571,7 @@ def _with_the_worst(
     rows: Rows, got: Mapping[int, Input], places: Mapping[tuple[str, str], tuple[int, int]], name: str, is_blocked: bool
 ) -> Rows:
     """These rows, and those in which the comparison found the largest errors of the outputs."""
-    block = _GLANCE_BLOCK if is_blocked else 1
+    block = _BLOCK_ROWS if is_blocked else 1
     for slot, output in got.items():
         place, size = places.get((name, f"output:{slot}"), (0, 0))
         if place < size == output.array.size:

@@ -22,12 +22,12 @@ from precision_tool.lib.io.files import atomic_text, exists, is_folder, list_fol
 from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.finding import read_reason, reason_kind
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.wording import without_nan
 
 if TYPE_CHECKING:
     from precision_tool.lib.data.graph_catalog import RunGraph
-    from precision_tool.lib.diagnose.decide import Judged
+    from precision_tool.lib.diagnose.decide import RunVerdict
     from precision_tool.lib.diagnose.verdict_model import Verdict
 
 
@@ -42,7 +42,7 @@ _NUMBERS = ("own_error", "rounding", "fed", "benchmark_own", "worst", "slack", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedRun:
+class StoredRun:
     """The ops of one run that were judged; absolute paths of its dump files' folder and of its graph.
 
     `dump` tells its files from those of another collection, "" where they are not known; `scales` are the run's loss
@@ -52,7 +52,7 @@ class JudgedRun:
     number: int | None
     npu: str
     graph: str
-    ops: Sequence[JudgedOp]
+    ops: Sequence[OpVerdict]
     dump: str = ""
     scales: Mapping[str, float] = field(default_factory=dict)
 
@@ -67,7 +67,7 @@ class StoredVerdict:
     path: str
     threshold: float
     verdict: Mapping[str, Any]
-    runs: Sequence[JudgedRun]
+    runs: Sequence[StoredRun]
 
     def as_verdict(self) -> Verdict:
         """The verdict as an object."""
@@ -82,12 +82,12 @@ class StoredVerdict:
         names = (name for suspect in suspects for name in (suspect.get("culprit"), *suspect.get("also", ())))
         return tuple(dict.fromkeys(filter(None, names)))
 
-    def run_of(self, npu: str) -> JudgedRun | None:
+    def run_of(self, npu: str) -> StoredRun | None:
         """The run with this folder of dump files; None for one that was not judged."""
         path = real_path(npu)
         return next((run for run in self.runs if real_path(run.npu) == path), None)
 
-    def ops_of(self, npu: str, graph: str) -> Mapping[str, JudgedOp]:
+    def ops_of(self, npu: str, graph: str) -> Mapping[str, OpVerdict]:
         """The ops of the run with this dump and graph, by name; {} for one that was not judged."""
         paths = real_path(npu), real_path(graph)
         for run in self.runs:
@@ -99,22 +99,22 @@ class StoredVerdict:
 # --- made and written -------------------------------------------------------------------------------------------------
 
 
-def stored(judged: Judged, threshold: float, path: str = "") -> StoredVerdict:
+def stored(judged: RunVerdict, threshold: float, path: str = "") -> StoredVerdict:
     """What is kept of a verdict."""
     return StoredVerdict(
         path=path,
         threshold=threshold,
         verdict=judged.verdict.to_dict(),
-        runs=[_run(run_verdict) for run_verdict in (judged, *judged.beside)],
+        runs=[_run(run_verdict) for run_verdict in (judged, *judged.blameless)],
     )
 
 
-def _run(judged: Judged) -> JudgedRun:
-    return JudgedRun(
+def _run(judged: RunVerdict) -> StoredRun:
+    return StoredRun(
         number=judged.run,
         npu=posixpath.abspath(judged.npu),
         graph=posixpath.abspath(judged.graph),
-        ops=[recomputed.to_keep() for recomputed in judged.ops],
+        ops=[recomputed.verdict() for recomputed in judged.ops],
         dump=_collection(judged.npu),
         scales=judged.scales,
     )
@@ -171,8 +171,8 @@ def _write(verdict: StoredVerdict, path: str, root: str, result: Mapping[str, st
         file.write(json.dumps(document, indent=1) + "\n")
 
 
-def _kept_op(op: JudgedOp) -> dict[str, Any]:
-    document = {each.name: getattr(op, each.name) for each in fields(JudgedOp)}
+def _kept_op(op: OpVerdict) -> dict[str, Any]:
+    document = {each.name: getattr(op, each.name) for each in fields(OpVerdict)}
     return document | {"reason": op.reason if isinstance(op.reason, str) else op.reason.to_dict()}
 
 
@@ -244,7 +244,7 @@ def newest_verdicts(space: Workspace) -> list[StoredVerdict]:
     return [verdict for time, verdict in alone if time == alone[0][0]]
 
 
-def op_verdicts(space: Workspace, run: RunGraph) -> Mapping[str, JudgedOp]:
+def op_verdicts(space: Workspace, run: RunGraph) -> Mapping[str, OpVerdict]:
     """Return what the newest verdicts say of each op of a run, by name; {} where none is of it."""
     if run.leaf is None:
         return {}
@@ -270,11 +270,11 @@ def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
         raise no_verdict from error
 
 
-def _run_read(run: Mapping[str, Any], folder: str) -> JudgedRun:
+def _run_read(run: Mapping[str, Any], folder: str) -> StoredRun:
     npu, graph = placed(run["npu"], folder), placed(run["graph"], folder)
     if npu is None or graph is None:
         raise ValueError("no place")
-    return JudgedRun(
+    return StoredRun(
         number=run["run"],
         npu=npu,
         graph=graph,
@@ -284,9 +284,9 @@ def _run_read(run: Mapping[str, Any], folder: str) -> JudgedRun:
     )
 
 
-def _op_read(op: Mapping[str, Any]) -> JudgedOp:
+def _op_read(op: Mapping[str, Any]) -> OpVerdict:
     numbers = {name: float(op[name]) for name in _NUMBERS if op.get(name) is not None}
-    return JudgedOp(**{**op, **numbers, "reason": read_reason(op.get("reason"))})
+    return OpVerdict(**{**op, **numbers, "reason": read_reason(op.get("reason"))})
 
 
 # --- What has changed since an earlier verdict: whether its culprit computes right now, and a switch took effect ---
@@ -325,7 +325,7 @@ class Since:
     or one of `_STILL`; where it does not, one of `_NO_MORE`, "agrees" for data and variables, which nothing recomputes,
     "one_run" where the fault takes two runs to be seen, "unseen" where it takes
     a benchmark or a dump that is missing, "gone" for an op that is no longer in the graph, or one of
-    `JudgedOp.state`. `next_culprit` is whom today's verdict names, None for nobody. `is_same_dump` tells that nothing
+    `OpVerdict.state`. `next_culprit` is whom today's verdict names, None for nobody. `is_same_dump` tells that nothing
     was collected since.
     """
 
@@ -400,7 +400,7 @@ def _still(suspect: Mapping[str, Any]) -> str:
     return _STILL.get(suspect["cause"], "wrong")
 
 
-def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: JudgedOp | None, after: JudgedOp | None) -> str:
+def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: OpVerdict | None, after: OpVerdict | None) -> str:
     """What became of the former culprit, whom today's verdict does not name."""
     cause = earlier.verdict["cause"]
     is_bare = earlier.verdict["benchmark"] and not now.verdict["benchmark"]
@@ -423,18 +423,18 @@ def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: JudgedOp | None
     return after.state
 
 
-def _is_as_before(before: JudgedOp, after: JudgedOp) -> bool:
+def _is_as_before(before: OpVerdict, after: OpVerdict) -> bool:
     """Whether an op was judged, or not judged, for the same reason; those of older releases are only words."""
     if isinstance(before.reason, str) or isinstance(after.reason, str):
         return before.state == after.state and bool(before.reason) == bool(after.reason)
     return (before.state, reason_kind(before.reason)) == (after.state, reason_kind(after.reason))
 
 
-def _op(run: JudgedRun, name: str) -> JudgedOp | None:
+def _op(run: StoredRun, name: str) -> OpVerdict | None:
     return next((op for op in run.ops if op.name == name), None)
 
 
-def _passes(earlier: StoredVerdict, was: JudgedRun, run: JudgedRun, before: JudgedOp | None) -> Iterator[Change]:
+def _passes(earlier: StoredVerdict, was: StoredRun, run: StoredRun, before: OpVerdict | None) -> Iterator[Change]:
     """The passes that made the culprit: of how many ops in each run."""
     names = set(before.passes) if before is not None else set()
     names |= {earlier.verdict["pass"]} - {None}
@@ -445,14 +445,14 @@ def _passes(earlier: StoredVerdict, was: JudgedRun, run: JudgedRun, before: Judg
         yield Change(what="pass", name=name, before=before_count, now=count)
 
 
-def _types(before: JudgedOp | None, after: JudgedOp | None) -> Iterator[Change]:
+def _types(before: OpVerdict | None, after: OpVerdict | None) -> Iterator[Change]:
     if before is None or after is None:
         return
     for number, (old, new) in enumerate(zip(before.output_types, after.output_types, strict=False)):
         yield Change(what="type", name=f"{after.name}:output:{number}", before=old, now=new)
 
 
-def _scale_changes(was: JudgedRun, run: JudgedRun) -> Iterator[Change]:
+def _scale_changes(was: StoredRun, run: StoredRun) -> Iterator[Change]:
     """The loss scale of each run, as far as they tell it."""
     for name in sorted(was.scales.keys() & run.scales.keys()):
         yield Change(what="scale", name=name, before=f"{was.scales[name]:g}", now=f"{run.scales[name]:g}")

@@ -12,7 +12,7 @@ from precision_tool.lib.diagnose.error_shape import Places
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.finding import read_reason
 from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.ops.base import Kind
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotJudgement:
+class SlotResult:
     """One output, recomputed from the inputs. Distances are relative, ‖x − y‖ / ‖y‖.
 
     `own` is y_N − f(x_N), `rounding` what rounding makes of it (rms), `worst` the largest error of an element over its
@@ -72,7 +72,7 @@ class SlotJudgement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpJudgement:
+class OpResult:
     """One op of the run. `number` is its place in the order of execution.
 
     `how` are the types of the ops that were recomputed; `reason` says why it was not, or why it is doubtful.
@@ -87,7 +87,7 @@ class OpJudgement:
     state: State
     how: tuple[str, ...] = ()
     reason: Message | None = None
-    slots: tuple[SlotJudgement, ...] = ()
+    slots: tuple[SlotResult, ...] = ()
     finite_inputs: bool = True
     #: Where inputs are from that its own dump lacks, by slot: "producer", "reader", "benchmark".
     from_elsewhere: tuple[tuple[int, str], ...] = ()
@@ -104,15 +104,15 @@ class OpJudgement:
         return self.op.name
 
     @property
-    def worst_slot(self) -> SlotJudgement | None:
+    def worst_slot(self) -> SlotResult | None:
         """The output that is farthest beyond rounding."""
         return max(
             self.slots, key=lambda slot: (slot.beyond > 0, slot.worst / max(slot.slack, 1e-9), slot.own), default=None
         )
 
-    def to_keep(self) -> JudgedOp:
-        """What results keep of it."""
-        verdict = JudgedOp(
+    def verdict(self) -> OpVerdict:
+        """Return what results keep of it."""
+        verdict = OpVerdict(
             name=self.op.name, type=self.op.type, number=self.number, state=str(self.state), reason=self.reason or "",
             how=self.how, passes=self.op.pass_names, output_types=tuple(desc.dtype for desc in self.op.output_descs),
             is_fed_by_others=any(source != "benchmark" for _, source in self.from_elsewhere),
@@ -145,7 +145,7 @@ class OpJudgement:
         return self.worst_slot.own if self.worst_slot is not None else inf
 
     @property
-    def overflow(self) -> SlotJudgement | None:
+    def overflow(self) -> SlotResult | None:
         """The output whose true result is beyond its type."""
         return next((slot for slot in self.slots if slot.overflowed), None)
 
@@ -158,7 +158,7 @@ class Gap:
     """
 
     ops: Sequence[Op]
-    judgement: OpJudgement
+    judgement: OpResult
     borrowed: Sequence[Op] = ()
 
 
@@ -177,12 +177,12 @@ class Tally:
     kinds: tuple[tuple[str, int], ...] = ()
 
 
-def is_late(recomputed: OpJudgement) -> bool:
+def is_late(recomputed: OpResult) -> bool:
     """Whether an op was not judged as all that were before it had taken as long as was allowed."""
     return recomputed.reason is not None and recomputed.reason.kind == "reason.out_of_time"
 
 
-def tally(judged: Sequence[OpJudgement]) -> Tally:
+def tally(judged: Sequence[OpResult]) -> Tally:
     """Counts of judgements, with the reasons of those that were not recomputed, most frequent first."""
     counts: dict[State, int] = dict.fromkeys(State, 0)
     reasons: dict[Message, int] = {}
@@ -262,7 +262,7 @@ class Flag:
         return Fact(name="status_file", value=self.path), Fact(name="status", value=self.words)
 
 
-class Do(StrEnum):
+class Action(StrEnum):
     """What a step of the plan is; its text is `step.<value>`."""
 
     LOOK_AT_OP = "look_at_op"
@@ -307,7 +307,7 @@ class Step:
     `ops` are the ops of the script whose lines the code is for.
     """
 
-    do: Do
+    do: Action
     command: tuple[str, ...] = ()
     code: str = ""
     ops: tuple[str, ...] = ()
@@ -322,7 +322,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldStep:
+class StepText:
     """A step with its text. `line` is a command, or lines for `file`."""
 
     why: Message | str
@@ -330,7 +330,7 @@ class ToldStep:
     file: Message | str = ""
 
 
-class Lack(StrEnum):
+class NotCheckedKind(StrEnum):
     """What a verdict did not see; its text is `gap.<value>`."""
 
     NOT_READ = "not_read"
@@ -347,10 +347,10 @@ class Lack(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unseen:
+class NotChecked:
     """What a verdict did not see: `count` ops (or tensors) of `ops`, of which `unknown` are not judged, or one `op`."""
 
-    lack: Lack
+    lack: NotCheckedKind
     count: int
     ops: int = 0
     unknown: int = 0
@@ -378,7 +378,7 @@ class Suspect:
     pass_name: str = ""
     also: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
-    judgement: OpJudgement | None = None
+    judgement: OpResult | None = None
     #: What it spoils downstream: ops that follow, and those of them that are below the threshold.
     followers: int = 0
     below: int = 0
@@ -416,13 +416,13 @@ class Verdict:
     ranking: tuple[str, ...] = ()
     suspects: tuple[Suspect, ...] = ()
     facts: tuple[Fact, ...] = ()
-    next: tuple[Step | ToldStep, ...] = ()
+    next: tuple[Step | StepText, ...] = ()
     tally: Tally = field(default_factory=lambda: Tally(ops=0, right=0, wrong=0, doubtful=0, not_recomputed=0))
     run: int | None = None
     has_benchmark: bool = True
     worst: WorstCosine | None = None
     #: What it did not see; in words in JSON, and in verdicts of older releases.
-    gaps: tuple[Unseen | str, ...] = ()
+    gaps: tuple[NotChecked | str, ...] = ()
 
     @property
     def first(self) -> Suspect | None:
@@ -464,7 +464,7 @@ class Verdict:
             "confidence": round(self.confidence, 3),
             "ranking": list(self.ranking),
             "evidence": _kept_facts(self.facts),
-            "next": [asdict(step) if isinstance(step, ToldStep) else step.to_dict() for step in self.next],
+            "next": [asdict(step) if isinstance(step, StepText) else step.to_dict() for step in self.next],
             "suspects": [_suspect(suspect) for suspect in self.suspects],
             "ops": {
                 "judged": self.tally.ops, "right": self.tally.right, "wrong": self.tally.wrong,
@@ -500,11 +500,11 @@ def _read_suspect(document: Mapping[str, Any]) -> Suspect:
     )  # fmt: skip
 
 
-def _read_step(document: Mapping[str, Any]) -> Step | ToldStep:
+def _read_step(document: Mapping[str, Any]) -> Step | StepText:
     if "do" not in document:
-        return ToldStep(**document)
+        return StepText(**document)
     return Step(
-        do=Do(document["do"]),
+        do=Action(document["do"]),
         command=tuple(document["command"]),
         code=document["code"],
         ops=tuple(document["ops"]),
@@ -512,8 +512,10 @@ def _read_step(document: Mapping[str, Any]) -> Step | ToldStep:
     )
 
 
-def _read_gap(document: Mapping[str, Any] | str) -> Unseen | str:
-    return document if isinstance(document, str) else Unseen(**{**document, "lack": Lack(document["lack"])})
+def _read_gap(document: Mapping[str, Any] | str) -> NotChecked | str:
+    return (
+        document if isinstance(document, str) else NotChecked(**{**document, "lack": NotCheckedKind(document["lack"])})
+    )
 
 
 def _read_facts(evidence: Mapping[str, Any]) -> tuple[Fact, ...]:

@@ -11,42 +11,42 @@ from math import isfinite
 import numpy as np
 
 from precision_tool.lib.data.dumped_ops import BenchmarkSide
-from precision_tool.lib.diagnose.candidate_formulas import Ways
+from precision_tool.lib.diagnose.candidate_formulas import CandidateFormulas
 from precision_tool.lib.diagnose.error_shape import (
     LIMIT,
     UNIT,
     Misfit,
     Mistake,
-    is_judged,
+    has_rounding,
     misfit,
     places_of,
     rounded_to,
 )
-from precision_tool.lib.diagnose.formulas import Beside, Formula, is_fused, is_obeyed, noise_between
+from precision_tool.lib.diagnose.formulas import BenchmarkValues, Formula, is_fused, is_obeyed, noise_between
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
     PASSING,
     Compared,
-    Fed,
     NoValueError,
+    OpInputs,
     Root,
     Rows,
     RunValues,
+    diagnostic_rows,
     missing_reason,
     spread,
-    telling_rows,
 )
 from precision_tool.lib.diagnose.sampling import (
     folded_type,
     is_looked_at,
     narrowing,
     odd_rows,
-    right_at_a_glance,
+    right_by_sample,
     right_in_blocks,
     run_in_blocks,
 )
-from precision_tool.lib.diagnose.verdict_model import OpJudgement, SlotJudgement, State
+from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.finding import joined
@@ -63,22 +63,22 @@ _IN_CACHE = 1 << 16
 DOUBT = 4.0
 #: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
 _INEXACT = 0.6
-_FEW = 64
+_MIN_ROUNDED_ELEMENTS = 64
 #: Another variable moves nearly every element of what is made of it.
 _ALL_OVER = 0.9
 #: Mistakes that some rows tell as well as all, unless they are along the rows.
-_TOLD = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.TAIL, Mistake.NOT_FINITE)
+_VISIBLE_IN_ROWS = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.TAIL, Mistake.NOT_FINITE)
 
 
-def is_told_by_rows(slot: SlotJudgement) -> bool:
+def is_visible_in_rows(slot: SlotResult) -> bool:
     """Whether some rows tell what is wrong with all: not where the mistake is along the rows, or none is known."""
     places = slot.places
-    if places is None or places.mistake not in _TOLD or places.axis == 0:
+    if places is None or places.mistake not in _VISIBLE_IN_ROWS or places.axis == 0:
         return False
     return not places.order or places.order[0] == 0
 
 
-def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJudgement:
+def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotResult:
     """One output whose elements were held against the true ones."""
     bad = fit.bad
     count = int(np.count_nonzero(bad))
@@ -87,7 +87,7 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> Slo
     if count and true.dtype.kind in "fbiu":
         places = places_of(np.asarray(have.array).reshape(true.shape), true, bad, UNIT.get(have.dtype, 0.0))
     over = int(np.count_nonzero(fit.over))
-    return SlotJudgement(
+    return SlotResult(
         slot=slot,
         dtype=have.dtype,
         size=int(fit.got.size),
@@ -107,19 +107,19 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> Slo
     )
 
 
-def state_of(base: OpJudgement, slots: list[SlotJudgement]) -> State:
+def state_of(base: OpResult, slots: list[SlotResult]) -> State:
     """What an op's outputs say of it."""
     wrong = [slot for slot in slots if slot.beyond]
     if not wrong:
         return State.RIGHT
     for slot in wrong:
-        proof = slot.worst > DOUBT * slot.slack or (slot.exact_share < _INEXACT and slot.size >= _FEW)
+        proof = slot.worst > DOUBT * slot.slack or (slot.exact_share < _INEXACT and slot.size >= _MIN_ROUNDED_ELEMENTS)
         if proof and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
 
 
-def is_off_all_over(recomputed: OpJudgement) -> bool:
+def is_off_all_over(recomputed: OpResult) -> bool:
     """Whether nearly all of an op's output is off by more than a narrower type makes it, as by another parameter.
 
     A kernel that computes wrong moves values, or spoils some of them.
@@ -163,7 +163,7 @@ class _NotLightError(Exception):
     """An op is not plainly right."""
 
 
-class Judge:
+class Recomputer:
     """Judges the ops of one run, or those for which `only` is true.
 
     `unfused` is a graph that has the original ops of its fused ones.
@@ -178,19 +178,19 @@ class Judge:
         only: Callable[[Op], bool] | None = None,
     ) -> None:
         self.values = values
-        self._beside = Beside(values)
-        self.ways = Ways(values, self._beside, unfused)
+        self._benchmark = BenchmarkValues(values)
+        self.candidates = CandidateFormulas(values, self._benchmark, unfused)
         self.seconds_left = seconds
         self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
 
-    def for_others(self) -> Callable[[], Judge]:
-        """What makes this judge again, of all ops of the run, in a thread, process or machine of its own.
+    def for_others(self) -> Callable[[], Recomputer]:
+        """Return what makes this recomputer again, of all ops of the run, in a thread, process or machine of its own.
 
         Its time is not known there: it has `seconds_left` from when it is asked.
         """
         values = self.values
         quiet = Compared(quiet=values.compared.quiet, places=values.compared.places)
-        return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self.ways.unfused)
+        return partial(_recomputer_of, values.leaf, values.file, values.benchmark, quiet, self.candidates.unfused)
 
     @property
     def seconds_left(self) -> float:
@@ -205,10 +205,10 @@ class Judge:
         """Every op that computes something, in the order in which they ran."""
         return self._computing
 
-    def judge_again(self, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
+    def recompute_guessed(self, judged: Sequence[OpResult]) -> list[OpResult]:
         """The same, with those done again whose way of being fused other ops have shown since."""
         return [
-            self.judge(recomputed.op)
+            self.recompute(recomputed.op)
             if recomputed.is_guessed and self.key(recomputed.op) in self.fitting
             else recomputed
             for recomputed in judged
@@ -216,34 +216,34 @@ class Judge:
 
     def key(self, op: Op) -> object:
         """What ops that are fused alike share."""
-        return self.ways.key(op)
+        return self.candidates.key(op)
 
     @property
     def fitting(self) -> dict[object, tuple[object, ...]]:
         """Ways in which ops are fused that fitted the benchmark or a dump, by their key."""
-        return self.ways.fitting
+        return self.candidates.fitting
 
-    def judge(self, op: Op) -> OpJudgement:
+    def recompute(self, op: Op) -> OpResult:
         """One op. Whatever goes wrong in it is a reason, never an exception."""
-        return replace(self._judged(op), formula=None)
+        return replace(self._recompute_safely(op), formula=None)
 
-    def judge_lightly(self, op: Op) -> OpJudgement | None:
+    def recompute_lightly(self, op: Op) -> OpResult | None:
         """The same for little memory; None for an op that is not plainly right, which takes several times as much."""
         try:
-            return replace(self._judged(op, lightly=True), formula=None)
+            return replace(self._recompute_safely(op, lightly=True), formula=None)
         except _NotLightError:
             return None
 
-    def examine(self, op: Op) -> OpJudgement:
+    def examine(self, op: Op) -> OpResult:
         """The same with the formula that it was judged by, and beside the benchmark however right the op is."""
-        recomputed = self._judged(op)
+        recomputed = self._recompute_safely(op)
         worst = recomputed.worst_slot
         if recomputed.formula is None or worst is None or worst.benchmark_own is not None:
             return recomputed
-        return self._beside.split(recomputed, recomputed.formula, self.fed(op).inputs) or recomputed
+        return self._benchmark.split(recomputed, recomputed.formula, self.inputs_of(op).inputs) or recomputed
 
-    def _judged(self, op: Op, *, lightly: bool = False) -> OpJudgement:
-        base = OpJudgement(
+    def _recompute_safely(self, op: Op, *, lightly: bool = False) -> OpResult:
+        base = OpResult(
             op=op, number=self.values.order[id(op)], state=State.NOT_RECOMPUTED,
             is_dumped=self.values.dumped(op) is not None,
         )  # fmt: skip
@@ -252,7 +252,7 @@ class Judge:
             return replace(base, reason=Message("reason.out_of_time"))
         try:
             with np.errstate(all="ignore"), self.values.reading():
-                recomputed = self._judge(base, lightly)
+                recomputed = self._recompute(base, lightly)
         except _NotLightError:
             raise
         except (NotComputedError, NoValueError) as error:
@@ -283,15 +283,15 @@ class Judge:
                 outputs[slot] = copy[1]
         return outputs
 
-    def fed(self, op: Op, *, stored: bool = False) -> Fed:
+    def inputs_of(self, op: Op, *, stored: bool = False) -> OpInputs:
         """The inputs, from the op's own dump or where else the run has them; variables from the benchmark too.
 
         `stored`: as `RunValues.load` has them.
         """
-        op_inputs = Fed()
+        op_inputs = OpInputs()
         values = self.values
         for slot in values.input_slots(op):
-            own = values.found(slot)
+            own = values.tensor_at(slot)
             if isinstance(own, Tensor):
                 op_inputs.inputs[slot.index] = values.load(own, slot.desc, stored=stored)
                 continue
@@ -323,9 +323,9 @@ class Judge:
 
     # --- one op ---
 
-    def _right(self, base: OpJudgement, op_inputs: Fed, got: Mapping[int, Input]) -> OpJudgement | None:
+    def _right(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult | None:
         """The judgement of an op that is plainly right; None for any other, which has to be looked at closely."""
-        for formula in self.ways.formulas(base.op, op_inputs, got, known_only=True):
+        for formula in self.candidates.formulas(base.op, op_inputs, got, no_search=True):
             try:
                 slots = right_in_blocks(formula, op_inputs.inputs, got, narrowing(formula, op_inputs.inputs))
                 recomputed = self._right_where_sampled(base, formula, op_inputs.inputs, got) if not slots else None
@@ -339,33 +339,33 @@ class Judge:
         return None
 
     def _right_where_sampled(
-        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-    ) -> OpJudgement | None:
+        self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpResult | None:
         """The judgement of a large op by a part of its elements, if they are right."""
         work = formula.work(inputs) if formula.is_certain and not formula.lent else 0.0
         if work <= _SAMPLED_FROM or is_looked_at(formula, inputs, got):
             return None
-        sampled = self._sampled(_told_finite(base, inputs), formula, inputs, got, work)
+        sampled = self._sampled(_with_finite_inputs(base, inputs), formula, inputs, got, work)
         return sampled if sampled is not None and sampled.state is State.RIGHT else None
 
-    def _judge(self, base: OpJudgement, lightly: bool) -> OpJudgement:
+    def _recompute(self, base: OpResult, lightly: bool) -> OpResult:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=Message("reason.no_formula", op_type=op.type))
         if op.name in self.values.compared.quiet:
-            right = right_at_a_glance(self.values, self.ways, base)
+            right = right_by_sample(self.values, self.candidates, base)
             if right is not None:
                 return right
         outputs = self.outputs(op)
         if not outputs and op.type != "Cast":
             return replace(base, reason=Message("reason.not_dumped"))
-        op_inputs = self.fed(op, stored=True)
+        op_inputs = self.inputs_of(op, stored=True)
         if not outputs:
-            return self._unseen_cast(base, op_inputs)
+            return self._undumped_cast(base, op_inputs)
         if op.type in ("Cast", "TransData") and "benchmark" in op_inputs.elsewhere.values():
             # Whether the op or what it is fed differs from the benchmark cannot be told apart here.
             slot = next(slot for slot, source in op_inputs.elsewhere.items() if source == "benchmark")
-            return replace(self._unseen_cast(base, op_inputs), reason=Message("reason.input_not_dumped", slot=slot))
+            return replace(self._undumped_cast(base, op_inputs), reason=Message("reason.input_not_dumped", slot=slot))
         got = {}
         for slot, tensor in outputs.items():
             desc = op.output_descs[slot] if slot < len(op.output_descs) else None
@@ -373,7 +373,7 @@ class Judge:
         if not op_inputs.inputs and op_inputs.missing:
             return replace(base, reason=next(iter(op_inputs.missing.values())))
         unknown = next(
-            (value.dtype for value in (*op_inputs.inputs.values(), *got.values()) if not is_judged(value.dtype)), ""
+            (value.dtype for value in (*op_inputs.inputs.values(), *got.values()) if not has_rounding(value.dtype)), ""
         )
         if unknown:
             return replace(base, reason=Message("reason.rounding_unknown", dtype=unknown))
@@ -383,19 +383,19 @@ class Judge:
             return right
         if lightly:
             raise _NotLightError
-        base = _told_finite(base, op_inputs.inputs)
+        base = _with_finite_inputs(base, op_inputs.inputs)
         op_inputs.widen()
         got = {slot: value.in_doubles() for slot, value in got.items()}
         return self._by_formulas(base, op_inputs, got)
 
-    def _by_formulas(self, base: OpJudgement, op_inputs: Fed, got: Mapping[int, Input]) -> OpJudgement:
+    def _by_formulas(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult:
         """By the first formula that fits; else by that of the op's twins, or by the one that `_confirmed` chooses."""
         op = base.op
-        chosen: OpJudgement | None = None
+        chosen: OpResult | None = None
         key = self.key(op)
         reason = joined(tuple(op_inputs.missing.values()))
-        tried: list[tuple[Formula, OpJudgement]] = []
-        for formula in self.ways.formulas(op, op_inputs, got):
+        tried: list[tuple[Formula, OpResult]] = []
+        for formula in self.candidates.formulas(op, op_inputs, got):
             if any(formula.is_same(other) for other, _ in tried):
                 continue
             try:
@@ -425,10 +425,10 @@ class Judge:
         return chosen
 
     def _confirmed(
-        self, tried: list[tuple[Formula, OpJudgement]], key: object, op_inputs: Fed, got: Mapping[int, Input]
-    ) -> OpJudgement:
+        self, tried: list[tuple[Formula, OpResult]], key: object, op_inputs: OpInputs, got: Mapping[int, Input]
+    ) -> OpResult:
         """The judgement by the formula that the benchmark obeys, or by the certain one."""
-        best: OpJudgement | None = None
+        best: OpResult | None = None
         for formula, recomputed in tried:
             split = self._split(recomputed, formula, op_inputs.inputs, got)
             if split is None:
@@ -451,15 +451,13 @@ class Judge:
         formula, recomputed = min(tried, key=lambda trial: trial[1].own)
         return replace(recomputed, state=State.DOUBTFUL, is_guessed=True, reason=Message("reason.fused_guessed"))
 
-    def _by(
-        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-    ) -> OpJudgement:
+    def _by(self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> OpResult:
         """The op judged by one formula; a large one by a part of its elements, and whole if these do not tell."""
         work = formula.work(inputs)
         if work > _SAMPLED_FROM:
-            part = self._by_telling_rows(base, formula, inputs, got)
+            part = self._by_diagnostic_rows(base, formula, inputs, got)
             if part is not None and part.state is State.WRONG:
-                if work > _WHOLE_UP_TO or all(map(is_told_by_rows, part.slots)):
+                if work > _WHOLE_UP_TO or all(map(is_visible_in_rows, part.slots)):
                     return part
                 return self._whole(base, formula, inputs, got)
             if is_looked_at(formula, inputs, got):  # at every element: a part of them must not acquit the others
@@ -473,12 +471,12 @@ class Judge:
         return self._whole(base, formula, inputs, got)
 
     def _sampled(
-        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], work: float
-    ) -> OpJudgement | None:
+        self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], work: float
+    ) -> OpResult | None:
         """The op judged by some places of its output, or by some rows of its batch; None where neither can be."""
         u_in = narrowing(formula, inputs)
         is_all = 0 in got and got[0].array.size <= _SAMPLES
-        farthest, odd = self._beside.farthest(base.op, got), None if is_all else odd_rows(formula, inputs, got, u_in)
+        farthest, odd = self._benchmark.farthest(base.op, got), None if is_all else odd_rows(formula, inputs, got, u_in)
         farthest = farthest if odd is None else distinct(np.append(farthest, odd.places))
         sample = formula.sample(inputs, _SAMPLES, farthest)
         if sample is not None and 0 in got:
@@ -506,13 +504,13 @@ class Judge:
 
     def _rows(
         self,
-        base: OpJudgement,
+        base: OpResult,
         formula: Formula,
         inputs: Mapping[int, Input],
         got: Mapping[int, Input],
         rows: Rows,
         cut: frozenset[int],
-    ) -> OpJudgement:
+    ) -> OpResult:
         """The op judged by some rows of its batch, which the inputs in `cut` have."""
         few = {slot: tensor.in_doubles() for slot, tensor in rows.cut(inputs, cut).items()}
         part = {slot: tensor.in_doubles() for slot, tensor in rows.cut(got, frozenset(got)).items()}
@@ -520,25 +518,25 @@ class Judge:
         slots = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
         return replace(judged, slots=tuple(slots))
 
-    def _by_telling_rows(
-        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-    ) -> OpJudgement | None:
+    def _by_diagnostic_rows(
+        self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpResult | None:
         """The op judged by so many rows of its batch that they may tell a mistake; None where that is most of it."""
-        few = telling_rows(formula.batch_of(inputs), got)
+        few = diagnostic_rows(formula.batch_of(inputs), got)
         return None if few is None else self._rows(base, formula, inputs, got, *few)
 
     def _split(
-        self, recomputed: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-    ) -> OpJudgement | None:
+        self, recomputed: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpResult | None:
         """The judgement beside the benchmark; of an op that was judged by some rows these rows."""
         few = None
         if recomputed.is_sampled:
-            few = telling_rows(formula.batch_of(inputs), got)
-        return self._beside.split(recomputed, formula, inputs, *(few or ()))
+            few = diagnostic_rows(formula.batch_of(inputs), got)
+        return self._benchmark.split(recomputed, formula, inputs, *(few or ()))
 
     def _whole(
-        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-    ) -> OpJudgement:
+        self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpResult:
         """The op judged by every element."""
         true = run_in_blocks(formula, inputs, got)
         kind = formula.kind
@@ -571,7 +569,7 @@ class Judge:
             raise NotComputedError("nowhere_finite")
         return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))
 
-    def _unseen_cast(self, base: OpJudgement, op_inputs: Fed) -> OpJudgement:
+    def _undumped_cast(self, base: OpResult, op_inputs: OpInputs) -> OpResult:
         """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
         op = base.op
         base = replace(base, reason=Message("reason.not_dumped"))
@@ -591,15 +589,15 @@ class Judge:
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
 
-def _told_finite(base: OpJudgement, inputs: Mapping[int, Input]) -> OpJudgement:
+def _with_finite_inputs(base: OpResult, inputs: Mapping[int, Input]) -> OpResult:
     return replace(base, finite_inputs=all(isfinite(largest_of(tensor)) for tensor in inputs.values()))
 
 
-def _made_again(
+def _recomputer_of(
     leaf: DumpLeaf,
     file: GraphFile,
     benchmark: BenchmarkSide,
     compared: Compared,
     unfused: GraphFile | None,
-) -> Judge:
-    return Judge(RunValues(leaf, file, benchmark, compared=compared), unfused)
+) -> Recomputer:
+    return Recomputer(RunValues(leaf, file, benchmark, compared=compared), unfused)
