@@ -78,7 +78,7 @@ _MATRIX_UNIT = frozenset({
 
 
 def kind_in(name: str) -> str | None:
-    """The type that the name of an op of the script ends with: `conv1/Relu_1` is a Relu."""
+    """Return the type that the name of an op of the script ends with: `conv1/Relu_1` is a Relu."""
     word = re.sub(r"_\d+$", "", re.split(r"[/.]", name)[-1])
     spelled = _SPELLED.get(word.lower())
     if spelled is not None:
@@ -103,7 +103,7 @@ class Kinds:
         return self._by_gradient.get(name) or kind_in(name)
 
     def stages(self, op: Op) -> list[tuple[str, ...]]:
-        """The types that each original op may be of; several where its name does not tell."""
+        """Return the types that each original op may be of; several where its name does not tell."""
         names = originals(op)
         kinds = [self.of(name) for name in names]
         if op.type in _MATRIX_UNIT and op.type not in kinds:
@@ -120,7 +120,7 @@ class Kinds:
 
 @dataclass(frozen=True, kw_only=True)
 class ChainReference:
-    """What a chain is held against: tensors of the script by flattened name and output.
+    """Tensors that a chain has to reproduce, of the script by flattened name and output.
 
     `inputs` are the op's by slot, as the benchmark has them (None where it does not have all).
     """
@@ -134,7 +134,7 @@ class ChainReference:
 def rows_of_chain(
     op: Op, kinds: Kinds, inputs: Mapping[int, Input], got: Mapping[int, Input]
 ) -> tuple[int, frozenset[int]] | None:
-    """The rows that every stage may treat one by one, and the inputs that have them, however the stages hang together.
+    """Return the rows that every stage may treat one by one, and the inputs that are cut into them.
 
     None where there are none. What is found on some rows has to be held against all.
     """
@@ -174,7 +174,7 @@ class ChainSearch:
         self._left = _MAX_CHAINS_TRIED
 
     def formulas(self) -> Iterator[Formula]:
-        """Chains that fit, the surest first: the benchmark's; then those that fit what was put out; then the plain."""
+        """Yield the chains that fit: first the benchmark, then the dumped output; last the plain ones."""
         if self._reference.golden_inputs is not None:
             golden_stages = next(self._extend([], [], self._reference.golden_inputs, self._is_golden), None)
             if golden_stages is not None:
@@ -214,7 +214,7 @@ class ChainSearch:
         inputs: Mapping[int, Input],
         fits: Callable[[int, Sequence[Output | None]], bool],
     ) -> Iterator[list[Stage]]:
-        """Every way to go on from some stages, whose results are `made`."""
+        """Yield every way to go on from some stages, whose results are `made`."""
         number = len(stages)
         taken = sum(ref.stage is None for stage in stages for ref in stage.args if ref is not None)
         used = {ref.stage for stage in stages for ref in stage.args if ref is not None}
@@ -238,13 +238,13 @@ class ChainSearch:
                         yield from self._extend([*stages, stage], [*made, result], inputs, fits)
 
     def _arities(self, op_type: str, number: int) -> Sequence[int]:
-        """How many inputs a stage may have."""
+        """Return how many inputs a stage may have."""
         if op_type in _VARIADIC:
             return range(2, len(self._slots) + number + 1)
         return _TAKES.get(op_type, (2,))
 
     def _args(self, number: int, op_type: str, arity: int, taken: int, unused: set[int]) -> Iterator[tuple[Ref, ...]]:
-        """What a stage may be fed; results that nothing uses yet come first, and the op's inputs in their order."""
+        """Yield the arguments that a stage may have: unused results first, then the op's inputs in order."""
         results = [Ref(0, choice) for choice in sorted(range(number), key=lambda stage: (stage not in unused, -stage))]
         choices = _sums(results, arity) if op_type == "AddN" else product([*results, None], repeat=arity)
         for way, chosen in enumerate(choices):
@@ -265,12 +265,12 @@ class ChainSearch:
                 yield tuple(args)
 
     def _is_told(self) -> bool:
-        """Whether the benchmark has a tensor of each op whose name does not tell what it is, which then only fits."""
+        """Return whether the benchmark has a tensor of each op whose name does not show its type."""
         ambiguous = (name for name, types in zip(self._names, self._types, strict=True) if len(types) > 1)
         return all(self._reference.golden(name, 0) is not None for name in ambiguous)
 
     def _is_golden(self, number: int, made: Sequence[Output | None]) -> bool:
-        """Whether a stage gives what the benchmark has of it; True where it has nothing."""
+        """Return whether a stage gives what the benchmark has of it; True where it has nothing."""
         for index, output in enumerate(made):
             golden = self._reference.golden(self._names[number], index) if output is not None else None
             if golden is None or output is None:
@@ -279,7 +279,7 @@ class ChainSearch:
         return True
 
     def _is_put_out(self, number: int, made: Sequence[Output | None]) -> bool:
-        """Whether a stage gives what the op puts out of it; True where it puts out nothing of it."""
+        """Return whether a stage gives what the op puts out of it; True where it puts out nothing of it."""
         for index, output in enumerate(made):
             have = self._reference.put_out.get((self._flat[number], index))
             if have is not None and output is not None:
@@ -290,14 +290,14 @@ class ChainSearch:
 
 
 def _sums(results: Sequence[Ref], arity: int) -> Iterator[tuple[Ref | None, ...]]:
-    """What a sum may be fed: each result once, in any order; None is an input of the op."""
+    """Yield what a sum may be fed: each result once, in any order; None is an input of the op."""
     for count in range(min(len(results), arity), -1, -1):
         for some in combinations(results, count):
             yield (*some, *[None] * (arity - count))
 
 
 def rebound(op: Op, shape: Sequence[object], puts_out: Mapping[int, tuple[str, int]]) -> Formula | None:
-    """The chain of an op that is fused as another is whose formula has this `shape`."""
+    """Return the chain of an op that is fused as another is whose formula has this `shape`."""
     names = originals(op)
     if len(names) != len(shape):
         return None
@@ -313,7 +313,7 @@ def rebound(op: Op, shape: Sequence[object], puts_out: Mapping[int, tuple[str, i
 
 
 def _is_line(stages: Sequence[Stage]) -> bool:
-    """Whether every stage works on the result of the one before it."""
+    """Return whether every stage works on the result of the one before it."""
     return all(
         any(ref is not None and ref.stage == number for ref in stage.args) for number, stage in enumerate(stages[1:])
     )
@@ -326,7 +326,7 @@ _GRADIENTS = ("dy", "grad", "gradients", "backprops", "dx")
 
 
 def _unlike(chains: Sequence[list[Stage]]) -> list[list[Stage]]:
-    """The chains without those that are another with commuted inputs, or that feed a gradient in a wrong place."""
+    """Return the distinct chains: inputs may commute, and gradients must flow into gradient inputs."""
     distinct_chains: dict[object, list[Stage]] = {}
     for stages in chains:
         shape = tuple(
@@ -339,7 +339,7 @@ def _unlike(chains: Sequence[list[Stage]]) -> list[list[Stage]]:
 
 
 def _flows_backwards(stage: Stage) -> bool:
-    """Whether the op of a gradient is fed the result before it as the gradient, and not as what it is taken at."""
+    """Return whether the op of a gradient takes the result before it as its gradient input."""
     spec = table.find(stage.op_type)
     if spec is None or not stage.op_type.endswith("Grad") or not set(spec.inputs) & set(_GRADIENTS):
         return True
@@ -393,17 +393,17 @@ class CandidateFormulas:
         self.fitting: dict[object, tuple[object, ...]] = {}
 
     def key(self, op: Op) -> object:
-        """What ops that are fused alike share."""
+        """Return what ops that are fused alike share."""
         return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
 
     def without_search(self, op: Op, op_inputs: OpInputs) -> Iterator[Formula]:
-        """What the op may compute as far as that need not be found out; no number that it is fed is looked at."""
+        """Yield the formulas of the op that are known without a search, whatever the numbers of its inputs."""
         return self.formulas(op, op_inputs, {}, no_search=True)
 
     def formulas(
         self, op: Op, op_inputs: OpInputs, got: Mapping[int, Input], *, no_search: bool = False
     ) -> Iterator[Formula]:
-        """What the op may compute, best first; with `no_search` nothing that has to be found out first."""
+        """Yield what the op may compute, best first; with `no_search` nothing that has to be found out first."""
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
         if not is_fused(op):
@@ -464,7 +464,7 @@ class CandidateFormulas:
         rows: Rows | None = None,
         cut: frozenset[int] = frozenset(),
     ) -> ChainReference:
-        """What a chain is held against; with `rows` only these of the benchmark's, as `inputs` (`cut`) and `got`."""
+        """Tensors that a chain has to reproduce, of the script by flattened name and output."""
         return ChainReference(
             inputs=inputs,
             golden_inputs=self.benchmark.inputs(op, inputs, rows, cut),
@@ -475,7 +475,7 @@ class CandidateFormulas:
     def _on_some_rows(
         self, op: Op, inputs: Mapping[int, Input], got: Mapping[int, Input], puts_out: Mapping[int, tuple[str, int]]
     ) -> Iterator[Formula]:
-        """The chain that fits some rows of a large op best; whether it fits all of them shows when it is judged by it.
+        """Yield the chain that fits some rows of a large op best; it still has to be checked on all rows.
 
         Trying the ways in which ops may hang together takes many times what one of them takes.
         """

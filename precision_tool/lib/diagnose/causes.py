@@ -43,7 +43,7 @@ _NEAR = 0.02
 
 
 def is_another_bias(values: RunValues, op: Op, bias: Root) -> bool:
-    """Whether what an op added is one number in each channel, and neither a multiple nor another order of its bias.
+    """Return whether an op added one number per channel that is no multiple nor another order of its bias.
 
     `bias` is the variable, whose numbers are the benchmark's. False where that is not known.
     """
@@ -76,7 +76,7 @@ def is_another_bias(values: RunValues, op: Op, bias: Root) -> bool:
 
 
 def _other_input(values: RunValues, op: Op, bias: Root) -> Input | None:
-    """What the bias is added to."""
+    """Return what the bias is added to."""
     for slot in values.input_slots(op):
         root = values.fed_by.get((id(op), slot.graph_index))
         if root is None or values.parameter_of(root) is bias.op:
@@ -93,7 +93,7 @@ def _other_input(values: RunValues, op: Op, bias: Root) -> Input | None:
 
 
 def _one_a_channel(x: Doubles, y: Doubles, axis: int, unit: float) -> Doubles | None:
-    """What was added to each channel; None if it is not the same for all its elements."""
+    """Return what was added to each channel; None if it is not the same for all its elements."""
     with np.errstate(all="ignore"):
         added = np.moveaxis(y - x, axis, -1).reshape(-1, x.shape[axis])
         slack = _UNITS * unit * np.moveaxis(np.abs(x) + np.abs(y), axis, -1).reshape(added.shape)
@@ -103,7 +103,7 @@ def _one_a_channel(x: Doubles, y: Doubles, axis: int, unit: float) -> Doubles | 
 
 
 def _is_made_of(true: Doubles, added: Doubles) -> bool:
-    """Whether a kernel with a fault may have added this for the bias: a multiple of it, or it in another order."""
+    """Return whether a faulty kernel may have added this for the bias: a multiple, or another order of it."""
     size = float(np.linalg.norm(added))
     square = float(true @ true)
     multiple = true * (float(added @ true) / square) if square else np.zeros_like(true)
@@ -126,7 +126,7 @@ class OutOfRange:
         self._judged, self._flagged = judged, flagged
 
     def overflows(self, faulty: Iterable[Op]) -> Iterator[Suspect]:
-        """Ops whose true result their type cannot hold; not those fed by another such op."""
+        """Yield ops whose true result their type cannot hold; not those fed by another such op."""
         over = [recomputed for recomputed in self._judged if recomputed.overflow is not None]
         spoiled = self._flow.downstream(recomputed.op for recomputed in over)
         after_faults = self._flow.downstream(faulty)
@@ -157,7 +157,7 @@ class OutOfRange:
             )  # fmt: skip
 
     def told_by_status(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
-        """Ops of which only a status file tells, as they cannot be recomputed; not those that another fault feeds."""
+        """Yield ops that only a status file names, as they cannot be recomputed, and that no fault feeds."""
         named = {item.culprit for item in suspects} | {name for item in suspects for name in item.also}
         spoiled = self._flow.downstream(op for op in self._values.ops if op.name in named)
         for item in sorted(self._judged, key=lambda op: op.number):
@@ -177,7 +177,7 @@ class OutOfRange:
             )  # fmt: skip
 
     def lost_in_integers(self) -> Iterator[Suspect]:
-        """Casts that the compiler put in, through an integer type, of numbers that are no integers."""
+        """Yield casts that the compiler put in, through an integer type, of numbers that are no integers."""
         for recomputed in self._judged:
             op = recomputed.op
             if op.type != "Cast" or op.original_names or recomputed.state is State.WRONG:
@@ -205,7 +205,7 @@ class OutOfRange:
             )  # fmt: skip
 
     def _script_ops(self, op: Op) -> list[str]:
-        """The ops of the script that an op does the work of; of a cast those that read it."""
+        """Return the ops of the script that an op does the work of; of a cast those that read it."""
         names: dict[str, None] = {}
         waiting, visited = [op], 0
         while waiting and visited < _MAX_READERS:
@@ -218,7 +218,7 @@ class OutOfRange:
         return list(names)
 
     def _lost(self, op: Op) -> float | None:
-        """The relative distance that a cast to integers takes its input; None if that is nothing."""
+        """Return the relative distance that a cast to integers takes its input; None if that is nothing."""
         for slot in self._values.input_slots(op):
             root = self._values.fed_by.get((id(op), slot.graph_index))
             loaded = self._values.load_root(root) if root is not None else None
@@ -247,7 +247,7 @@ _BLOCK = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What the steps before found of one run."""
+    """Findings of the previous steps on one run."""
 
     judged: Sequence[OpResult]
     overwritten: Sequence[Overwritten]
@@ -278,7 +278,7 @@ class Explainer:
         return self._flow
 
     def suspects(self, compared: Sequence[str] = ()) -> list[Suspect]:
-        """Every independent fault, best first. `compared` are the ops that the comparison alone would suspect."""
+        """Return every independent fault, best first. `compared` are the suspects of the comparison alone."""
         overwritten = list(stomps(self._values, self._findings.overwritten, self._by_id))
         divergences, explained = self._borrowed()
         shared = list(self._shared_inputs(explained))
@@ -306,7 +306,7 @@ class Explainer:
     # --- what recomputing says ---
 
     def _borrowed(self) -> tuple[list[Divergence], set[str]]:
-        """Variables that were not dumped, and that differ as every op shows that was recomputed with the benchmark's.
+        """Return undumped variables that differ, as every op shows that was recomputed with the benchmark's.
 
         With them the names of these ops, which are not to blame.
         """
@@ -351,7 +351,7 @@ class Explainer:
         return divergences, explained
 
     def _shared_inputs(self, explained: set[str]) -> Iterator[Suspect]:
-        """Ops whose inputs were not dumped and that are wrong together: what they both read was overwritten."""
+        """Yield ops whose inputs were not dumped and that are wrong together: what they both read was overwritten."""
         readers: dict[tuple[int, int], list[OpResult]] = {}
         roots: dict[tuple[int, int], Root] = {}
         for recomputed in self._findings.judged:
@@ -391,7 +391,7 @@ class Explainer:
             )  # fmt: skip
 
     def _wrong(self, explained: set[str]) -> Iterator[Suspect]:
-        """Ops with an error of their own; those of one pass are one suspect."""
+        """Yield ops with an error of their own; those of one pass are one suspect."""
         by_pass: dict[str, list[Suspect]] = {}
         for recomputed in self._findings.judged:
             if recomputed.state is not State.WRONG or recomputed.name in explained:
@@ -411,7 +411,7 @@ class Explainer:
             yield replace(first, also=tuple(name for name in also if name != first.culprit))
 
     def _in_gaps(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
-        """Ops that are wrong together, of which no file tells which one is; not those that are accused already."""
+        """Yield ops that are wrong together, with no dump between them, unless they are suspects already."""
         named = {name for item in suspects for name in (item.culprit, *item.also)}
         for gap in self._findings.gaps:
             names = {op.name for op in gap.ops} | {root.op.name for op in gap.ops for root in self._parameters(op)}
@@ -433,7 +433,7 @@ class Explainer:
             )  # fmt: skip
 
     def _parameters(self, op: Op) -> Iterator[Root]:
-        """The variables and constants that feed an op."""
+        """Yield the variables and constants that feed an op."""
         for root in self._values.producers(op):
             parameter = self._values.parameter_of(root)
             if parameter is not None:
@@ -490,7 +490,7 @@ class Explainer:
         )  # fmt: skip
 
     def _is_overwritten(self, recomputed: OpResult, slot: SlotResult) -> bool:
-        """Whether the wrong elements are one run that another tensor may have been written over, here or before."""
+        """Return whether the wrong elements are one run, which another tensor may have overwritten."""
         places = slot.places
         if places is None or not places.is_run:
             return False
@@ -515,7 +515,7 @@ class Explainer:
     # --- by comparison alone ---
 
     def _jumps(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
-        """The first op that cannot be recomputed, is much farther off than what it is fed, and follows no suspect."""
+        """Yield the first op that cannot be recomputed, is far more off than its inputs, and follows no suspect."""
         followers = self._flow.downstream(self._ops_of(suspects))
         named = {name for item in suspects for name in (item.culprit, *item.also)}
         for item in self._findings.judged:
@@ -547,7 +547,7 @@ class Explainer:
             return
 
     def _by_comparison(self, names: Iterable[str]) -> Iterator[Suspect]:
-        """The first of the ops whose inputs agree and whose output does not that recomputing does not acquit."""
+        """Yield the first of the ops whose inputs agree and whose output does not that recomputing does not acquit."""
         by_name = {recomputed.name: recomputed for recomputed in self._findings.judged}
         for name in names:
             recomputed = by_name.get(name)
@@ -563,7 +563,7 @@ class Explainer:
 
 
 def _or_its_variable(suspect: Suspect, variable: Op) -> Suspect:
-    """An op that is wrong, or was fed another variable than the benchmark's: no file tells which."""
+    """Return an op that is wrong, or was fed another variable than the benchmark's: no file tells which."""
     return replace(
         suspect, confidence=min(suspect.confidence, 0.5), also=(*suspect.also, variable.name),
         facts=(*suspect.facts, Fact(name="or_variable", value=variable.name)),
@@ -571,7 +571,7 @@ def _or_its_variable(suspect: Suspect, variable: Op) -> Suspect:
 
 
 def _whole_factor(recomputed: OpResult) -> float | None:
-    """The one factor by which all of an op's wrong output is off."""
+    """Return the one factor by which all of an op's wrong output is off."""
     slot = recomputed.worst_slot
     if slot is None or slot.places is None or slot.places.mistake is not Mistake.SCALED:
         return None
@@ -579,12 +579,12 @@ def _whole_factor(recomputed: OpResult) -> float | None:
 
 
 def _is_seen_apart(recomputed: OpResult) -> bool:
-    """Whether an op was recomputed from what others put out, or its result seen in what others read."""
+    """Return whether an op was recomputed from what others put out, or its result seen in what others read."""
     return not recomputed.is_dumped or any(source in ("producer", "reader") for _, source in recomputed.from_elsewhere)
 
 
 def _is_unlike_kernels(recomputed: OpResult) -> bool:
-    """Whether none of the simple mistakes of a kernel explains an op's error."""
+    """Return whether none of the simple mistakes of a kernel explains an op's error."""
     slot = recomputed.worst_slot
     unlike = (Mistake.UNKNOWN, Mistake.NOT_FINITE, Mistake.TAIL)
     return slot is not None and slot.places is not None and slot.places.mistake in unlike

@@ -52,7 +52,7 @@ def references_of(data: DataFolder, run: RunGraph) -> tuple[BenchmarkSide, Graph
 
 
 def examine(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None = None) -> Examined | None:
-    """What recomputing says of one op of a run; None for a run without a dump.
+    """Return what recomputing says of one op of a run; None for a run without a dump.
 
     Only the dump files of the op and of those around it are opened. `unfused` is a graph that has the original ops of
     fused ones.
@@ -72,7 +72,7 @@ def examine(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile 
 
 
 def _elements(recomputer: Recomputer, judged: OpResult) -> tuple[Element, ...]:
-    """The first elements of the output that is farthest off, and the worst."""
+    """Return the first elements of the output that is farthest off, and the worst."""
     slot, formula = judged.worst_slot, judged.formula
     if slot is None or formula is None:
         return ()
@@ -110,7 +110,7 @@ def _elements(recomputer: Recomputer, judged: OpResult) -> tuple[Element, ...]:
 
 
 def _source(values: RunValues, op: Op) -> Examined | None:
-    """What nothing computes beside the benchmark's; None of an op that makes no numbers, or where a side lacks them."""
+    """Return a computed-by-nothing tensor next to the benchmark's; None where a side lacks it."""
     if op.type not in DATA_TYPES and op.type not in PARAMETER_TYPES and not is_random(op):
         return None
     roots = (Root(op, index) for index in range(max(len(op.output_descs), 1)))
@@ -141,7 +141,7 @@ def _source(values: RunValues, op: Op) -> Examined | None:
 
 
 def _chosen(off: np.ndarray) -> list[tuple[int, bool]]:
-    """The positions that are shown of so large errors: the first ones, and those farthest off (True)."""
+    """Return the positions that are shown of so large errors: the first ones, and those farthest off (True)."""
     order = np.argsort(-off, kind="stable")[:_WORST]
     return [(number, False) for number in range(min(_FIRST, off.size))] + [
         (int(place), True) for place in order if off[place] > 0
@@ -153,7 +153,7 @@ def _place(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _true(formula: Formula, inputs: Mapping[int, Input], slot: int) -> tuple[np.ndarray | None, np.ndarray]:
-    """The recomputed output, flat, and the places of its elements; None for all of them."""
+    """Return the recomputed output, flat, and the places of its elements; None for all of them."""
     work = formula.work(inputs)
     if work > _MAX_WORK:
         sample = formula.sample(inputs, _SAMPLES)
@@ -167,7 +167,7 @@ def _true(formula: Formula, inputs: Mapping[int, Input], slot: int) -> tuple[np.
 
 
 def _number(value: object) -> float | str:
-    """A number as JSON and people take it; of a complex one its text."""
+    """Return a number as JSON and people take it; of a complex one its text."""
     if isinstance(value, np.generic):
         value = value.item()
     return str(value) if isinstance(value, complex) else float(value)  # type: ignore[arg-type]
@@ -206,7 +206,7 @@ def _examiner(data: DataFolder) -> Examine:
 
 
 def with_judged_overflow(report: OverflowReport, examine: Examine) -> OverflowReport:
-    """The report with a judgement of the op that each leaf names first, and of those of the first status files."""
+    """Return the report with the verdict on the first op of each leaf and of the first status files."""
     graphs = [leaf_overflow.graph for leaf_overflow in report.leaves if leaf_overflow.graph is not None]
 
     def judged(op: OverflowOp, run: RunGraph | None) -> OverflowOp:
@@ -242,7 +242,7 @@ def with_judged_overflow(report: OverflowReport, examine: Examine) -> OverflowRe
 
 
 def with_verdicts(check: CheckResult, ops: Mapping[str, OpVerdict]) -> CheckResult:
-    """The check for overflow with what the verdicts, by name of the op, say of the op that it names first."""
+    """Return the check for overflow with what the verdicts, by name of the op, say of the op that it names first."""
     if not isinstance(check, OverflowResult):
         return check
     report = with_judged_overflow(check.report, lambda _, op: ops.get(op.name))

@@ -80,7 +80,7 @@ _FAR, _BEYOND = 0.02, 20.0
 
 
 def gaps(recomputer: Recomputer, judged: Sequence[OpResult]) -> Iterator[Gap]:
-    """Every op that could not be recomputed for want of its inputs, with those before it that make them."""
+    """Yield every op that could not be recomputed for want of its inputs, with those before it that make them."""
     computing = {id(op) for op in recomputer.computing()}
     for recomputed in judged:
         if time.monotonic() > recomputer.deadline:
@@ -113,7 +113,7 @@ class _Chain:
     _done: dict[int, dict[int, Ref]] = field(default_factory=dict)
 
     def add(self, op: Op) -> dict[int, Ref]:
-        """Puts an op behind those that make what it is fed; its outputs by slot. NotComputedError says why not."""
+        """Add an op after the producers of its inputs; return its outputs by slot. NotComputedError if it cannot."""
         cached = self._done.get(id(op))
         if cached is not None:
             return cached
@@ -155,7 +155,7 @@ class _Chain:
         return self._done[id(op)]
 
     def _output(self, root: Root, slot: Slot) -> Ref:
-        """What a slot is fed, in the shape that its op takes: ops that only give it another one are passed by."""
+        """Return the input of a slot in the shape that its op takes, through ops that only reshape it."""
         made = self.add(root.op)
         if root.index not in made:
             raise NotComputedError("fed_without_formula", op_type=root.op.type)
@@ -207,7 +207,7 @@ def _gap_of(recomputer: Recomputer, computing: set[int], recomputed: OpResult) -
 def _slot(
     slot: int, have: Input, out: Output, stored: Output, formula: Formula, inputs: dict[int, Input], coarsest: str
 ) -> SlotResult | None:
-    """One output held against the true one; what rounding between makes of it is that of all elements together.
+    """Return one output held against the true one; what rounding between makes of it is that of all elements together.
 
     It is as exact as the `coarsest` type between.
     """
@@ -328,7 +328,7 @@ class _CopyTrials:
         self.unsettled: set[tuple[int, int]] = set()
 
     def is_right(self, root: Root, copy: Slot) -> bool | None:
-        """Whether an op is right if a reader's copy is what it put out; None where it cannot be recomputed."""
+        """Return whether an op is right if a reader's copy is what it put out; None where it cannot be recomputed."""
         if id(root.op) not in self._computing:
             return None
         self._recomputer.values.take_for_true(root, copy)
@@ -339,7 +339,7 @@ class _CopyTrials:
         return None if recomputed.state is State.NOT_RECOMPUTED else recomputed.state is State.RIGHT
 
     def by_true_copies(self, judged: Sequence[OpResult], memory: Sequence[Overwritten]) -> list[OpResult]:
-        """The judgements with those done again whose readers do not all have the same: of the op and of all it feeds.
+        """Return the results, recomputing ops whose readers disagree on a tensor, and the ops that it feeds.
 
         Where there is no time for that, the judgement that there is stays.
         """
@@ -356,12 +356,12 @@ class _CopyTrials:
 
 
 def _is_fed_elsewhere(recomputed: OpResult) -> bool:
-    """Whether an op was judged by what others have of what it read or put out."""
+    """Return whether an op was judged by what others have of what it read or put out."""
     return not recomputed.is_dumped or any(source == "reader" for _, source in recomputed.from_elsewhere)
 
 
 def unsteady(subject: Subject, other: Subject, clean: RunVerdict) -> RunVerdict | None:
-    """The verdict where no run computes wrong, and an op computes differently in two; None if there is none."""
+    """Return the verdict where no run computes wrong, and an op computes differently in two; None if there is none."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
     difference = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps))
     if difference is None:
@@ -386,7 +386,7 @@ def unsteady(subject: Subject, other: Subject, clean: RunVerdict) -> RunVerdict 
 
 
 def divergences(values: RunValues, judged: RunValues) -> list[Divergence]:
-    """Data, variables, constants and random numbers that differ from the benchmark's; of the ops of `judged`."""
+    """Return the data, variables, constants and random numbers that differ from the benchmark's."""
     if isinstance(values.benchmark, NoBenchmark):
         return []
     divergences = []
@@ -453,18 +453,18 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
 
 
 def _unread_ops(subject: Subject) -> Sequence[str]:
-    """Ops of which something was dumped that cannot be read."""
+    """Return ops of which something was dumped that cannot be read."""
     return subject.comparison.unread if subject.comparison is not None else ()
 
 
 def _unread(subject: Subject) -> tuple[NotChecked, ...]:
-    """That files could not be read, of which the verdict goes by what other ops have of them."""
+    """Return that files could not be read, of which the verdict goes by what other ops have of them."""
     unread = _unread_ops(subject)
     return (NotChecked(lack=NotCheckedKind.NOT_READ, count=len(unread), op=unread[0]),) if unread else ()
 
 
 def _gaps(judged: Sequence[OpResult]) -> tuple[NotChecked, ...]:
-    """What a dump of everything would have told."""
+    """Return what a dump of everything would have told."""
     missing = [recomputed for recomputed in judged if not recomputed.is_dumped]
     if not missing:
         return ()
@@ -473,18 +473,18 @@ def _gaps(judged: Sequence[OpResult]) -> tuple[NotChecked, ...]:
 
 
 def _late(judged: Sequence[OpResult]) -> tuple[NotChecked, ...]:
-    """That the time was over before every op was recomputed."""
+    """Return that the time was over before every op was recomputed."""
     late = [recomputed for recomputed in judged if is_late(recomputed)]
     return (NotChecked(lack=NotCheckedKind.OUT_OF_TIME, count=len(late), ops=len(judged)),) if late else ()
 
 
 def _unsettled(tensors: int) -> tuple[NotChecked, ...]:
-    """That the time was over before recomputing could tell which copies of a tensor are the true ones."""
+    """Return that the time was over before recomputing could tell which copies of a tensor are the true ones."""
     return (NotChecked(lack=NotCheckedKind.UNSETTLED, count=tensors),) if tensors else ()
 
 
 def _right_in_part(subject: Subject, judged: Sequence[OpResult]) -> list[OpResult]:
-    """The ops of which only some elements were recomputed, without those whose others the comparison shows to be right.
+    """Return the ops that were checked on a sample and that the comparison does not show to be right.
 
     These are right where they were looked at.
     """
@@ -497,7 +497,7 @@ def _right_in_part(subject: Subject, judged: Sequence[OpResult]) -> list[OpResul
 
 
 def _sampled(partly: Sequence[OpResult], judged: Sequence[OpResult], has_benchmark: bool) -> tuple[NotChecked, ...]:
-    """That some ops were recomputed in part only, where a fault of few elements may not show."""
+    """Return that some ops were recomputed in part only, where a fault of few elements may not show."""
     if not partly:
         return ()
     by_sums = (
@@ -508,7 +508,7 @@ def _sampled(partly: Sequence[OpResult], judged: Sequence[OpResult], has_benchma
 
 
 def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:
-    """The worst cosine of an output, and where the distance behind it begins."""
+    """Return the worst cosine of an output, and where the distance behind it begins."""
     outputs = {key: value for key, value in (subject.cosines or {}).items() if key[1].startswith("output")}
     if not outputs:
         return None
@@ -563,7 +563,7 @@ def decide(
     seconds: float = SECONDS,
     resources: Resources = ALL_CORES,
 ) -> RunVerdict:
-    """The verdict on a dump; where nothing in it computes wrong, and in another run of `runs` something does, on that.
+    """Return the verdict on a dump; if nothing in it is wrong but in another of `runs` something is, on that.
 
     `runs` are the graphs of the data folder's runs.
     """
@@ -600,7 +600,7 @@ def decide(
 
 
 def _with_repetition(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunGraph]) -> RunVerdict:
-    """A verdict that blames random numbers, with what another run says: whether they are drawn anew each time."""
+    """Add to a verdict that blames random numbers whether another run draws the same ones."""
     first = run_verdict.verdict.first
     other = next((run for run in others if run.leaf is not None), None)
     if (
@@ -625,7 +625,7 @@ def _with_repetition(run_verdict: RunVerdict, subject: Subject, others: Sequence
 
 
 def _with_parts(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunGraph]) -> RunVerdict:
-    """A verdict that blames a fusion pass, with what a run without it says: whether the parts compute right there."""
+    """Add to a verdict that blames a fusion pass whether the parts compute right in a run without it."""
     first = run_verdict.verdict.first
     if first is None or first.cause is not Cause.FUSION:
         return run_verdict
@@ -647,14 +647,14 @@ def _with_parts(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunG
 
 
 def _with_facts(verdict: Verdict, *more: Fact) -> Verdict:
-    """The verdict with more facts of its first suspect."""
+    """Return the verdict with more facts of its first suspect."""
     first = verdict.suspects[0]
     first = replace(first, facts=(*first.facts, *more))
     return replace(verdict, suspects=(first, *verdict.suspects[1:]), facts=first.facts)
 
 
 def _with_comparison(run_verdict: RunVerdict) -> RunVerdict:
-    """The verdict on a run that was not compared itself, with the step that compares it with the benchmark."""
+    """Return the verdict on a run that was not compared itself, with the step that compares it with the benchmark."""
     verdict = run_verdict.verdict
     if not verdict.has_benchmark or run_verdict.run is None:
         return run_verdict
@@ -663,7 +663,7 @@ def _with_comparison(run_verdict: RunVerdict) -> RunVerdict:
 
 
 def _benchmark(request: Request, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:
-    """What the dump is held against, and another NPU run that tells of random numbers."""
+    """Return what the dump is held against, and another NPU run that tells of random numbers."""
     golden = request.golden
     if isinstance(golden, GoldenFiles):
         return golden, None
@@ -680,7 +680,7 @@ def _benchmark(request: Request, others: Sequence[RunGraph]) -> tuple[BenchmarkS
 
 
 def _cosines(rows: Sequence[Row], file: GraphFile, *, is_other: bool = False) -> Mapping[tuple[str, str], float]:
-    """The cosines of a comparison by op and slot, of ops of the other of two NPU runs if `is_other`."""
+    """Return the cosines of a comparison by op and slot, of ops of the other of two NPU runs if `is_other`."""
     name_of = names_in(file)
     return {
         (name_of(row.pair.golden_ops[0] if is_other else row.op_name), row.slot): nan if row.mismatches else row.cosine
@@ -690,7 +690,7 @@ def _cosines(rows: Sequence[Row], file: GraphFile, *, is_other: bool = False) ->
 
 
 def _cosines_of_other(request: Request, run: RunGraph) -> Mapping[tuple[str, str], float]:
-    """The cosines that a run has as the other side of the comparison; none where it was not compared."""
+    """Return the cosines that a run has as the other side of the comparison; none where it was not compared."""
     golden = request.golden
     if not isinstance(golden, Run) or run.leaf is None or run.leaf.path not in {leaf.path for leaf in golden.leaves}:
         return {}

@@ -29,16 +29,16 @@ class Flow:
                 self._next.setdefault(id(root.op), []).append(op)
 
     def downstream(self, ops: Iterable[Op]) -> dict[int, Op]:
-        """Every op that is fed, directly or not, by one of `ops`, by id."""
+        """Return every op that is fed, directly or not, by one of `ops`, by id."""
         return _reached(ops, lambda op: self._next.get(id(op), ()))
 
     def upstream(self, op: Op) -> dict[int, Op]:
-        """Every op that feeds `op`, directly or not, by id."""
+        """Return every op that feeds `op`, directly or not, by id."""
         return _reached([op], lambda reader: [root.op for root in self._values.producers(reader)])
 
 
 def _reached(ops: Iterable[Op], next_of: Callable[[Op], Iterable[Op]]) -> dict[int, Op]:
-    """Every op that one way leads to from `ops`, which are among them only if it leads back."""
+    """Return every op that one way leads to from `ops`, which are among them only if it leads back."""
     reached: dict[int, Op] = {}
     waiting = [next_op for op in ops for next_op in next_of(op)]
     while waiting:
@@ -61,7 +61,7 @@ class Distance:
 
 
 def distance(values: RunValues, root: Root) -> Distance | None:
-    """How far a tensor is from the benchmark's; None where one of the two is not there."""
+    """Return how far a tensor is from the benchmark's; None where one of the two is not there."""
     golden = values.load_benchmark(root)
     npu = values.load_root(root) if golden is not None else None
     if golden is None or npu is None or golden.input.array.size != npu.input.array.size:
@@ -100,7 +100,7 @@ _REWRITING = frozenset({"Cast", "TransData"})
 
 
 def is_scale(factor: float) -> bool:
-    """Whether a factor is a power of two other than 1."""
+    """Return whether a factor is a power of two other than 1."""
     if not (isfinite(factor) and factor > 0):
         return False
     power = log2(factor)
@@ -108,7 +108,7 @@ def is_scale(factor: float) -> bool:
 
 
 def known_scales(values: RunValues, suspect: Suspect | None) -> dict[str, float]:
-    """The loss scale of a run by its op's name: the one that was found, else scalars that are called so."""
+    """Return the loss scale of a run by its op's name: the one that was found, else scalars that are called so."""
     if suspect is not None:
         return {suspect.culprit: suspect.fact("factor")} if suspect.fact("factor") is not None else {}
     named = [op for op in values.ops if LOSS_SCALE.search(op.name) and not op.inputs and _is_scalar(op)]
@@ -117,7 +117,7 @@ def known_scales(values: RunValues, suspect: Suspect | None) -> dict[str, float]
 
 
 def loss_scale(values: RunValues, flow: Flow) -> Suspect | None:
-    """The variable that scales the loss, where a run shows that the gradients are divided by it again."""
+    """Return the variable that scales the loss, where a run shows that the gradients are divided by it again."""
     return next(iter(_scales(values, flow)), None)
 
 
@@ -153,7 +153,7 @@ def _scales(values: RunValues, flow: Flow) -> Iterator[Suspect]:
 
 
 def _unscaled(values: RunValues, flow: Flow, root: Root) -> tuple[list[_Unscaling], list[Root]]:
-    """What divides by a scalar something that this scalar feeds, and the tensors that are its reciprocal."""
+    """Return what divides by a scalar something that this scalar feeds, and the tensors that are its reciprocal."""
     inverse: list[Root] = []
     dividing: list[Slot] = []
     scaled: list[Op] = []
@@ -184,7 +184,7 @@ def _unscaled(values: RunValues, flow: Flow, root: Root) -> tuple[list[_Unscalin
 
 
 def _updates(values: RunValues, flow: Flow, op: Op) -> bool:
-    """Whether what an op puts out is the gradient of a variable that the run updates.
+    """Return whether what an op puts out is the gradient of a variable that the run updates.
 
     An update behind it is of as many elements, or reads it itself: one that merely stands behind it is behind
     everything that the loss is made of.
@@ -201,13 +201,13 @@ def _updates(values: RunValues, flow: Flow, op: Op) -> bool:
 
 
 def _count(desc: TensorDesc) -> int | None:
-    """Elements of a tensor, without padding; None where the graph does not tell."""
+    """Return elements of a tensor, without padding; None where the graph does not tell."""
     shape = desc.origin_shape if desc.origin_shape is not None else desc.shape
     return prod(shape) if shape and min(shape) >= 0 else None
 
 
 def _written_by(values: RunValues, root: Root) -> Op:
-    """The op that put out a tensor, before it was cast or stored otherwise."""
+    """Return the op that put out a tensor, before it was cast or stored otherwise."""
     visited: set[int] = set()
     while root.op.type in _REWRITING and id(root.op) not in visited:
         visited.add(id(root.op))
@@ -216,7 +216,7 @@ def _written_by(values: RunValues, root: Root) -> Op:
 
 
 def _is_divided_by(values: RunValues, unscalings: Sequence[_Unscaling], factor: float) -> bool:
-    """Whether a gradient was divided by the factor, or none is known on both sides."""
+    """Return whether a gradient was divided by the factor, or none is known on both sides."""
     is_known = False
     for unscaling in unscalings:
         quotient = _quotient(values, unscaling)
@@ -233,7 +233,7 @@ def _is_scalar(op: Op) -> bool:
 
 
 def _factor(values: RunValues, root: Root, inverse: list[Root], unscalings: list[_Unscaling]) -> float | None:
-    """The scale, from its own copies, its reciprocal's, or what a gradient was divided by; None where nothing shows."""
+    """Return the scale from its copies, its reciprocal's, or what divided a gradient; None if unknown."""
     value = _number(values, root)
     if value is not None:
         return value
@@ -245,7 +245,7 @@ def _factor(values: RunValues, root: Root, inverse: list[Root], unscalings: list
 
 
 def _quotient(values: RunValues, unscaling: _Unscaling) -> float | None:
-    """What a gradient was divided by; None where it is not known before and after, or is not finite, or zero."""
+    """Return what a gradient was divided by; None where it is not known before and after, or is not finite, or zero."""
     scaled, back = values.load_root(unscaling.gradient), values.load_root(Root(unscaling.op, 0))
     if scaled is None or back is None or scaled.input.array.size != back.input.array.size:
         return None
@@ -280,14 +280,14 @@ _OTHER_NUMBERS = 0.5
 
 
 def is_random(op: Op) -> bool:
-    """Whether an op draws random numbers."""
+    """Return whether an op draws random numbers."""
     return bool(_RANDOM.search(op.type))
 
 
 def find_sources(
     values: RunValues, flow: Flow, divergences: Sequence[Divergence], is_later: bool = False
 ) -> tuple[list[Suspect], Suspect | None]:
-    """Data, variables and random numbers that differ from the benchmark's; a loss scale is told apart.
+    """Return the sources that differ from the benchmark's, and apart from them a loss scale.
 
     Where an earlier step was judged too (`is_later`), variables are what both sides have trained since: that they
     differ accuses nobody.
@@ -327,13 +327,13 @@ def find_sources(
 
 
 def _step(values: RunValues) -> int:
-    """The step of the dump; 0 where its folder does not tell, too."""
+    """Return the step of the dump; 0 where its folder does not tell, too."""
     step = values.leaf.step
     return int(step) if step.isascii() and step.isdigit() else 0
 
 
 def _is_loss_scale(values: RunValues, flow: Flow, divergence: Divergence) -> bool:
-    """Whether a number that is a power of two times the benchmark's scales gradients, and them back."""
+    """Return whether a number that is a power of two times the benchmark's scales gradients, and them back."""
     if not divergence.is_scalar or divergence.factor is None or divergence.factor <= 0:
         return False
     power = log2(divergence.factor)

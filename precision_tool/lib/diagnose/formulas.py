@@ -50,7 +50,7 @@ _FILTERS = ("HWCN", "DHWCN")
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """What a stage is fed: an input of the op by its slot (`stage` None), or a result of an earlier stage."""
+    """Argument of a stage: an input of the op by its slot (`stage` None), or a result of an earlier stage."""
 
     slot: int
     stage: int | None = None
@@ -116,23 +116,23 @@ class Formula:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What formulas of ops that are fused alike share."""
+        """Structure that formulas of similarly fused ops share."""
         return tuple((stage.op_type, stage.args) for stage in self.stages)
 
     def is_same(self, other: Formula) -> bool:
-        """Whether another one computes the very same, however sure it is."""
+        """Return whether another one computes the very same, however sure it is."""
         if self.lent or other.lent or self.shape != other.shape or self.outputs != other.outputs:
             return False
         return all(a.attrs is b.attrs and a.wanted == b.wanted for a, b in zip(self.stages, other.stages, strict=True))
 
     @property
     def kind(self) -> Kind:
-        """How its results are rounded."""
+        """Rounding of its results."""
         kinds = {spec.kind for stage in self.stages if (spec := table.find(stage.op_type)) is not None}
         return next(iter(kinds)) if len(kinds) == 1 else Kind.COMPOSITE
 
     def work(self, inputs: Mapping[int, Input]) -> float:
-        """Multiplications and additions of the stages that work on the op's inputs alone; the others' are few."""
+        """Return the multiplications and additions of the stages that work on the op's inputs alone."""
         total = 0.0
         inputs = {**inputs, **self.lent}
         for stage in self.stages:
@@ -144,7 +144,7 @@ class Formula:
     def sample(
         self, inputs: Mapping[int, Input], count: int, also: Places | None = None
     ) -> tuple[Places, Output] | None:
-        """Output 0 of the only stage at about `count` flat places, and at those of `also`.
+        """Return output 0 of the only stage at about `count` flat places, and at those of `also`.
 
         None where it cannot be had without all of it.
         """
@@ -158,7 +158,7 @@ class Formula:
         return places, spec.sampled(call, places)
 
     def row_sums(self, inputs: Mapping[int, Input]) -> RowSums | None:
-        """Sums over the columns of output 0 of the only stage; None where they cost as much as the output."""
+        """Return the sums over the columns of output 0; None where they cost as much as the output."""
         (stage, *others) = self.stages
         spec = table.find(stage.op_type)
         if others or spec is None or spec.row_sums is None or len(self.outputs) > 1:
@@ -166,7 +166,7 @@ class Formula:
         return spec.row_sums(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
 
     def batch_of(self, inputs: Mapping[int, Input]) -> tuple[int, frozenset[int]] | None:
-        """The batch that every stage treats row by row, and the inputs that have it; None if there is none."""
+        """Return the batch that every stage treats row by row, and the inputs that have it; None if there is none."""
         first = self.stages[0]
         ref = first.args[0] if first.args else None
         if first.op_type not in _ROWS_FIRST or ref is None or ref.stage is not None or len(self.outputs) > 1:
@@ -196,7 +196,7 @@ class Formula:
         return rows, frozenset(slots)
 
     def unshaped(self) -> Formula:
-        """The same without the shapes that the graph says of its results, for a part of a batch."""
+        """Return the same without the shapes that the graph says of its results, for a part of a batch."""
         stages = []
         for stage in self.stages:
             open_shapes = tuple(replace(request, shape=None) for request in stage.wanted)
@@ -204,7 +204,7 @@ class Formula:
         return replace(self, stages=tuple(stages))
 
     def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
-        """Results by output slot. With `stored` every stage's result is rounded to that type.
+        """Return the results by output slot. With `stored` every stage's result is rounded to that type.
 
         NotComputedError says why there are none.
         """
@@ -250,7 +250,7 @@ _TURNED = ("transpose_x1", "transpose_a", "adj_x1", "adj_x")
 
 
 def is_turned(attrs: Mapping[str, Any]) -> bool:
-    """Whether a matrix product takes the rows of its first input as columns."""
+    """Return whether a matrix product takes the rows of its first input as columns."""
     return any(bool(attrs.get(name)) for name in _TURNED)
 
 
@@ -265,7 +265,7 @@ def _call(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> Call:
 def run_stage(
     stage: Stage, args: tuple[Input | None, ...], stored: str = "", *, only_values: bool = False
 ) -> Sequence[Output | None]:
-    """The results of one original op from its inputs; with `only_values` they need not tell their rounding."""
+    """Return the results of one original op from its inputs; with `only_values` they need not tell their rounding."""
     spec = table.find(stage.op_type)
     if spec is None:
         raise NotComputedError("no_formula", op_type=stage.op_type)
@@ -288,7 +288,7 @@ def _stored(output: Output, dtype: str) -> Output:
 
 
 def _with_axes(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> tuple[Input | None, ...]:
-    """The inputs with the names of their axes: some graphs call those of images by the names of a filter's."""
+    """Return the inputs with the names of their axes: some graphs call those of images by the names of a filter's."""
     named = str(stage.attrs.get("data_format") or "")
     result: list[Input | None] = []
     for number, arg in enumerate(args):
@@ -304,7 +304,7 @@ def _with_axes(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> tu
 
 
 def wanted_of(descs: Sequence[TensorDesc]) -> tuple[Wanted, ...]:
-    """What a graph says of outputs."""
+    """Return what a graph says of outputs."""
     return tuple(
         Wanted(shape=desc.origin_shape, dtype=desc.dtype or "float32", layout=desc.origin_layout or "ND")
         for desc in descs
@@ -315,7 +315,7 @@ def wanted_of(descs: Sequence[TensorDesc]) -> tuple[Wanted, ...]:
 
 
 def direct(op: Op, slots: Mapping[int, int]) -> Formula:
-    """The formula of the op's own type. `slots` are its dump's input slots by those of the graph."""
+    """Return the formula of the op's own type. `slots` are its dump's input slots by those of the graph."""
     last = max(slots, default=-1)
     args = tuple(Ref(slots[number]) if number in slots else None for number in range(last + 1))
     count = max(len(op.output_descs), 1)
@@ -324,7 +324,7 @@ def direct(op: Op, slots: Mapping[int, int]) -> Formula:
 
 
 def _attributes(op: Op) -> Mapping[str, Any]:
-    """The op's attributes, with those that some graphs lack and the shapes of its inputs and output tell."""
+    """Return the op's attributes, with those that some graphs lack and the shapes of its inputs and output tell."""
     shape = op.output_descs[0].origin_shape if op.output_descs else None
     if shape is None:
         return op.attrs
@@ -341,7 +341,7 @@ def _attributes(op: Op) -> Mapping[str, Any]:
 
 
 def is_fused(op: Op) -> bool:
-    """Whether an op does the work of several."""
+    """Return whether an op does the work of several."""
     return len(originals(op)) > 1
 
 
@@ -368,12 +368,12 @@ class UnfusedGraph:
             self.ops.pop(name, None)
 
     def inputs(self, op: Op) -> list[tuple[str, int] | None]:
-        """The tensors of the script that feed an op, by its slots."""
+        """Return the tensors of the script that feed an op, by its slots."""
         return [None if edge is None else script_tensor(self._origins, self._origins.producer(op, edge), edge.index)
                 for edge in op.inputs]  # fmt: skip
 
     def is_parameter(self, op: Op, slot: int) -> bool:
-        """Whether what feeds a slot is what a network has learned, or what it was built with."""
+        """Return whether what feeds a slot is what a network has learned, or what it was built with."""
         edge = op.inputs[slot]
         producer = None if edge is None else self._origins.producer(op, edge)
         for _ in range(_MAX_STEPS):
@@ -389,7 +389,9 @@ class UnfusedGraph:
         puts_out: Mapping[int, tuple[str, int]],
         lend: Callable[[tuple[str, int], TensorDesc | None], Input | None] | None = None,
     ) -> Formula | None:
-        """The chain of a fused op. `inputs` are its input slots, `puts_out` its outputs, by the script's tensors.
+        """Return the chain of a fused op.
+
+        `inputs` are its input slots, `puts_out` its outputs, by the script's tensors.
 
         `lend` gives a parameter that the op is not fed.
         """
@@ -436,7 +438,7 @@ def _desc(op: Op, slot: int) -> TensorDesc | None:
 
 
 def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int] | None:
-    """The tensor of the script that an output stands for."""
+    """Return the tensor of the script that an output stands for."""
     origin = None if op is None else origins.of(op, index, NoBenchmark())
     return None if origin is None or isinstance(origin, NoOrigin) else (flatten(origin.op_name), origin.index)
 
@@ -444,12 +446,12 @@ def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int
 def noise_of(
     formula: Formula, inputs: Mapping[int, Input], true: Mapping[int, Output], inside: str = "float32"
 ) -> dict[int, Doubles]:
-    """What a type inside makes of each output of a chain, flat; of a single op nothing."""
+    """Return what a type inside makes of each output of a chain, flat; of a single op nothing."""
     return noise_between(true, formula.run(inputs, inside)) if len(formula.stages) > 1 else {}
 
 
 def noise_between(true: Mapping[int, Output], stored: Mapping[int, Output]) -> dict[int, Doubles]:
-    """What a type inside makes of each output of a chain, flat: how far one way to round every stage takes it.
+    """Return what a type inside makes of each output of a chain, flat: how far one way to round every stage takes it.
 
     `true` are the results in float64, `stored` those with every stage's result rounded to the type.
     """
@@ -477,13 +479,13 @@ _OBEYS = 2e-3
 
 
 class BenchmarkValues:
-    """What the benchmark of a run says of its ops."""
+    """Values that the benchmark of a run has of its ops."""
 
     def __init__(self, values: RunValues) -> None:
         self._values = values
 
     def golden(self, name: str, index: int, rows: Rows | None = None) -> np.ndarray | None:
-        """A tensor of the script as the benchmark has it; `rows`: only these of one that has as many."""
+        """Return the benchmark's tensor of the script with the axes that a graph describes, or None."""
         golden = self._values.benchmark.output_of(name, index)
         if not isinstance(golden, Tensor):
             return None
@@ -493,7 +495,7 @@ class BenchmarkValues:
             return None
 
     def lend(self, key: tuple[str, int], desc: TensorDesc | None) -> Input | None:
-        """A tensor of the script as the benchmark has it, with the axes that a graph describes; None if it has none."""
+        """Return the benchmark's tensor of the script with the axes that a graph describes, or None."""
         golden = self._values.benchmark.output(*key)
         if not isinstance(golden, Tensor):
             return None
@@ -505,7 +507,7 @@ class BenchmarkValues:
     def inputs(
         self, op: Op, op_inputs: Mapping[int, Input], rows: Rows | None = None, cut: frozenset[int] = frozenset()
     ) -> dict[int, Input] | None:
-        """The op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack.
+        """Return the op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack.
 
         Of the slots in `cut` only `rows`, as `op_inputs` has them.
         """
@@ -529,7 +531,10 @@ class BenchmarkValues:
         return inputs
 
     def farthest(self, op: Op, got: Mapping[int, Input]) -> npt.NDArray[np.intp]:
-        """The flat places of output 0 that are farthest from the benchmark's; none where that has no such tensor."""
+        """Return the flat places of output 0 that are farthest from the benchmark's.
+
+        None where that has no such tensor.
+        """
         golden = self._values.load_benchmark(Root(op, 0)) if 0 in got else None
         if golden is None or golden.input.array.size != got[0].array.size or not golden.input.array.size:
             return np.zeros(0, np.intp)
@@ -550,7 +555,7 @@ class BenchmarkValues:
         rows: Rows | None = None,
         cut: frozenset[int] = frozenset(),
     ) -> OpResult | None:
-        """The judgement with the inherited error and the benchmark's own; None where the benchmark does not tell.
+        """Add the inherited error and the benchmark's own; None where the benchmark has no such tensors.
 
         With `rows` both are those of some rows of the batch, which the inputs in `cut` have.
         """
@@ -597,5 +602,5 @@ def _relative(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def is_obeyed(split: OpResult) -> bool:
-    """Whether the benchmark obeys the formula of a judgement that `BenchmarkValues.split` gave."""
+    """Return whether the benchmark obeys the formula of a judgement that `BenchmarkValues.split` gave."""
     return all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots)

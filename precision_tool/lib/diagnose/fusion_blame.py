@@ -32,7 +32,7 @@ from precision_tool.lib.model.wording import NO_PASS, counted
 
 
 class Verdict(StrEnum):
-    """What is known of an op or of a pass."""
+    """Verdicts on an op or a pass."""
 
     GUILTY = "guilty"
     SUSPICIOUS = "suspicious"
@@ -85,7 +85,7 @@ class Sign(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What the verdict on a fused op rests on, beside the op's figures.
+    """Grounds of the verdict on a fused op, apart from its figures.
 
     `shared` are the passes that made it in both runs, `slot` is the input that is not known, `reason` what the
     comparison says, `other_error` how far off the other side's output is where that matters.
@@ -100,7 +100,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotJudged(Evidence):
-    """Why the verdict's judge could not recompute it."""
+    """Reason why the op could not be recomputed."""
 
     reason: Message
 
@@ -215,7 +215,7 @@ class Blame:
 
     @property
     def is_judged(self) -> bool:
-        """Whether anything is known of a pass that a switch file turns off; those are what fusion adds to a run."""
+        """True if anything is known of a pass that a switch file turns off; those are what fusion adds to a run."""
         return any(item.is_switchable and item.verdict is not Verdict.NOT_JUDGED for item in self.passes)
 
     @property
@@ -237,7 +237,7 @@ _EXACT = 14
 
 
 def _recomputed(recomputed: OpResult) -> Recomputed | None:
-    """The figures of a judgement."""
+    """Return the figures of a judgement."""
     worst = recomputed.worst_slot
     if worst is None:
         return None
@@ -254,7 +254,7 @@ def blame(
     unfused: GraphFile | None = None,
     progress: Progress | None = None,
 ) -> Blame:
-    """Judges every fused op of a comparison.
+    """Decide for every fused op of a comparison whether its pass is to blame.
 
     `unfused` is the graph of the other run, None for benchmark tensors. `progress` hears of the ops that are done.
     UsageError if the graph has no op that a pass made.
@@ -295,7 +295,7 @@ def blame(
 
 
 def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValues, threshold: float) -> OpAgreement:
-    """The op with the outputs that feed it in place of its inputs, where these were not dumped.
+    """Return the op with the outputs that feed it in place of its inputs, where these were not dumped.
 
     Parameters need not be there; another one that is missing leaves its inputs unknown.
     """
@@ -318,7 +318,7 @@ def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValue
 
 
 def _passes_by_original(unfused: GraphFile | None) -> dict[str, set[str]]:
-    """The passes that made an op of the other run, by the script's ops it stands for."""
+    """Return the passes that made an op of the other run, by the script's ops it stands for."""
     passes: dict[str, set[str]] = {}
     for op in unfused.ops if unfused is not None else ():
         for name in op.original_names or ():
@@ -339,7 +339,7 @@ class _Blamer:
     distrusted: set[str] = field(default_factory=set)
 
     def blame(self, op: Op, agreement: OpAgreement | None) -> OpBlame:
-        """The verdict on one fused op."""
+        """Return the verdict on one fused op."""
         result = OpBlame(
             op_name=op.name,
             op_type=op.type,
@@ -382,7 +382,7 @@ class _Blamer:
         return _by_recomputing(result, own, agreement)
 
     def _shared(self, op: OpBlame) -> tuple[str, ...]:
-        """Passes that made the op in both runs."""
+        """Return the passes that made the op in both runs."""
         both = set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals))
         return tuple(sorted(both))
 
@@ -391,7 +391,7 @@ class _Blamer:
         return replace(op, verdict=verdict, ground=ground)
 
     def _compared(self, op: OpBlame, agreement: OpAgreement) -> tuple[Verdict, Ground]:
-        """The verdict by the comparison alone, and what it rests on."""
+        """Return the verdict by the comparison alone, and what it rests on."""
         shared, allowed = self._shared(op), _OWN * (op.input_error or 0.0)
         if op.output_error is None:
             return Verdict.NOT_JUDGED, _not_compared(agreement.outputs)
@@ -425,7 +425,7 @@ def _not_judged(own: OpResult) -> NotJudged | None:
 
 
 def _fits_neither(own: OpResult, op: OpBlame, agreement: OpAgreement) -> bool:
-    """True if both sides were fed and put out the same, and only the recomputed answer is another."""
+    """Return whether both sides have the same inputs and outputs and only the recomputed output differs."""
     if own.state is State.RIGHT:
         return False
     agree = bool(agreement.inputs_agree and agreement.outputs_agree) and not agreement.unknown_inputs
@@ -454,7 +454,7 @@ def _by_recomputing(op: OpBlame, judged: OpResult, agreement: OpAgreement) -> Op
 
 
 def _beyond_range(judged: OpResult, agreement: OpAgreement) -> BeyondType | None:
-    """What became of results that the type of an output cannot hold; None where it holds them all."""
+    """Return what became of results that the type of an output cannot hold; None where it holds them all."""
     over = judged.overflow
     if over is None:
         return None
@@ -471,7 +471,7 @@ def _beyond_range(judged: OpResult, agreement: OpAgreement) -> BeyondType | None
 
 
 def _error(row: Row) -> float:
-    """How far off a tensor is."""
+    """Return how far off a tensor is."""
     if row.mismatches:
         return inf
     if row.relative_euclidean_distance is not None and isfinite(row.relative_euclidean_distance):
@@ -512,7 +512,7 @@ def _pass_blame(name: str, ops: Sequence[OpBlame]) -> PassBlame:
 
 
 def smallest_switches(passes: Sequence[PassBlame]) -> tuple[tuple[str, ...], tuple[OpBlame, ...]]:
-    """The fewest switchable passes one of which had a part in every guilty op, and the guilty ops that have none.
+    """Return the fewest switchable passes that cover every guilty op, and the guilty ops that have none.
 
     Of sets of one size the one whose passes made the fewest ops that are right.
     """
@@ -535,7 +535,7 @@ def smallest_switches(passes: Sequence[PassBlame]) -> tuple[tuple[str, ...], tup
 
 
 def blame_compared(analysis: Analysis, progress: Progress | None = None) -> Blame:
-    """`blame` with what a comparison was with: benchmark tensors, or the run without fusion.
+    """Return `blame` against the other side of a comparison: benchmark tensors, or the run without fusion.
 
     UsageError for a result that was read from a file, and for two runs that were matched by name.
     """

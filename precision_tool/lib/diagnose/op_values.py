@@ -58,7 +58,7 @@ class Compared:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Compared:
-        """What the rows of a result say; nothing of tensors that a file names without their figures."""
+        """Return what the rows of a result say; nothing of tensors that a file names without their figures."""
         errors: dict[str, dict[str, float]] = {}
         figures: dict[tuple[str, str], Figures] = {}
         places: dict[tuple[str, str], tuple[int, int]] = {}
@@ -90,18 +90,18 @@ class Compared:
         return cls(quiet=frozenset(quiet), figures=figures, places=places, unread=tuple(unread))
 
     def is_same(self, key: tuple[str, str], other: tuple[str, str]) -> bool:
-        """Whether two tensors were held against the same one of the benchmark, and every figure is the same."""
+        """Return whether two tensors were held against the same one of the benchmark, and every figure is the same."""
         own = self.figures.get(key)
         return own is not None and own == self.figures.get(other)
 
 
 def _is_in_part(row: Row) -> bool:
-    """Whether only the first elements of a tensor were compared."""
+    """Return whether only the first elements of a tensor were compared."""
     return row.npu is not None and row.shape is not None and row.npu.count < prod(row.shape)
 
 
 def _largest_error(metrics: Metrics | None, golden: Summary | None) -> float:
-    """The largest error of an element over the rms of the benchmark's; inf where that is not known."""
+    """Return the largest error of an element over the rms of the benchmark's; inf where that is not known."""
     if metrics is None or golden is None or metrics.non_finite_mismatches:
         return float("inf")
     error, size = metrics.max_absolute_error, sqrt(golden.mean**2 + golden.std**2)
@@ -111,7 +111,7 @@ def _largest_error(metrics: Metrics | None, golden: Summary | None) -> float:
 
 
 def _figures(row: Row) -> Figures | None:
-    """None of what was not compared, or is not finite everywhere."""
+    """Return the figures of a row; None if not compared, or not finite everywhere."""
     metrics, npu, tensor = row.metrics, row.npu, row.pair.npu
     if metrics is None or npu is None or tensor is None or row.golden is None or metrics.non_finite_mismatches:
         return None
@@ -126,7 +126,7 @@ def _figures(row: Row) -> Figures | None:
 
 
 def _place(index: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> int | None:
-    """A place in the order of the elements: tensors that were only reshaped have the same."""
+    """Return a place in the order of the elements: tensors that were only reshaped have the same."""
     place = 0
     for at, extent in zip(index or (), shape or (), strict=False):
         place = place * extent + at
@@ -155,7 +155,7 @@ class Rows:
 
     @property
     def chosen(self) -> int:
-        """How many rows that are."""
+        """Number of rows."""
         return sum(stop - start for start, stop in self.pieces)
 
     @property
@@ -164,23 +164,23 @@ class Rows:
         return np.concatenate([np.arange(start, stop, dtype=np.intp) for start, stop in self.pieces])
 
     def are_in(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor of this shape has as many rows."""
+        """Return whether a tensor of this shape has as many rows."""
         return prod(shape) % self.count == 0 if self.is_flat else shape[:1] == (self.count,)
 
     def of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """These rows of an array of as many rows; any other array as it is."""
+        """Return these rows of an array of as many rows; any other array as it is."""
         if self.is_flat:
             return array.reshape(self.count, -1)[self.numbers].reshape(-1)
         return array[self.numbers] if array.shape[:1] == (self.count,) else array
 
     def and_also(self, numbers: npt.NDArray[np.intp]) -> Rows:
-        """These rows, and those of such numbers."""
+        """Return these rows and those with the given numbers."""
         merged = distinct(np.append(self.numbers, numbers))
         runs = np.split(merged, np.flatnonzero(np.diff(merged) > 1) + 1)
         return replace(self, pieces=tuple((int(run[0]), int(run[-1]) + 1) for run in runs))
 
     def with_piece(self, first: int, stop: int) -> Rows:
-        """These rows, and those from `first` to `stop`."""
+        """Return these rows and those from `first` to `stop`."""
         pieces: list[tuple[int, int]] = []
         for start, end in sorted((*self.pieces, (first, stop))):
             if pieces and start <= pieces[-1][1]:
@@ -190,7 +190,7 @@ class Rows:
         return replace(self, pieces=tuple(pieces))
 
     def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:
-        """The tensors, those of `slots` cut to these rows."""
+        """Return the tensors, those of `slots` cut to these rows."""
         return {
             slot: replace(tensor, array=self.of(tensor.array)) if slot in slots else tensor
             for slot, tensor in tensors.items()
@@ -198,7 +198,7 @@ class Rows:
 
 
 def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -> Rows:
-    """About `chosen` of `count` rows, spread evenly over all; the first and the last are among them.
+    """Return about `chosen` of `count` rows, spread evenly; the first and the last are among them.
 
     They are in so many `pieces` (None: each row alone), which begin and end on borders of a `block` of rows.
     """
@@ -220,7 +220,7 @@ def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -
 def diagnostic_rows(
     batch: tuple[int, frozenset[int]] | None, got: Mapping[int, Input]
 ) -> tuple[Rows, frozenset[int]] | None:
-    """So many rows of an op's batch that they may tell a mistake, and the inputs that have them.
+    """Return so many rows of an op's batch that they may tell a mistake, and the inputs that have them.
 
     `batch`: its rows, and the inputs that have them (see `Formula.batch_of`). None where there is no batch, or that
     would be most of it.
@@ -340,7 +340,7 @@ class OpInputs:
     elsewhere: dict[int, str] = field(default_factory=dict)
 
     def widen(self) -> None:
-        """Turns what was loaded as it was stored into float64."""
+        """Convert what was loaded as stored to float64."""
         self.inputs = {slot: tensor.in_doubles() for slot, tensor in self.inputs.items()}
 
 
@@ -402,14 +402,14 @@ class RunValues:
                     self.readers.setdefault(root.key, []).append(slot)
 
     def _around(self, op: Op) -> list[Op]:
-        """The ops that read what one op reads or puts out; of them alone the dump files are opened."""
+        """Return the ops that read what one op reads or puts out; of them alone the dump files are opened."""
         keys = {root.key for root in self.producers(op)}
         return [other for other in self.ops if any(root.op is op or root.key in keys for root in self.producers(other))]
 
     # --- the graph ---
 
     def root_of(self, op: Op, edge: Edge) -> Root | None:
-        """The tensor that an edge into `op` carries, behind ops that only pass it on and borders of subgraphs."""
+        """Return the tensor that an edge into `op` carries, through passing ops and borders of subgraphs."""
         reader = op
         for _ in range(_MAX_STEPS):
             producer = self.origins.producer(reader, edge)
@@ -422,21 +422,21 @@ class RunValues:
         return None
 
     def _source(self, op: Op, index: int) -> tuple[Op, Edge] | None:
-        """The op and its edge that feed what `op` only passes on."""
+        """Return the op and its edge that feed what `op` only passes on."""
         if op.type in PASSING and index == 0 and self.dumped(op) is None:
             edge = next((edge for edge in op.inputs if edge is not None), None)
             return (op, edge) if edge is not None else None
         return self.origins.calls.behind(op, index)
 
     def producers(self, op: Op) -> Iterator[Root]:
-        """The tensors that feed an op."""
+        """Yield the tensors that feed an op."""
         for number in range(len(op.inputs)):
             root = self.fed_by.get((id(op), number))
             if root is not None:
                 yield root
 
     def parameter_of(self, root: Root) -> Op | None:
-        """The variable or constant that a tensor is, also behind casts and conversions of its layout."""
+        """Return the variable or constant that a tensor is, also behind casts and conversions of its layout."""
         op, index = root.op, root.index
         for _ in range(_MAX_STEPS):
             if op.type in PARAMETER_TYPES:
@@ -450,23 +450,23 @@ class RunValues:
         return None
 
     def parameter_is_updated(self, root: Root) -> bool:
-        """Whether a tensor is a variable's memory, which ops of the run write to."""
+        """Return whether a tensor is a variable's memory, which ops of the run write to."""
         return bool(updated_inputs(root.op.type)) and bool(root.op.inputs)
 
     # --- dumps ---
 
     def dumped(self, op: Op) -> DumpedOp | None:
-        """The op's dump; None if it has none."""
+        """Return the op's dump; None if it has none."""
         if id(op) not in self._dumped:
             self._dumped[id(op)] = self._op_dumps.find(op)
         return self._dumped[id(op)]
 
     def take_for_true(self, root: Root, copy: Slot | None) -> None:
-        """From now on the tensor is what this copy says (None: none of them more than another)."""
+        """Treat this copy as the true one of a tensor from now on (None: no copy)."""
         self._true_copies[root.key] = copy
 
     def input_slots(self, op: Op) -> list[Slot]:
-        """The connected inputs of an op by their slots in its dump (in the graph, if it has none)."""
+        """Return the connected inputs of an op by their slots in its dump (in the graph, if it has none)."""
         dump = self.dumped(op)
         count = max(dump.inputs, default=-1) + 1 if dump is not None and dump.inputs else len(op.inputs)
         slots = []
@@ -477,20 +477,20 @@ class RunValues:
         return slots
 
     def output_slot(self, root: Root) -> Slot:
-        """The output as a slot of its op."""
+        """Return the output as a slot of its op."""
         descs = root.op.output_descs
         desc = descs[root.index] if root.index < len(descs) else None
         return Slot(root.op, "output", root.index, root.index, desc)
 
     def tensor_at(self, slot: Slot) -> AnyTensor | Missing | None:
-        """The tensor of a slot as its own dump file has it."""
+        """Return the tensor of a slot as its own dump file has it."""
         dump = self.dumped(slot.op)
         if dump is None or (dump.merged and slot.side == "input"):  # which holds what one slice of it was fed
             return None
         return (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
 
     def copies(self, root: Root) -> Iterator[tuple[Slot, Tensor]]:
-        """Every copy of a tensor in the dump: what its op put out, then what its readers read, the true copy first."""
+        """Yield the copies of a tensor: the true one first, its op's output, then the inputs of its readers."""
         slots = [self.output_slot(root), *self.readers.get(root.key, ())]
         true = self._true_copies.get(root.key)
         if true is not None:
@@ -503,7 +503,7 @@ class RunValues:
     # --- numbers ---
 
     def load(self, tensor: Tensor, desc: TensorDesc | None, *, stored: bool = False, rows: Rows | None = None) -> Input:
-        """The numbers of a tensor in the order of the script. NoValueError says why not.
+        """Return the numbers of a tensor in the order of the script. NoValueError says why not.
 
         `stored`: floating types up to float32 in float32, which holds them as they are, instead of in float64.
         `rows`: only these of a tensor that has as many, all of any other.
@@ -527,7 +527,7 @@ class RunValues:
 
     @contextmanager
     def sharing(self, workers: int) -> Iterator[None]:
-        """While so many processes, each with a copy of this, read: each keeps its part only."""
+        """Divide the cache between so many processes, each with a copy of this."""
         self._cache = _Cache(most=_KEPT_BYTES // workers)
         try:
             yield
@@ -536,7 +536,7 @@ class RunValues:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While an op is judged: its file is opened once, each tensor of it read once and its checksum kept."""
+        """Open the file of an op once while it is recomputed; read each tensor once and cache its checksum."""
         self._is_reading = True
         try:
             with self._opened:
@@ -565,7 +565,7 @@ class RunValues:
         )
 
     def compared_alike(self, root: Root, slot: Slot) -> bool:
-        """Whether what an op put out and what was read of it are the same in every figure of the comparison.
+        """Return whether what an op put out and what was read of it are the same in every figure of the comparison.
 
         Both were held against one tensor of the benchmark: sums over all elements, the largest error and its place.
         """
@@ -573,7 +573,7 @@ class RunValues:
         return self.compared.is_same((root.op.name, f"output:{root.index}"), read)
 
     def _opens_parts(self, tensor: Tensor) -> TensorBytes:
-        """The same for a tensor of which only some rows are read."""
+        """Return the same for a tensor of which only some rows are read."""
         return self._opened.open(tensor) if self._is_reading else open_bytes(tensor)
 
     def _read(
@@ -598,7 +598,7 @@ class RunValues:
         return cached
 
     def load_root(self, root: Root, *, but: Slot | None = None, stored: bool = False) -> Loaded | None:
-        """A tensor from its op's dump, or from a reader's (not `but`); None where the dump does not have it."""
+        """Return a tensor from its op's dump, or from a reader's (not `but`); None where the dump does not have it."""
         for slot, tensor in self.copies(root):
             if but is not None and slot.op is but.op and slot.side == but.side and slot.index == but.index:
                 continue
@@ -610,7 +610,7 @@ class RunValues:
         return None
 
     def load_benchmark(self, root: Root, rows: Rows | None = None) -> Loaded | None:
-        """A tensor as the benchmark has it, in float64 and the benchmark's type; None if it has not.
+        """Return a tensor as the benchmark has it, in float64 and the benchmark's type; None if it has not.
 
         `rows`: only these of a tensor that has as many.
         """
@@ -645,7 +645,7 @@ def read_values(
     opens: Opens = open_bytes,
     rows: Rows | None = None,
 ) -> tuple[Numbers, str]:
-    """The numbers of a tensor in logical order and the layout they are in; float64, complex128, or integers and bools.
+    """Return a tensor as float64, complex128, integers or bools in logical order, and its layout.
 
     `stored`: what float32 holds as it is, in float32. `rows`: only these of a tensor that has as many. NoValueError for
     what has no numbers, is too large, damaged, or in an order that nothing tells.
@@ -693,7 +693,7 @@ def read_values(
 
 
 def missing_reason(tensor: AnyTensor | Missing | None, slot: int) -> Message:
-    """Why an input has no numbers."""
+    """Return why an input has no numbers."""
     if isinstance(tensor, Missing):
         return Message("reason.input_unreadable", slot=slot, detail=tensor.reason)
     if isinstance(tensor, TensorStatistics):

@@ -36,7 +36,7 @@ from precision_tool.lib.ops.optimizers import updated_inputs
 
 
 def differences(values: RunValues, own: Tensor, other: Tensor, slot: Slot) -> np.ndarray | None:
-    """Flat places, as stored, where two copies differ; None where they cannot be compared."""
+    """Return the flat places, as stored, where two copies differ; None where they cannot be compared."""
     if own.size > MAX_ELEMENTS or not data_types.BY_NAME[own.dtype].is_numeric:
         return None
     in_memory: np.ndarray | None = None
@@ -64,7 +64,7 @@ def differences(values: RunValues, own: Tensor, other: Tensor, slot: Slot) -> np
 
 
 def _same_bytes(values: RunValues, own: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one type and shape are the same bytes in their files; False also if that is not known.
+    """Return whether two tensors of one type and shape have equal bytes; False also if unknown.
 
     Where both were read before, their checksums (CRC-32) tell: equal ones are taken for equal bytes, which is wrong
     once in 4,000 million pairs.
@@ -90,13 +90,13 @@ def _same(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _stored(tensor: Tensor) -> np.ndarray:
-    """The numbers as they lie, padding included."""
+    """Return the numbers as they lie, padding included."""
     with open_reader(tensor, as_stored(tensor).plan) as reader:
         return reader.whole().reshape(-1)
 
 
 def is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:
-    """Whether the op of a slot writes over that input: then its dump shows what it wrote."""
+    """Return whether the op of a slot writes over that input: then its dump shows what it wrote."""
     op = slot.op
     if slot.graph_index in updated_inputs(op.type):
         return True
@@ -107,7 +107,7 @@ def is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:
 
 
 def _is_written_over(tensor: Tensor, output: Tensor) -> bool:
-    """Whether an output lies in the memory of a tensor, which then holds its bytes there.
+    """Return whether an output lies in the memory of a tensor, which then holds its bytes there.
 
     Addresses alone prove nothing: an op that is said to write there may have been overwritten by another as well.
     """
@@ -138,7 +138,7 @@ class Unsteady:
 
 
 def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
-    """The first op in execution order that computes differently in two runs, from the very same inputs.
+    """Return the first op in execution order that computes differently in two runs, from the very same inputs.
 
     Where dump files hold outputs only, inputs are what their producers put out. A variable that no file has counts as
     the same where all variables that both runs show are.
@@ -174,7 +174,7 @@ def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
 
 
 def _is_fed_alike(values: RunValues, other: RunValues, op: Op, twin: Op, starts_alike: Callable[[], bool]) -> bool:
-    """Whether the producers of an op's inputs put out the same in both runs, and at least one of them is known."""
+    """Return whether the producers of an op's inputs put out the same in both runs, one at least known."""
     producers, its = list(values.producers(op)), list(other.producers(twin))
     connected = sum(edge is not None for edge in op.inputs)
     if len(producers) != connected or [root.name for root in producers] != [root.name for root in its]:
@@ -189,7 +189,7 @@ def _is_fed_alike(values: RunValues, other: RunValues, op: Op, twin: Op, starts_
 
 
 def _is_same(values: RunValues, other: RunValues, root: Root, its: Root) -> bool | None:
-    """Whether a tensor of two runs has the same numbers in both; None where one has none."""
+    """Return whether a tensor of two runs has the same numbers in both; None where one has none."""
     x, y = next(_loaded(values, root), None), next(_loaded(other, its), None)
     if x is None or y is None:
         return None
@@ -199,7 +199,7 @@ def _is_same(values: RunValues, other: RunValues, root: Root, its: Root) -> bool
 
 
 class _StartsAlike:
-    """Whether two runs started from the same variables: all that both show, and at least one."""
+    """Comparison of the variables that two runs started from: all that both dumped, and at least one."""
 
     def __init__(self, values: RunValues, other: RunValues, there: Mapping[str, Op]) -> None:
         self._values, self._other, self._there = values, other, there
@@ -220,7 +220,7 @@ class _StartsAlike:
 
 
 def is_repeated(values: RunValues, other: RunValues, root: Root) -> bool | None:
-    """Whether a tensor has the same numbers in another run of the same script; None where a run does not tell."""
+    """Return whether a tensor has the same numbers in another run of the script; None if unknown."""
     twin = next((op for op in other.ops if (op.name, op.type) == (root.op.name, root.op.type)), None)
     return None if twin is None else _is_same(values, other, root, Root(twin, root.index))
 
@@ -267,7 +267,7 @@ _ROUNDED = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "floa
 
 
 def compare_with_benchmark(values: RunValues, root: Root) -> tuple[Loaded, Loaded, Divergence | None] | None:
-    """A tensor, the benchmark's, and how they differ; None where a side lacks it or their sizes do."""
+    """Return a tensor, the benchmark's, and how they differ; None where a side lacks it or their sizes do."""
     golden = values.load_benchmark(root)
     npu = next((loaded for form in _forms(values, root) for loaded in _loaded(values, form)), None)
     if golden is None or npu is None or npu.input.array.size != golden.input.array.size:
@@ -276,7 +276,7 @@ def compare_with_benchmark(values: RunValues, root: Root) -> tuple[Loaded, Loade
 
 
 def divergence_of(values: RunValues, root: Root) -> Divergence | None:
-    """How a tensor differs from the benchmark's; None if it does not, or nothing tells."""
+    """Return how a tensor differs from the benchmark's; None if it does not, or nothing tells."""
     golden = values.load_benchmark(root)
     if golden is None:
         return None
@@ -294,7 +294,7 @@ def divergence_of(values: RunValues, root: Root) -> Divergence | None:
 
 
 def _forms(values: RunValues, root: Root) -> Iterator[Root]:
-    """The tensor, then what casts and conversions of its layout make of it."""
+    """Yield the tensor, then what casts and conversions of its layout make of it."""
     waiting, visited = [root], 0
     while waiting and visited < 64:
         form = waiting.pop(0)
@@ -306,7 +306,7 @@ def _forms(values: RunValues, root: Root) -> Iterator[Root]:
 
 
 def _keeps_digits(op: Op) -> bool:
-    """Whether a cast is one between floating types, or between others."""
+    """Return whether a cast is one between floating types, or between others."""
     types = [desc.dtype for desc in (*op.input_descs[:1], *op.output_descs[:1])]
     return len(types) == 2 and ("float" in types[0]) == ("float" in types[1])
 
@@ -368,7 +368,7 @@ _NEARER = 4.0
 
 
 class Witness(StrEnum):
-    """What says which of two copies of a tensor is the true one."""
+    """Evidence for which copy of a tensor is the true one."""
 
     #: The op that put it out was dumped.
     PRODUCER = "producer"
@@ -416,7 +416,7 @@ class Overwritten:
         return self.reader.op
 
     def meets(self, other: Overwritten) -> bool:
-        """Whether both were overwritten in the same place of the same tensor."""
+        """Return whether both were overwritten in the same place of the same tensor."""
         return self.root.key == other.root.key and self.first < other.last and other.first < self.last
 
 
@@ -425,7 +425,7 @@ IsRight = Callable[[Root, Slot], "bool | None"]
 
 
 def overwritten(values: RunValues, is_right: IsRight) -> list[Overwritten]:
-    """Every input that differs from the tensor it is, in the order in which the ops ran."""
+    """Return every input that differs from the tensor it is, in the order in which the ops ran."""
     results: list[Overwritten] = []
     disputed: dict[tuple[int, int], Root] = {}
     for op in values.ops:
@@ -457,7 +457,7 @@ def _unlike_output(values: RunValues, root: Root, slot: Slot) -> Overwritten | N
 
 
 def _unlike_others(values: RunValues, root: Root, is_right: IsRight) -> Iterator[Overwritten]:
-    """The readers of a tensor that no file of its op has, that read something else than the others."""
+    """Yield the readers of a tensor that no file of its op has, that read something else than the others."""
     readers = [slot for slot in values.readers.get(root.key, ()) if _read(values, slot) is not None]
     alike = _alike(values, readers)
     if len(alike) < 2:
@@ -471,7 +471,7 @@ def _unlike_others(values: RunValues, root: Root, is_right: IsRight) -> Iterator
 
 
 def _alike(values: RunValues, readers: Sequence[Slot]) -> list[list[Slot]]:
-    """Readers of a tensor that have the same each, of those that can be held against each other.
+    """Return the groups of readers of a tensor that have the same copy.
 
     One that cannot, as of another type or by a file that cannot be read, neither differs nor counts.
     """
@@ -499,7 +499,7 @@ def _alike(values: RunValues, readers: Sequence[Slot]) -> list[list[Slot]]:
 def _true_copy(
     values: RunValues, root: Root, alike: Sequence[Sequence[Slot]], is_right: IsRight
 ) -> tuple[Slot, Witness]:
-    """The copy of a tensor that is what was put out, of readers that have the same each, and what says so."""
+    """Return the copy of a tensor that is what was put out, of readers that have the same each, and what says so."""
     for group in alike:
         if is_right(root, group[0]):
             return group[0], Witness.RECOMPUTED
@@ -531,13 +531,13 @@ def _from_benchmark(values: RunValues, root: Root, slot: Slot) -> float | None:
 
 
 def _read(values: RunValues, slot: Slot) -> Tensor | None:
-    """What an op read; None where its file does not show it."""
+    """Return what an op read; None where its file does not show it."""
     tensor = values.tensor_at(slot)
     return tensor if isinstance(tensor, Tensor) and not is_in_place(values, slot, tensor) else None
 
 
 def _places_apart(values: RunValues, slot: Slot, other_slot: Slot) -> np.ndarray | None:
-    """Where two copies of a tensor differ, as stored: nowhere if they are the same; None if that is not known."""
+    """Return where two copies of a tensor differ, as stored; None if that is not known."""
     tensor, other = values.tensor_at(slot), values.tensor_at(other_slot)
     if not isinstance(tensor, Tensor) or not isinstance(other, Tensor):
         return None
@@ -549,7 +549,7 @@ def _places_apart(values: RunValues, slot: Slot, other_slot: Slot) -> np.ndarray
 
 
 def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, witness: Witness) -> Overwritten | None:
-    """How what a reader read differs from another copy of a tensor; None if it does not, or cannot be held to it."""
+    """Return how the copy of a reader differs from another; None if it does not, or is unknown."""
     different, tensor = _places_apart(values, slot, true), values.tensor_at(slot)
     if different is None or not different.size or not isinstance(tensor, Tensor):
         return None
@@ -573,7 +573,7 @@ def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, witness
 def stomps(
     values: RunValues, stale_copies: Collection[Overwritten], judged: Mapping[int, OpResult]
 ) -> Iterator[Suspect]:
-    """Each place that was overwritten once, with all that read it so; `judged` by id of the op."""
+    """Yield each place that was overwritten once, with all that read it so; `judged` by id of the op."""
     left = list(stale_copies)
     while left:
         first = left[0]

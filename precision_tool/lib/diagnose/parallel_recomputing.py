@@ -53,13 +53,13 @@ _own = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """How an executor's workers, which inherit nothing, come by their recomputer; `key` is that of the one run."""
+    """Recipe for the recomputer of an executor's workers, which inherit nothing; `key` names its run."""
 
     key: str
     make: Callable[[], Recomputer]
 
     def recomputer(self) -> Recomputer:
-        """The recomputer of this thread."""
+        """Return the recomputer of this thread."""
         own: tuple[str, Recomputer] | None = getattr(_own, "recomputer", None)
         if own is None or own[0] != self.key:
             own = _own.recomputer = (self.key, self.make())
@@ -85,7 +85,7 @@ class _Task:
 
 @dataclass(slots=True)
 class _Plan:
-    """Which ops wait for one of their kind, and which can be judged."""
+    """Ops that wait for one of their kind, and tasks that are ready."""
 
     ready: list[_Task] = field(default_factory=list)
     waiting: dict[object, deque[int]] = field(default_factory=dict)
@@ -115,7 +115,7 @@ def recompute_ops(recomputer: Recomputer, resources: Resources = ALL_CORES) -> l
 
 
 def elements_of(recomputer: Recomputer, op: Op) -> int:
-    """The elements of an op's inputs and outputs; without a dump twice those of the outputs that others show."""
+    """Return the elements of an op's inputs and outputs; without a dump twice those of the outputs that others show."""
     dump = recomputer.values.dumped(op)
     if dump is None:
         return 1 + 2 * sum(tensor.size for tensor in recomputer.outputs(op).values())
@@ -140,7 +140,7 @@ class _Spread:
             self._next(key)
 
     def run(self, workers: int) -> list[OpResult]:
-        """Every judgement, in the order of the ops."""
+        """Return every judgement, in the order of the ops."""
         _inherited.append(self._recomputer)
         self._spare = free_memory() // 2
         try:
@@ -155,7 +155,7 @@ class _Spread:
         return self._results()
 
     def run_by(self, executor: Executor, workers: int) -> list[OpResult]:
-        """As `run`, by an executor whose workers read the run for themselves."""
+        """Return as `run`, by an executor whose workers read the run for themselves."""
         self._recipe = _Recipe(token_hex(8), self._recomputer.for_others())
         reason = _DIED
         try:
@@ -236,11 +236,11 @@ class _Spread:
         self._meter.add(len(task.numbers))
 
     def _elements_ahead(self, task: _Task) -> int:
-        """The elements that a task brings nearer to their end: the most first, so that all workers end together."""
+        """Return the elements that a task completes or unblocks: the most first, so that workers end together."""
         return task.nbytes // _LIGHT + sum(self._sizes[number] for number in self._plan.waiting[task.key])
 
     def _next(self, key: object) -> None:
-        """Hands out one op of a key, or all that wait once it is known how they hang together."""
+        """Queue one op of a key, or all that wait once their formula is known."""
         waiting = self._plan.waiting[key]
         if not waiting:
             return
@@ -275,7 +275,7 @@ def _recompute_task(
     recipe: _Recipe | None,
     seconds_left: float,
 ) -> _Answer:
-    """Judges some ops in a forked process, or by `recipe` anywhere; `seconds_left` when they were handed out."""
+    """Recompute some ops in a forked process, or by `recipe` anywhere, with the time left when handed out."""
     recomputer = _inherited[-1] if recipe is None else recipe.recomputer()
     recomputer.seconds_left = seconds_left
     if fitting is not None:

@@ -80,7 +80,7 @@ class Leaf:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnoseOptions:
-    """How a leaf is diagnosed.
+    """Options of diagnosing a leaf.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ class Diagnosis:
 
     @property
     def plan(self) -> Sequence[Step | StepText]:
-        """What to do next, the step that settles most first."""
+        """Steps to take next, the one that settles most first."""
         return () if self.verdict is None else self.verdict.next
 
     def to_store(self, threshold: float) -> StoredVerdict | None:

@@ -44,7 +44,7 @@ _CUSTOM = {
 def plan(
     first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool, judged: Sequence[OpResult] = ()
 ) -> tuple[Step, ...]:
-    """The steps for a verdict, the one that settles most first. `first` is None for a clean one.
+    """Return the steps for a verdict, the one that settles most first. `first` is None for a clean one.
 
     What is to be mended ends with the command that tells whether it is.
     """
@@ -64,12 +64,12 @@ def plan(
 
 
 def again() -> tuple[Step, ...]:
-    """How to see whether a change helped."""
+    """Return how to see whether a change helped."""
     return (Step(do=Action.CHECK, command=("ac", "-c", "--since")),)
 
 
 def with_passports_known(steps: Sequence[Step | StepText], *, differ: bool) -> tuple[Step | StepText, ...]:
-    """The steps of a clean verdict where both runs have passports: to mend what these say differs, if anything does."""
+    """Return the steps of a clean verdict where both runs have passports: to fix what differs in them."""
     others = tuple(step for step in steps if getattr(step, "do", None) is not Action.MAKE_PASSPORTS)
     if len(others) == len(steps) or not differ:
         return others
@@ -77,7 +77,7 @@ def with_passports_known(steps: Sequence[Step | StepText], *, differ: bool) -> t
 
 
 def _elsewhere() -> list[Step]:
-    """Where to look if training goes wrong, and no op of this step computes wrong."""
+    """Return where to look if training goes wrong, and no op of this step computes wrong."""
     return [
         Step(do=Action.MAKE_PASSPORTS, code="npu_tf_config.passport(sess, feed_dict)"),
         Step(do=Action.OTHER_STEP, command=("ac", "-c")),
@@ -93,12 +93,12 @@ def _look(do: Action, suspect: Suspect) -> Step:
 
 
 def _package(suspect: Suspect) -> Step:
-    """To cut an op out of the network, with all that its kernel's writers need."""
+    """Return the step that cuts an op out of the network with all that the kernel team needs."""
     return Step(do=Action.REPORT_KERNEL, command=("repro", suspect.culprit))
 
 
 def _more_precise(suspect: Suspect) -> list[Step]:
-    """Switches that may set a kernel right: other ways to compute it, or another kernel for float32."""
+    """Return the switches that may avoid a kernel's error: another algorithm, or a float32 kernel."""
     slot = suspect.judgement.worst_slot if suspect.judgement is not None else None
     if suspect.judgement is None or slot is None:
         return []
@@ -115,7 +115,7 @@ def _more_precise(suspect: Suspect) -> list[Step]:
 
 
 def _in_float32(op: Op) -> str:
-    """The types of an op for `customize_dtypes`, with float32 for those that are narrower."""
+    """Return the types of an op for `customize_dtypes`, with float32 for those that are narrower."""
 
     def types(descs: Sequence[TensorDesc]) -> str:
         return ",".join(_CUSTOM.get(desc.dtype, "") for desc in descs)
@@ -130,12 +130,12 @@ def _is_hf32(slot: SlotResult) -> bool:
 
 
 def _is_scattered(slot: SlotResult) -> bool:
-    """Whether numbers are inexact, rather than in wrong places or missing."""
+    """Return whether numbers are inexact, rather than in wrong places or missing."""
     return slot.places is None or slot.places.mistake in (Mistake.UNKNOWN, Mistake.SCALED, Mistake.NARROWED)
 
 
 def _hf32(judged: Sequence[OpResult]) -> list[Step]:
-    """To switch HF32 off, where the products of a run are as exact as HF32, most of them."""
+    """Return the step that switches HF32 off, where most products of a run are as exact as HF32."""
     slots = [slot for recomputed in judged if recomputed.state is State.RIGHT for slot in recomputed.slots]
     products = [slot for slot in slots if slot.kind is Kind.MATRIX and slot.dtype == "float32"]
     in_hf32 = sum(map(_is_hf32, products))
@@ -154,7 +154,7 @@ def _fusion(suspect: Suspect) -> list[Step]:
 
 
 def _kept_in_float32(suspect: Suspect) -> list[Step]:
-    """The line that keeps the types of what a pass fused, where it fused halves: the pass itself stays on."""
+    """Return the line that keeps the types of what a pass fused, where it fused halves: the pass itself stays on."""
     slot = suspect.judgement.worst_slot if suspect.judgement is not None else None
     names = suspect.judgement.op.original_names if suspect.judgement is not None else ()
     if slot is None or slot.dtype not in _HALVES or not names:
@@ -178,7 +178,7 @@ def _overflow(suspect: Suspect) -> list[Step]:
 
 
 def _loss_scale(suspect: Suspect) -> list[Step]:
-    """To lower the loss scale, where it is a gradient that overflows: at least so far that its true result fits."""
+    """Return the step that lowers the loss scale until an overflowing gradient fits, if it is one."""
     if not is_gradient_name(suspect.culprit, *(suspect.fact("script_ops") or [])):
         return []
     largest, limit = suspect.fact("largest"), suspect.fact("limit")
@@ -189,7 +189,7 @@ def _loss_scale(suspect: Suspect) -> list[Step]:
 
 
 def _kept(suspect: Suspect) -> list[Step]:
-    """The lines that keep the type of the script's ops behind a culprit; none for those no line of it makes."""
+    """Return the lines that keep the type of the script's ops behind a culprit; none for those no line of it makes."""
     names = [name for name in suspect.fact("script_ops") or [] if not is_gradient_name(name)]
     return [Step(do=Action.KEEP_TYPE, code=_SCOPE, ops=tuple(names))] if names else []
 

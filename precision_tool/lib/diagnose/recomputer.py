@@ -71,7 +71,7 @@ _VISIBLE_IN_ROWS = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED,
 
 
 def is_visible_in_rows(slot: SlotResult) -> bool:
-    """Whether some rows tell what is wrong with all: not where the mistake is along the rows, or none is known."""
+    """Return whether some rows show the mistake of all: not one along the rows, or of an unknown kind."""
     places = slot.places
     if places is None or places.mistake not in _VISIBLE_IN_ROWS or places.axis == 0:
         return False
@@ -79,7 +79,7 @@ def is_visible_in_rows(slot: SlotResult) -> bool:
 
 
 def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotResult:
-    """One output whose elements were held against the true ones."""
+    """Return one output whose elements were held against the true ones."""
     bad = fit.bad
     count = int(np.count_nonzero(bad))
     places = None
@@ -108,7 +108,7 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> Slo
 
 
 def state_of(base: OpResult, slots: list[SlotResult]) -> State:
-    """What an op's outputs say of it."""
+    """Return what an op's outputs say of it."""
     wrong = [slot for slot in slots if slot.beyond]
     if not wrong:
         return State.RIGHT
@@ -120,7 +120,7 @@ def state_of(base: OpResult, slots: list[SlotResult]) -> State:
 
 
 def is_off_all_over(recomputed: OpResult) -> bool:
-    """Whether nearly all of an op's output is off by more than a narrower type makes it, as by another parameter.
+    """Return whether nearly all of an op's output is off by more than a narrower type explains.
 
     A kernel that computes wrong moves values, or spoils some of them.
     """
@@ -131,7 +131,7 @@ def is_off_all_over(recomputed: OpResult) -> bool:
 
 
 def largest_of(tensor: Input) -> float:
-    """The largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
+    """Return the largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
     flat = tensor.array.reshape(-1)
     if flat.dtype.kind not in "fc" or not flat.size:
         return 0.0
@@ -202,11 +202,11 @@ class Recomputer:
         self.deadline = time.monotonic() + seconds
 
     def computing(self) -> Sequence[Op]:
-        """Every op that computes something, in the order in which they ran."""
+        """Return every op that computes something, in the order in which they ran."""
         return self._computing
 
     def recompute_guessed(self, judged: Sequence[OpResult]) -> list[OpResult]:
-        """The same, with those done again whose way of being fused other ops have shown since."""
+        """Return the same, with those done again whose way of being fused other ops have shown since."""
         return [
             self.recompute(recomputed.op)
             if recomputed.is_guessed and self.key(recomputed.op) in self.fitting
@@ -215,7 +215,7 @@ class Recomputer:
         ]
 
     def key(self, op: Op) -> object:
-        """What ops that are fused alike share."""
+        """Return what ops that are fused alike share."""
         return self.candidates.key(op)
 
     @property
@@ -224,18 +224,21 @@ class Recomputer:
         return self.candidates.fitting
 
     def recompute(self, op: Op) -> OpResult:
-        """One op. Whatever goes wrong in it is a reason, never an exception."""
+        """Return one op. Whatever goes wrong in it is a reason, never an exception."""
         return replace(self._recompute_safely(op), formula=None)
 
     def recompute_lightly(self, op: Op) -> OpResult | None:
-        """The same for little memory; None for an op that is not plainly right, which takes several times as much."""
+        """Return the same for little memory.
+
+        None for an op that is not plainly right, which takes several times as much.
+        """
         try:
             return replace(self._recompute_safely(op, lightly=True), formula=None)
         except _NotLightError:
             return None
 
     def examine(self, op: Op) -> OpResult:
-        """The same with the formula that it was judged by, and beside the benchmark however right the op is."""
+        """Return the same with the formula that it was judged by, and beside the benchmark however right the op is."""
         recomputed = self._recompute_safely(op)
         worst = recomputed.worst_slot
         if recomputed.formula is None or worst is None or worst.benchmark_own is not None:
@@ -269,7 +272,7 @@ class Recomputer:
     # --- what it was fed, and what it put out ---
 
     def outputs(self, op: Op) -> dict[int, Tensor]:
-        """The outputs by slot: its own, or as those that read them have them."""
+        """Return the outputs by slot: its own, or as those that read them have them."""
         outputs: dict[int, Tensor] = {}
         dump = self.values.dumped(op)
         count = max(len(op.output_descs), max(dump.outputs, default=-1) + 1 if dump is not None else 0)
@@ -284,7 +287,7 @@ class Recomputer:
         return outputs
 
     def inputs_of(self, op: Op, *, stored: bool = False) -> OpInputs:
-        """The inputs, from the op's own dump or where else the run has them; variables from the benchmark too.
+        """Return the inputs, from the op's own dump or where else the run has them; variables from the benchmark too.
 
         `stored`: as `RunValues.load` has them.
         """
@@ -324,7 +327,10 @@ class Recomputer:
     # --- one op ---
 
     def _right(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult | None:
-        """The judgement of an op that is plainly right; None for any other, which has to be looked at closely."""
+        """Return the judgement of an op that is plainly right.
+
+        None for any other, which has to be looked at closely.
+        """
         for formula in self.candidates.formulas(base.op, op_inputs, got, no_search=True):
             try:
                 slots = right_in_blocks(formula, op_inputs.inputs, got, narrowing(formula, op_inputs.inputs))
@@ -341,7 +347,7 @@ class Recomputer:
     def _right_where_sampled(
         self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpResult | None:
-        """The judgement of a large op by a part of its elements, if they are right."""
+        """Return the judgement of a large op by a part of its elements, if they are right."""
         work = formula.work(inputs) if formula.is_certain and not formula.lent else 0.0
         if work <= _SAMPLED_FROM or is_looked_at(formula, inputs, got):
             return None
@@ -389,7 +395,7 @@ class Recomputer:
         return self._by_formulas(base, op_inputs, got)
 
     def _by_formulas(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult:
-        """By the first formula that fits; else by that of the op's twins, or by the one that `_confirmed` chooses."""
+        """Recompute by the first formula that fits, by that of the op's twins, or by the one `_confirmed` chooses."""
         op = base.op
         chosen: OpResult | None = None
         key = self.key(op)
@@ -427,7 +433,7 @@ class Recomputer:
     def _confirmed(
         self, tried: list[tuple[Formula, OpResult]], key: object, op_inputs: OpInputs, got: Mapping[int, Input]
     ) -> OpResult:
-        """The judgement by the formula that the benchmark obeys, or by the certain one."""
+        """Return the judgement by the formula that the benchmark obeys, or by the certain one."""
         best: OpResult | None = None
         for formula, recomputed in tried:
             split = self._split(recomputed, formula, op_inputs.inputs, got)
@@ -452,7 +458,10 @@ class Recomputer:
         return replace(recomputed, state=State.DOUBTFUL, is_guessed=True, reason=Message("reason.fused_guessed"))
 
     def _by(self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> OpResult:
-        """The op judged by one formula; a large one by a part of its elements, and whole if these do not tell."""
+        """Return the op judged by one formula.
+
+        A large one by a part of its elements, and whole if these do not tell.
+        """
         work = formula.work(inputs)
         if work > _SAMPLED_FROM:
             part = self._by_diagnostic_rows(base, formula, inputs, got)
@@ -473,7 +482,10 @@ class Recomputer:
     def _sampled(
         self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], work: float
     ) -> OpResult | None:
-        """The op judged by some places of its output, or by some rows of its batch; None where neither can be."""
+        """Return the op judged by some places of its output, or by some rows of its batch.
+
+        None where neither can be.
+        """
         u_in = narrowing(formula, inputs)
         is_all = 0 in got and got[0].array.size <= _SAMPLES
         farthest, odd = self._benchmark.farthest(base.op, got), None if is_all else odd_rows(formula, inputs, got, u_in)
@@ -511,7 +523,7 @@ class Recomputer:
         rows: Rows,
         cut: frozenset[int],
     ) -> OpResult:
-        """The op judged by some rows of its batch, which the inputs in `cut` have."""
+        """Return the op judged by some rows of its batch, which the inputs in `cut` have."""
         few = {slot: tensor.in_doubles() for slot, tensor in rows.cut(inputs, cut).items()}
         part = {slot: tensor.in_doubles() for slot, tensor in rows.cut(got, frozenset(got)).items()}
         judged = self._whole(base, formula.unshaped(), few, part)
@@ -521,14 +533,17 @@ class Recomputer:
     def _by_diagnostic_rows(
         self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpResult | None:
-        """The op judged by so many rows of its batch that they may tell a mistake; None where that is most of it."""
+        """Return the op judged by so many rows of its batch that they may tell a mistake.
+
+        None where that is most of it.
+        """
         few = diagnostic_rows(formula.batch_of(inputs), got)
         return None if few is None else self._rows(base, formula, inputs, got, *few)
 
     def _split(
         self, recomputed: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpResult | None:
-        """The judgement beside the benchmark; of an op that was judged by some rows these rows."""
+        """Return the judgement beside the benchmark; of an op that was judged by some rows these rows."""
         few = None
         if recomputed.is_sampled:
             few = diagnostic_rows(formula.batch_of(inputs), got)
@@ -537,7 +552,7 @@ class Recomputer:
     def _whole(
         self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpResult:
-        """The op judged by every element."""
+        """Return the op judged by every element."""
         true = run_in_blocks(formula, inputs, got)
         kind = formula.kind
         u_in = narrowing(formula, inputs)
@@ -570,7 +585,7 @@ class Recomputer:
         return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))
 
     def _undumped_cast(self, base: OpResult, op_inputs: OpInputs) -> OpResult:
-        """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
+        """Return a cast of known numbers whose output is not: whether its type can hold them shows all the same."""
         op = base.op
         base = replace(base, reason=Message("reason.not_dumped"))
         dtype = op.output_descs[0].dtype if op.output_descs else ""

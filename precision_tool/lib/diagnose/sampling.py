@@ -52,7 +52,7 @@ class OddRows:
 
 
 def odd_rows(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], u_in: float) -> OddRows | None:
-    """The rows of output 0 whose sums are off by more than rounding, the farthest off, and some that have no sum.
+    """Return the rows of output 0 whose sums are off by more than rounding, and some without a sum.
 
     A row with an element that is not finite has none: its other elements may be right, so that it tells less than one
     that is off. None where nothing was summed. `u_in` is what the matrix unit may round the inputs to.
@@ -83,7 +83,7 @@ def odd_rows(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, In
 
 
 def _summed(rows: npt.NDArray[Any], signs: Doubles) -> tuple[Doubles, Doubles]:
-    """Of each row the sum of its elements with their signs, and that of their squares."""
+    """Return of each row the sum of its elements with their signs, and that of their squares."""
     total, energy = np.empty(len(rows)), np.empty(len(rows))
     step = max(1, _AT_ONCE // rows.shape[1])
     for start in range(0, len(rows), step):
@@ -122,7 +122,7 @@ Float = type[np.float32] | type[np.float64]
 def right_in_blocks(
     formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], u_in: float
 ) -> tuple[SlotResult, ...] | None:
-    """The judgement of every output if each of their elements is right; None if that does not show here.
+    """Return the judgement of every output if each of their elements is right; None if that does not show here.
 
     Inputs and outputs are as they were stored: floating types up to float32 in float32. `u_in` is what the matrix unit
     may round the inputs to. Raises what the formula raises.
@@ -151,14 +151,14 @@ def right_in_blocks(
 
 
 def is_looked_at(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> bool:
-    """Whether a first look is taken at an op: then it sees every element."""
+    """Return whether a first look is taken at an op: then it sees every element."""
     return _looked_at(formula, inputs, got) is not None
 
 
 def _looked_at(
     formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
 ) -> tuple[Float, Parts | None] | None:
-    """What a first look is computed in, and the parts (None: all at once); None for an op that none is taken at."""
+    """Return the type and the parts (None: all at once) of a first check; None for an op without one."""
     kinds = [spec.kind for stage in formula.stages if (spec := table.find(stage.op_type)) is not None]
     is_chain = len(formula.stages) > 1
     narrow = all(kind in _IN_FLOAT32 for kind in kinds) and (not is_chain or Kind.MATRIX in kinds)
@@ -173,12 +173,12 @@ def _looked_at(
 
 
 def _sums_in_doubles(formula: Formula) -> bool:
-    """Whether an op sums what it is fed in float64 also where that is float32, which holds it as it was stored."""
+    """Return whether an op sums in float64 even where its input is float32, which keeps it as stored."""
     return len(formula.stages) == 1 and formula.stages[0].op_type in _SUMS
 
 
 def folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
-    """The coarsest type of the inputs that parameters were folded into; empty if none were."""
+    """Return the coarsest type of the inputs that parameters were folded into; empty if none were."""
     if not formula.lent:
         return ""
     used = {ref.slot for stage in formula.stages for ref in stage.args if ref is not None and ref.stage is None}
@@ -187,7 +187,7 @@ def folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
 
 
 def narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
-    """To what the matrix unit may round the inputs, or folding has rounded them."""
+    """Return the unit roundoff of the inputs after the matrix unit or folding narrowed them."""
     folded = folded_type(formula, inputs)
     if folded:
         return UNIT[folded]
@@ -199,7 +199,7 @@ def narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
 def run_in_blocks(
     formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], stored: str = ""
 ) -> dict[int, Output]:
-    """`Formula.run`, part by part where the op can be cut, so that what it makes on the way stays small.
+    """Return `Formula.run`, part by part where the op can be cut, so that intermediates stay small.
 
     What is too large for `Formula.run` is not run in parts either.
     """
@@ -228,7 +228,7 @@ class _Assembled:
     arrays: dict[str, Array] = field(default_factory=dict)
 
     def add(self, out: Output) -> None:
-        """Takes the next part in."""
+        """Add the next part."""
         parts = {"array": out.array, "summed": out.summed, "terms": out.terms, "doubtful": out.doubtful}
         for name, part in parts.items():
             if part is None or (not isinstance(part, np.ndarray) and not part):
@@ -239,7 +239,7 @@ class _Assembled:
         self.done += out.array.size
 
     def output(self) -> Output:
-        """The whole."""
+        """Return the whole."""
         shaped = {name: array.reshape(self.shape) for name, array in self.arrays.items()}
         return Output(
             array=shaped["array"], summed=shaped.get("summed", 0.0), terms=shaped.get("terms", 0.0),
@@ -248,7 +248,7 @@ class _Assembled:
 
 
 def _is_half(tensor: Input) -> bool:
-    """Whether float32 is wide enough for a tensor: float16, one number that scales others, or whole numbers."""
+    """Return whether float32 is wide enough for a tensor: float16, one number that scales others, or whole numbers."""
     return (
         tensor.dtype == "float16"
         or tensor.array.dtype.kind in "iub"
@@ -267,7 +267,7 @@ def _as(tensor: Input, dtype: Float) -> Input:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """How an op's result falls into parts: which inputs are cut with it, and how many rows there are.
+    """Partition of an op's result: which inputs are cut with it, and how many rows there are.
 
     `is_flat`: rows are single elements, whatever the shape.
     """
@@ -280,7 +280,7 @@ class Parts:
     def blocks(
         self, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> Iterator[tuple[dict[int, Input], dict[int, Input]]]:
-        """Inputs and outputs part by part."""
+        """Yield inputs and outputs part by part."""
         ins = {slot: self._rows_of(tensor) if slot in self.cut else tensor for slot, tensor in inputs.items()}
         outs = {slot: self._rows_of(tensor) for slot, tensor in got.items()}
         for start in range(0, self.rows, self.per_block):
@@ -288,7 +288,7 @@ class Parts:
             yield self._some(ins, rows), {slot: _cut(tensor, rows) for slot, tensor in outs.items()}
 
     def at(self, inputs: Mapping[int, Input], rows: npt.NDArray[np.intp]) -> dict[int, Input]:
-        """The inputs of some rows."""
+        """Return the inputs of some rows."""
         ins = {slot: self._rows_of(tensor) if slot in self.cut else tensor for slot, tensor in inputs.items()}
         return self._some(ins, rows)
 
@@ -304,7 +304,7 @@ def _cut(tensor: Input, rows: slice | npt.NDArray[np.intp]) -> Input:
 
 
 def parts_of(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> Parts | None:
-    """How the op can be cut; None where it cannot."""
+    """Return how the op can be cut; None where it cannot."""
     if not inputs or not got:
         return None
     if all(table.is_by_element(stage.op_type) for stage in formula.stages):
@@ -343,7 +343,7 @@ def _parts_of_elements(inputs: Mapping[int, Input], got: Mapping[int, Input]) ->
 
 
 def _noise(formula: Formula, inputs: Mapping[int, Input], parts: Parts) -> dict[int, float] | None:
-    """The rms of what float32 inside makes of a chain's results, from some of their rows; None if that is not told."""
+    """Return the rms error of float32 intermediates, estimated on some rows; None if unknown."""
     count = min(parts.rows, max(2, _TRIED * parts.per_block // _BLOCK))
     rows = distinct(np.linspace(0, parts.rows - 1, count).astype(np.intp))
     some = {slot: _as(tensor, np.float64) for slot, tensor in parts.at(inputs, rows).items()}
@@ -379,11 +379,11 @@ class _Sums:
 
     @property
     def slack(self) -> float:
-        """What a difference may be, in units of its rms."""
+        """Allowed difference in units of its rms."""
         return SLACK[self.kind] if self.dtype in UNIT else 0.0
 
     def add(self, got: Array, out: Output, dtype: Float) -> bool:
-        """Takes a block in; False where an element of it is not plainly right."""
+        """Add a block; return False where an element of it is not plainly right."""
         if got.size != out.array.size or got.dtype.kind == "c" or out.array.dtype.kind == "c":
             return False
         y, f = got.reshape(-1), np.asarray(out.array).reshape(-1)
@@ -407,7 +407,7 @@ class _Sums:
         return self._held_against(y, f, out, squares)
 
     def _held_against(self, y: Array, f: Array, out: Output, squares: Array) -> bool:
-        """Takes a block in whose squares are known."""
+        """Add a block whose squares are known."""
         variance = squares
         variance *= MEAN_SQUARE * UNIT[self.dtype] ** 2
         for part, rounded in ((out.summed, ACCUMULATED), (out.terms, self.u_in)):
@@ -437,7 +437,7 @@ class _Sums:
         return True
 
     def judgement(self, slot: int) -> SlotResult:
-        """What the blocks say of the output."""
+        """Return what the blocks say of the output."""
         return SlotResult(
             slot=slot, dtype=self.dtype, size=self.size, kind=self.kind,
             own=_root(self.off, self.true), rounding=_root(self.sigma, self.true), worst=sqrt(self.worst),
@@ -473,7 +473,7 @@ _Found = dict[int, tuple[Tensor, TensorDesc | None]]
 
 
 def right_by_sample(values: RunValues, candidates: CandidateFormulas, base: OpResult) -> OpResult | None:
-    """The judgement of an op whose chosen rows are right; None for any other, of which nothing is told."""
+    """Return the judgement of an op whose chosen rows are right; None for any other, of which nothing is told."""
     op = base.op
     tensors = _own_tensors(values, op)
     if tensors is None:
@@ -504,7 +504,7 @@ def right_by_sample(values: RunValues, candidates: CandidateFormulas, base: OpRe
 
 
 def _own_tensors(values: RunValues, op: Op) -> tuple[_Found, _Found] | None:
-    """Inputs and outputs as the op's own dump has all of them; None if it lacks one, or they are few."""
+    """Return inputs and outputs as the op's own dump has all of them; None if it lacks one, or they are few."""
     dump = values.dumped(op)
     if dump is None or dump.merged:
         return None
@@ -525,7 +525,7 @@ def _own_tensors(values: RunValues, op: Op) -> tuple[_Found, _Found] | None:
 
 
 def _unread(tensor: Tensor, desc: TensorDesc | None) -> Input:
-    """A tensor's type and shape in the order of the script, of numbers that take no memory."""
+    """Return a tensor's type and shape in the order of the script, of numbers that take no memory."""
     named = desc.origin_layout if desc is not None else None
     declared = desc.origin_shape if desc is not None else None
     reading = reading_of(tensor, named, declared)
@@ -542,7 +542,7 @@ def _unread(tensor: Tensor, desc: TensorDesc | None) -> Input:
 def _rows(
     formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], is_blocked: bool
 ) -> tuple[Rows, frozenset[int]] | None:
-    """Which rows are looked at, and of which inputs; None where an op cannot be cut, or has few rows.
+    """Return which rows are looked at, and of which inputs; None where an op cannot be cut, or has few rows.
 
     Of tensors that lie in blocks those along the first axis are the ones that can be read alone.
     """
@@ -570,7 +570,7 @@ def _rows(
 def _with_the_worst(
     rows: Rows, got: Mapping[int, Input], places: Mapping[tuple[str, str], tuple[int, int]], name: str, is_blocked: bool
 ) -> Rows:
-    """These rows, and those in which the comparison found the largest errors of the outputs."""
+    """Return these rows and those in which the comparison found the largest errors of the outputs."""
     block = _BLOCK_ROWS if is_blocked else 1
     for slot, output in got.items():
         place, size = places.get((name, f"output:{slot}"), (0, 0))

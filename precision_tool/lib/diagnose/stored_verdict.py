@@ -70,7 +70,7 @@ class StoredVerdict:
     runs: Sequence[StoredRun]
 
     def as_verdict(self) -> Verdict:
-        """The verdict as an object."""
+        """Return the verdict as an object."""
         from precision_tool.lib.diagnose.verdict_model import Verdict
 
         return Verdict.from_dict(self.verdict)
@@ -83,12 +83,12 @@ class StoredVerdict:
         return tuple(dict.fromkeys(filter(None, names)))
 
     def run_of(self, npu: str) -> StoredRun | None:
-        """The run with this folder of dump files; None for one that was not judged."""
+        """Return the run with this folder of dump files; None for one that was not judged."""
         path = real_path(npu)
         return next((run for run in self.runs if real_path(run.npu) == path), None)
 
     def ops_of(self, npu: str, graph: str) -> Mapping[str, OpVerdict]:
-        """The ops of the run with this dump and graph, by name; {} for one that was not judged."""
+        """Return the ops of the run with this dump and graph, by name; {} for one that was not judged."""
         paths = real_path(npu), real_path(graph)
         for run in self.runs:
             if (real_path(run.npu), real_path(run.graph)) == paths:
@@ -100,7 +100,7 @@ class StoredVerdict:
 
 
 def stored(judged: RunVerdict, threshold: float, path: str = "") -> StoredVerdict:
-    """What is kept of a verdict."""
+    """Return what is kept of a verdict."""
     return StoredVerdict(
         path=path,
         threshold=threshold,
@@ -121,7 +121,7 @@ def _run(judged: RunVerdict) -> StoredRun:
 
 
 def _collection(folder: str) -> str:
-    """What tells the files of a dump from those of another collection, by names, sizes and times of change."""
+    """Return what tells the files of a dump from those of another collection, by names, sizes and times of change."""
     if is_remote(folder):  # a request for each file
         return ""
     with suppress(PrecisionToolError):
@@ -130,18 +130,18 @@ def _collection(folder: str) -> str:
 
 
 def verdict_path(result: str) -> str:
-    """Where the verdict on a result file is kept."""
+    """Return where the verdict on a result file is kept."""
     folder, name = posixpath.split(result)
     return posixpath.join(folder, f"{_PREFIX}{posixpath.splitext(name)[0]}.json")
 
 
 def write_verdict(verdict: StoredVerdict, result: str, root: str) -> None:
-    """Writes the verdict beside a result file of the data folder `root`. OutputError when it cannot be written."""
+    """Write the verdict next to a result file of the data folder `root`. OutputError if that fails."""
     _write(verdict, verdict_path(result), root, {"result": posixpath.basename(result), "digest": _digest(result)})
 
 
 def write_alone(verdict: StoredVerdict, space: Workspace, time: str, number: int) -> str:
-    """Writes a verdict that has no result to the folder of results; its path. OutputError when that cannot be done."""
+    """Write a verdict without a result to the folder of results; return its path. OutputError if that fails."""
     path = str(space.output_dir(_ALONE) / f"{_PREFIX}{time}_{number}.json")
     _write(verdict, path, str(space.root), {"result": "", "digest": ""})
     return path
@@ -177,7 +177,7 @@ def _kept_op(op: OpVerdict) -> dict[str, Any]:
 
 
 def _text(body: object) -> str:
-    """The one way to write a document down, by which a changed one is known."""
+    """Return the one way to write a document down, by which a changed one is known."""
     return json.dumps(without_nan(body), sort_keys=True, separators=(",", ":"))
 
 
@@ -193,7 +193,7 @@ def _digest(path: str) -> str:
 
 
 def read_beside(result: str, threshold: float | None = None) -> StoredVerdict | None:
-    """The verdict on a result file as it is now; None if there is none, of another threshold, or nothing sound."""
+    """Return the verdict on a result file as it is now; None if missing, unsound or of another threshold."""
     path = verdict_path(result)
     with suppress(PrecisionToolError, OSError):
         document, version = _read(path)
@@ -203,7 +203,7 @@ def read_beside(result: str, threshold: float | None = None) -> StoredVerdict | 
 
 
 def read_verdict(path: str) -> StoredVerdict:
-    """A verdict file, or that beside a result file, or the first below a folder of results.
+    """Return a verdict file, or that beside a result file, or the first below a folder of results.
 
     DataNotFoundError where there is none, FormatError for what is no verdict file.
     """
@@ -218,7 +218,7 @@ def read_verdict(path: str) -> StoredVerdict:
 
 
 def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
-    """Every sound verdict of the folder of results, newest first."""
+    """Yield every sound verdict of the folder of results, newest first."""
     paths = [verdict_path(result) for folder in space.compare_dirs() for result in results_in(folder)]
     for base in space.result_dirs():
         with suppress(PrecisionToolError):
@@ -313,7 +313,7 @@ class Change:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it is another one now."""
+        """True if it is another one now."""
         return self.before != self.now
 
 
@@ -342,11 +342,11 @@ class Since:
 
     @property
     def is_mended(self) -> bool:
-        """Whether the former culprit is one no more."""
+        """True if the former culprit is one no more."""
         return self.culprit != self.next_culprit and self.state in _MENDED
 
     def to_dict(self) -> dict[str, Any]:
-        """The object `since` of JSON."""
+        """Return the object `since` of JSON."""
         return {
             "file": self.file, "culprit": self.culprit, "cause": self.cause, "state": self.state,
             "mended": self.is_mended, "own_error_before": self.own_error_before, "own_error": self.own_error,
@@ -362,7 +362,7 @@ class Since:
 
 
 def since(earlier: StoredVerdict, now: StoredVerdict) -> Since | None:
-    """What became of the culprit of an earlier verdict; None where it named none."""
+    """Return what became of the culprit of an earlier verdict; None where it named none."""
     culprit = earlier.verdict["culprit"]
     if culprit is None:
         return None
@@ -389,19 +389,19 @@ def since(earlier: StoredVerdict, now: StoredVerdict) -> Since | None:
 
 
 def _names(suspect: Mapping[str, Any], culprit: str) -> bool:
-    """Whether a suspicion is of an op; what overwrote memory is further named with it, and computes right."""
+    """Return whether a suspicion is of an op; what overwrote memory is further named with it, and computes right."""
     return suspect["culprit"] == culprit or (suspect["cause"] != Cause.STOMP and culprit in suspect["also"])
 
 
 def _still(suspect: Mapping[str, Any]) -> str:
-    """What is wrong with the former culprit now."""
+    """Return what is wrong with the former culprit now."""
     if suspect["proof"] == Proof.RUNS:
         return "unsteady"
     return _STILL.get(suspect["cause"], "wrong")
 
 
 def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: OpVerdict | None, after: OpVerdict | None) -> str:
-    """What became of the former culprit, whom today's verdict does not name."""
+    """Return what became of the former culprit, whom today's verdict does not name."""
     cause = earlier.verdict["cause"]
     is_bare = earlier.verdict["benchmark"] and not now.verdict["benchmark"]
     if after is None:  # data or a variable, which no op computes, if it was not judged before
@@ -424,7 +424,7 @@ def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: OpVerdict | Non
 
 
 def _is_as_before(before: OpVerdict, after: OpVerdict) -> bool:
-    """Whether an op was judged, or not judged, for the same reason; those of older releases are only words."""
+    """Return whether an op was judged, or not judged, for the same reason; those of older releases are only words."""
     if isinstance(before.reason, str) or isinstance(after.reason, str):
         return before.state == after.state and bool(before.reason) == bool(after.reason)
     return (before.state, reason_kind(before.reason)) == (after.state, reason_kind(after.reason))
@@ -435,7 +435,7 @@ def _op(run: StoredRun, name: str) -> OpVerdict | None:
 
 
 def _passes(earlier: StoredVerdict, was: StoredRun, run: StoredRun, before: OpVerdict | None) -> Iterator[Change]:
-    """The passes that made the culprit: of how many ops in each run."""
+    """Yield the passes that made the culprit: of how many ops in each run."""
     names = set(before.passes) if before is not None else set()
     names |= {earlier.verdict["pass"]} - {None}
     for name in sorted(names):
@@ -453,7 +453,7 @@ def _types(before: OpVerdict | None, after: OpVerdict | None) -> Iterator[Change
 
 
 def _scale_changes(was: StoredRun, run: StoredRun) -> Iterator[Change]:
-    """The loss scale of each run, as far as they tell it."""
+    """Yield the loss scale of each run, as far as they tell it."""
     for name in sorted(was.scales.keys() & run.scales.keys()):
         yield Change(what="scale", name=name, before=f"{was.scales[name]:g}", now=f"{run.scales[name]:g}")
     for name in sorted(was.scales.keys() ^ run.scales.keys()):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """What recomputing an op said."""
+    """Outcome of recomputing an op."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -131,12 +131,12 @@ class OpResult:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether only some of its elements were recomputed."""
+        """True if only some of its elements were recomputed."""
         return any(slot.sampled is not None for slot in self.slots)
 
     @property
     def is_summed(self) -> bool:
-        """Whether the sums of rows tell of all others."""
+        """True if the sums of rows tell of all others."""
         return all(slot.is_summed for slot in self.slots if slot.sampled is not None)
 
     @property
@@ -164,7 +164,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How many ops of a run were judged, and how."""
+    """Counts of the ops of a run by outcome."""
 
     ops: int
     right: int
@@ -178,12 +178,12 @@ class Tally:
 
 
 def is_late(recomputed: OpResult) -> bool:
-    """Whether an op was not judged as all that were before it had taken as long as was allowed."""
+    """Return whether an op was not judged as all that were before it had taken as long as was allowed."""
     return recomputed.reason is not None and recomputed.reason.kind == "reason.out_of_time"
 
 
 def tally(judged: Sequence[OpResult]) -> Tally:
-    """Counts of judgements, with the reasons of those that were not recomputed, most frequent first."""
+    """Return counts of judgements, with the reasons of those that were not recomputed, most frequent first."""
     counts: dict[State, int] = dict.fromkeys(State, 0)
     reasons: dict[Message, int] = {}
     for recomputed in judged:
@@ -204,7 +204,7 @@ def tally(judged: Sequence[OpResult]) -> Tally:
 
 
 class Cause(StrEnum):
-    """Why a run differs."""
+    """Cause of a difference."""
 
     KERNEL = "kernel"
     FUSION = "fusion"
@@ -220,7 +220,7 @@ class Cause(StrEnum):
 
 
 class Proof(StrEnum):
-    """What a suspicion rests on, the strongest first."""
+    """Kinds of proof, the strongest first."""
 
     #: Two copies of one tensor that differ.
     COPIES = "copies"
@@ -250,7 +250,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """What an overflow status file of the device says of an op. It may be of another op if it `is_doubtful`."""
+    """Overflow status file of the device that names an op. It may be of another op if it `is_doubtful`."""
 
     path: str
     words: str
@@ -263,7 +263,7 @@ class Flag:
 
 
 class Action(StrEnum):
-    """What a step of the plan is; its text is `step.<value>`."""
+    """Kinds of steps; the text is `step.<value>`."""
 
     LOOK_AT_OP = "look_at_op"
     LOOK_AT_FUSED_OP = "look_at_fused_op"
@@ -302,7 +302,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What to do: with a `command` of this tool, as its words, with Python `code` for a script, or with neither.
+    """Step to take: with a `command` of this tool, as its words, with Python `code` for a script, or neither.
 
     `ops` are the ops of the script whose lines the code is for.
     """
@@ -314,7 +314,7 @@ class Step:
     number: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """It as verdicts keep it."""
+        """Return it as verdicts keep it."""
         return {
             "do": str(self.do), "command": list(self.command), "code": self.code, "ops": list(self.ops),
             "number": self.number,
@@ -331,7 +331,7 @@ class StepText:
 
 
 class NotCheckedKind(StrEnum):
-    """What a verdict did not see; its text is `gap.<value>`."""
+    """Kinds of gaps in a verdict; the text is `gap.<value>`."""
 
     NOT_READ = "not_read"
     NOT_DUMPED = "not_dumped"
@@ -348,7 +348,7 @@ class NotCheckedKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotChecked:
-    """What a verdict did not see: `count` ops (or tensors) of `ops`, of which `unknown` are not judged, or one `op`."""
+    """Gap in a verdict: `count` ops (or tensors) of `ops`, of which `unknown` are not checked, or one `op`."""
 
     lack: NotCheckedKind
     count: int
@@ -357,7 +357,7 @@ class NotChecked:
     op: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """It as verdicts keep it."""
+        """Return it as verdicts keep it."""
         return {**asdict(self), "lack": str(self.lack)}
 
 
@@ -385,7 +385,7 @@ class Suspect:
     index: int = 0
 
     def fact(self, name: str) -> Any:
-        """The value of a fact, None if it has none of this name."""
+        """Return the value of a fact, None if it has none of this name."""
         return next((fact.value for fact in self.facts if fact.name == name), None)
 
 
@@ -404,7 +404,7 @@ class WorstCosine:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is to blame for one run. `culprit` is None where nothing computes wrong.
+    """Verdict on one run. `culprit` is None where nothing computes wrong.
 
     `ranking` are all suspects, best first, `run` the number of the run that is meant (None: the folder named).
     """
@@ -431,12 +431,12 @@ class Verdict:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing could be judged, so that it says nothing."""
+        """True if nothing could be judged, so that it says nothing."""
         return self.culprit is None and self.cause is Cause.NONE and not self.tally.right
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Verdict:
-        """The verdict of what was kept. KeyError, TypeError or ValueError for what is none."""
+        """Return the verdict of what was kept. KeyError, TypeError or ValueError for what is none."""
         suspects = tuple(map(_read_suspect, document["suspects"]))
         ops, worst = document["ops"], document["worst_cosine"]
         return cls(
@@ -456,7 +456,7 @@ class Verdict:
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """It as it is kept beside results; `present.verdict_json` makes the object `verdict` of JSON of it."""
+        """Return it as it is kept beside results; `present.verdict_json` makes the object `verdict` of JSON of it."""
         return {
             "culprit": self.culprit,
             "cause": str(self.cause),
@@ -530,7 +530,7 @@ def _kept_facts(facts: Iterable[Fact]) -> dict[str, Any]:
 
 
 def _kept_reasons(tally: Tally) -> dict[str, Any]:
-    """Reasons in words by these, others as a list, each with its number of ops."""
+    """Return reasons in words by these, others as a list, each with its number of ops."""
     if all(isinstance(reason, str) for reason, _ in tally.reasons):
         return {"reasons": dict(tally.reasons), "reason_kinds": dict(tally.kinds)}
     return {"reasons": [[_kept(reason), count] for reason, count in tally.reasons]}
@@ -546,5 +546,5 @@ def _read_reasons(stored: Mapping[str, int] | Iterable[Any]) -> tuple[tuple[Mess
 
 
 def number_of(value: float) -> float | str:
-    """A number as facts hold it: six digits, and NaN and Inf as words."""
+    """Return a number as facts hold it: six digits, and NaN and Inf as words."""
     return float(f"{value:.6g}") if isfinite(value) else str(value)
