@@ -32,7 +32,7 @@ from precision_tool.lib.diagnose.formulas import (
     run_stage,
     script_tensor,
 )
-from precision_tool.lib.diagnose.op_values import OpInputs, Rows, RunValues, spread
+from precision_tool.lib.diagnose.op_values import OpInputs, Rows, RunValues, Slot, spread
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import Input, NotComputedError, Output
@@ -411,28 +411,12 @@ class CandidateFormulas:
             return
         # Whether the op's own type is known to be a part of what it does: then it is not all of it.
         is_known = False
-        puts_out = {}
-        for number in range(max(len(op.output_descs), 1)):
-            key = script_tensor(self.values.origins, op, number)
-            if key is not None:
-                puts_out[number] = key
-        if self._unfused is not None:
-            keys: dict[tuple[str, int], int] = {}
-            parameters: set[int] = set()
-            for slot in slots:
-                root = self.values.fed_by.get((id(op), slot.graph_index))
-                if root is not None and self.values.parameter_of(root) is not None:
-                    parameters.add(slot.index)
-                key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
-                if key is not None:
-                    keys.setdefault(key, slot.index)
-            formula = self._unfused.formula(op, keys, puts_out)
-            if formula is None:  # parameters may have been folded into others: then those that it is fed are not they
-                own = {key: slot for key, slot in keys.items() if slot not in parameters}
-                formula = self._unfused.formula(op, own, puts_out, self.benchmark.lend)
-            if formula is not None:
-                is_known = op.type in formula.how
-                yield formula
+        keys = ((slot, script_tensor(self.values.origins, op, slot)) for slot in range(max(len(op.output_descs), 1)))
+        puts_out = {slot: key for slot, key in keys if key is not None}
+        formula = self._from_unfused(op, slots, puts_out)
+        if formula is not None:
+            is_known = op.type in formula.how
+            yield formula
         alike = self.fitting.get(self.key(op))
         if alike is not None and not op_inputs.missing and {slot.index for slot in slots} == set(op_inputs.inputs):
             again = rebound(op, alike, puts_out)
@@ -454,6 +438,26 @@ class CandidateFormulas:
                 yield formula
         if not is_known and table.find(op.type) is not None:
             yield replace(direct(op, graph_slots), is_certain=False)
+
+    def _from_unfused(self, op: Op, slots: Sequence[Slot], puts_out: Mapping[int, tuple[str, int]]) -> Formula | None:
+        """Return the chain of a fused op as the graph without fusion has it; None without one."""
+        if self._unfused is None:
+            return None
+        keys: dict[tuple[str, int], int] = {}
+        parameters: set[int] = set()
+        for slot in slots:
+            root = self.values.fed_by.get((id(op), slot.graph_index))
+            if root is not None and self.values.parameter_of(root) is not None:
+                parameters.add(slot.index)
+            key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
+            if key is not None:
+                keys.setdefault(key, slot.index)
+        formula = self._unfused.formula(op, keys, puts_out)
+        if formula is not None:
+            return formula
+        # Parameters may have been folded into others: then the op's parameters are not those of the script.
+        own = {key: slot for key, slot in keys.items() if slot not in parameters}
+        return self._unfused.formula(op, own, puts_out, self.benchmark.lend)
 
     def _reference(
         self,

@@ -153,7 +153,7 @@ class OutOfRange:
             yield Suspect(
                 culprit=recomputed.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
                 confidence=sure, number=recomputed.number, op_type=recomputed.op.type, facts=tuple(facts),
-                judgement=recomputed, pass_name=recomputed.op.pass_names[0] if recomputed.op.pass_names else "",
+                result=recomputed, pass_name=recomputed.op.pass_names[0] if recomputed.op.pass_names else "",
             )  # fmt: skip
 
     def told_by_status(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
@@ -172,7 +172,7 @@ class OutOfRange:
             yield Suspect(
                 culprit=item.name, cause=Cause.CAST if item.op.type == "Cast" else Cause.OVERFLOW,
                 proof=Proof.STATUS, confidence=0.8, number=item.number,
-                op_type=item.op.type, facts=facts, judgement=item,
+                op_type=item.op.type, facts=facts, result=item,
                 pass_name=item.op.pass_names[0] if item.op.pass_names else "",
             )  # fmt: skip
 
@@ -201,7 +201,7 @@ class OutOfRange:
             ]  # fmt: skip
             yield Suspect(
                 culprit=op.name, cause=Cause.CAST, proof=Proof.RECOMPUTED, confidence=0.95 if back else 0.85,
-                number=recomputed.number, op_type=op.type, also=tuple(back), facts=tuple(facts), judgement=recomputed,
+                number=recomputed.number, op_type=op.type, also=tuple(back), facts=tuple(facts), result=recomputed,
             )  # fmt: skip
 
     def _script_ops(self, op: Op) -> list[str]:
@@ -305,12 +305,8 @@ class Explainer:
 
     # --- what recomputing says ---
 
-    def _borrowed(self) -> tuple[list[Divergence], set[str]]:
-        """Return undumped variables that differ, as every op shows that was recomputed with the benchmark's.
-
-        With them the names of these ops, which are not to blame.
-        """
-        known_divergences = {id(item.root.op): item for item in self._findings.divergences}
+    def _readers_of_borrowed(self) -> Iterable[list[tuple[Root, OpResult]]]:
+        """Return, for each undumped variable, the ops that were recomputed with the benchmark's numbers of it."""
         by_parameter: dict[int, list[tuple[Root, OpResult]]] = {}
         for item in self._findings.judged:
             slots = {slot.index: slot for slot in self._values.input_slots(item.op)}
@@ -319,8 +315,16 @@ class Explainer:
                 parameter = self._values.parameter_of(root) if root is not None else None
                 if source == "benchmark" and parameter is not None:
                     by_parameter.setdefault(id(parameter), []).append((Root(parameter, 0), item))
+        return by_parameter.values()
+
+    def _borrowed(self) -> tuple[list[Divergence], set[str]]:
+        """Return undumped variables that differ, as every op shows that was recomputed with the benchmark's.
+
+        With them the names of these ops, which are not to blame.
+        """
+        known_divergences = {id(item.root.op): item for item in self._findings.divergences}
         divergences, explained = [], set()
-        for readers in by_parameter.values():
+        for readers in self._readers_of_borrowed():
             root = readers[0][0]
             wrong = [item for _, item in readers if item.state is State.WRONG]
             judged = [item for _, item in readers if item.state in (State.WRONG, State.RIGHT)]
@@ -415,14 +419,14 @@ class Explainer:
         named = {name for item in suspects for name in (item.culprit, *item.also)}
         for gap in self._findings.gaps:
             names = {op.name for op in gap.ops} | {root.op.name for op in gap.ops for root in self._parameters(op)}
-            if gap.judgement.state is not State.WRONG or names & named:
+            if gap.result.state is not State.WRONG or names & named:
                 continue
             # What only changes the type or the order is seldom to blame.
             op = next((op for op in reversed(gap.ops) if op.type not in ("Cast", "TransData")), gap.ops[-1])
-            suspect = self._own_error(replace(gap.judgement, op=op))
+            suspect = self._own_error(replace(gap.result, op=op))
             also = tuple(other.name for other in gap.ops if other is not op)
             named |= names
-            if len(gap.borrowed) == 1 and is_off_all_over(gap.judgement):
+            if len(gap.borrowed) == 1 and is_off_all_over(gap.result):
                 variable = gap.borrowed[0]
                 also = tuple(other.name for other in gap.ops)
                 suspect = replace(suspect, culprit=variable.name, cause=Cause.WEIGHTS, op_type=variable.type)
@@ -452,40 +456,13 @@ class Explainer:
         sure = 0.97 if recomputed.is_confirmed else 0.75 if recomputed.is_guessed else 0.9
         if _is_seen_apart(recomputed) and self._is_overwritten(recomputed, slot):
             cause, sure = Cause.STOMP, 0.7
-        unseen = [index for index, source in recomputed.from_elsewhere if source != "benchmark"]
-        if unseen and cause is not Cause.STOMP:
+        undumped_inputs = [index for index, source in recomputed.from_elsewhere if source != "benchmark"]
+        if undumped_inputs and cause is not Cause.STOMP:
             sure = min(sure, 0.8)  # what it read may have been overwritten after it was put out
-        facts = [
-            Fact(name="own_error", value=number_of(slot.own)), Fact(name="rounding", value=number_of(slot.rounding)),
-            Fact(name="worst_over_rounding", value=number_of(slot.worst)),
-            Fact(name="wrong_elements", value=slot.beyond), Fact(name="elements", value=slot.looked_at),
-            Fact(name="exactly_rounded", value=number_of(slot.exact_share)),
-            Fact(name="recomputed_as", value=list(recomputed.how)), Fact(name="output", value=slot.slot),
-        ]  # fmt: skip
-        if slot.sampled is not None:
-            facts.append(Fact(name="elements_in_all", value=slot.size))
-        if slot.places is not None:
-            facts.append(Fact(name="mistake", value=str(slot.places.mistake)))
-            for name in ("axis", "index", "factor", "steps"):
-                value = getattr(slot.places, name)
-                if value is not None and (name != "steps" or value):
-                    facts.append(Fact(name=name, value=value))
-            if slot.places.order:
-                facts.append(Fact(name="order", value=list(slot.places.order)))
-        if unseen:
-            facts.append(Fact(name="inputs_not_dumped", value=unseen))
-        for name in ("fed", "benchmark_own", "amplification"):
-            value = getattr(slot, name)
-            if value is not None:
-                facts.append(Fact(name=name, value=number_of(value)))
-        if recomputed.is_by_another:
-            facts.append(Fact(name="another_obeys", value=True))
-        elif recomputed.is_confirmed is not None:
-            facts.append(Fact(name="benchmark_obeys", value=recomputed.is_confirmed))
         return Suspect(
             culprit=recomputed.name, cause=cause, proof=Proof.RECOMPUTED,
-            confidence=sure if recomputed.is_dumped else sure - 0.1,
-            number=recomputed.number, op_type=recomputed.op.type, facts=tuple(facts), judgement=recomputed,
+            confidence=sure if recomputed.is_dumped else sure - 0.1, number=recomputed.number,
+            op_type=recomputed.op.type, facts=_own_error_facts(recomputed, slot, undumped_inputs), result=recomputed,
             pass_name=recomputed.op.pass_names[0] if recomputed.op.pass_names else "",
         )  # fmt: skip
 
@@ -542,7 +519,7 @@ class Explainer:
             yield Suspect(
                 culprit=item.name, cause=Cause.FUSION if item.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
                 confidence=0.6 if not largest else 0.4, number=item.number, op_type=item.op.type, facts=facts,
-                judgement=item, pass_name=item.op.pass_names[0] if item.op.pass_names else "",
+                result=item, pass_name=item.op.pass_names[0] if item.op.pass_names else "",
             )  # fmt: skip
             return
 
@@ -556,7 +533,7 @@ class Explainer:
             yield Suspect(
                 culprit=recomputed.name, cause=Cause.FUSION if recomputed.op.pass_names else Cause.KERNEL,
                 proof=Proof.COMPARED, confidence=0.35, number=recomputed.number, op_type=recomputed.op.type,
-                facts=(Fact(name="not_recomputed", value=recomputed.reason),), judgement=recomputed,
+                facts=(Fact(name="not_recomputed", value=recomputed.reason),), result=recomputed,
                 pass_name=recomputed.op.pass_names[0] if recomputed.op.pass_names else "",
             )  # fmt: skip
             return
@@ -568,6 +545,38 @@ def _or_its_variable(suspect: Suspect, variable: Op) -> Suspect:
         suspect, confidence=min(suspect.confidence, 0.5), also=(*suspect.also, variable.name),
         facts=(*suspect.facts, Fact(name="or_variable", value=variable.name)),
     )  # fmt: skip
+
+
+def _own_error_facts(recomputed: OpResult, slot: SlotResult, undumped_inputs: Sequence[int]) -> tuple[Fact, ...]:
+    """Return the figures of an op whose output `slot` is wrong."""
+    facts = [
+        Fact(name="own_error", value=number_of(slot.own)), Fact(name="rounding", value=number_of(slot.rounding)),
+        Fact(name="worst_over_rounding", value=number_of(slot.worst)),
+        Fact(name="wrong_elements", value=slot.beyond), Fact(name="elements", value=slot.looked_at),
+        Fact(name="exactly_rounded", value=number_of(slot.exact_share)),
+        Fact(name="recomputed_as", value=list(recomputed.how)), Fact(name="output", value=slot.slot),
+    ]  # fmt: skip
+    if slot.sampled is not None:
+        facts.append(Fact(name="elements_in_all", value=slot.size))
+    if slot.places is not None:
+        facts.append(Fact(name="mistake", value=str(slot.places.mistake)))
+        for name in ("axis", "index", "factor", "steps"):
+            value = getattr(slot.places, name)
+            if value is not None and (name != "steps" or value):
+                facts.append(Fact(name=name, value=value))
+        if slot.places.order:
+            facts.append(Fact(name="order", value=list(slot.places.order)))
+    if undumped_inputs:
+        facts.append(Fact(name="inputs_not_dumped", value=undumped_inputs))
+    for name in ("fed", "benchmark_own", "amplification"):
+        value = getattr(slot, name)
+        if value is not None:
+            facts.append(Fact(name=name, value=number_of(value)))
+    if recomputed.is_by_another:
+        facts.append(Fact(name="another_obeys", value=True))
+    elif recomputed.is_confirmed is not None:
+        facts.append(Fact(name="benchmark_obeys", value=recomputed.is_confirmed))
+    return tuple(facts)
 
 
 def _whole_factor(recomputed: OpResult) -> float | None:

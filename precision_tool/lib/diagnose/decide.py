@@ -23,13 +23,14 @@ from precision_tool.lib.data.origins import originals
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.diagnose.causes import Explainer, Findings
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
-from precision_tool.lib.diagnose.error_shape import UNIT, misfit
+from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, misfit
 from precision_tool.lib.diagnose.formulas import Formula, Ref, Stage
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
     Compared,
     NoValueError,
+    OpInputs,
     Root,
     RunValues,
     Slot,
@@ -57,7 +58,6 @@ from precision_tool.lib.diagnose.verdict_model import (
     NotCheckedKind,
     OpResult,
     Proof,
-    SlotResult,
     State,
     Step,
     Suspect,
@@ -70,7 +70,7 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.ops.base import Input, NotComputedError, Output, Wanted
+from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output, Wanted
 
 #: Ops that are judged as one at most, elements that they are fed together, and multiplications that this may take.
 _MAX_OPS, _MAX_ELEMENTS, _MAX_WORK = 6, 1 << 23, 1e9
@@ -128,21 +128,7 @@ class _Chain:
         if self.elements > _MAX_ELEMENTS:
             raise NotComputedError("too_many_elements", number=self.elements)
         op_inputs = self.recomputer.inputs_of(op)
-        refs: dict[int, Ref] = {}
-        for slot in self.recomputer.values.input_slots(op):
-            if slot.index in op_inputs.inputs:
-                number = len(self.inputs)
-                self.inputs[number] = op_inputs.inputs[slot.index]
-                refs[slot.index] = Ref(number)
-            root = self.recomputer.values.fed_by.get((id(op), slot.graph_index))
-            parameter = self.recomputer.values.parameter_of(root) if root is not None else None
-            if parameter is not None and op_inputs.elsewhere.get(slot.index) == "benchmark":
-                self.borrowed.append(parameter)
-            if slot.index in op_inputs.inputs:
-                continue
-            if root is None:
-                raise NotComputedError("fed_unknown", name=op.name, slot=slot.index)
-            refs[slot.index] = self._output(root, slot)
+        refs = self._inputs(op, op_inputs)
         formula = next(self.recomputer.candidates.without_search(op, op_inputs), None)
         if formula is None or formula.lent:
             raise NotComputedError("fused_unknown")
@@ -153,6 +139,23 @@ class _Chain:
         self.types |= {desc.dtype for desc in op.output_descs[:1] if desc.dtype in UNIT}
         self._done[id(op)] = {slot: _later(ref, base) for slot, ref in formula.outputs.items()}
         return self._done[id(op)]
+
+    def _inputs(self, op: Op, op_inputs: OpInputs) -> dict[int, Ref]:
+        """Return the inputs of an op by slot: dumped ones as inputs of the chain, others as outputs of its stages."""
+        refs: dict[int, Ref] = {}
+        for slot in self.recomputer.values.input_slots(op):
+            root = self.recomputer.values.fed_by.get((id(op), slot.graph_index))
+            parameter = self.recomputer.values.parameter_of(root) if root is not None else None
+            if parameter is not None and op_inputs.elsewhere.get(slot.index) == "benchmark":
+                self.borrowed.append(parameter)
+            if slot.index in op_inputs.inputs:
+                refs[slot.index] = Ref(len(self.inputs))
+                self.inputs[len(self.inputs)] = op_inputs.inputs[slot.index]
+            elif root is None:
+                raise NotComputedError("fed_unknown", name=op.name, slot=slot.index)
+            else:
+                refs[slot.index] = self._output(root, slot)
+        return refs
 
     def _output(self, root: Root, slot: Slot) -> Ref:
         """Return the input of a slot in the shape that its op takes, through ops that only reshape it."""
@@ -189,9 +192,10 @@ def _gap_of(recomputer: Recomputer, computing: set[int], recomputed: OpResult) -
     for slot, out in true.items():
         descs = recomputed.op.output_descs
         have = recomputer.values.load(tensors[slot], descs[slot] if slot < len(descs) else None)
-        compared_slot = _slot(slot, have, out, stored[slot], formula, chain.inputs, coarsest)
-        if compared_slot is None:
+        fit = _misfit(have, out, stored[slot], formula.kind, narrowing(formula, chain.inputs))
+        if fit is None:
             return None
+        compared_slot = slot_of(slot, replace(have, dtype=coarsest), out, fit, formula.kind)
         slots.append(compared_slot)
         is_wrong |= bool(compared_slot.beyond) and compared_slot.own > max(_FAR, _BEYOND * compared_slot.rounding)
     ops = sorted(chain.ops, key=lambda op: recomputer.values.order[id(op)])
@@ -199,26 +203,19 @@ def _gap_of(recomputer: Recomputer, computing: set[int], recomputed: OpResult) -
     state = State.WRONG if is_wrong else State.RIGHT if is_right else State.DOUBTFUL
     return Gap(
         ops=ops,
-        judgement=replace(recomputed, state=state, reason=None, how=formula.how, slots=tuple(slots)),
+        result=replace(recomputed, state=state, reason=None, how=formula.how, slots=tuple(slots)),
         borrowed=chain.borrowed,
     )
 
 
-def _slot(
-    slot: int, have: Input, out: Output, stored: Output, formula: Formula, inputs: dict[int, Input], coarsest: str
-) -> SlotResult | None:
-    """Return one output held against the true one; what rounding between makes of it is that of all elements together.
-
-    It is as exact as the `coarsest` type between.
-    """
+def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -> Misfit | None:
+    """Compare an output with the true one, given the mean rounding of all elements between; None if it cannot be."""
     if have.array.size != out.array.size or have.dtype not in UNIT or have.array.dtype.kind == "c":
         return None
     off = np.asarray(stored.array, np.float64).reshape(-1) - np.asarray(out.array, np.float64).reshape(-1)
     noise = np.full(off.shape, np.sqrt(np.mean(np.square(off))))
-    fit = misfit(have.array, out, have.dtype, formula.kind, u_in=narrowing(formula, inputs), noise=noise)
-    if not fit.compared.any():
-        return None
-    return slot_of(slot, replace(have, dtype=coarsest), out, fit, formula.kind)
+    fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise)
+    return fit if fit.compared.any() else None
 
 
 # --- The steps one after the other: judge each op alone, look at copies and sources, name the causes, rank, plan ---
@@ -298,7 +295,7 @@ def decide_run(
     memory = overwritten(values, again.is_right)
     judged = again.by_true_copies(judged, memory)
     together = tuple(gaps(recomputer, judged))
-    right = {id(item.judgement.op): item.judgement for item in together if item.judgement.state is State.RIGHT}
+    right = {id(item.result.op): item.result for item in together if item.result.state is State.RIGHT}
     judged = [right.get(id(item.op), item) for item in judged]
     findings = Findings(
         gaps=together,

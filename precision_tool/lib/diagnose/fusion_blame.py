@@ -11,7 +11,7 @@ from statistics import median
 
 from precision_tool.lib.compare.scheduler import Progress, counting
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, GoldenFiles
-from precision_tool.lib.data.fusion_pair import COLLECT_PASSES, Fusion, is_fused
+from precision_tool.lib.data.fusion_pair import Fusion, is_fused
 from precision_tool.lib.data.inputs import find_golden
 from precision_tool.lib.data.matching import GraphDumps
 from precision_tool.lib.diagnose.agreement import OpAgreement, all_agree, distance
@@ -28,10 +28,10 @@ from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.wording import NO_PASS, counted
+from precision_tool.lib.model.wording import NO_PASS
 
 
-class Verdict(StrEnum):
+class BlameVerdict(StrEnum):
     """Verdicts on an op or a pass."""
 
     GUILTY = "guilty"
@@ -41,7 +41,7 @@ class Verdict(StrEnum):
 
 
 #: Worst first.
-ORDER = (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.NOT_JUDGED, Verdict.CLEAN)
+ORDER = (BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS, BlameVerdict.NOT_JUDGED, BlameVerdict.CLEAN)
 
 
 class Sign(StrEnum):
@@ -163,7 +163,7 @@ class OpBlame:
     passes: tuple[str, ...]
     originals: tuple[str, ...]
     index: int
-    verdict: Verdict
+    verdict: BlameVerdict
     ground: Ground
     input_error: float | None = None
     output_error: float | None = None
@@ -187,7 +187,7 @@ class PassBlame:
     """
 
     name: str
-    verdict: Verdict
+    verdict: BlameVerdict
     ops: tuple[OpBlame, ...]
     is_switchable: bool
     worst: float | None = None
@@ -198,7 +198,7 @@ class PassBlame:
         """Of the ops with the pass's verdict the one that is farthest off."""
         return max((op for op in self.ops if op.verdict is self.verdict), key=lambda op: op.error or 0.0)
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: BlameVerdict) -> int:
         return sum(op.verdict is verdict for op in self.ops)
 
 
@@ -216,7 +216,7 @@ class Blame:
     @property
     def is_judged(self) -> bool:
         """True if anything is known of a pass that a switch file turns off; those are what fusion adds to a run."""
-        return any(item.is_switchable and item.verdict is not Verdict.NOT_JUDGED for item in self.passes)
+        return any(item.is_switchable and item.verdict is not BlameVerdict.NOT_JUDGED for item in self.passes)
 
     @property
     def ops(self) -> tuple[OpBlame, ...]:
@@ -261,13 +261,13 @@ def blame(
     """
     leaf = analysis.leaf
     if leaf is None or leaf.graph is None:
-        raise UsageError("blame needs a comparison by a graph", COLLECT_PASSES)
+        raise UsageError("diagnose_verdict.blame_without_graph")
     file = leaf.graph.file
     fused = [op for op in file.ops if op.pass_names or is_fused(op)]
     if not any(op.pass_names for op in fused):
         if not fused:
-            raise UsageError(f"{file.path}: has no op that a pass made", COLLECT_PASSES)
-        raise UsageError(f"{file.path}: has {counted(len(fused), 'fused op')}, but none names its pass", COLLECT_PASSES)
+            raise UsageError.of(file.path, "diagnose_verdict.blame_no_pass")
+        raise UsageError.of(file.path, "diagnose_verdict.blame_unnamed_pass", ops=len(fused))
     agreements = {op.op_name: op for op in analysis.ops}
     values = RunValues(leaf.leaf, file, benchmark)
     agreements |= {
@@ -346,7 +346,7 @@ class _Blamer:
             passes=op.pass_names or (NO_PASS,),
             originals=op.original_names or (op.name,),
             index=agreement.index if agreement is not None else -1,
-            verdict=Verdict.NOT_JUDGED,
+            verdict=BlameVerdict.NOT_JUDGED,
             ground=Ground(sign=Sign.NOT_DUMPED),
         )
         own = self.alone.examine(op)
@@ -367,7 +367,7 @@ class _Blamer:
             shared = self._shared(result)
             if shared:  # they may be wrong in both, which is no reason to distrust the formula
                 ground = Ground(sign=Sign.OFF_IN_BOTH_RUNS, shared=shared)
-                return replace(result, verdict=Verdict.SUSPICIOUS, ground=ground)
+                return replace(result, verdict=BlameVerdict.SUSPICIOUS, ground=ground)
             self.distrusted.add(recomputed.how)
         if recomputed.how in self.distrusted:
             distrusted = FormulaDistrusted(ops=recomputed.how)
@@ -390,34 +390,36 @@ class _Blamer:
         verdict, ground = self._compared(op, agreement)
         return replace(op, verdict=verdict, ground=ground)
 
-    def _compared(self, op: OpBlame, agreement: OpAgreement) -> tuple[Verdict, Ground]:
+    def _compared(self, op: OpBlame, agreement: OpAgreement) -> tuple[BlameVerdict, Ground]:
         """Return the verdict by the comparison alone, and what it rests on."""
         shared, allowed = self._shared(op), _OWN * (op.input_error or 0.0)
         if op.output_error is None:
-            return Verdict.NOT_JUDGED, _not_compared(agreement.outputs)
+            return BlameVerdict.NOT_JUDGED, _not_compared(agreement.outputs)
         if shared:
-            return Verdict.NOT_JUDGED, Ground(sign=Sign.IN_BOTH_RUNS, shared=shared)
+            return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.IN_BOTH_RUNS, shared=shared)
         if agreement.outputs_agree:
             if op.output_error > _NOTABLE and op.input_error is None:
-                return Verdict.NOT_JUDGED, Ground(sign=Sign.OFF_INPUTS_UNKNOWN)
+                return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.OFF_INPUTS_UNKNOWN)
             if op.output_error > _NOTABLE and op.output_error > allowed:
-                return Verdict.SUSPICIOUS, Ground(sign=Sign.NOT_BELOW)
-            return Verdict.CLEAN, Ground(sign=Sign.AGREES)
+                return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.NOT_BELOW)
+            return BlameVerdict.CLEAN, Ground(sign=Sign.AGREES)
         if agreement.is_cancelled:
-            return Verdict.NOT_JUDGED, Ground(sign=Sign.CANCELLED)
+            return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.CANCELLED)
         if agreement.inputs_agree is None and self.first_off < agreement.index:
-            return Verdict.NOT_JUDGED, Ground(sign=Sign.BEHIND_OTHERS)
+            return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.BEHIND_OTHERS)
         if agreement.inputs_agree is None:
-            return Verdict.SUSPICIOUS, Ground(sign=Sign.NO_INPUT_COMPARED)
+            return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.NO_INPUT_COMPARED)
         if agreement.inputs_agree:
             if op.output_error <= allowed:
-                return Verdict.SUSPICIOUS, Ground(sign=Sign.AS_FAR_AS_INPUTS)
+                return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.AS_FAR_AS_INPUTS)
             if agreement.unknown_inputs:
-                return Verdict.SUSPICIOUS, Ground(sign=Sign.ONE_INPUT_UNKNOWN, slot=agreement.unknown_inputs[0].slot)
-            return Verdict.GUILTY, Ground(sign=Sign.INPUTS_AGREE)
+                return BlameVerdict.SUSPICIOUS, Ground(
+                    sign=Sign.ONE_INPUT_UNKNOWN, slot=agreement.unknown_inputs[0].slot
+                )
+            return BlameVerdict.GUILTY, Ground(sign=Sign.INPUTS_AGREE)
         if op.output_error > allowed:
-            return Verdict.SUSPICIOUS, Ground(sign=Sign.MORE_THAN_INPUTS)
-        return Verdict.NOT_JUDGED, Ground(sign=Sign.MAY_BE_INHERITED)
+            return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.MORE_THAN_INPUTS)
+        return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.MAY_BE_INHERITED)
 
 
 def _not_judged(own: OpResult) -> NotJudged | None:
@@ -437,20 +439,20 @@ def _by_recomputing(op: OpBlame, judged: OpResult, agreement: OpAgreement) -> Op
     assert own is not None
     other = own.benchmark_error
     if own.mismatches:
-        return replace(op, verdict=Verdict.GUILTY, ground=Ground(sign=Sign.NOT_FINITE))
+        return replace(op, verdict=BlameVerdict.GUILTY, ground=Ground(sign=Sign.NOT_FINITE))
     if judged.state is State.WRONG:
         ground = Ground(sign=Sign.WRONG, other_error=other if agreement.inputs_agree else None)
-        return replace(op, verdict=Verdict.GUILTY, ground=ground)
+        return replace(op, verdict=BlameVerdict.GUILTY, ground=ground)
     if judged.state is State.DOUBTFUL:
         ground = Ground(sign=Sign.DOUBTFUL, other_error=other if judged.is_confirmed is False else None)
-        return replace(op, verdict=Verdict.SUSPICIOUS, ground=ground)
+        return replace(op, verdict=BlameVerdict.SUSPICIOUS, ground=ground)
     ground = Ground(sign=Sign.RIGHT)
     if agreement.outputs_agree is False:
         if agreement.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
             ground = Ground(sign=Sign.RIGHT_OTHER_WRONG, other_error=other)
         elif agreement.inputs_agree is False:
             ground = Ground(sign=Sign.RIGHT_AS_FED)
-    return replace(op, verdict=Verdict.CLEAN, ground=ground)
+    return replace(op, verdict=BlameVerdict.CLEAN, ground=ground)
 
 
 def _beyond_range(judged: OpResult, agreement: OpAgreement) -> BeyondType | None:
@@ -498,9 +500,9 @@ def _by_pass(ops: Sequence[OpBlame]) -> tuple[PassBlame, ...]:
 
 
 def _pass_blame(name: str, ops: Sequence[OpBlame]) -> PassBlame:
-    errors = [op.error for op in ops if op.verdict is not Verdict.NOT_JUDGED and op.error is not None]
-    verdict = next((candidate for candidate in (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.CLEAN)
-                    if any(op.verdict is candidate for op in ops)), Verdict.NOT_JUDGED)  # fmt: skip
+    errors = [op.error for op in ops if op.verdict is not BlameVerdict.NOT_JUDGED and op.error is not None]
+    verdict = next((candidate for candidate in (BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS, BlameVerdict.CLEAN)
+                    if any(op.verdict is candidate for op in ops)), BlameVerdict.NOT_JUDGED)  # fmt: skip
     return PassBlame(
         name=name,
         verdict=verdict,
@@ -516,8 +518,8 @@ def smallest_switches(passes: Sequence[PassBlame]) -> tuple[tuple[str, ...], tup
 
     Of sets of one size the one whose passes made the fewest ops that are right.
     """
-    guilty = {op.op_name: op for item in passes for op in item.ops if op.verdict is Verdict.GUILTY}
-    clean = {item.name: item.count(Verdict.CLEAN) for item in passes}
+    guilty = {op.op_name: op for item in passes for op in item.ops if op.verdict is BlameVerdict.GUILTY}
+    clean = {item.name: item.count(BlameVerdict.CLEAN) for item in passes}
     switchable = {item.name for item in passes if item.is_switchable}
     choices = {name: switchable.intersection(op.passes) for name, op in guilty.items()}
     unavoidable = tuple(op for name, op in guilty.items() if not choices[name])
@@ -541,11 +543,11 @@ def blame_compared(analysis: Analysis, progress: Progress | None = None) -> Blam
     """
     leaf = analysis.leaf
     if leaf is None:
-        raise UsageError(f"{analysis.path}: a result file does not tell what fusion did", "compare again")
+        raise UsageError.of(analysis.path, "diagnose_verdict.blame_result_file")
     golden = leaf.golden if isinstance(leaf.golden, GoldenFiles) else find_golden(leaf.golden_root)
     if not isinstance(golden, Run):
         return blame(analysis, golden, progress=progress)
     if leaf.other_graph is None:
-        raise UsageError("two runs that were matched by name do not tell what fusion did", "name a graph with -cf")
+        raise UsageError("diagnose_verdict.blame_by_name")
     unfused = leaf.other_graph.file
     return blame(analysis, GraphDumps(golden.leaves[0], unfused), unfused, progress)

@@ -225,8 +225,8 @@ class _Spread:
         if judged is None:
             self._plan.ready.append(replace(task, is_light=False))
             return
-        for number, judgement in zip(task.numbers, judged, strict=True):
-            self._done[number] = replace(judgement, op=self._ops[number])
+        for number, result in zip(task.numbers, judged, strict=True):
+            self._done[number] = replace(result, op=self._ops[number])
         if fitting is not None:
             self._recomputer.fitting.setdefault(task.key, fitting)
         self._end(task)
@@ -284,8 +284,8 @@ def _recompute_task(
     recomputer.values.checksums = {}
     judged = []
     for number in numbers:
-        judgement = recomputer.recompute_lightly(ops[number]) if lightly else recomputer.recompute(ops[number])
-        if judgement is None:
+        result = recomputer.recompute_lightly(ops[number]) if lightly else recomputer.recompute(ops[number])
+        if result is None:
             return None, fitting, recomputer.values.checksums
-        judged.append(replace(judgement, op=_NO_OP))
+        judged.append(replace(result, op=_NO_OP))
     return judged, recomputer.fitting.get(key), recomputer.values.checksums

@@ -99,8 +99,8 @@ def _package(suspect: Suspect) -> Step:
 
 def _more_precise(suspect: Suspect) -> list[Step]:
     """Return the switches that may avoid a kernel's error: another algorithm, or a float32 kernel."""
-    slot = suspect.judgement.worst_slot if suspect.judgement is not None else None
-    if suspect.judgement is None or slot is None:
+    slot = suspect.result.worst_slot if suspect.result is not None else None
+    if suspect.result is None or slot is None:
         return []
     if _is_hf32(slot):
         return [Step(do=Action.NO_HF32, code="allow_hf32=False")]
@@ -110,7 +110,7 @@ def _more_precise(suspect: Suspect) -> list[Step]:
     if slot.own < _ROUGH and _is_scattered(slot):
         mode = repr({suspect.culprit: "high_precision"})
         steps.append(Step(do=Action.HIGH_PRECISION, code=f"op_precision_mode={mode}"))
-    types = repr({suspect.culprit: _in_float32(suspect.judgement.op)})
+    types = repr({suspect.culprit: _in_float32(suspect.result.op)})
     return [*steps, Step(do=Action.FLOAT32_KERNEL, code=f"customize_dtypes={types}")]
 
 
@@ -155,8 +155,8 @@ def _fusion(suspect: Suspect) -> list[Step]:
 
 def _kept_in_float32(suspect: Suspect) -> list[Step]:
     """Return the line that keeps the types of what a pass fused, where it fused halves: the pass itself stays on."""
-    slot = suspect.judgement.worst_slot if suspect.judgement is not None else None
-    names = suspect.judgement.op.original_names if suspect.judgement is not None else ()
+    slot = suspect.result.worst_slot if suspect.result is not None else None
+    names = suspect.result.op.original_names if suspect.result is not None else ()
     if slot is None or slot.dtype not in _HALVES or not names:
         return []
     return [Step(do=Action.KEEP_FUSED_TYPE, code=_SCOPE, ops=tuple(names))]

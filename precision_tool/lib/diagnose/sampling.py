@@ -147,7 +147,7 @@ def right_in_blocks(
         for slot in slots:
             if not sums[slot].add(np.asarray(flat[slot].array), true[slot], dtype):
                 return None
-    return tuple(tensor.judgement(slot) for slot, tensor in sorted(sums.items()) if tensor.size)
+    return tuple(tensor.result(slot) for slot, tensor in sorted(sums.items()) if tensor.size)
 
 
 def is_looked_at(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> bool:
@@ -436,7 +436,7 @@ class _Sums:
         self.exact += int(np.count_nonzero(off <= _EXACT))
         return True
 
-    def judgement(self, slot: int) -> SlotResult:
+    def result(self, slot: int) -> SlotResult:
         """Return what the blocks say of the output."""
         return SlotResult(
             slot=slot, dtype=self.dtype, size=self.size, kind=self.kind,

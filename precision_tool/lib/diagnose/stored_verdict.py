@@ -208,13 +208,13 @@ def read_verdict(path: str) -> StoredVerdict:
     DataNotFoundError where there is none, FormatError for what is no verdict file.
     """
     if not exists(path):
-        raise DataNotFoundError.of(path, "no such file or folder", "name a result, or a verdict_*.json beside one")
+        raise DataNotFoundError.of(path, "diagnose_verdict.no_result")
     if not is_folder(path) and path.endswith(".json"):
         return _read(path)[1]
     for result in find_results(path):
         if exists(verdict_path(result)):
             return _read(verdict_path(result))[1]
-    raise DataNotFoundError.of(path, "no verdict is kept beside this result", "`ac -c` keeps one with each result")
+    raise DataNotFoundError.of(path, "diagnose_verdict.no_verdict")
 
 
 def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
@@ -253,7 +253,7 @@ def op_verdicts(space: Workspace, run: RunGraph) -> Mapping[str, OpVerdict]:
 
 
 def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
-    no_verdict = FormatError.of(path, "no verdict of this version, or it was changed", "`ac -c` writes a new one")
+    no_verdict = FormatError.of(path, "diagnose_verdict.unsound_verdict")
     try:
         document = json.loads(read_text(path))
         version, check = document.pop("version"), document.pop("check")

@@ -154,11 +154,11 @@ class OpResult:
 class Gap:
     """Ops that were judged together, as what they put out between is not known, in the order in which they ran.
 
-    `judgement` is that of what the last one put out, `borrowed` are variables whose numbers are the benchmark's.
+    `result` is that of what the last one put out, `borrowed` are variables whose numbers are the benchmark's.
     """
 
     ops: Sequence[Op]
-    judgement: OpResult
+    result: OpResult
     borrowed: Sequence[Op] = ()
 
 
@@ -378,7 +378,7 @@ class Suspect:
     pass_name: str = ""
     also: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
-    judgement: OpResult | None = None
+    result: OpResult | None = None
     #: What it spoils downstream: ops that follow, and those of them that are below the threshold.
     followers: int = 0
     below: int = 0
