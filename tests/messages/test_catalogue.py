@@ -14,7 +14,7 @@ import pytest
 from precision_tool.lib import messages
 from precision_tool.lib.diagnose.error_shape import Mistake
 from precision_tool.lib.diagnose.study_conclusion import Ground
-from precision_tool.lib.diagnose.verdict_model import Cause, Do, Lack, Proof
+from precision_tool.lib.diagnose.verdict_model import Action, Cause, NotCheckedKind, Proof
 from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.messages import Message, catalogue, language, render, use_language
 
@@ -210,7 +210,7 @@ def test_every_kind_is_used() -> None:
 @pytest.mark.parametrize(
     ("prefix", "values"),
     [
-        ("cause", Cause), ("cause.what", Cause), ("step", Do), ("gap", Lack), ("study.ground", Ground),
+        ("cause", Cause), ("cause.what", Cause), ("step", Action), ("gap", NotCheckedKind), ("study.ground", Ground),
         ("verdict.proof", set(Proof) - {Proof.COPIES, Proof.RECOMPUTED}), ("verdict.pattern", Mistake),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.io.files import stat_of
 from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.wording import counted
 
@@ -49,7 +49,7 @@ class OpRow:
     #: The values of both sides where its output is a single number.
     scalar: tuple[float, float] | None = None
     #: What recomputing said of it; None where no verdict is kept.
-    judged: JudgedOp | None = None
+    judged: OpVerdict | None = None
     #: The op of the training script by which it was found, where its own name does not tell.
     found_by: str = ""
 
@@ -98,7 +98,7 @@ def list_ops(
     runs: Sequence[RunGraph],
     wanted: OpFilter,
     cosines_of: Callable[[RunGraph], Mapping[str, float]],
-    judged_of: Callable[[RunGraph], Mapping[str, JudgedOp]] = lambda _: {},
+    judged_of: Callable[[RunGraph], Mapping[str, OpVerdict]] = lambda _: {},
     scalars_of: Callable[[RunGraph], Mapping[str, tuple[float, float]]] = lambda _: {},
 ) -> tuple[OpListing, ...]:
     """The ops of each graph that fit. DataNotFoundError for a name, type, pass or kernel that no op has.

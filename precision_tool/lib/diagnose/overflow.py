@@ -37,7 +37,7 @@ from precision_tool.lib.io.opdebug import UnitStatus, read_opdebug
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.graph import TensorDesc
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor
 
@@ -109,7 +109,7 @@ class OverflowOp:
     is_gradient: bool = False
     paths: tuple[str, ...] = ()
     #: What recomputing says of it, where that was asked for.
-    judged: JudgedOp | None = None
+    judged: OpVerdict | None = None
 
     @property
     def computes_wrong(self) -> bool:

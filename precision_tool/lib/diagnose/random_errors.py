@@ -35,7 +35,7 @@ from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.io.layouts import LayoutError
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Metrics, Pair, Status
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
@@ -106,7 +106,7 @@ class RandomOp:
     pass_names: tuple[str, ...] = ()
     original_names: tuple[str, ...] = ()
     #: What recomputing says of it in the first run and in the other, where that was asked for.
-    judged: tuple[JudgedOp, ...] = ()
+    judged: tuple[OpVerdict, ...] = ()
 
     @property
     def outputs(self) -> tuple[SlotPair, ...]:

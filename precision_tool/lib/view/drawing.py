@@ -26,7 +26,7 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.neighbourhood import CONTROL, Link, Neighbourhood, Node, described_inputs
 from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.model.graph import Op, TensorDesc
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.text import counted, percent, safe
 
@@ -70,7 +70,7 @@ class Figures:
 
     cosines: Mapping[str, float]
     threshold: float
-    judged: Mapping[str, JudgedOp] = field(default_factory=dict)
+    judged: Mapping[str, OpVerdict] = field(default_factory=dict)
 
 
 def dot_source(hood: Neighbourhood, figures: Figures, where: str) -> str:
