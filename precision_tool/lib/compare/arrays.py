@@ -257,7 +257,7 @@ class Data(Protocol):
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
         """The op of a name in every graph."""
 
-    def pairs_of(self, found: FoundOp) -> tuple[Pair, ...]:
+    def pairs_of(self, hit: FoundOp) -> tuple[Pair, ...]:
         """Every tensor of its dump with the benchmark's."""
 
     def find_h5(self, name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
@@ -269,26 +269,26 @@ class Data(Protocol):
 
 def open_tensors(data: Data, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
     """The tensors of an op or a file, or the one in a slot of it (see `Session.tensors`)."""
-    asked, slot = split_slot(name)
-    if data.is_pytorch_name(asked):
-        hits = data.find_h5(asked, many=True)
-        found = [
+    base, slot = split_slot(name)
+    if data.is_pytorch_name(base):
+        hits = data.find_h5(base, many=True)
+        tensors = [
             named_value(hit.side.dump.path, hit.op, value) for hit in hits for value in hit.values if value.is_tensor
         ]
-    elif exists(asked):
-        found = tensors_of_file(asked, slot)
+    elif exists(base):
+        tensors = tensors_of_file(base, slot)
     else:
-        return _of_ops(data, asked, slot, graph)
-    return tuple(_proxy(named) for named in found)
+        return _of_ops(data, base, slot, graph)
+    return tuple(_proxy(named) for named in tensors)
 
 
 def one_tensor(data: Data, name: str, graph: str | None = None) -> TensorProxy:
     """The one tensor of a name (see `Session.tensor`)."""
-    found = open_tensors(data, name, graph)
-    if len(found) != 1:
-        slots = [f"{one.name or one.path}:{one.slot}" for one in found]
-        raise UsageError(f"{name}: {len(found)} tensors: {first_of(slots, _LISTED)}", "name one, as NAME:output:0")
-    return found[0]
+    tensors = open_tensors(data, name, graph)
+    if len(tensors) != 1:
+        slots = [f"{tensor.name or tensor.path}:{tensor.slot}" for tensor in tensors]
+        raise UsageError(f"{name}: {len(tensors)} tensors: {first_of(slots, _LISTED)}", "name one, as NAME:output:0")
+    return tensors[0]
 
 
 def _of_ops(data: Data, name: str, slot: str, graph: str | None) -> tuple[TensorProxy, ...]:
@@ -318,8 +318,8 @@ def _of_pair(hit: FoundOp, pair: Pair) -> Iterator[TensorProxy]:
     descs = hit.op.input_descs if pair.is_input else hit.op.output_descs
     number = int(pair.slot.rpartition(":")[2])
     desc = descs[number] if number < len(descs) else None
-    known = (None, None) if desc is None else (desc.dump_origin_layout or desc.origin_layout, desc.origin_shape)
-    named, _ = tensors_of_pair(pair, "", *known)
+    origin = (None, None) if desc is None else (desc.dump_origin_layout or desc.origin_layout, desc.origin_shape)
+    named, _ = tensors_of_pair(pair, "", *origin)
     if named.reading is not None:
         yield TensorProxy(pair.op_name, pair.slot, npu, named.reading)
 

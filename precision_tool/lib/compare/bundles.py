@@ -95,7 +95,7 @@ class Worker:
     scratch: Scratch = field(default_factory=Scratch)
     opened: OpenTensors = field(init=False)
     #: The decoded values of the NPU tensor compared last, while they lie in the buffers.
-    known: Numbers | None = None
+    last_values: Numbers | None = None
     #: Which of the tensors that were watched beside it have its very values.
     twins: list[bool] = field(default_factory=list)
     #: The benchmark tensor that statistics were held against last, and its own.
@@ -109,33 +109,37 @@ class Worker:
         return open_stream(pair, self.opened, self.scratch, self.budget, limit)
 
     def compare(
-        self, pair: Pair, tell: Tell | None = None, measures: Measures = PLAIN, beside: Sequence[Pair] = ()
+        self,
+        pair: Pair,
+        count_bytes: Tell | None = None,
+        measures: Measures = PLAIN,
+        twin_candidates: Sequence[Pair] = (),
     ) -> Row:
-        """The finished row of one pair. `tell` hears of the bytes of a large one as they are done.
+        """The finished row of one pair. `count_bytes` hears of the bytes of a large one as they are done.
 
-        The NPU tensors of the pairs `beside` are held against its own while that is read (`twins`).
+        The NPU tensors of the pairs `twin_candidates` are held against its own while that is read (`twins`).
         """
-        self.known, self.twins = None, []
+        self.last_values, self.twins = None, []
         with self.stream(pair, measures.limit) as stream:
-            stream.watch(beside)
+            stream.watch(twin_candidates)
             passes = measures.passes(pair)
             # Each element of a tensor that is not kept is read, and told of, twice.
-            share = cost(pair) / (2 * stream.size) if tell and not stream.is_kept else 0.0
-            count_items = (lambda items: tell(int(items * share))) if tell and share else None
+            share = cost(pair) / (2 * stream.size) if count_bytes and not stream.is_kept else 0.0
+            count_items = (lambda items: count_bytes(int(items * share))) if count_bytes and share else None
             cuts = cuts_of(pair, stream, self.budget)
             parted = [each for each in passes if each.splits or not cuts]
             whole = [each for each in passes if each not in parted]
             results = run_passes(stream, parted, count_items, cuts)
             results += run_passes(stream, whole) if whole else []
-            self.known, self.twins = stream.kept_values(), stream.twins()
+            self.last_values, self.twins = stream.kept_values(), stream.twins()
             return row_of_results(pair, [*parted, *whole], results)
 
     def equals_last(self, pair: Pair) -> bool:
         """True if the NPU tensor has the very values of the one compared last, whatever its layout and type."""
-        if self.known is None:
+        if self.last_values is None:
             return False
         with self.stream(pair) as stream:
-            return bool(stream.holds_values(self.known))
+            return bool(stream.holds_values(self.last_values))
 
     def uncompared(self, pair: Pair, measures: Measures) -> Row:
         """The row of a pair that cannot be compared, with the statistics of both sides where one is no more.
@@ -328,13 +332,13 @@ def cost(pair: Pair) -> int:
 
 
 def compare_bundle(
-    bundle: Sequence[Numbered], worker: Worker, measures: Measures, tell: Tell | None = None
+    bundle: Sequence[Numbered], worker: Worker, measures: Measures, count_bytes: Tell | None = None
 ) -> list[tuple[int, Row]]:
     """Rows of pairs that share a benchmark tensor. One pair that fails becomes a row with the reason.
 
-    `tell` hears of the bytes of large tensors as they are done.
+    `count_bytes` hears of the bytes of large tensors as they are done.
     """
-    state = _Bundle([pair for _, pair in bundle], worker, measures, tell)
+    state = _Bundle([pair for _, pair in bundle], worker, measures, count_bytes)
     rows = []
     for place, (number, pair) in enumerate(bundle):
         check_stopping()
@@ -350,8 +354,8 @@ def compare_bundle(
 class _Bundle:
     """Pairs that share a benchmark tensor, while they are compared one after the other."""
 
-    def __init__(self, pairs: Sequence[Pair], worker: Worker, measures: Measures, tell: Tell | None) -> None:
-        self._pairs, self._worker, self._measures, self._tell = pairs, worker, measures, tell
+    def __init__(self, pairs: Sequence[Pair], worker: Worker, measures: Measures, count_bytes: Tell | None) -> None:
+        self._pairs, self._worker, self._measures, self._tell = pairs, worker, measures, count_bytes
         #: The place and the row of the pair that was really compared last.
         self.last: tuple[int, Row] | None = None
         #: Places of pairs that were compared, by what tells which may have the same bytes, with their rows.
@@ -371,33 +375,33 @@ class _Bundle:
                     worker.opened.keep(tensor)
         if pair.status != Status.COMPARED:
             return with_tensor(worker.uncompared(pair, self._measures), self._measures, worker)
-        return self._known(place) or self._compared(place)
+        return self._row_of_equal(place) or self._compared(place)
 
-    def _known(self, place: int) -> Row | None:
+    def _row_of_equal(self, place: int) -> Row | None:
         """The row of a pair whose tensor is one that was compared; None of another."""
         pair, worker = self._pairs[place], self._worker
         npu = tensors_of(pair)[0]
-        for other, known in self._done.get(storage_key(pair), []):
-            if (other, place) not in self._held and worker.same_bytes(tensors_of(known.pair)[0], npu):
-                return take_over(known, pair)
+        for other, equal_row in self._done.get(storage_key(pair), []):
+            if (other, place) not in self._held and worker.same_bytes(tensors_of(equal_row.pair)[0], npu):
+                return take_over(equal_row, pair)
         if self.last is None:
             return None
-        last, known = self.last
-        if (last, place) in self._held or not is_alike(known.pair, pair) or not worker.equals_last(pair):
+        last, equal_row = self.last
+        if (last, place) in self._held or not is_alike(equal_row.pair, pair) or not worker.equals_last(pair):
             return None
-        row = with_tensor(same_values(known, pair), self._measures, worker)
+        row = with_tensor(same_values(equal_row, pair), self._measures, worker)
         self._done.setdefault(storage_key(pair), []).append((place, row))
         return row
 
     def _compared(self, place: int) -> Row:
         pair, worker = self._pairs[place], self._worker
-        beside = [other for other in range(place + 1, len(self._pairs)) if self._is_watched(place, other)]
-        row = worker.compare(pair, self._tell, self._measures, [self._pairs[other] for other in beside])
+        candidates = [other for other in range(place + 1, len(self._pairs)) if self._is_watched(place, other)]
+        row = worker.compare(pair, self._tell, self._measures, [self._pairs[other] for other in candidates])
         row = with_tensor(row, self._measures, worker)
         self.last = place, row
         self._done.setdefault(storage_key(pair), []).append((place, row))
-        self._held.update((place, other) for other in beside)
-        self._twins.update((other, row) for other, is_twin in zip(beside, worker.twins, strict=True) if is_twin)
+        self._held.update((place, other) for other in candidates)
+        self._twins.update((other, row) for other, is_twin in zip(candidates, worker.twins, strict=True) if is_twin)
         return row
 
     def _is_watched(self, place: int, other: int) -> bool:
@@ -448,7 +452,7 @@ class Part:
     stop: int = 0
     limit: int = 0
     #: Pairs whose NPU tensors are held against its own.
-    beside: tuple[Pair, ...] = ()
+    twin_candidates: tuple[Pair, ...] = ()
 
 
 def cuts_of(pair: Pair, stream: PairStream, budget: Budget) -> list[Cut]:
@@ -466,7 +470,7 @@ def cuts_of(pair: Pair, stream: PairStream, budget: Budget) -> list[Cut]:
 def round_of(part: Part, passes: Sequence[Pass[Any, Any]], budget: Budget) -> tuple[list[Any], list[bool]]:
     """One round of passes over a part: their states, and which of the tensors beside it have its values there."""
     with worker(budget) as own, own.stream(part.pair, part.limit) as stream:
-        stream.watch(part.beside)
+        stream.watch(part.twin_candidates)
         states = [each.start(stream) for each in passes]
         update_all(passes, states, stream.blocks(part.start, part.stop))
         return states, stream.twins()

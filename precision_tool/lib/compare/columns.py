@@ -249,8 +249,10 @@ def _type_cell(tensor: AnyTensor | None, choice: ColumnChoice) -> str | None:
         return None
     if choice.compat:
         return vendor_type_name(tensor)
-    known = data_types.BY_NAME.get(tensor.dtype)
-    return known.numpy_name or tensor.dtype if known is not None and known.decode == "numpy" else tensor.dtype
+    data_type = data_types.BY_NAME.get(tensor.dtype)
+    return (
+        data_type.numpy_name or tensor.dtype if data_type is not None and data_type.decode == "numpy" else tensor.dtype
+    )
 
 
 def _npu_type(row: Row, choice: ColumnChoice) -> str | None:
@@ -303,7 +305,7 @@ def _vendors(name: str, field: str, report: str = "", **more: Any) -> Column:
 
 
 #: What is shown beside the columns, by words of its own, or not at all.
-_UNSEEN: dict[str, Any] = {"ni": "", "report": ""}
+_NOT_SHOWN: dict[str, Any] = {"ni": "", "report": ""}
 #: The cosine has a column of our own, `Cosine`, where the metrics, as asked for, are without it.
 COSINE = replace(
     _vendors("CosineSimilarity", "cosine", value=_cosine, others=("Cosine",), strict=True, for_bool=True),
@@ -320,7 +322,7 @@ METRICS = (
     ),
     _vendors("KullbackLeiblerDivergence", "kullback_leibler_divergence"),
     Column(
-        name="StandardDeviation", field="deviation", form=Form(str, str), value=_deviation, vendors=True, **_UNSEEN
+        name="StandardDeviation", field="deviation", form=Form(str, str), value=_deviation, vendors=True, **_NOT_SHOWN
     ),
     _vendors("MeanAbsoluteError", "mean_absolute_error", "mean_absolute_error"),
     _vendors("RootMeanSquareError", "root_mean_square_error"),
@@ -343,19 +345,19 @@ EXTRA = (
         name="Status", field="pair.status", form=TEXT, json="status", value=lambda row, _: str(row.status),
         ni="", report="status",
     ),
-    Column(name="PassName", field="pair.pass_names", form=ALL_NAMES, json="pass", **_UNSEEN),
-    Column(name="OriginalOps", field="pair.original_names", form=NAMES, json="original_ops", **_UNSEEN),
+    Column(name="PassName", field="pair.pass_names", form=ALL_NAMES, json="pass", **_NOT_SHOWN),
+    Column(name="OriginalOps", field="pair.original_names", form=NAMES, json="original_ops", **_NOT_SHOWN),
     Column(
         name="GroundTruthTensor", field="pair.golden_tensor", form=TEXT, json="benchmark", ni="", report="golden_tensor"
     ),
-    Column(name="MaxErrorIndex", field="metrics.max_error_index", form=replace(INDICES, none=""), **_UNSEEN),
+    Column(name="MaxErrorIndex", field="metrics.max_error_index", form=replace(INDICES, none=""), **_NOT_SHOWN),
     Column(
         name="NPUAtMaxError", field="metrics.npu_at_max_error", form=replace(PRECISE, none=""),
-        value=_at_largest_error("npu_at_max_error"), **_UNSEEN,
+        value=_at_largest_error("npu_at_max_error"), **_NOT_SHOWN,
     ),
     Column(
         name="GroundTruthAtMaxError", field="metrics.golden_at_max_error", form=replace(PRECISE, none=""),
-        value=_at_largest_error("golden_at_max_error"), **_UNSEEN,
+        value=_at_largest_error("golden_at_max_error"), **_NOT_SHOWN,
     ),
     Column(
         name="NonFiniteMismatches", field="metrics.non_finite_mismatches", form=replace(WHOLE, none=""), strict=True,
@@ -372,23 +374,23 @@ EXTRA = (
 )  # fmt: skip
 
 #: Behind all others: results of older releases, and of `vc`, which recomputes nothing, are without it.
-_OWN_ERROR = Column(name="OwnError", field="own_error", form=replace(PRECISE, none=""), json="own_error", **_UNSEEN)
-_INDEX = Column(name="Index", field="pair.index", form=COUNT, json="index", strict=True, **_UNSEEN)
-_SEQUENCE = Column(name="OpSequence", field="pair.sequence", form=SEQUENCE, json="sequence", strict=True, **_UNSEEN)
+_OWN_ERROR = Column(name="OwnError", field="own_error", form=replace(PRECISE, none=""), json="own_error", **_NOT_SHOWN)
+_INDEX = Column(name="Index", field="pair.index", form=COUNT, json="index", strict=True, **_NOT_SHOWN)
+_SEQUENCE = Column(name="OpSequence", field="pair.sequence", form=SEQUENCE, json="sequence", strict=True, **_NOT_SHOWN)
 _OP_TYPE = Column(
     name="OpType",
     field="pair.op_type",
     form=Form(lambda value: text_cell(value) or NO_RESULT, read_text),
     json="type",
-    **_UNSEEN,
+    **_NOT_SHOWN,
 )
-_NPU_DUMP = Column(name="NPUDump", field="pair.npu_ops", form=NAMES, json="npu_ops", others=("LeftOp",), **_UNSEEN)
+_NPU_DUMP = Column(name="NPUDump", field="pair.npu_ops", form=NAMES, json="npu_ops", others=("LeftOp",), **_NOT_SHOWN)
 _NPU_TYPE = Column(
     name="DataType", field="npu_dtype", form=TYPE_NAME, json="npu_type", value=_npu_type, ni="", report="npu_type"
 )
 _NPU_ADDRESS = Column(name="Address", field="", form=COUNT, value=lambda row, _: _address(row.pair.npu))
 _GOLDEN = Column(
-    name="GroundTruth", field="pair.golden_ops", form=NAMES, json="benchmark_ops", others=("RightOp",), **_UNSEEN
+    name="GroundTruth", field="pair.golden_ops", form=NAMES, json="benchmark_ops", others=("RightOp",), **_NOT_SHOWN
 )
 _GOLDEN_TYPE = Column(
     name="GroundTruthDataType",
@@ -403,14 +405,14 @@ _GOLDEN_TYPE = Column(
 _GOLDEN_ADDRESS = Column(
     name="GroundTruthAddress", header="Address", field="", form=COUNT, value=lambda row, _: _address(row.pair.golden)
 )
-_TENSOR_INDEX = Column(name="TensorIndex", field="pair.tensor_index", form=KNOWN_TEXT, **_UNSEEN)
+_TENSOR_INDEX = Column(name="TensorIndex", field="pair.tensor_index", form=KNOWN_TEXT, **_NOT_SHOWN)
 _SHAPE = Column(name="Shape", field="pair.shape", form=INDICES, json="shape", ni="", report="shape")
 _OVERFLOW = Column(
     name="OverFlow",
     field="overflow",
     form=Form(lambda value: "YES" if value else "NO", _overflow),
     json="overflow",
-    **_UNSEEN,
+    **_NOT_SHOWN,
 )
 _REASON = Column(name="CompareFailReason", field="reason", form=TEXT, json="reason", ni="", report="reason")
 
@@ -549,21 +551,21 @@ def _place(tensor: AnyTensor | None) -> str:
 
 def parse_metrics(text: str) -> tuple[str, ...]:
     """The metrics that names or the vendor's numbers, with commas between them, stand for; `all` is each of them."""
-    found: list[str] = []
+    names: list[str] = []
     by_name = {name.lower(): name for name in METRIC_COLUMNS} | {
         str(number): name for number, name in enumerate(METRIC_COLUMNS)
     }
     for word in filter(None, (part.strip().lower() for part in text.split(","))):
         if word == "all":
-            found += METRIC_COLUMNS
+            names += METRIC_COLUMNS
         elif word in by_name:
-            found.append(by_name[word])
+            names.append(by_name[word])
         else:
-            known = ", ".join(f"{number} {name}" for number, name in enumerate(METRIC_COLUMNS))
-            raise UsageError(f"--algorithm: there is no metric {shown(word)}", f"known are {known}, and all")
-    if not found:
+            choices = ", ".join(f"{number} {name}" for number, name in enumerate(METRIC_COLUMNS))
+            raise UsageError(f"--algorithm: there is no metric {shown(word)}", f"known are {choices}, and all")
+    if not names:
         raise UsageError("--algorithm: no metric is named", "for example --algorithm CosineSimilarity,MaxAbsoluteError")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(names))
 
 
 # --- Rows as JSON documents, by the table of columns ---
@@ -590,8 +592,8 @@ def row_json(row: Row, choice: ColumnChoice, path: str = "") -> dict[str, Any]:
         document[key] = field_of(row, column.field) if column.value is None else column.value(row, choice)
     document["custom"] = dict.fromkeys(choice.custom) | dict(row.custom)
     document["left_out"] = dict(zip(("npu_ops", "benchmark_ops", "original_ops"), row.unlisted, strict=True))
-    asked = {column.field for column in metrics_of(choice)} | {COSINE.field}
-    hidden = {column.field for column in METRICS} - asked
+    shown_fields = {column.field for column in metrics_of(choice)} | {COSINE.field}
+    hidden = {column.field for column in METRICS} - shown_fields
     for part, kind in _PARTS:
         document[part] = None
         if getattr(row, part) is not None:

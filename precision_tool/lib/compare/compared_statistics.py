@@ -30,7 +30,7 @@ def has_statistics(pair: Pair) -> bool:
     if pair.status != Status.STATISTICS_ONLY or pair.npu is None or pair.golden is None:
         return False
     types = [data_types.BY_NAME.get(side.dtype) for side in (pair.npu, pair.golden)]
-    return all(known is not None and known.is_numeric and not known.is_complex for known in types)
+    return all(data_type is not None and data_type.is_numeric and not data_type.is_complex for data_type in types)
 
 
 def row_of_statistics(pair: Pair, npu: Summary, golden: Summary) -> Row:
@@ -44,8 +44,11 @@ def _absent(name: str, side: AnyTensor | None) -> list[str]:
     """The numbers that a statistics dump does not tell."""
     if not isinstance(side, TensorStatistics):
         return []
-    known = ("minimum", "maximum", "mean", *(count for count, _ in _COUNTS))
-    return [f"{name}.{part}" for part in ("std", "zero_count", *(one for one in known if getattr(side, one) is None))]
+    optional = ("minimum", "maximum", "mean", *(count for count, _ in _COUNTS))
+    return [
+        f"{name}.{part}"
+        for part in ("std", "zero_count", *(field for field in optional if getattr(side, field) is None))
+    ]
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
@@ -71,7 +74,7 @@ def _is_told(row: Row) -> bool:
 def _unit(row: Row) -> float:
     """The coarser unit roundoff of both sides of a row, 0 for whole numbers."""
     types = [side.dtype for side in (row.pair.npu, row.pair.golden) if side is not None]
-    units = [2.0 ** -(data_types.FLOATS[one].digits + 1) for one in types if one in data_types.FLOATS]
+    units = [2.0 ** -(data_types.FLOATS[dtype].digits + 1) for dtype in types if dtype in data_types.FLOATS]
     if "float32" in types and any(name in row.op_type for name in _PRODUCTS):
         units.append(_HF32)
     return max(units, default=0.0)
@@ -84,9 +87,9 @@ class _Digits:
     """
 
     def __init__(self, numbers: Sequence[float]) -> None:
-        known = [Decimal(repr(float(one))).as_tuple() for one in numbers if isfinite(one)]
-        self._finest = min((one.exponent for one in known if isinstance(one.exponent, int)), default=None)
-        self._digits = max((len(one.digits) for one in known), default=0)
+        decimals = [Decimal(repr(float(number))).as_tuple() for number in numbers if isfinite(number)]
+        self._finest = min((number.exponent for number in decimals if isinstance(number.exponent, int)), default=None)
+        self._digits = max((len(number.digits) for number in decimals), default=0)
 
     def of(self, number: float) -> float:
         """How far a number may be from what was printed."""
@@ -121,9 +124,9 @@ def _reason(row: Row, unit: float) -> str:
         return f"{pair.reason}, of {npu.count} values on the NPU and {golden.count} of the benchmark: not compared"
     if pair.npu.dtype not in data_types.FLOATS and (unit or not _is_exact(pair.npu)):
         return f"{pair.reason}: not compared, as what rounding does to values of {pair.npu.dtype} is not known"
-    compared, found = _differences(pair, *sides, unit)
-    if found:
-        return f"{STATISTICS_DIFFER}, more than rounding explains: {'; '.join(found)}"
+    compared, differences = _differences(pair, *sides, unit)
+    if differences:
+        return f"{STATISTICS_DIFFER}, more than rounding explains: {'; '.join(differences)}"
     return f"{STATISTICS_AGREE}: {', '.join(compared)}" if compared else f"{pair.reason}, and none that can be compared"
 
 
@@ -137,7 +140,7 @@ def _side(tensor: AnyTensor, summary: Summary) -> _Side:
         return _Side(count=summary.count, summary=summary, norm=norm, digits=_Digits(()))
     norm = nan if tensor.l2_norm is None else tensor.l2_norm
     numbers = (summary.minimum, summary.maximum, summary.mean, norm)
-    odd = any(one is not None and not isfinite(one) for one in (tensor.minimum, tensor.maximum))
+    odd = any(limit is not None and not isfinite(limit) for limit in (tensor.minimum, tensor.maximum))
     return _Side(count=summary.count, summary=summary, norm=norm, digits=_Digits(numbers), has_odd_limits=odd)
 
 
@@ -155,26 +158,26 @@ def _of_one_size(npu: _Side, golden: _Side, pair: Pair) -> tuple[_Side, _Side] |
 
 
 def _padded(side: _Side, count: int) -> _Side:
-    known = side.summary
+    summary = side.summary
     padded = replace(
-        known, count=count, minimum=min(known.minimum, 0.0), maximum=max(known.maximum, 0.0),
-        mean=known.mean * (side.count / count),
+        summary, count=count, minimum=min(summary.minimum, 0.0), maximum=max(summary.maximum, 0.0),
+        mean=summary.mean * (side.count / count),
     )  # fmt: skip
     return replace(side, count=count, summary=padded)
 
 
 def _differences(pair: Pair, npu: _Side, golden: _Side, unit: float) -> tuple[list[str], list[str]]:
     """Which statistics both sides have, and which of them are farther apart than rounding explains."""
-    compared, found = [], []
+    compared, different = [], []
     unknown = {path for side in (("npu", pair.npu), ("golden", pair.golden)) for path in _absent(*side)}
     for name, words in _COUNTS:
         if not {f"npu.{name}", f"golden.{name}"} & unknown:
             compared.append(words)
-            one, two = getattr(npu.summary, name), getattr(golden.summary, name)
-            if one != two:
-                found.append(f"{words} {one} on the NPU, {two} in the benchmark")
-    if found:  # the other numbers are then not of the same values
-        return compared, found
+            left, right = getattr(npu.summary, name), getattr(golden.summary, name)
+            if left != right:
+                different.append(f"{words} {left} on the NPU, {right} in the benchmark")
+    if different:  # the other numbers are then not of the same values
+        return compared, different
     bad = [_not_finite(side) for side in (npu, golden)]
     if bad[0] != bad[1]:
         return compared, [f"min or max is NaN or Inf {'on the NPU' if bad[0] else 'in the benchmark'} only"]
@@ -184,20 +187,20 @@ def _differences(pair: Pair, npu: _Side, golden: _Side, unit: float) -> tuple[li
     own = unit * sqrt(pair.index + 2)  # of the inputs, and of the ops up to this one
     # Only floating-point numbers are rounded when they are summed up to be told of.
     summed = own + _ACCUMULATED * sqrt(count)
-    for words, one, two, scale, relative in (
+    for words, left, right, scale, relative in (
         ("min", npu.summary.minimum, golden.summary.minimum, size, own),
         ("max", npu.summary.maximum, golden.summary.maximum, size, own),
         ("mean", npu.summary.mean, golden.summary.mean, norm / sqrt(count) if count else nan, summed),
         ("norm", npu.norm, golden.norm, norm, summed),
     ):
-        if not (isfinite(one) and isfinite(two) and isfinite(scale)):
+        if not (isfinite(left) and isfinite(right) and isfinite(scale)):
             continue
         if bad[0] and words in ("mean", "norm"):  # who knows of which values, or of how many
             continue
         compared.append(words)
-        if abs(one - two) > relative * scale + npu.digits.of(one) + golden.digits.of(two):
-            found.append(f"{words} {one:.6g} on the NPU, {two:.6g} in the benchmark")
-    return compared, found
+        if abs(left - right) > relative * scale + npu.digits.of(left) + golden.digits.of(right):
+            different.append(f"{words} {left:.6g} on the NPU, {right:.6g} in the benchmark")
+    return compared, different
 
 
 def _not_finite(side: _Side) -> bool:

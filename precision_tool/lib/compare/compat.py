@@ -34,8 +34,8 @@ _NO_FILE = "msaccucmp finds no dump file that it can read for the op"
 
 def type_name(tensor: AnyTensor) -> str:
     """The DataType cell as the vendor has it."""
-    known = data_types.BY_NAME.get(tensor.dtype)
-    plain = known.numpy_name or tensor.dtype if known is not None else tensor.dtype
+    data_type = data_types.BY_NAME.get(tensor.dtype)
+    plain = data_type.numpy_name or tensor.dtype if data_type is not None else tensor.dtype
     return _DECODED.get(tensor.dtype, plain)
 
 
@@ -44,8 +44,8 @@ def vendor_rows(rows: Sequence[Row], file: GraphFile | None) -> list[Row]:
     if file is None:
         return list(_each_op(rows, _two_dumps))
     ops = {op.name: op for op in file.ops}
-    kept = [row for row in rows if not _is_passed_over(row.pair, ops)]
-    return list(_each_op(kept, _one_dump))
+    matched_rows = [row for row in rows if not _is_passed_over(row.pair, ops)]
+    return list(_each_op(matched_rows, _one_dump))
 
 
 def _each_op(rows: Iterable[Row], change: Callable[[list[Row]], list[Row]]) -> Iterable[Row]:
@@ -111,8 +111,8 @@ def _two_dumps(rows: list[Row]) -> list[Row]:
     if any(_is_unreadable(row) for row in rows):
         return [_whole_op(rows[0], Status.NO_NPU_DUMP, _NO_FILE)]
     sides = [[row for row in rows if row.pair.is_input == is_input] for is_input in (True, False)]
-    kept = [row for side in sides if all(map(_is_alike, side)) and _is_all(side) for row in side]
-    return kept or [_whole_op(rows[0], Status.SIZE_MISMATCH, "the shapes of the two runs' tensors do not match")]
+    alike_rows = [row for side in sides if all(map(_is_alike, side)) and _is_all(side) for row in side]
+    return alike_rows or [_whole_op(rows[0], Status.SIZE_MISMATCH, "the shapes of the two runs' tensors do not match")]
 
 
 def _is_alike(row: Row) -> bool:

@@ -180,7 +180,7 @@ class Source:
 class Decoded:
     """What became of one tensor, or of a whole file that cannot be read. `reason` says why there is no result.
 
-    `kept` says why a tensor was not brought to the layout asked for, but decoded as it is stored.
+    `as_stored` says why a tensor was not brought to the layout asked for, but decoded as it is stored.
     """
 
     source: str
@@ -194,7 +194,7 @@ class Decoded:
     shape: tuple[int, ...] = ()
     nbytes: int = 0
     note: str = ""
-    kept: str = ""
+    as_stored: str = ""
     reason: str = ""
     text_path: str = ""
 
@@ -241,9 +241,12 @@ def h5_source(path: str, datasets: frozenset[str] = frozenset()) -> Source:
 def in_own_folders(sources: Sequence[Source], root: str) -> list[Source]:
     """Each source with a folder of its own, named as its file below `root`: ops of `.h5` dumps have the same names."""
     own = [
-        posixpath.relpath(posixpath.abspath(one.path), posixpath.abspath(root)).removesuffix(".h5") for one in sources
+        posixpath.relpath(posixpath.abspath(source.path), posixpath.abspath(root)).removesuffix(".h5")
+        for source in sources
     ]
-    return [replace(one, folder=posixpath.join(one.folder, below)) for one, below in zip(sources, own, strict=True)]
+    return [
+        replace(source, folder=posixpath.join(source.folder, below)) for source, below in zip(sources, own, strict=True)
+    ]
 
 
 def _source(path: str, folder: str, name: str) -> Source:
@@ -447,15 +450,15 @@ def _convert_slot(
     data_type = data_types.BY_NAME[tensor.dtype]
     if not data_type.is_numeric:
         return replace(row, reason=f"elements of type {tensor.dtype} are no numbers")
-    kept = ""
+    as_stored_reason = ""
     try:
         reading = reading_as(tensor, layout, *source.origins.get(slot, (None, None))) if layout else as_stored(tensor)
         if reading.stored is not None and data_type.is_complex:
             raise LayoutError(f"complex tensors are not converted to {layout}")
     except LayoutError as error:
-        reading, kept = as_stored(tensor), str(error)
+        reading, as_stored_reason = as_stored(tensor), str(error)
     shape = reading.shape if reading.stored is None else reading.stored[1]
-    dims = f".{'x'.join(map(str, shape))}" if layout and tensor.layout != layout and not kept else ""
+    dims = f".{'x'.join(map(str, shape))}" if layout and tensor.layout != layout and not as_stored_reason else ""
     suffix = f".{slot.replace(':', '.')}{dims}.npy"
     stem = shortened(source.name, _LONGEST_NAME - len(suffix))
     path = posixpath.join(source.folder, stem + suffix)
@@ -482,6 +485,6 @@ def _convert_slot(
         shape=shape,
         nbytes=prod(shape) * dtype.itemsize,
         note="; ".join(notes),
-        kept=kept,
+        as_stored=as_stored_reason,
         text_path=text_path,
     )

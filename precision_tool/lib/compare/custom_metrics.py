@@ -174,8 +174,8 @@ class OwnMetricsPass(Pass[Arrays, CustomValues]):
     def start(self, stream: PairStream) -> Arrays:
         if _bytes(stream) > MAX_BYTES:
             return None
-        one, two = (np.empty(stream.shape, dtype) for dtype in stream.dtypes)
-        return one, two
+        npu, golden = (np.empty(stream.shape, dtype) for dtype in stream.dtypes)
+        return npu, golden
 
     def update(self, state: Arrays, block: Block) -> None:
         if state is None:

@@ -74,9 +74,9 @@ class OpPairs:
         self._counterpart: Counterpart = same_name
         if by_name and self._other is not None:
             path = self._other.root
-            for one in graphs():
-                if path in (leaf.path for leaf in one.leaves):
-                    self._counterpart = counterparts(run.file, one.file).of
+            for other in graphs():
+                if path in (leaf.path for leaf in other.leaves):
+                    self._counterpart = counterparts(run.file, other.file).of
         self._by_graph = None if by_name else GraphMatcher(self._dumps, run.file, side)
 
     def is_for(self, run: RunGraph, golden: GoldenFiles | Run | None) -> bool:
@@ -84,15 +84,15 @@ class OpPairs:
         leaf, file, is_named, side = self._of
         return leaf is run.leaf and file is run.file and is_named == run.is_named and side is golden
 
-    def pairs_of(self, found: FoundOp, looks_again: bool) -> tuple[Pair, ...]:
+    def pairs_of(self, hit: FoundOp, looks_again: bool) -> tuple[Pair, ...]:
         """The pairs of one op, of the files as they are now: they may be written anew while a prompt is open."""
         if looks_again:
             self._dumps.forget_changed()
             self._side.forget_changed()
         if self._by_graph is not None:
-            return self._by_graph.pairs_of(found.op)
+            return self._by_graph.pairs_of(hit.op)
         other = None if self._other is None else self._other.index
-        return match_name(flatten(found.op.name), self._dumps, self._side, other, self._counterpart)
+        return match_name(flatten(hit.op.name), self._dumps, self._side, other, self._counterpart)
 
 
 # --- The cosines of the newest result by op, for those who only want to know how an op came out ---
@@ -114,8 +114,8 @@ class Cosines(Mapping[str, float]):
         self._flat = {flatten(name): value for name, value in self._values.items()}
 
     def __getitem__(self, name: str) -> float:
-        known = self._values.get(name)
-        return self._flat[flatten(name)] if known is None else known
+        cosine = self._values.get(name)
+        return self._flat[flatten(name)] if cosine is None else cosine
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -149,10 +149,10 @@ class ResultCosines:
         Files that do not say what they are of, as the vendor's, count for the only run that has their ops.
         """
         runs = (run, *others)
-        owners = [_owners(one, runs) for one in self.files]
-        mine = [one for one, owning in zip(self.files, owners, strict=True) if owning == [0]]
-        if mine:
-            return (self.whole if len(mine) == len(self.files) else _together(mine)), ""
+        owners = [_owners(file, runs) for file in self.files]
+        own = [file for file, owning in zip(self.files, owners, strict=True) if owning == [0]]
+        if own:
+            return (self.whole if len(own) == len(self.files) else _together(own)), ""
         if any(len(owning) == 1 for owning in owners):  # it is of another run, which shows it
             return Cosines({}), ""
         return Cosines({}), _why_nobodys(self.files, [[runs[at] for at in owning] for owning in owners])
@@ -164,8 +164,8 @@ def _together(files: Iterable[FileCosines]) -> Cosines:
     for file in files:
         scalars |= file.scalars
         for name, cosine in file.values.items():
-            known = lowest.get(name, cosine)
-            lowest[name] = known if isnan(known) or known <= cosine else cosine
+            previous = lowest.get(name, cosine)
+            lowest[name] = previous if isnan(previous) or previous <= cosine else cosine
     return Cosines(lowest, scalars)
 
 
@@ -175,9 +175,9 @@ def _owners(file: FileCosines, runs: Sequence[RunGraph]) -> list[int]:
         return [at for at, run in enumerate(runs) if _is_of(file.source, run)][:1]
     if len(runs) == 1:
         return [0]
-    wanted = set(map(flatten, file.values))
-    shares = [len(wanted & {flatten(op.name) for op in run.file.ops}) for run in runs]
-    return [at for at, share in enumerate(shares) if share and share >= _ENOUGH * len(wanted)]
+    names = set(map(flatten, file.values))
+    shares = [len(names & {flatten(op.name) for op in run.file.ops}) for run in runs]
+    return [at for at, share in enumerate(shares) if share and share >= _ENOUGH * len(names)]
 
 
 def _is_of(source: ResultSource, run: RunGraph) -> bool:
@@ -222,11 +222,11 @@ def _of_file(path: str, cache: CacheFiles) -> OutputFigures:
     if signature is None:
         return read_output_figures(path)  # which says what is wrong
     payload = cache.read(path, signature, _VERSION)
-    known = None if payload is None else _decoded(payload)
-    if known is None:
-        known = read_output_figures(path)
-        cache.write(path, signature, _VERSION, json.dumps(known).encode())
-    return known
+    figures = None if payload is None else _decoded(payload)
+    if figures is None:
+        figures = read_output_figures(path)
+        cache.write(path, signature, _VERSION, json.dumps(figures).encode())
+    return figures
 
 
 def _decoded(payload: bytes) -> OutputFigures | None:
@@ -254,7 +254,7 @@ P = ParamSpec("P")
 _OP_PAIRS = 4
 
 
-class Kept(StrEnum):
+class CacheKind(StrEnum):
     """What a data folder keeps; each can be forgotten alone."""
 
     RUNS = "run"
@@ -295,7 +295,7 @@ class DataFolder:
         self._place = place
         self._cache = CacheFiles(workspace.cache_dirs)
         self.store = GraphStore(self._cache)
-        self._kept: dict[tuple[Kept, *tuple[object, ...]], tuple[Any, Stamps]] = {}
+        self._cached: dict[tuple[CacheKind, *tuple[object, ...]], tuple[Any, Stamps]] = {}
         self._choices: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = {}
         self._op_pairs: dict[tuple[str, str], OpPairs] = {}
         self._cosines: tuple[object, ResultCosines] = (None, ResultCosines(()))
@@ -304,18 +304,18 @@ class DataFolder:
         self._lock = threading.RLock()
 
     @alone
-    def refresh(self, *what: Kept) -> None:
+    def refresh(self, *what: CacheKind) -> None:
         """Forgets what was read of these kinds, of all without any."""
-        kinds = set(what or Kept)
-        self._kept = {key: kept for key, kept in self._kept.items() if key[0] not in kinds}
-        if Kept.GRAPHS in kinds:
+        kinds = set(what or CacheKind)
+        self._cached = {key: entry for key, entry in self._cached.items() if key[0] not in kinds}
+        if CacheKind.GRAPHS in kinds:
             self.store.forget()
             self._choices.clear()
-        if kinds & {Kept.RUNS, Kept.GRAPHS, Kept.BENCHMARK}:
+        if kinds & {CacheKind.RUNS, CacheKind.GRAPHS, CacheKind.BENCHMARK}:
             self._op_pairs.clear()
-        if Kept.RESULTS in kinds:
+        if CacheKind.RESULTS in kinds:
             self._cosines = (None, ResultCosines(()))
-        if Kept.CHOICE in kinds:
+        if CacheKind.CHOICE in kinds:
             self._choice = None
 
     def check_data(self) -> None:
@@ -338,15 +338,15 @@ class DataFolder:
         """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
         return has_dump_alone(self.workspace)
 
-    def _keep(self, key: tuple[Kept, *tuple[object, ...]], read: Callable[[Stamps], T]) -> T:
+    def _keep(self, key: tuple[CacheKind, *tuple[object, ...]], read: Callable[[Stamps], T]) -> T:
         """What `read` gives, read again only when a folder or file that it noted has changed."""
-        known = self._kept.get(key)
-        if known is not None and known[1].are_current():
-            value: T = known[0]
+        cached = self._cached.get(key)
+        if cached is not None and cached[1].are_current():
+            value: T = cached[0]
             return value
         stamps = Stamps()
         value = read(stamps)
-        self._kept[key] = (value, stamps)
+        self._cached[key] = (value, stamps)
         return value
 
     def _run(self, number: int) -> Run | None:
@@ -364,9 +364,9 @@ class DataFolder:
                 self.workspace.notes.append(f"{error.message}; the run is taken for one without a dump")
                 return None
 
-        return self._keep((Kept.RUNS, number), read)
+        return self._keep((CacheKind.RUNS, number), read)
 
-    def _found(self, kind: Kept, path: str, find: Callable[[str, Stamps], T], noted_in: Stamps | None) -> T:
+    def _read_below(self, kind: CacheKind, path: str, find: Callable[[str, Stamps], T], noted_in: Stamps | None) -> T:
         """What `find` finds below a folder, or its error; found once. `noted_in` notes what that depends on."""
 
         def read(stamps: Stamps) -> T | PrecisionToolError:
@@ -381,7 +381,7 @@ class DataFolder:
         if isinstance(value, PrecisionToolError) and path not in value.message:  # it was spelled in another way
             return find(path, Stamps())
         if noted_in is not None:
-            noted_in.update(self._kept[key][1])
+            noted_in.update(self._cached[key][1])
         if isinstance(value, PrecisionToolError):
             raise value.with_traceback(None)
         return value
@@ -389,7 +389,7 @@ class DataFolder:
     @alone
     def run_at(self, path: str, noted_in: Stamps | None = None) -> Run:
         """The NPU run below a folder, as `walk.find_run` finds it."""
-        return self._found(Kept.RUNS, path, walk.find_run, noted_in)
+        return self._read_below(CacheKind.RUNS, path, walk.find_run, noted_in)
 
     def leaves_at(self, path: str) -> tuple[DumpLeaf, ...]:
         """The dumps of ops below a folder, newest time only; () if there are none, or they cannot be listed."""
@@ -401,10 +401,10 @@ class DataFolder:
     @alone
     def golden_at(self, path: str, noted_in: Stamps | None = None) -> GoldenFiles | Run:
         """The benchmark tensors, or the other NPU run, below a folder, as `inputs.find_golden` finds them."""
-        found = self._found(Kept.BENCHMARK, path, find_golden, noted_in)
-        if isinstance(found, GoldenFiles):
-            found.forget_changed()
-        return found
+        golden = self._read_below(CacheKind.BENCHMARK, path, find_golden, noted_in)
+        if isinstance(golden, GoldenFiles):
+            golden.forget_changed()
+        return golden
 
     def inputs(self, npu: str, golden: str) -> Inputs:
         """What a comparison of two folders reads, found but not opened."""
@@ -448,7 +448,7 @@ class DataFolder:
 
         def read(stamps: Stamps) -> RunGraphs:
             for folder in folders:
-                stamps.update(self._kept[Kept.RUNS, folder.number][1])
+                stamps.update(self._cached[CacheKind.RUNS, folder.number][1])
                 stamps.note(folder.graph_folder)
             find_graph_files([folder.graph_folder for folder in folders], (".",), stamps=stamps)
             if graph is not None:
@@ -457,7 +457,7 @@ class DataFolder:
             root = shown_path(str(self.workspace.root))
             try:
                 with way_back_from(chosen):
-                    found = catalog.find_run_graphs(folders, chooser, root=root, graph=graph)
+                    graphs = catalog.find_run_graphs(folders, chooser, root=root, graph=graph)
             except DataNotFoundError:
                 check_data(self.workspace.root)  # a mistyped folder is the better reason
                 if graph is None and not kind_of(self.workspace).has_graph:
@@ -466,14 +466,14 @@ class DataFolder:
                         "ls, ni, pt, cp, vc and ac work without one",
                     ) from None
                 raise
-            for run in found.runs:
+            for run in graphs.runs:
                 signature = self.store.signature(run.file.path)
                 if signature is not None:
                     stamps.note_read(run.file.path, signature)
-            self.workspace.notes += [note for note in found.notes if note not in self.workspace.notes]
-            return found
+            self.workspace.notes += [note for note in graphs.notes if note not in self.workspace.notes]
+            return graphs
 
-        return self._keep((Kept.GRAPHS, graph, chosen, tuple(folder.number for folder in folders)), read)
+        return self._keep((CacheKind.GRAPHS, graph, chosen, tuple(folder.number for folder in folders)), read)
 
     @alone
     def fusion_reports(self) -> tuple[GraphPasses, ...]:
@@ -483,29 +483,29 @@ class DataFolder:
         paths = [str(path) for path in self.workspace.fusion_result_files()]
 
         def read(stamps: Stamps) -> tuple[GraphPasses, ...]:
-            found: list[GraphPasses] = []
+            reports: list[GraphPasses] = []
             for path in paths:
                 stamps.note(path)
                 try:
-                    found += read_fusion_result(path)
+                    reports += read_fusion_result(path)
                 except PrecisionToolError as error:
                     self.workspace.notes.append(error.advice)
-            return tuple(found)
+            return tuple(reports)
 
-        return self._keep((Kept.FUSION, *paths), read)
+        return self._keep((CacheKind.FUSION, *paths), read)
 
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
         """The op of this name, part of a name or number, as `[17]`, in every graph (see `listing.find_ops`)."""
         return find_ops(self.run_graphs(graph), name)
 
     @alone
-    def pairs_of(self, found: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:
+    def pairs_of(self, hit: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:
         """Every input and output of the op's dump with its benchmark tensor, as `vc` pairs them; () without a dump.
 
         Only the files of the op, and of its benchmark tensors, are opened. Each call looks at all that were opened
         before whether they changed: for many ops in a row do so (`looks_again`) with the first only.
         """
-        run = found.run
+        run = hit.run
         if run.leaf is None:
             return ()
         golden = self.golden_of(run.number)
@@ -518,7 +518,7 @@ class DataFolder:
             matcher = self._op_pairs[key] = OpPairs(
                 run, golden, all_of_run.leaves if all_of_run else run.leaves, self.run_graphs
             )
-        return matcher.pairs_of(found, looks_again)
+        return matcher.pairs_of(hit, looks_again)
 
     def golden_of(self, number: int | None) -> GoldenFiles | Run | None:
         """What run `number` is compared with: the benchmark's files, for run 0 else run 1; None if there is nothing."""
@@ -538,7 +538,7 @@ class DataFolder:
                 return self.golden_at(str(benchmark or folders[-1]), stamps)
             return None
 
-        return self._keep((Kept.BENCHMARK, number is None, number == 0), read)
+        return self._keep((CacheKind.BENCHMARK, number is None, number == 0), read)
 
     @alone
     def pytorch(self) -> H5Data | None:
@@ -553,11 +553,11 @@ class DataFolder:
                 stamps.note(path)
             pairs: tuple[tuple[str, str], ...] = ()
             if npu and golden:
-                found, _ = pair_h5_files(str(self.workspace.pt_npu_dir), str(self.workspace.pt_gpu_dir))
-                pairs = tuple((one.npu, one.golden) for one in found)
+                files, _ = pair_h5_files(str(self.workspace.pt_npu_dir), str(self.workspace.pt_gpu_dir))
+                pairs = tuple((file.npu, file.golden) for file in files)
             return load_h5_data(npu, golden, pairs)
 
-        data = self._keep((Kept.PYTORCH, npu, golden), read)
+        data = self._keep((CacheKind.PYTORCH, npu, golden), read)
         self.workspace.notes += [problem for problem in data.problems if problem not in self.workspace.notes]
         return data
 
@@ -576,8 +576,8 @@ class DataFolder:
         """Whether a name is one of a PyTorch dump: of a `.h5` file, or of an op where the folder has such dumps."""
         from precision_tool.lib.data.pytorch_pairing import is_own_name, parse_h5_name
 
-        asked = parse_h5_name(name)
-        if asked is not None and asked.file:
+        h5_name = parse_h5_name(name)
+        if h5_name is not None and h5_name.file:
             return True
         if exists(name) or not any(self.pytorch_files()):
             return False
@@ -629,26 +629,26 @@ class DataFolder:
                 self._cosines = (key, result_cosines(paths, self._cache))
         except PrecisionToolError:
             return {}  # `vcs` says what is wrong
-        found = self._cosines[1]
+        result = self._cosines[1]
         if run is None:
-            return found.whole
-        cosines, reason = found.of_run(run, self._others(run))
+            return result.whole
+        cosines, reason = result.of_run(run, self._others(run))
         if reason and reason not in self.workspace.notes:
             self.workspace.notes.append(reason)
         return cosines
 
     def scalars(self, run: RunGraph) -> Mapping[str, tuple[float, float]]:
         """Flattened op name → both sides' values, of ops of a run that put out single numbers, in the newest result."""
-        found = self.cosines(run)
-        return found.scalars if isinstance(found, Cosines) else {}
+        cosines = self.cosines(run)
+        return cosines.scalars if isinstance(cosines, Cosines) else {}
 
     def _others(self, run: RunGraph) -> list[RunGraph]:
         """The graphs in use of other dumps than `run` has; none for a graph that was only named."""
         if run.number is None:
             return []
 
-        def place(one: RunGraph) -> tuple[int | None, str]:
-            return one.number, one.leaf.path if one.leaf is not None else ""
+        def place(graph: RunGraph) -> tuple[int | None, str]:
+            return graph.number, graph.leaf.path if graph.leaf is not None else ""
 
         with suppress(PrecisionToolError):  # -g names one where no other is found
             return [other for other in self.run_graphs() if place(other) != place(run)]
@@ -778,8 +778,8 @@ class DataNames:
 
     def _sorted(self, what: str, sources: Sequence[object], names: Callable[[], Iterable[str]]) -> tuple[str, ...]:
         """The names once each, sorted; worked out again when they come from other objects than before."""
-        before, known = self._names.get(what, ((), ()))
+        before, sorted_names = self._names.get(what, ((), ()))
         if len(before) != len(sources) or any(old is not new for old, new in zip(before, sources, strict=True)):
-            known = tuple(sorted(set(names())))
-            self._names[what] = (tuple(sources), known)
-        return known
+            sorted_names = tuple(sorted(set(names())))
+            self._names[what] = (tuple(sources), sorted_names)
+        return sorted_names

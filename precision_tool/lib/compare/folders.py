@@ -34,7 +34,7 @@ from precision_tool.lib.model.table import ColumnChoice, Row, Table
 from precision_tool.lib.model.wording import counted
 
 #: Pairs that are wanted beside those of a leaf, given its dumps and its graph.
-Beside = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
+ExtraPairs = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class CompareOptions:
         Begins the names of the result files; empty: as fits the selection.
     extremes : bool
         Find how near every NPU tensor comes to the limits of its type.
-    beside : callable, optional
+    extra_pairs : callable, optional
         Gives further pairs that are compared in the same go.
     """
 
@@ -88,7 +88,7 @@ class CompareOptions:
     prefix: str = ""
     other_graph: str | None = None
     extremes: bool = False
-    beside: Beside | None = None
+    extra_pairs: ExtraPairs | None = None
 
     @property
     def measures(self) -> Measures:
@@ -138,7 +138,7 @@ class LeafResult:
     other_graph: GraphChoice | None = field(default=None, repr=False)
     #: The leaf's dump files as they were opened, and the rows of what was compared beside its own pairs.
     dumps: DumpIndex | None = field(default=None, repr=False)
-    beside: tuple[Row, ...] = field(default=(), repr=False)
+    extra_rows: tuple[Row, ...] = field(default=(), repr=False)
     #: Why a graph that is there could not be read. Ops matched by name do not tell which is the first wrong one.
     unread_graph: str = ""
 
@@ -185,7 +185,7 @@ def match_leaf(
     # Two NPU runs are matched by op name unless a graph is asked for: that keeps TransData and Cast apart.
     if other is None or graph is not None or other_choice is not None:
         try:
-            models = {one.model_name for one in inputs.run.leaves}
+            models = {other_leaf.model_name for other_leaf in inputs.run.leaves}
             choice = graphs.of(leaf, graph, models)
         except DataNotFoundError as error:
             if graph is not None or other_choice is not None:
@@ -255,7 +255,7 @@ def _golden_of(leaf: DumpLeaf, inputs: Inputs, position: int, graphs: GraphChoos
     if not isinstance(inputs.golden, Run):
         if other_graph is not None:
             raise no_other_graph(inputs.golden.root)
-        steps = {one.step for one in inputs.run.leaves}
+        steps = {other_leaf.step for other_leaf in inputs.run.leaves}
         notes = []
         if len(steps) > 1 and inputs.is_shared:
             notes.append("the benchmark has one set of tensors, which stands for every step")
@@ -271,7 +271,7 @@ def _golden_of(leaf: DumpLeaf, inputs: Inputs, position: int, graphs: GraphChoos
     if other_graph is None:
         dumps = GoldenDumps(counterpart)
         return _Golden(side=dumps, root=dumps.root, notes=notes, index=dumps.index)
-    models = {one.model_name for one in inputs.golden.leaves}
+    models = {other_leaf.model_name for other_leaf in inputs.golden.leaves}
     choice = replace(graphs, extra_folders=()).of(counterpart, other_graph or None, models)
     if choice.reason == NAMED:
         choice = replace(choice, reason="it was named with -cf")
@@ -284,10 +284,10 @@ def _counterpart(inputs: Inputs, leaf: DumpLeaf, other: DumpIndex | None, graphs
     """Which op of another NPU run an op belongs to: by both graphs where there are any, else by its name alone."""
     if other is not None and isinstance(inputs.golden, Run):
         with suppress(PrecisionToolError):
-            models, others = ({one.model_name for one in run.leaves} for run in (inputs.run, inputs.golden))
-            mine = graphs.of(leaf, models=models, prefers_chosen=False)
-            theirs = graphs.of(other.leaf, models=others, prefers_chosen=False)
-            return counterparts(mine.file, theirs.file).of
+            models, others = ({each.model_name for each in run.leaves} for run in (inputs.run, inputs.golden))
+            npu_graph = graphs.of(leaf, models=models, prefers_chosen=False)
+            golden_graph = graphs.of(other.leaf, models=others, prefers_chosen=False)
+            return counterparts(npu_graph.file, golden_graph.file).of
     return same_name
 
 
@@ -318,11 +318,11 @@ def select_pairs(pairs: list[Pair], result: LeafResult, options: CompareOptions)
 
 def _custom_notes(rows: Sequence[Row]) -> list[str]:
     """How often each of the user's own metrics failed, and where first."""
-    asked = sum(bool(row.custom) for row in rows)
+    total = sum(bool(row.custom) for row in rows)
     failed = [(name, row.pair.tensor_index, why) for row in rows for name, why in row.custom_errors]
     first = {name: (where, why) for name, where, why in reversed(failed)}
     return [
-        f"{name} failed for {count} of {counted(asked, 'tensor')}, first {first[name][0]}: {first[name][1]}"
+        f"{name} failed for {count} of {counted(total, 'tensor')}, first {first[name][0]}: {first[name][1]}"
         for name, count in Counter(name for name, _, _ in failed).items()
     ]
 
@@ -348,16 +348,16 @@ def compare_matched(
     """
     if options.pairs_only:
         return replace(result, rows=[Row(pair=pair, reason=pair.reason) for pair in pairs])
-    beside: Sequence[Pair] = ()
-    if options.beside is not None and result.graph is not None and result.dumps is not None:
-        beside = options.beside(result.dumps, result.graph.file)
+    extra_pairs: Sequence[Pair] = ()
+    if options.extra_pairs is not None and result.graph is not None and result.dumps is not None:
+        extra_pairs = options.extra_pairs(result.dumps, result.graph.file)
     try:
-        rows = compare_pairs([*pairs, *beside], resources, measures=options.measures)
+        rows = compare_pairs([*pairs, *extra_pairs], resources, measures=options.measures)
     except WorkStoppedError as stop:
         done = [replace(result, rows=stop.rows[: len(pairs)])]
         raise ComparisonStoppedError(stop.message, stop.hint, done, stop.exit_code) from stop
     rows, others = rows[: len(pairs)], rows[len(pairs) :]
-    result = replace(result, rows=rows, beside=tuple(others), notes=(*result.notes, *_custom_notes(rows)))
+    result = replace(result, rows=rows, extra_rows=tuple(others), notes=(*result.notes, *_custom_notes(rows)))
     if options.compat:
         rows = vendor_rows(rows, result.graph.file if result.graph is not None else None)
         left_out = len(result.rows) - len(rows)

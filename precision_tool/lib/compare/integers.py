@@ -21,11 +21,11 @@ _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
-def equal_bytes(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> bool:
+def equal_bytes(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:
     """True if two arrays, each in one piece of memory, have the same bytes."""
-    assert one.flags.c_contiguous
-    assert two.flags.c_contiguous
-    return one.nbytes == two.nbytes and _memcmp(address(one), address(two), one.nbytes) == 0
+    assert left.flags.c_contiguous
+    assert right.flags.c_contiguous
+    return left.nbytes == right.nbytes and _memcmp(address(left), address(right), left.nbytes) == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,15 +48,15 @@ def difference(left: Tensor, right: Tensor) -> Difference | None:
     """Where two tensors of one size differ; None if they are equal. FormatError for a damaged file."""
     first = last = -1
     count = 0
-    one, two = (np.empty(min(_BLOCK, max(left.nbytes, 1)), np.uint8) for _ in range(2))
+    left_block, right_block = (np.empty(min(_BLOCK, max(left.nbytes, 1)), np.uint8) for _ in range(2))
     with open_bytes(left) as a, open_bytes(right) as b:
         for start in range(0, left.nbytes, _BLOCK):
             size = min(_BLOCK, left.nbytes - start)
-            a.read_into(left.offset + start, one[:size].data)
-            b.read_into(right.offset + start, two[:size].data)
-            if equal_bytes(one[:size], two[:size]):
+            a.read_into(left.offset + start, left_block[:size].data)
+            b.read_into(right.offset + start, right_block[:size].data)
+            if equal_bytes(left_block[:size], right_block[:size]):
                 continue
-            places = np.flatnonzero(one[:size] != two[:size])
+            places = np.flatnonzero(left_block[:size] != right_block[:size])
             first = start + int(places[0]) if first < 0 else first
             last = start + int(places[-1])
             count += places.size

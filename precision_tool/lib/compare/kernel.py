@@ -66,7 +66,7 @@ class ErrorsCounted:
     No places where there are too many.
     """
 
-    found: ErrorsFound
+    errors: ErrorsFound
     worst: npt.NDArray[np.int32] | None
     worst_relative: npt.NDArray[np.int32] | None
 
@@ -381,7 +381,7 @@ class Kernel:
         for start in range(0, a.size, _PIECE):
             counts += _bins(a[start : start + _PIECE], low, high, counts.size)
 
-    def count_errors(self, x: Numbers, y: Numbers, weights: Numbers, asked: ErrorsAsked) -> ErrorsCounted | None:
+    def count_errors(self, x: Numbers, y: Numbers, weights: Numbers, limits: ErrorsAsked) -> ErrorsCounted | None:
         """What is asked of the errors of a block without NaN and Inf, whose squares, of the largest one's, become the
         `weights`. None where numpy has to find it step by step."""
         return None

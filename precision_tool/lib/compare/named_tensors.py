@@ -75,17 +75,17 @@ def split_slot(text: str) -> tuple[str, str]:
 def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
     """The tensors of a file, or the one in `slot`; FormatError for a file that cannot be read at all."""
     dump = open_op_dump(path)
-    found = []
+    tensors = []
     is_single = _has_one(path)
     for name, tensor in slots_of(dump):
         if slot not in ("", name):
             continue
-        known = NamedTensor(path=path, slot="" if is_single else name, op_name=dump.op_name)
-        found.append(replace(known, reason=tensor) if isinstance(tensor, str) else _read(known, tensor))
-    if not found:
+        source = NamedTensor(path=path, slot="" if is_single else name, op_name=dump.op_name)
+        tensors.append(replace(source, reason=tensor) if isinstance(tensor, str) else _read(source, tensor))
+    if not tensors:
         slots = ", ".join(name for name, _ in slots_of(dump)) or "no inputs and outputs"
         raise DataNotFoundError.of(path, f"no {slot or 'tensor'} in it", f"it has {slots}")
-    return found
+    return tensors
 
 
 def _has_one(path: str) -> bool:
@@ -102,7 +102,7 @@ def tensors_of_pair(
 
     `origin_layout` and `origin_shape` are what the graph tells of the NPU's tensor.
     """
-    known = NamedTensor(
+    source = NamedTensor(
         path="" if pair.npu is None else pair.npu.path,
         slot=pair.slot,
         side=NPU,
@@ -111,7 +111,7 @@ def tensors_of_pair(
         origin_layout=origin_layout,
         origin_shape=origin_shape,
     )
-    npu = replace(known, reason=pair.reason) if pair.npu is None else _read(known, pair.npu)
+    npu = replace(source, reason=pair.reason) if pair.npu is None else _read(source, pair.npu)
     if isinstance(pair.npu, Tensor) and pair.npu_plan is not None and not layouts.is_plain(pair.npu.layout):
         shape = pair.error_shape if pair.npu_plan.is_flat else pair.npu_plan.logical_shape
         if prod(shape) == prod(pair.npu_plan.logical_shape):
@@ -126,25 +126,25 @@ def read_named(
     tensor: AnyTensor, origin_layout: str | None = None, origin_shape: tuple[int, ...] | None = None
 ) -> NamedTensor:
     """A tensor of a dump with the order it is read in; the layout and shape are those that the graph tells."""
-    known = NamedTensor(path=tensor.path, side=NPU, origin_layout=origin_layout, origin_shape=origin_shape)
-    return _read(known, tensor)
+    source = NamedTensor(path=tensor.path, side=NPU, origin_layout=origin_layout, origin_shape=origin_shape)
+    return _read(source, tensor)
 
 
-def _read(known: NamedTensor, tensor: AnyTensor) -> NamedTensor:
+def _read(source: NamedTensor, tensor: AnyTensor) -> NamedTensor:
     if not isinstance(tensor, Tensor):
-        return replace(known, tensor=tensor)
+        return replace(source, tensor=tensor)
     if not data_types.BY_NAME[tensor.dtype].is_numeric:
-        return replace(known, tensor=tensor, reason=f"elements of type {tensor.dtype} are no numbers")
-    reading = reading_of(tensor, known.origin_layout, known.origin_shape)
-    return replace(known, tensor=tensor, reading=reading)
+        return replace(source, tensor=tensor, reason=f"elements of type {tensor.dtype} are no numbers")
+    reading = reading_of(tensor, source.origin_layout, source.origin_shape)
+    return replace(source, tensor=tensor, reading=reading)
 
 
 def named_value(path: str, op: H5Op, value: H5Value, side: str = "") -> NamedTensor:
     """A data set of a PyTorch dump."""
-    known = NamedTensor(path=path, slot=value.slot, side=side, op_name=op.name, reason=value.reason)
+    source = NamedTensor(path=path, slot=value.slot, side=side, op_name=op.name, reason=value.reason)
     if value.tensor is None:
-        return known
-    named = _read(known, value.tensor)
+        return source
+    named = _read(source, value.tensor)
     return replace(named, reading=replace(named.reading, note=value.note)) if named.reading and value.note else named
 
 
@@ -181,14 +181,14 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
             )
         if not data_types.BY_NAME[named.tensor.dtype].is_numeric:
             raise FormatError.of(named.path, named.reason, "name another tensor", what=_name(named))
-    one, two = npu.tensor, golden.tensor
-    assert isinstance(one, Tensor)
-    assert isinstance(two, Tensor)
-    if one.dataset or two.dataset:
-        return _pair_h5(npu, golden, one, two)
+    npu_tensor, golden_tensor = npu.tensor, golden.tensor
+    assert isinstance(npu_tensor, Tensor)
+    assert isinstance(golden_tensor, Tensor)
+    if npu_tensor.dataset or golden_tensor.dataset:
+        return _pair_h5(npu, golden, npu_tensor, golden_tensor)
     layout, shape = (npu.origin_layout, npu.origin_shape) if npu.origin_layout else _origin(golden)
     try:
-        alignment = align(one, two, layout, shape)
+        alignment = align(npu_tensor, golden_tensor, layout, shape)
     except SizeMismatchError as error:
         hint = "different numbers of elements are never padded or cut: name two tensors of one size"
         raise FormatError.of(npu.path, str(error), hint, what=_not_compared(npu, golden)) from error
@@ -197,12 +197,12 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
         raise FormatError.of(npu.path, str(error), hint, what=_not_compared(npu, golden)) from error
     return replace(
         _unread_pair(npu, golden),
-        npu=one,
-        golden=two,
+        npu=npu_tensor,
+        golden=golden_tensor,
         npu_plan=alignment.npu_plan,
         golden_plan=alignment.golden_plan,
         shape=alignment.shape,
-        error_shape=alignment.error_shape(two),
+        error_shape=alignment.error_shape(golden_tensor),
         reason=alignment.note,
     )
 
@@ -223,24 +223,24 @@ def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
     )
 
 
-def _pair_h5(npu: NamedTensor, golden: NamedTensor, one: Tensor, two: Tensor) -> Pair:
+def _pair_h5(npu: NamedTensor, golden: NamedTensor, npu_tensor: Tensor, golden_tensor: Tensor) -> Pair:
     """Two tensors of which one at least is of a PyTorch dump."""
     what = _not_compared(npu, golden)
-    for tensor in (one, two):
+    for tensor in (npu_tensor, golden_tensor):
         if not layouts.is_plain(tensor.layout):
             reason = f"{tensor.path} is stored as {tensor.layout}"
             raise FormatError.of(tensor.path, reason, "convert it with dc -f ND first", what=what)
-    aligned = align_h5(one, two)
+    aligned = align_h5(npu_tensor, golden_tensor)
     if isinstance(aligned, Refused):
-        raise FormatError.of(one.path, aligned.reason, "name two tensors of one size", what=what)
+        raise FormatError.of(npu_tensor.path, aligned.reason, "name two tensors of one size", what=what)
     return replace(
         _unread_pair(npu, golden),
         npu=aligned.npu,
         golden=aligned.golden,
         npu_plan=aligned.npu_plan,
         golden_plan=aligned.golden_plan,
-        shape=one.shape,
-        error_shape=two.shape,
+        shape=npu_tensor.shape,
+        error_shape=golden_tensor.shape,
         reason=aligned.note,
     )
 

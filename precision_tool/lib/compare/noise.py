@@ -61,8 +61,8 @@ def write_noise(path: str, rows: Iterable[Noise]) -> None:
     """Writes a noise floor; of a tensor that is there several times the largest. OutputError when it cannot."""
     largest: dict[tuple[str, str], Noise] = {}
     for row in rows:
-        known = largest.setdefault((row.op_name, row.slot), row)
-        if row.distance > known.distance:
+        noise = largest.setdefault((row.op_name, row.slot), row)
+        if row.distance > noise.distance:
             largest[row.op_name, row.slot] = row
     with atomic_text(path) as file:
         writer = csv.writer(file)
@@ -82,19 +82,19 @@ def find_noise(named: str, result_folders: Iterable[Path]) -> str:
     folders = [folder / FOLDER for folder in result_folders]
     if named:  # may also be a data folder, or one for results
         folders = [Path(named), Path(named, FOLDER), Path(named, "temp", FOLDER)]
-    found = [
+    paths = [
         str(folder / name)
         for folder in folders
         if is_folder(folder)
         for name in list_folder(str(folder))
         if name.startswith(_PREFIX) and name.endswith(".csv")
     ]
-    if not found:
+    if not paths:
         raise DataNotFoundError(
             f"{named}: no noise floor ({_PREFIX}*.csv) in this folder" if named else "no noise floor yet",
             "`random -lt RUN -rt OTHER` writes that of two runs of the same script; name its file, or no file at all",
         )
-    return max(found, key=posixpath.basename)
+    return max(paths, key=posixpath.basename)
 
 
 def read_noise(path: str) -> NoiseFloor:

@@ -208,13 +208,15 @@ class _Run:
                 continue
             self.rows[number] = row
 
-    def _row_of_parts(self, pair: Pair, beside: Sequence[Pair], pool: Executor, here: Worker) -> tuple[Row, list[bool]]:
+    def _row_of_parts(
+        self, pair: Pair, twin_candidates: Sequence[Pair], pool: Executor, here: Worker
+    ) -> tuple[Row, list[bool]]:
         """The row of a pair, and which of the pairs beside it have its NPU tensor's values."""
         limit, needed = self._measures.limit, self._measures.passes(pair)
         passes = [each for each in needed if each.splits]
         unsplit = [each for each in needed if not each.splits]
         before = self._meter.done
-        whole = Part(pair, limit=limit, beside=tuple(beside))
+        whole = Part(pair, limit=limit, twin_candidates=tuple(twin_candidates))
         results, twins = run_in_parts(whole, passes, pool, here, self._meter.add)
         if unsplit:
             (unsplit_results,) = map_tasks(whole_pass, [(pair, unsplit, self._budget, limit)], pool)
@@ -309,14 +311,14 @@ def run_in_parts(
         share = cost(pair) // (2 * len(parts))
 
         def run_round(
-            passes: Sequence[Pass[Any, Any]], beside: tuple[Pair, ...] = ()
+            passes: Sequence[Pass[Any, Any]], twin_candidates: tuple[Pair, ...] = ()
         ) -> tuple[list[Any], list[list[bool]]]:
             """The states of a whole tensor, merged in the order of the parts, and what each says of its twins."""
-            calls = [(replace(part, beside=beside), passes, here.budget) for part in parts]
+            calls = [(replace(part, twin_candidates=twin_candidates), passes, here.budget) for part in parts]
             results = map_tasks(round_of, calls, pool, lambda _: done(share))
             return merge_all(passes, [states for states, _ in results]), [twins for _, twins in results]
 
-        states, twins = run_round(passes, whole.beside)
+        states, twins = run_round(passes, whole.twin_candidates)
         rounds = Rounds(passes, states)
         seconds = rounds.second()
         more, _ = run_round([follow for _, follow in seconds]) if seconds else ([], [])

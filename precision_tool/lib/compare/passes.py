@@ -61,15 +61,18 @@ TellItems = Callable[[int], None]
 
 
 def update_all(
-    passes: Sequence[Pass[Any, Any]], states: Sequence[Any], blocks: Iterable[Block], tell: TellItems | None = None
+    passes: Sequence[Pass[Any, Any]],
+    states: Sequence[Any],
+    blocks: Iterable[Block],
+    count_items: TellItems | None = None,
 ) -> None:
     """One round: feeds blocks to passes."""
     for block in blocks:
         check_stopping()
         for each, state in zip(passes, states, strict=True):
             each.update(state, block)
-        if tell is not None:
-            tell(block.npu.size)
+        if count_items is not None:
+            count_items(block.npu.size)
 
 
 @dataclass(slots=True)
@@ -102,7 +105,7 @@ Cut = tuple[int, int]
 
 
 def run_passes(
-    stream: PairStream, passes: Sequence[Pass[Any, Any]], tell: TellItems | None = None, cuts: Sequence[Cut] = ()
+    stream: PairStream, passes: Sequence[Pass[Any, Any]], count_items: TellItems | None = None, cuts: Sequence[Cut] = ()
 ) -> list[Any]:
     """Runs passes over a whole stream; a small one is read and decoded once for both rounds.
 
@@ -120,7 +123,7 @@ def run_passes(
     def run_round(needed: Sequence[Pass[Any, Any]]) -> list[Any]:
         states = [[each_pass.start(stream) for each_pass in needed] for _ in cuts]
         for cut, each in zip(cuts, states, strict=True):
-            update_all(needed, each, blocks(cut), tell)
+            update_all(needed, each, blocks(cut), count_items)
         return merge_all(needed, states)
 
     rounds = Rounds(passes, run_round(passes))

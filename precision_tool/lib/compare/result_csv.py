@@ -49,10 +49,10 @@ def cells_of(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
         parts.append(_numbers(together, choice) if key else _singles(together, choice))
 
     def cells(row: Row) -> list[str]:
-        found: list[str] = []
+        texts: list[str] = []
         for part in parts:
-            found += part(row)
-        return found
+            texts += part(row)
+        return texts
 
     return cells
 
@@ -74,19 +74,19 @@ def _maker(column: Column, choice: ColumnChoice) -> Callable[[Row], str]:
     if column.hides is not None or (value is None and not column.field.startswith("pair.")):
         return lambda row: column.cell(row, choice)
     if value is not None:
-        said = value
+        value_of = value
 
         def from_row(row: Row) -> str:
-            held = said(row, choice)
+            held = value_of(row, choice)
             return none if held is None else write(held)
 
         return from_row
-    found = attrgetter(column.field)
+    field_of_row = attrgetter(column.field)
 
     def from_pair(row: Row) -> str:
         if row.absent:
             return column.cell(row, choice)
-        held = found(row)
+        held = field_of_row(row)
         return none if held is None else write(held)
 
     return from_pair
@@ -266,13 +266,13 @@ def _cell_of(name: str) -> _Cell | None:
 
 def _part(kind: type[Metrics] | type[Summary], part: str, values: Values) -> tuple[Any, frozenset[str]]:
     """The metrics, or one side, of a row, and what of it is not there; None if the file has no number of it."""
-    known = {name: value for name, value in values.items() if value is not None}
-    if known.keys() <= _NO_NUMBERS:
+    present = {name: value for name, value in values.items() if value is not None}
+    if present.keys() <= _NO_NUMBERS:
         return None, frozenset()
-    missing = _FIELDS[kind].difference(known, _OPTIONAL)
+    missing = _FIELDS[kind].difference(present, _OPTIONAL)
     if not missing:
-        return kind(**known), frozenset()
-    return kind(**(_REQUIRED[kind] | known)), _paths(part, missing)
+        return kind(**present), frozenset()
+    return kind(**(_REQUIRED[kind] | present)), _paths(part, missing)
 
 
 @lru_cache(maxsize=256)  # the rows of a file lack the same
@@ -349,12 +349,12 @@ def write_own_errors(path: str, rows: Sequence[Row], choice: ColumnChoice) -> No
     """
     columns = columns_of(choice)
     lines = _lines_as_written(path)
-    told = [(at, one) for at, one in enumerate(columns) if one.name in ("Index", "TensorIndex")]
+    keys = [(at, column) for at, column in enumerate(columns) if column.name in ("Index", "TensorIndex")]
     if (
         len(lines) != len(rows) + 1
         or lines[0] != headers(columns)[:-1]
         or any(
-            len(line) != len(lines[0]) or any(line[at] != one.cell(row, choice) for at, one in told)
+            len(line) != len(lines[0]) or any(line[at] != column.cell(row, choice) for at, column in keys)
             for line, row in zip(lines[1:], rows, strict=True)
         )
     ):  # shorter, or sorted by somebody meanwhile
@@ -395,28 +395,28 @@ def _whole_names(row: Row, column: Column, written: _Lists) -> str:
     cell = ALL_NAMES.write(names)
     if len(cell) >= _MAX_CELL:
         return ""
-    known = written.get(_key_of(row, column.field, names))
-    if known is None:
+    earlier = written.get(_key_of(row, column.field, names))
+    if earlier is None:
         written[_key_of(row, column.field, names)] = names
-    return "" if known == names else cell
+    return "" if earlier == names else cell
 
 
-def _with_whole_names(row: Row, known: _Lists) -> Row:
+def _with_whole_names(row: Row, lists: _Lists) -> Row:
     """The row with the lists that it gives a part of as an earlier row of its group has them."""
     left = list(row.unlisted)
-    found: dict[str, Any] = {}
+    whole_lists: dict[str, Any] = {}
     for number, field in enumerate(("npu_ops", "golden_ops", "original_names")):
         names = getattr(row.pair, field) or ()
         if left[number]:
-            whole = known.get(_key_of(row, field, names, left[number]))
+            whole = lists.get(_key_of(row, field, names, left[number]))
             if whole is not None:
-                found[field], left[number] = whole, 0
+                whole_lists[field], left[number] = whole, 0
         elif len(names) > MAX_NAMES:
-            known.setdefault(_key_of(row, field, names), names)
-    if not found:
+            lists.setdefault(_key_of(row, field, names), names)
+    if not whole_lists:
         return row
     npu, golden, original = left
-    return replace(row, pair=replace(row.pair, **found), unlisted=(npu, golden, original))
+    return replace(row, pair=replace(row.pair, **whole_lists), unlisted=(npu, golden, original))
 
 
 def write_mapping(path: str, pairs: Sequence[Pair], *, sequence: bool = False) -> None:
@@ -435,7 +435,7 @@ def read_result(path: str) -> Table:
     FormatError names the file and line of what is no result file.
     """
     rows: list[Row] = []
-    known: _Lists = {}
+    lists: _Lists = {}
     with _csv_lines(path) as (header, lines):
         custom = _custom_columns(header)
         reader = RowReader(header, custom)
@@ -444,7 +444,7 @@ def read_result(path: str) -> Table:
                 row = reader.row(values, line)
             except ValueError as error:
                 raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
-            rows.append(_with_whole_names(row, known))
+            rows.append(_with_whole_names(row, lists))
     choice = ColumnChoice(
         h5="NPUDumpPath" in header,
         sequence="OpSequence" in header,
@@ -475,7 +475,7 @@ def read_output_figures(path: str) -> OutputFigures:
         is_h5 = "NPUDumpPath" in header
         column = "NPUDumpPath" if is_h5 else "TensorIndex"
         name_at = header.index(column) if column in header else len(header)
-        sides = [header.index(one) if one in header else len(header) for one in ("NPUMax", "GroundTruthMax")]
+        sides = [header.index(side) if side in header else len(header) for side in ("NPUMax", "GroundTruthMax")]
         reason_at = header.index(_REASON) if _REASON in header else len(header)
         for line, values in lines:
             if max(cosine_at, name_at) >= len(values):
@@ -487,8 +487,8 @@ def read_output_figures(path: str) -> OutputFigures:
             except ValueError as error:
                 raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
             if cosine is not None:
-                known = lowest.get(name, cosine)
-                lowest[name] = known if isnan(known) or known <= cosine else cosine
+                previous = lowest.get(name, cosine)
+                lowest[name] = previous if isnan(previous) or previous <= cosine else cosine
                 values_of = [values[at] for at in (*sides, reason_at) if at < len(values)]
                 if len(values_of) == len(sides) + 1 and SCALAR_NOTE in values_of[-1]:
                     with suppress(ValueError):

@@ -61,15 +61,15 @@ def find_results(folder: str) -> list[str]:
                 "without a name the newest result is read",
             )
         return [folder]
-    found: dict[str, list[str]] = {}
+    by_folder: dict[str, list[str]] = {}
     for below, names in list_folders(folder, unread=[]):
         results = [name for name in names if _is_result(name)]
         if results:
-            found[below] = sorted(results)
-    if not found:
+            by_folder[below] = sorted(results)
+    if not by_folder:
         raise DataNotFoundError.of(folder, "no comparison result below this folder", "run `vc` or `ac -c` first")
-    newest = max(found, key=lambda below: (max(_result_time(name) for name in found[below]), below))
-    return [posixpath.join(newest, name) for name in found[newest]]
+    newest = max(by_folder, key=lambda below: (max(_result_time(name) for name in by_folder[below]), below))
+    return [posixpath.join(newest, name) for name in by_folder[newest]]
 
 
 def named_result(space: Workspace, name: str) -> str:
@@ -78,8 +78,10 @@ def named_result(space: Workspace, name: str) -> str:
         return name
     folders = space.compare_dirs()
     endings = ("", ".csv")
-    found = (str(place / (name + ending)) for one in folders for place in (one, one.parent) for ending in endings)
-    return next((path for path in found if exists(path)), name)
+    candidates = (
+        str(place / (name + ending)) for folder in folders for place in (folder, folder.parent) for ending in endings
+    )
+    return next((path for path in candidates if exists(path)), name)
 
 
 def is_of_two_runs(path: str) -> bool:
@@ -100,10 +102,10 @@ def _result_time(name: str) -> str:
     return name.rsplit("result_", 1)[-1]
 
 
-def newest_results(space: Workspace, *, tells: bool = False) -> list[str]:
+def newest_results(space: Workspace, *, notes_newer: bool = False) -> list[str]:
     """The complete result files of the newest comparison with the benchmark; without one, of two NPU runs.
 
-    `tells`: that a newer one is left out is a note.
+    `notes_newer`: that a newer one is left out is a note.
     """
     check_data(space.root)
     folders = space.compare_dirs()
@@ -113,10 +115,12 @@ def newest_results(space: Workspace, *, tells: bool = False) -> list[str]:
             f"{space.root}: no comparison result yet",
             "run `vc` or `ac -c` first, or name a file with -f",
         )
-    newest = next((found for folder in folders if (found := results_in(folder))), [])
-    benchmarked = (found for folder in folders if (found := results_in(folder)) and not is_of_two_runs(found[0]))
+    newest = next((paths_there for folder in folders if (paths_there := results_in(folder))), [])
+    benchmarked = (
+        paths_there for folder in folders if (paths_there := results_in(folder)) and not is_of_two_runs(paths_there[0])
+    )
     paths = next(benchmarked, newest)
-    if tells and paths != newest:
+    if notes_newer and paths != newest:
         left_out = typed_path(posixpath.dirname(newest[0]))
         space.notes.append(f"a newer result compares two NPU runs: `vcs -f {left_out}` shows it")
     if not paths:
@@ -187,7 +191,7 @@ def write_source(result: str, source: ResultSource, root: str) -> None:
 def kept_place(path: str, folder: str, root: str) -> dict[str, str]:
     """How a file in `folder` keeps an absolute path: within the data folder `root` also as seen from there."""
     root = posixpath.abspath(root)
-    is_inside = path and all(lies_in(one, root) for one in (path, folder))
+    is_inside = path and all(lies_in(place, root) for place in (path, folder))
     return {"path": path, "from_here": posixpath.relpath(path, folder) if is_inside else ""}
 
 

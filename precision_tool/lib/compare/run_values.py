@@ -63,7 +63,7 @@ class RunOp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fed:
+class OpInput:
     """What an op is fed at a slot: the tensor, from its own dump or its maker's, or why it is unknown.
 
     `producer` names the op which makes it, where the graph tells. `in_place`: the op wrote its output there before the
@@ -163,14 +163,14 @@ class RunValues:
 
     def dump(self, op: RunOp) -> DumpedOp | None:
         """The dumped tensors of an op."""
-        found: DumpedOp | None
+        dumped: DumpedOp | None
         if op.op is not None and self._op_dumps is not None:
-            found = self._op_dumps.find(op.op)
+            dumped = self._op_dumps.find(op.op)
         else:
-            found = self.index.op(op.flat)
-        for error in () if found is None else found.errors:
+            dumped = self.index.op(op.flat)
+        for error in () if dumped is None else dumped.errors:
             self._note(error)
-        return found
+        return dumped
 
     def _note(self, missing: Missing) -> None:
         self.unreadable.setdefault(missing.path, missing.reason)
@@ -184,30 +184,30 @@ class RunValues:
             else:
                 yield slot, tensor
 
-    def inputs(self, op: RunOp) -> list[Fed]:
+    def inputs(self, op: RunOp) -> list[OpInput]:
         """What an op is fed, slot by slot; what was not dumped, or only after it was written over, from its maker."""
         dump = self.dump(op)
         dumped = {} if dump is None else dump.inputs
         written = {tensor.address for _, tensor in self.outputs(op) if isinstance(tensor, Tensor) and tensor.address}
         links = self._links(op)
-        fed = []
+        inputs = []
         for slot in sorted({*dumped, *links}):
             tensor = dumped.get(slot)
             node = links[slot].producer if slot in links else None
             name, kind = ("", "") if node is None else (node.name, "" if node.op is None else node.op.type)
-            known = Fed(slot=slot, producer=name, producer_type=kind)
+            source = OpInput(slot=slot, producer=name, producer_type=kind)
             if isinstance(tensor, Missing):
                 self._note(tensor)
-                fed.append(replace(known, reason=tensor.reason))
+                inputs.append(replace(source, reason=tensor.reason))
             elif isinstance(tensor, Tensor) and tensor.address in written:
-                fed.append(self._before(op, replace(known, tensor=tensor, in_place=True)))
+                inputs.append(self._before(op, replace(source, tensor=tensor, in_place=True)))
             elif tensor is not None:
-                fed.append(replace(known, tensor=tensor))
+                inputs.append(replace(source, tensor=tensor))
             elif not dumped:
-                fed.append(self._made(op, known))
-        return fed
+                inputs.append(self._made(op, source))
+        return inputs
 
-    def _made(self, op: RunOp, source: Fed) -> Fed:
+    def _made(self, op: RunOp, source: OpInput) -> OpInput:
         """The input as the op before it put it out."""
         made = self.made_by(op, source.slot)
         if made is None:
@@ -217,7 +217,7 @@ class RunValues:
         reason = "" if tensor is not None else f"{maker.name} has no output {index} in its dump"
         return replace(source, tensor=tensor, reason=reason, producer=maker.name, producer_type=maker.op_type)
 
-    def _before(self, op: RunOp, source: Fed) -> Fed:
+    def _before(self, op: RunOp, source: OpInput) -> OpInput:
         """An input that the op wrote over as it was before, if an op that ran before it put it out."""
         made = self.made_by(op, source.slot, same_memory=True)
         if made is None or made[0].timestamp > op.timestamp or max(self._threads(op), self._threads(made[0])) > 1:

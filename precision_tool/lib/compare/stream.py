@@ -228,9 +228,9 @@ class PairStream:
             y = self._golden_values(box, y)
             if self._unseen:
                 self._look_at_box(box, x)
-            wanted = self._wanted(box)
-            for begin in range(0, wanted, self._budget.block):
-                end = min(wanted, begin + self._budget.block)
+            block_size = self._block_size(box)
+            for begin in range(0, block_size, self._budget.block):
+                end = min(block_size, begin + self._budget.block)
                 yield Block(x[begin:end], y[begin:end], position + begin, box, begin)
             position += count
 
@@ -310,7 +310,7 @@ class PairStream:
             flat = flat * extent + start + at
         return flat
 
-    def _wanted(self, box: Box) -> int:
+    def _block_size(self, box: Box) -> int:
         """How many items of a box lie before the limit; those are its first ones."""
         count = box_size(box)
         if not self.is_limited:

@@ -161,8 +161,8 @@ class _Stream:
             yield numbers
 
     def _widen(self, low: int, high: int) -> None:
-        known = self.extremes or (low, high)
-        self.extremes = min(known[0], low), max(known[1], high)
+        extremes = self.extremes or (low, high)
+        self.extremes = min(extremes[0], low), max(extremes[1], high)
 
     def _numbers(self) -> Iterator[Numbers]:
         reader = self.reader
@@ -194,17 +194,17 @@ _CODES = {
 }  # fmt: skip
 
 
-def merged(one: Extremes, two: Extremes) -> Extremes:
+def merged(left: Extremes, right: Extremes) -> Extremes:
     """The extremes of two parts of one tensor together."""
     return replace(
-        one,
-        count=one.count + two.count,
-        largest=nan if isnan(one.largest + two.largest) else max(one.largest, two.largest),
-        saturated=one.saturated + two.saturated,
-        nan_count=one.nan_count + two.nan_count,
-        positive_inf_count=one.positive_inf_count + two.positive_inf_count,
-        negative_inf_count=one.negative_inf_count + two.negative_inf_count,
-        statistics_only=one.statistics_only or two.statistics_only,
+        left,
+        count=left.count + right.count,
+        largest=nan if isnan(left.largest + right.largest) else max(left.largest, right.largest),
+        saturated=left.saturated + right.saturated,
+        nan_count=left.nan_count + right.nan_count,
+        positive_inf_count=left.positive_inf_count + right.positive_inf_count,
+        negative_inf_count=left.negative_inf_count + right.negative_inf_count,
+        statistics_only=left.statistics_only or right.statistics_only,
     )
 
 
@@ -212,10 +212,10 @@ def limit_of(dtype: str) -> float | None:
     """The largest number of a floating-point type; None for types without such a limit, integers among them."""
     if dtype in _CODES:
         return _value(dtype, _CODES[dtype].largest)
-    known = data_types.BY_NAME.get(dtype)
-    if known is None or not dtype.startswith(("float", "hifloat")):
+    data_type = data_types.BY_NAME.get(dtype)
+    if data_type is None or not dtype.startswith(("float", "hifloat")):
         return None
-    table = data_types.value_table(known.numpy_name)
+    table = data_types.value_table(data_type.numpy_name)
     return float(table[np.isfinite(table)].max())
 
 
@@ -273,18 +273,18 @@ def _count(tensor: Tensor) -> int:
 
 def _of_statistics(tensor: TensorStatistics, limit: float) -> Extremes:
     summary = summary_of_statistics(tensor)
-    known = [value for value in (tensor.minimum, tensor.maximum) if value is not None]
-    sizes = [abs(value) for value in known if isfinite(value)]
+    limits = [value for value in (tensor.minimum, tensor.maximum) if value is not None]
+    sizes = [abs(value) for value in limits if isfinite(value)]
     # Some releases put what is not finite into max and min as well as into the counts.
     return Extremes(
         dtype=tensor.dtype,
         count=summary.count,
         limit=limit,
-        largest=max(sizes, default=nan) if len(sizes) == len(known) else nan,
+        largest=max(sizes, default=nan) if len(sizes) == len(limits) else nan,
         saturated=int(tensor.dtype in _CODES and any(size >= limit for size in sizes)),
-        nan_count=max(summary.nan_count, int(any(map(isnan, known)))),
-        positive_inf_count=max(summary.positive_inf_count, int(inf in known)),
-        negative_inf_count=max(summary.negative_inf_count, int(-inf in known)),
+        nan_count=max(summary.nan_count, int(any(map(isnan, limits)))),
+        positive_inf_count=max(summary.positive_inf_count, int(inf in limits)),
+        negative_inf_count=max(summary.negative_inf_count, int(-inf in limits)),
         statistics_only=True,
     )
 
@@ -300,12 +300,12 @@ def _of_codes(tensor: Tensor, limit: float, opens: Opens) -> Extremes:
             check_stopping()
             raw = buffer[: min(_BLOCK_BYTES, end - start)]
             file.read_into(tensor.offset + start, raw.data)
-            found = _found(raw.view(word), codes.largest)
-            largest = max(largest, found.largest)
-            saturated += found.saturated
-            nans += found.nans
-            positive += found.positive_infinities
-            negative += found.negative_infinities
+            block_codes = _codes_of(raw.view(word), codes.largest)
+            largest = max(largest, block_codes.largest)
+            saturated += block_codes.saturated
+            nans += block_codes.nans
+            positive += block_codes.positive_infinities
+            negative += block_codes.negative_infinities
     return Extremes(
         dtype=tensor.dtype,
         count=_count(tensor),
@@ -318,7 +318,7 @@ def _of_codes(tensor: Tensor, limit: float, opens: Opens) -> Extremes:
     )
 
 
-def _found(stored: npt.NDArray[np.unsignedinteger[Any]], top: int) -> Codes:
+def _codes_of(stored: npt.NDArray[np.unsignedinteger[Any]], top: int) -> Codes:
     """What the codes of stored numbers tell; `top` is that of the largest number of their type."""
     compiled = library()
     if compiled is not None and stored.dtype.isnative:

@@ -88,14 +88,14 @@ def _is_packed(file: TensorBytes, tensor: Tensor, data_type: DataType) -> bool:
     packed_size = data_type.byte_size(tensor.size)
     if tensor.nbytes < tensor.size or tensor.size <= packed_size:
         return True
-    codes, behind = (
+    codes, rest = (
         np.frombuffer(file.read_at(tensor.offset + start, min(_PROBE_BYTES, tensor.size - start)), np.uint8)
         for start in (0, packed_size)
     )
     is_code = codes < 1 << data_type.bits
     if data_type.name in ("int4", "int2"):
         is_code |= codes >= 256 - (1 << (data_type.bits - 1))
-    return not (is_code.all() and behind.any())
+    return not (is_code.all() and rest.any())
 
 
 class TensorReader:
@@ -216,15 +216,15 @@ class TensorReader:
         """
         per_row = self.size // count
         total = sum(stop - start for start, stop in pieces)
-        found = np.empty(total * per_row, dtype)
-        is_direct = found.dtype == self.dtype
+        values = np.empty(total * per_row, dtype)
+        is_direct = values.dtype == self.dtype
         if not self.is_flat and not self._rows_are_runs(count):
             whole = self.whole(dtype).reshape(count, -1)
             return np.concatenate([whole[start:stop] for start, stop in pieces]).reshape(-1)
         place = 0
         for start, stop in pieces:
             size = (stop - start) * per_row
-            part = found[place : place + size]
+            part = values[place : place + size]
             items = part if is_direct else self._scratch.numbers(f"{self._name}.items", size, self.dtype)
             if self.is_flat:
                 self.read_flat(start * per_row, stop * per_row, items)
@@ -233,7 +233,7 @@ class TensorReader:
             if not is_direct:
                 part[...] = items
             place += size
-        return found
+        return values
 
     def _rows_are_runs(self, count: int) -> bool:
         """Whether rows that follow one another along the first axis, which has `count` of them, lie in a few runs."""

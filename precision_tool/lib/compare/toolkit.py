@@ -98,23 +98,23 @@ def find_toolkit(root: str, environment: Mapping[str, str] | None = None, memori
     environment = os.environ if environment is None else environment
     roots = list(dict.fromkeys(filter(None, (root, *(environment.get(name, "") for name in VARIABLES)))))
     there = [os.path.abspath(path) for path in roots if os.path.isdir(path)]
-    found = _known(there)
+    tools = _in_known_places(there)
     searched = False
-    if there and (found.get("atc") is None or found.get("msaccucmp") is None):
+    if there and (tools.get("atc") is None or tools.get("msaccucmp") is None):
         remembered = _remembered(memories, there)
         more = remembered if remembered is not None else _search(there)
         searched = True
         if remembered is None:
             _remember(memories, there, more)
         for name, path in more.items():
-            found.setdefault(name, path)
-    home = found.pop("root", None)
-    place = home or next((os.path.dirname(path) for path in found.values()), None)
+            tools.setdefault(name, path)
+    home = tools.pop("root", None)
+    place = home or next((os.path.dirname(path) for path in tools.values()), None)
     return Toolkit(
         root=place,
         version=_version(_around(place)) if place else "",
-        atc=found.get("atc"),
-        msaccucmp=found.get("msaccucmp"),
+        atc=tools.get("atc"),
+        msaccucmp=tools.get("msaccucmp"),
         set_env=_first_file(_around(place), _SET_ENV) if place else None,
         looked_in=tuple(roots),
         searched=searched,
@@ -129,9 +129,9 @@ def _around(place: str) -> list[str]:
     return above
 
 
-def _known(roots: Sequence[str]) -> dict[str, str]:
+def _in_known_places(roots: Sequence[str]) -> dict[str, str]:
     """The tools in the known places; `root` is the toolkit that the first of them belongs to."""
-    found: dict[str, str] = {}
+    tools: dict[str, str] = {}
     compare = [f"{folder}/{name}" for folder in _COMPARE_FOLDERS for name in _COMPARE_NAMES]
     for root in roots:
         for base in _BASES:
@@ -140,10 +140,10 @@ def _known(roots: Sequence[str]) -> dict[str, str]:
                 continue
             for tool, places in (("atc", _ATC), ("msaccucmp", compare)):
                 path = _first_file([folder], places)
-                if path is not None and tool not in found:
-                    found[tool] = path
-                    found.setdefault("root", folder)
-    return found
+                if path is not None and tool not in tools:
+                    tools[tool] = path
+                    tools.setdefault("root", folder)
+    return tools
 
 
 def _first_file(folders: Sequence[str], places: Sequence[str]) -> str | None:
@@ -157,16 +157,16 @@ def _first_file(folders: Sequence[str], places: Sequence[str]) -> str | None:
 
 def _search(roots: Sequence[str]) -> dict[str, str]:
     """The tools by name, anywhere below the roots; links are not followed."""
-    found: dict[str, str] = {}
+    tools: dict[str, str] = {}
     for folder, names in _folders(roots):
-        if "atc" in names and os.path.basename(folder) == "bin" and "atc" not in found:
-            found["atc"] = os.path.join(folder, "atc")
+        if "atc" in names and os.path.basename(folder) == "bin" and "atc" not in tools:
+            tools["atc"] = os.path.join(folder, "atc")
         script = next((name for name in _COMPARE_NAMES if name in names), None)
-        if script is not None and "msaccucmp" not in found:
-            found["msaccucmp"] = os.path.join(folder, script)
-        if len(found) == 2:
+        if script is not None and "msaccucmp" not in tools:
+            tools["msaccucmp"] = os.path.join(folder, script)
+        if len(tools) == 2:
             break
-    return found
+    return tools
 
 
 def _folders(roots: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
@@ -200,20 +200,20 @@ def _remembered(memories: Sequence[Path], roots: Sequence[str]) -> dict[str, str
     """What an earlier search below these roots found, if it still is there; None to search again."""
     for folder in memories:
         with suppress(PrecisionToolError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            kept = json.loads(read_text(str(folder / _MEMORY)))
-            found = {str(name): str(path) for name, path in kept["found"].items() if name in ("atc", "msaccucmp")}
-            if kept["roots"] == list(roots) and found and all(map(os.path.isfile, found.values())):
-                return found
+            document = json.loads(read_text(str(folder / _MEMORY)))
+            tools = {str(name): str(path) for name, path in document["found"].items() if name in ("atc", "msaccucmp")}
+            if document["roots"] == list(roots) and tools and all(map(os.path.isfile, tools.values())):
+                return tools
     return None
 
 
-def _remember(memories: Sequence[Path], roots: Sequence[str], found: Mapping[str, str]) -> None:
+def _remember(memories: Sequence[Path], roots: Sequence[str], tools: Mapping[str, str]) -> None:
     """Keeps what was found; where that cannot be written the next search is as slow as this."""
     for folder in memories:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             temporary = folder / f".{_MEMORY}.{os.getpid()}"
-            temporary.write_text(json.dumps({"roots": list(roots), "found": dict(found)}), "utf-8")
+            temporary.write_text(json.dumps({"roots": list(roots), "found": dict(tools)}), "utf-8")
             os.replace(temporary, folder / _MEMORY)
             return
 
@@ -246,43 +246,43 @@ def content_key(words: Sequence[str], paths: Iterable[str]) -> str:
 
 def signatures(paths: Iterable[str]) -> list[object]:
     """What changes when one of these files, or a file in one of these folders, does."""
-    found: list[object] = []
+    values: list[object] = []
     for path in paths:
-        found.append(signature_of(path))
+        values.append(signature_of(path))
         if folder_exists(path):
             with suppress(PrecisionToolError):
-                found += [(name, signature_of(posixpath.join(path, name))) for name in _files_in(path)]
-    return found
+                values += [(name, signature_of(posixpath.join(path, name))) for name in _files_in(path)]
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class CachedTexts:
     """Text files, by name, that a program wrote, and what there was to say of the run."""
 
     texts: dict[str, str]
     notes: tuple[str, ...] = ()
 
 
-def keep(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
+def keep_texts(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
     """Keeps text files as one. Where there is no room for it, or they are no UTF-8, they are not kept."""
     texts = {}
     with suppress(PrecisionToolError):
-        for one in files:
-            texts[posixpath.basename(one)] = read_text(one, _MAX_TEXT, newline="")
+        for name in files:
+            texts[posixpath.basename(name)] = read_text(name, _MAX_TEXT, newline="")
         with atomic_text(path) as file:
             json.dump({"texts": texts, "notes": list(notes)}, file)
 
 
-def read_kept(path: str) -> Kept:
+def read_texts(path: str) -> CachedTexts:
     """What was kept; of a file that is missing or damaged nothing."""
     try:
         document = json.loads(read_text(path, _MAX_TEXT))
         texts, notes = dict(document["texts"]), tuple(map(str, document["notes"]))
         if all(isinstance(text, str) and posixpath.basename(name) == name for name, text in texts.items()):
-            return Kept(texts=texts, notes=notes)
+            return CachedTexts(texts=texts, notes=notes)
     except (PrecisionToolError, ValueError, TypeError, KeyError, RecursionError):
         pass
-    return Kept(texts={})
+    return CachedTexts(texts={})
 
 
 def _files_in(folder: str) -> list[str]:
@@ -329,9 +329,9 @@ class ToolRun:
     def failure(self, why: str) -> ToolkitError:
         """The error for a run that did not give what it was to give."""
         ending = f"exit code {self.code}" if self.code >= 0 else f"killed by signal {-self.code}"
-        said = self.last_lines
+        output = self.last_lines
         return ToolkitError(
-            f"{self.name}: {why} ({ending})" + (f"; it said: {said}" if said else "; it printed nothing"),
+            f"{self.name}: {why} ({ending})" + (f"; it said: {output}" if output else "; it printed nothing"),
             f"its whole output is in {self.log}; --engine native needs no toolkit",
         )
 
@@ -344,8 +344,8 @@ def last_lines(path: str) -> str:
             lines = file.read().decode("utf-8", "backslashreplace").splitlines()
     except (OSError, PrecisionToolError):
         return ""
-    told = [line.strip()[:_LONGEST_LINE] for line in lines if line.strip()]
-    return " | ".join(told[-_LAST_LINES:])
+    texts = [line.strip()[:_LONGEST_LINE] for line in lines if line.strip()]
+    return " | ".join(texts[-_LAST_LINES:])
 
 
 @cache
@@ -485,9 +485,9 @@ class Tools:
         """The JSON that atc makes of a graph file or an offline model; kept by content, so made once."""
         atc = self.toolkit.need("atc")
         mode = "1" if _is_om(graph) else "5"
-        kept = self.kept_json(graph, "atc", mode, *_tools_version(atc))
-        if os.path.isfile(kept):
-            return Produced(paths=(kept,))
+        cached = self.kept_json(graph, "atc", mode, *_tools_version(atc))
+        if os.path.isfile(cached):
+            return Produced(paths=(cached,))
         os.makedirs(self.cache, exist_ok=True)
         with self._place(self.cache) as place:
             made = os.path.join(place, "graph.json")
@@ -496,8 +496,8 @@ class Tools:
             problem = _json_problem(made)
             if problem:
                 raise run.failure(f"it made no JSON of {graph}: {problem}")
-            shutil.move(made, kept)
-        return Produced(paths=(kept,), notes=_warning(run, "the JSON it wrote is complete"))
+            shutil.move(made, cached)
+        return Produced(paths=(cached,), notes=_warning(run, "the JSON it wrote is complete"))
 
     def kept_json(self, graph: str, maker: str, *version: str) -> str:
         """Where the JSON that `maker` makes of a graph file's contents is kept, whatever the file is called."""
@@ -522,10 +522,10 @@ class Tools:
         used again.
         """
         read = [path for path in (npu, golden, graph, unfused) if path is not None]
-        kept, before = self._kept_tables(read, [str(graph is None), str(unfused is None), *options])
-        known = read_kept(kept)
-        if _results_in(known.texts):
-            return _compared_before(kept, known, output)
+        cache_path, before = self._cached_tables(read, [str(graph is None), str(unfused is None), *options])
+        cached = read_texts(cache_path)
+        if _results_in(cached.texts):
+            return _compared_before(cache_path, cached, output)
         with self._place(output) as place, _plain_paths(npu, golden) as paths:
             rule = []
             for flag, path in (("-f", graph), ("-cf", unfused)):
@@ -544,12 +544,12 @@ class Tools:
                 if problem:
                     raise run.failure(f"its result is not complete: {problem}")
             notes = _warning(run, "its result is complete")
-            if kept and signatures(read) == before and _depends_on_files_alone(run):
-                keep(kept, [os.path.join(place, name) for name in made], notes)
+            if cache_path and signatures(read) == before and _depends_on_files_alone(run):
+                keep_texts(cache_path, [os.path.join(place, name) for name in made], notes)
             moved = tuple(_move(os.path.join(place, name), output) for name in made)
         return Produced(paths=moved, notes=notes)
 
-    def _kept_tables(self, read: Sequence[str], how: Sequence[str]) -> tuple[str, list[object]]:
+    def _cached_tables(self, read: Sequence[str], how: Sequence[str]) -> tuple[str, list[object]]:
         """The file in which the tables that msaccucmp makes of such files are kept, and what changes when they do.
 
         The file is "" where they cannot be read.
@@ -557,7 +557,7 @@ class Tools:
         python, script = self._msaccucmp()
         makers = [shutil.which(python) or python, self.toolkit.set_env or "", *_modules_beside(script)]
         version = [self.toolkit.version, *(os.environ.get(name, "") for name in _LIBRARY_VARIABLES)]
-        version += [word for one in makers for word in _tools_version(one)]
+        version += [word for maker in makers for word in _tools_version(maker)]
         try:
             before = signatures(read)
             key = content_key([*version, *how], read)
@@ -630,7 +630,7 @@ def _plain_paths(*paths: str, link: Callable[[str, str], object] = os.symlink) -
     It refuses spaces, quotes and much else in a path and resolves links to folders: so what lies in such a place is
     reached through a plain folder of links to the files. `overflow` resolves those of files too: it gets copies.
     """
-    found = []
+    plain = []
     with tempfile.TemporaryDirectory(prefix="precision_tool_", dir=_plain_folder()) as links:
         for number, path in enumerate(paths):
             whole = os.path.realpath(path)
@@ -641,8 +641,8 @@ def _plain_paths(*paths: str, link: Callable[[str, str], object] = os.symlink) -
                     whole = f"{place}.h5"
             elif not _is_plain(whole):
                 whole = _linked(whole, place, link)
-            found.append(whole)
-        yield tuple(found)
+            plain.append(whole)
+        yield tuple(plain)
 
 
 def _linked(folder: str, place: str, link: Callable[[str, str], object]) -> str:
@@ -661,9 +661,9 @@ def _linked(folder: str, place: str, link: Callable[[str, str], object]) -> str:
     return place
 
 
-def _plain_folder(*wanted: str) -> str:
-    """The first folder to write to whose path msaccucmp takes, in links resolved: of `wanted`, else a temporary one."""
-    for folder in (*wanted, tempfile.gettempdir(), *_TEMPORARY_FOLDERS):
+def _plain_folder(*folders: str) -> str:
+    """Return the first folder to write to whose resolved path msaccucmp takes: of `folders`, else a temporary one."""
+    for folder in (*folders, tempfile.gettempdir(), *_TEMPORARY_FOLDERS):
         if _is_plain(os.path.realpath(folder)) and os.access(folder, os.W_OK | os.X_OK):
             return folder
     raise OutputError(
@@ -675,7 +675,7 @@ def _plain_folder(*wanted: str) -> str:
 def _short_folder() -> str:
     """A folder for msaccucmp's temporary files; its processes talk through sockets there, whose paths are short."""
     folders = (tempfile.gettempdir(), *_TEMPORARY_FOLDERS)
-    return next((one for one in folders if len(os.fsencode(one)) <= _MAX_SOCKET_FOLDER), folders[0])
+    return next((folder for folder in folders if len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER), folders[0])
 
 
 def _is_plain(path: str) -> bool:
@@ -702,13 +702,13 @@ def _depends_on_files_alone(run: ToolRun) -> bool:
         return not any(b"[ERROR]" in line for line in file)
 
 
-def _compared_before(kept: str, known: Kept, output: str) -> Produced:
-    paths = [os.path.join(output, name) for name in known.texts]
-    for path, text in zip(paths, known.texts.values(), strict=True):
+def _compared_before(cache_path: str, cached: CachedTexts, output: str) -> Produced:
+    paths = [os.path.join(output, name) for name in cached.texts]
+    for path, text in zip(paths, cached.texts.values(), strict=True):
         with atomic_text(path) as file:
             file.write(text)
-    told = f"msaccucmp compared files of this content before: its result of then, kept in {kept}"
-    return Produced(paths=tuple(paths), notes=(*known.notes, f"{told} (remove it to have it compare again)"))
+    note = f"msaccucmp compared files of this content before: its result of then, kept in {cache_path}"
+    return Produced(paths=tuple(paths), notes=(*cached.notes, f"{note} (remove it to have it compare again)"))
 
 
 def _results_in(names: Iterable[str]) -> list[str]:

@@ -86,7 +86,7 @@ def _compare_h5(npu: str, golden: str, folder: str, tools: Tools, options: Compa
     flags, prefix = msaccucmp_options(options), prefix_of(options)
     common = CompareOptions(
         graph=options.graph, threshold=options.threshold, noise=options.noise, metrics=options.metrics,
-        compat=options.compat, extremes=options.extremes, beside=options.beside, prefix=options.prefix,
+        compat=options.compat, extremes=options.extremes, extra_pairs=options.extra_pairs, prefix=options.prefix,
     )  # fmt: skip
     if options != common:
         raise UsageError(
