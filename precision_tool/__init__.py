@@ -6,7 +6,7 @@ the names of `__all__` are loaded when first asked for, so that importing the pa
 
 from __future__ import annotations
 
-__version__ = "0.2.0"
+from precision_tool.lib.version import __version__ as __version__
 
 #: The public names of `precision_tool.lib.api`.
 __all__ = ["CompareOptions", "Resources", "compare", "load_graph", "open_data", "run"]

@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import precision_tool
 from precision_tool.lib.compare.scheduler import PoisonedTaskError, WorkersLostError, cores, reuse_memory
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import is_file
 from precision_tool.lib.io.local import reading_from
 from precision_tool.lib.io.native.library import library
+from precision_tool.lib.version import __version__
 
 #: Each task is tried so often before it counts as poisoned.
 TRIES = 3
@@ -116,7 +116,7 @@ def versions() -> dict[str, str]:
 
     python = ".".join(map(str, sys.version_info[:2]))
     return {
-        "Python": python, "Dask": metadata.version("distributed"), "precision_tool": precision_tool.__version__,
+        "Python": python, "Dask": metadata.version("distributed"), "precision_tool": __version__,
         "kernel": "numpy's" if library() is None else "the compiled one",
     }  # fmt: skip
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from precision_tool import __version__
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.compare.folders import (
     CompareOptions,
@@ -26,6 +25,7 @@ from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_f
 from precision_tool.lib.io.ge_graph import is_json, read_graph_bytes
 from precision_tool.lib.io.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.version import __version__
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
-from precision_tool import __version__
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.data.graph_catalog import FoundOp, RunGraph, names_in
 from precision_tool.lib.data.workspace import lies_in, shown_path
@@ -24,6 +23,7 @@ from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.finding import CheckResult, Finding
 from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.version import __version__
 from precision_tool.lib.view.compare_screen import leaf_title
 from precision_tool.lib.view.findings import pair_json
 from precision_tool.lib.view.model_explorer import write_model_explorer

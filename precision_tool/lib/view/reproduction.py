@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool import __version__
 from precision_tool.lib.data.dumped_ops import BenchmarkSide
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.diagnose.error_shape import SLACK, UNIT, Misfit, misfit
@@ -32,6 +31,7 @@ from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.base import Input, NotComputedError, Output
+from precision_tool.lib.version import __version__
 from precision_tool.lib.view.op_screen import attribute_text
 from precision_tool.lib.view.packed_columns import sound
 from precision_tool.lib.view.verdict_messages import reason_words
