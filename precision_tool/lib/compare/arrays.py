@@ -21,19 +21,16 @@ from precision_tool.lib.compare.named_tensors import (
     tensors_of_file,
     tensors_of_pair,
 )
-from precision_tool.lib.compare.tensor_reader import NO_MEMORY, Scratch, TensorReader, box_size
+from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader, box_size
 from precision_tool.lib.data.graph_catalog import FoundOp
 from precision_tool.lib.data.pytorch_pairing import H5Hit
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.io.layouts import Box, Reading
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
-from precision_tool.lib.model.wording import first_of
-
-#: Of many tensors as many are named in a message.
-_LISTED = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +194,7 @@ class TensorProxy(NDArrayOperatorsMixin):
             items = np.empty(box_size(box), real)
             reader.read_box(box, items)
         except MemoryError:
-            raise FormatError.of(self.path, f"{NO_MEMORY}", "take a part of it, as proxy[:1]") from None
+            raise FormatError.of(self.path, "compare.no_memory") from None
         finally:
             reader.close()
         return items.view(self.dtype) if self.dtype.kind == "c" else items.astype(self.dtype, copy=False)
@@ -287,7 +284,7 @@ def one_tensor(data: Data, name: str, graph: str | None = None) -> TensorProxy:
     tensors = open_tensors(data, name, graph)
     if len(tensors) != 1:
         slots = [f"{tensor.name or tensor.path}:{tensor.slot}" for tensor in tensors]
-        raise UsageError(f"{name}: {len(tensors)} tensors: {first_of(slots, _LISTED)}", "name one, as NAME:output:0")
+        raise UsageError("compare.many_tensors", name=name, count=len(tensors), slots=slots)
     return tensors[0]
 
 
@@ -300,8 +297,7 @@ def _of_ops(data: Data, name: str, slot: str, graph: str | None) -> tuple[Tensor
             if slot in ("", pair.slot) and pair.slot:
                 proxies += _of_pair(hit, pair)
     if not proxies:
-        have = f"it has {first_of(slots, _LISTED)}" if slots else "`ls dump` lists what was dumped"
-        raise DataNotFoundError(f"{name}: its dump has no {slot or 'tensor that can be read'}", have)
+        raise DataNotFoundError("compare.no_dumped_tensor", name=name, slot=slot, slots=slots)
     return tuple(proxies)
 
 
@@ -326,6 +322,6 @@ def _of_pair(hit: FoundOp, pair: Pair) -> Iterator[TensorProxy]:
 
 def _proxy(named: NamedTensor) -> TensorProxy:
     if not isinstance(named.tensor, Tensor) or named.reading is None:
-        why = named.reason or "the dump holds only statistics of this tensor"
-        raise FormatError.of(named.path, f"{named.slot or 'its tensor'} has no values: {why}", "pt shows what it has")
+        reason = named.reason or Message("error.compare.statistics_only.text")
+        raise FormatError.of(named.path, "compare.no_values", slot=named.slot, reason=reason)
     return TensorProxy(named.op_name, named.slot, named.tensor, named.reading)

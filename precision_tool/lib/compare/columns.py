@@ -561,10 +561,10 @@ def parse_metrics(text: str) -> tuple[str, ...]:
         elif word in by_name:
             names.append(by_name[word])
         else:
-            choices = ", ".join(f"{number} {name}" for number, name in enumerate(METRIC_COLUMNS))
-            raise UsageError(f"--algorithm: there is no metric {shown(word)}", f"known are {choices}, and all")
+            choices = [f"{number} {name}" for number, name in enumerate(METRIC_COLUMNS)]
+            raise UsageError("compare.no_metric", name=shown(word), metrics=choices)
     if not names:
-        raise UsageError("--algorithm: no metric is named", "for example --algorithm CosineSimilarity,MaxAbsoluteError")
+        raise UsageError("compare.no_metric_named")
     return tuple(dict.fromkeys(names))
 
 
@@ -585,8 +585,8 @@ def row_json(row: Row, choice: ColumnChoice, path: str = "") -> dict[str, Any]:
     FormatError for a row that was read, of the file `path`, and has a cell which holds no number.
     """
     for name, text in row.damaged:
-        reason, where = f"{name} is no number: {shown(text)}", f"line {row.line} of the result file"
-        raise FormatError.of(path, reason, "run `vc` or `ac -c` again", line=row.line, what=where)
+        where = f"line {row.line} of the result file"
+        raise FormatError.of(path, "compare.bad_number", line=row.line, what=where, column=name, value=shown(text))
     document: dict[str, Any] = {key: getattr(row, name) for key, name in _BESIDE.items()}
     for key, column in _COLUMNS.items():
         document[key] = field_of(row, column.field) if column.value is None else column.value(row, choice)

@@ -18,7 +18,7 @@ from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.data.kinds import NPY, PYTORCH
 from precision_tool.lib.data.overflow_files import find_status_files, parse_status_name
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, shown
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.data_types import DataType
 from precision_tool.lib.io.files import atomic_text, folder_exists, open_binary, real_path, size_of
@@ -28,6 +28,7 @@ from precision_tool.lib.io.npy import NpyWriter
 from precision_tool.lib.io.opdebug import document_text, read_opdebug
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.writing import own_prefix, place_of_worker, remove_leftovers, remove_places, replacing
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.run import DumpFile, Run
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, AnyTensor, OpDump, Plan, Tensor
 
@@ -96,9 +97,8 @@ def write_lines(path: str, target: str, *, place: str = "") -> None:
             while (block := np.fromfile(stored, dtype, _LINES)).size:
                 np.savetxt(file, block)
     except OSError as error:
-        raise OutputError(
-            f"{target}: cannot be written ({error.strerror or error})", "free some space or name another folder"
-        ) from error
+        reason = error.strerror or str(error)
+        raise OutputError("compare.text_not_written", file=target, reason=reason) from error
 
 
 def _flat_pieces(reader: TensorReader, writer: NpyWriter, dtype: np.dtype[Any], scratch: Scratch) -> Iterator[_Piece]:
@@ -309,11 +309,14 @@ def convert_files(
     def rows_so_far() -> list[Decoded]:
         return [row for result in rows for row in result]
 
+    def state() -> Message:
+        return Message("note.compare.files_done", done=sum(map(bool, rows)), total=len(sources))
+
     # Writing text and undoing the filters of HDF5 is Python's: threads would wait.
     needs_python = any(source.text or PYTORCH.owns(source.path) for source in sources)
     try:
         with (
-            keeping_rows(lambda: f"{sum(map(bool, rows))} of {len(sources)} files are done", rows_so_far),
+            keeping_rows(state, rows_so_far),
             resources.open(is_small=meter.total < _SERIAL_BYTES, in_threads=not needs_python) as pool,
         ):
             numbered = [*enumerate(sources)]
@@ -351,9 +354,9 @@ def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) 
     """The rows of one file. Of the errors only a full disk or the like ends the work of all."""
     try:
         if NPY.has_suffix(source.path):
-            raise FormatError.of(source.path, "is decoded already", "name an NPU dump file")
+            raise FormatError.of(source.path, "compare.decoded_already")
         if not is_file_name(source.name):  # whoever made it up: nothing is written but into the folder
-            raise FormatError.of(source.path, f"{source.name!r} is no file name", "check the mapping.csv beside it")
+            raise FormatError.of(source.path, "compare.bad_file_name", name=shown(source.name))
         if parse_status_name(source.name) is not None:
             return _convert_statuses(source)
         if PYTORCH.owns(source.path):
@@ -374,7 +377,7 @@ def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) 
 def _convert_statuses(source: Source) -> list[Decoded]:
     """The JSON of an overflow status file, under the name that the vendor's tool gives it."""
     if source.path.endswith(".json"):
-        raise FormatError.of(source.path, "is decoded already", "name an Opdebug file")
+        raise FormatError.of(source.path, "compare.status_decoded_already")
     rows = []
     for status in read_opdebug(source.path):
         slot = f"output:{status.output}"

@@ -70,7 +70,7 @@ def load_metrics(path: str, taken: Sequence[str] = ()) -> CustomMetrics:
     names = tuple(_functions(path))
     clash = [name for name in names if name in taken]
     if clash:
-        raise UsageError(f"{path}: {clash[0]} is the name of another column", "give the function another name")
+        raise UsageError.of(path, "compare.custom_name_taken", name=clash[0])
     return CustomMetrics(path=path, names=names)
 
 
@@ -85,20 +85,18 @@ def _functions(path: str) -> dict[str, Metric]:
         with redirect_stdout(sys.stderr):  # standard output is for results
             exec(compile(source, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{path}: the file cannot be run: {_described(error)}", "try it with python3") from error
+        raise UsageError.of(path, "compare.custom_fails", error=_described(error)) from error
     defined = vars(module)
     names = defined.get("METRICS")
     if names is None:
         names = [name for name, value in defined.items() if name.startswith(_PREFIX) and callable(value)]
     if not isinstance(names, (list, tuple)) or not names:
-        raise UsageError(
-            f"{path}: it has no metrics", f"define functions {_PREFIX}NAME(x, y), or list functions in METRICS"
-        )
+        raise UsageError.of(path, "compare.custom_empty", prefix=_PREFIX)
     bad = [
         name for name in names if not (isinstance(name, str) and name.isidentifier() and callable(defined.get(name)))
     ]
     if bad:
-        raise UsageError(f"{path}: METRICS names {bad[0]!r}, which is no function of the file", "mend the list")
+        raise UsageError.of(path, "compare.custom_no_function", name=repr(bad[0]))
     return {name: defined[name] for name in names}
 
 

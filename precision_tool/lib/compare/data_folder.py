@@ -461,10 +461,7 @@ class DataFolder:
             except DataNotFoundError:
                 check_data(self.workspace.root)  # a mistyped folder is the better reason
                 if graph is None and not kind_of(self.workspace).has_graph:
-                    raise DataNotFoundError(
-                        f"{root}: no graph: its dumps are PyTorch's, which have none",
-                        "ls, ni, pt, cp, vc and ac work without one",
-                    ) from None
+                    raise DataNotFoundError("compare.no_pytorch_graph", folder=root) from None
                 raise
             for run in graphs.runs:
                 signature = self.store.signature(run.file.path)
@@ -663,9 +660,7 @@ def way_back_from(chosen: str | None) -> Iterator[None]:
     except (DataNotFoundError, FormatError) as error:
         if chosen is None or chosen not in error.message:
             raise
-        raise type(error)(
-            error.message, "it was chosen with graphs --use: `graphs --use auto` chooses automatically again"
-        ) from error
+        raise type(error)("compare.chosen_graph", reason=error.message) from error
 
 
 # --- The graph files of a data folder, of every stage of the compiler, whether or not one is in use ---

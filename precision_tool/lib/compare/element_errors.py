@@ -452,8 +452,7 @@ def compare_elements(pair: Pair, resources: Resources = ALL_CORES, *, atol: floa
                     cuts = cuts_of(pair, stream, _BUDGET)
                     (detail,) = run_passes(stream, passes, lambda items: meter.add(items * share), cuts)
     except BrokenExecutor as error:
-        hint = "was it killed for its memory? try fewer workers (--workers 1)"
-        raise WorkStoppedError("a worker process died", hint, (), exit_code=2) from error
+        raise WorkStoppedError("compare.worker_died", "", (), 2, state=None) from error
     assert isinstance(detail, Detail)
     return detail
 

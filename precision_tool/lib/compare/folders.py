@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from precision_tool.lib.compare.bundles import Measures
 from precision_tool.lib.compare.compat import vendor_rows
@@ -26,6 +27,7 @@ from precision_tool.lib.data.pair_selection import Selection, is_by_number, sele
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import exists
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.graph import GraphFile
@@ -151,18 +153,24 @@ class LeafResult:
 class ComparisonStoppedError(PrecisionToolError):
     """The comparison ended early; `results` hold what is done, rows that were not reached say so."""
 
-    def __init__(self, message: str, hint: str, results: Sequence[LeafResult], exit_code: int = 130) -> None:
-        super().__init__(message, hint)
+    def __init__(
+        self, kind: str, hint: str = "", results: Sequence[LeafResult] = (), exit_code: int = 130, **fields: Any
+    ) -> None:
+        super().__init__(kind, hint, **fields)
         self.results = list(results)
         self.exit_code = exit_code
+
+    @classmethod
+    def after(
+        cls, stop: WorkStoppedError | ComparisonStoppedError, results: Sequence[LeafResult]
+    ) -> ComparisonStoppedError:
+        """Return an error with these results that says of the end what another one does."""
+        return cls(stop.kind, results=results, exit_code=stop.exit_code, **stop.fields)
 
 
 def no_other_graph(golden: str) -> UsageError:
     """The error for `-cf` with a benchmark that is no NPU run."""
-    return UsageError(
-        f"{golden}: benchmark tensors, which have no graph for -cf",
-        "leave -cf out, or name the dump of the run without fusion with -rt",
-    )
+    return UsageError("compare.no_benchmark_graph", folder=golden)
 
 
 def match_leaf(
@@ -355,7 +363,7 @@ def compare_matched(
         rows = compare_pairs([*pairs, *extra_pairs], resources, measures=options.measures)
     except WorkStoppedError as stop:
         done = [replace(result, rows=stop.rows[: len(pairs)])]
-        raise ComparisonStoppedError(stop.message, stop.hint, done, stop.exit_code) from stop
+        raise ComparisonStoppedError.after(stop, done) from stop
     rows, others = rows[: len(pairs)], rows[len(pairs) :]
     result = replace(result, rows=rows, extra_rows=tuple(others), notes=(*result.notes, *_custom_notes(rows)))
     if options.compat:
@@ -366,11 +374,13 @@ def compare_matched(
     try:
         return replace(result, details=_details(rows, options.worst, resources))
     except (KeyboardInterrupt, WorkStoppedError) as stop:
-        why, hint, code = ("stopped", "", 130)
+        reason: Message | str = Message("note.compare.stopped")
+        advice, code = "", 130
         if isinstance(stop, WorkStoppedError):
-            why, hint, code = stop.message, stop.hint, stop.exit_code
-        what = "the tensors are compared, their worst elements are not listed"
-        raise ComparisonStoppedError(f"{why}: {what}", hint, [result], code) from None
+            reason, advice, code = stop.message, stop.hint, stop.exit_code
+        raise ComparisonStoppedError(
+            "compare.details_missing", "", [result], code, reason=reason, advice=advice
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,7 +398,7 @@ def add_compared(
     try:
         results.append(compare_matched(pairs, result, options, resources))
     except ComparisonStoppedError as stop:
-        raise ComparisonStoppedError(stop.message, stop.hint, [*results, *stop.results], stop.exit_code) from stop
+        raise ComparisonStoppedError.after(stop, [*results, *stop.results]) from stop
 
 
 def compare_sides(
@@ -446,8 +456,7 @@ def compare_folders(
     """
     for path, option in ((options.graph, "-g"), (options.other_graph, "-cf")):
         if path and not exists(path):
-            hint = f"name a ge_proto_*_Build.txt or its JSON, or leave {option} out"
-            raise DataNotFoundError(f"{path}: no such graph", hint)
+            raise DataNotFoundError.of(path, "compare.no_graph", option=option)
     finders = finders or Finders()
     inputs = finders.inputs(npu, golden)
     results: list[LeafResult] = []

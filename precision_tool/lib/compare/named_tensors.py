@@ -83,8 +83,7 @@ def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
         source = NamedTensor(path=path, slot="" if is_single else name, op_name=dump.op_name)
         tensors.append(replace(source, reason=tensor) if isinstance(tensor, str) else _read(source, tensor))
     if not tensors:
-        slots = ", ".join(name for name, _ in slots_of(dump)) or "no inputs and outputs"
-        raise DataNotFoundError.of(path, f"no {slot or 'tensor'} in it", f"it has {slots}")
+        raise DataNotFoundError.of(path, "compare.no_slot", slot=slot, slots=[name for name, _ in slots_of(dump)])
     return tensors
 
 
@@ -171,16 +170,11 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     """Two tensors as a pair to compare; FormatError says why they cannot be."""
     for named in (npu, golden):
         if named.tensor is None:
-            raise FormatError.of(named.path, named.reason, "name another tensor", what=_name(named))
+            raise FormatError.of(named.path, "compare.no_tensor", what=_name(named), reason=named.reason)
         if not isinstance(named.tensor, Tensor):
-            raise FormatError.of(
-                named.path,
-                "the dump holds only statistics of this tensor",
-                "dump the op's tensors (dump_data tensor), or look at the statistics with pt",
-                what=_name(named),
-            )
+            raise FormatError.of(named.path, "compare.statistics_only", what=_name(named))
         if not data_types.BY_NAME[named.tensor.dtype].is_numeric:
-            raise FormatError.of(named.path, named.reason, "name another tensor", what=_name(named))
+            raise FormatError.of(named.path, "compare.no_tensor", what=_name(named), reason=named.reason)
     npu_tensor, golden_tensor = npu.tensor, golden.tensor
     assert isinstance(npu_tensor, Tensor)
     assert isinstance(golden_tensor, Tensor)
@@ -190,11 +184,11 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     try:
         alignment = align(npu_tensor, golden_tensor, layout, shape)
     except SizeMismatchError as error:
-        hint = "different numbers of elements are never padded or cut: name two tensors of one size"
-        raise FormatError.of(npu.path, str(error), hint, what=_not_compared(npu, golden)) from error
+        kind, what = "compare.different_sizes", _not_compared(npu, golden)
+        raise FormatError.of(npu.path, kind, what=what, reason=str(error)) from error
     except LayoutError as error:
-        hint = "convert them with dc -f first, or name the graph with -g"
-        raise FormatError.of(npu.path, str(error), hint, what=_not_compared(npu, golden)) from error
+        kind, what = "compare.different_layouts", _not_compared(npu, golden)
+        raise FormatError.of(npu.path, kind, what=what, reason=str(error)) from error
     return replace(
         _unread_pair(npu, golden),
         npu=npu_tensor,
@@ -228,11 +222,11 @@ def _pair_h5(npu: NamedTensor, golden: NamedTensor, npu_tensor: Tensor, golden_t
     what = _not_compared(npu, golden)
     for tensor in (npu_tensor, golden_tensor):
         if not layouts.is_plain(tensor.layout):
-            reason = f"{tensor.path} is stored as {tensor.layout}"
-            raise FormatError.of(tensor.path, reason, "convert it with dc -f ND first", what=what)
+            kind = "compare.blocked_layout"
+            raise FormatError.of(tensor.path, kind, what=what, file=tensor.path, layout=tensor.layout)
     aligned = align_h5(npu_tensor, golden_tensor)
     if isinstance(aligned, Refused):
-        raise FormatError.of(npu_tensor.path, aligned.reason, "name two tensors of one size", what=what)
+        raise FormatError.of(npu_tensor.path, "compare.different_sizes", what=what, reason=aligned.reason)
     return replace(
         _unread_pair(npu, golden),
         npu=aligned.npu,

@@ -90,33 +90,29 @@ def find_noise(named: str, result_folders: Iterable[Path]) -> str:
         if name.startswith(_PREFIX) and name.endswith(".csv")
     ]
     if not paths:
-        raise DataNotFoundError(
-            f"{named}: no noise floor ({_PREFIX}*.csv) in this folder" if named else "no noise floor yet",
-            "`random -lt RUN -rt OTHER` writes that of two runs of the same script; name its file, or no file at all",
-        )
+        raise DataNotFoundError("compare.no_noise_in", folder=named) if named else DataNotFoundError("compare.no_noise")
     return max(paths, key=posixpath.basename)
 
 
 def read_noise(path: str) -> NoiseFloor:
     """Reads a noise floor; FormatError for what is none."""
-    hint = "name a noise_floor_*.csv that `random` wrote"
     with open_file(path) as file:
         if file.size > _MAX_BYTES:
-            raise FormatError.of(path, f"{file.size} bytes are too many for a noise floor", hint)
+            raise FormatError.of(path, "compare.large_noise", size=file.size)
         text = file.read_at(0, file.size).decode("utf-8", "backslashreplace")
     distances: dict[tuple[str, str], float] = {}
     try:
         reader = csv.DictReader(text.splitlines())
         missing = [name for name in _COLUMNS[:3] if name not in (reader.fieldnames or ())]
         if missing:
-            raise FormatError.of(path, f"no noise floor: column {missing[0]} is missing", hint)
+            raise FormatError.of(path, "compare.noise_column", column=missing[0])
         for number, row in enumerate(reader, start=2):
             try:
                 distance = float(row["RelativeEuclideanDistance"])
             except (TypeError, ValueError):
-                raise FormatError.of(path, f"line {number}: no number in RelativeEuclideanDistance", hint) from None
+                raise FormatError.of(path, "compare.noise_line", number=number) from None
             if isfinite(distance) and distance >= 0:
                 distances[flatten(row["Op"]), row["Slot"]] = distance
     except csv.Error as error:
-        raise FormatError.of(path, f"no noise floor: {error}", hint) from error
+        raise FormatError.of(path, "compare.bad_noise", reason=str(error)) from error
     return NoiseFloor(path=path, distances=distances)

@@ -45,6 +45,7 @@ from precision_tool.lib.compare.scheduler import (
     run_tasks,
 )
 from precision_tool.lib.compare.tensor_reader import Budget, key_of
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Access, Tensor
@@ -150,10 +151,9 @@ class _Run:
                 rows = compare_bundle(bundle, here, self._measures, self._meter.add)
                 self.take(rows, self._meter.done - before)
 
-    def state(self) -> str:
-        """How far the run came, in words."""
-        done = sum(row is not None for row in self.rows)
-        return f"{done} of {len(self.rows)} rows are done"
+    def state(self) -> Message:
+        """Return how far the run came."""
+        return Message("note.compare.rows_done", done=sum(row is not None for row in self.rows), total=len(self.rows))
 
     def rows_so_far(self) -> list[Row]:
         """All rows; those that were not reached say so."""

@@ -65,9 +65,7 @@ def _stem(path: str) -> str:
 
 def _check_any(dump: H5Dump) -> None:
     if not any(op.tensors for op in dump.ops):
-        raise DataNotFoundError.of(
-            dump.path, "no tensor /op/seq/input/… or /op/seq/output/… in it", "is it a dump of the PyTorch dumper?"
-        )
+        raise DataNotFoundError.of(dump.path, "compare.no_h5_tensor")
 
 
 def _file_notes(npu: H5Dump, golden: H5Dump) -> list[str]:

@@ -322,7 +322,6 @@ def _add_deviation(cell: str, npu: Values, golden: Values, damaged: list[tuple[s
 
 _MAX_CELL = 1 << 20
 _REASON = "CompareFailReason"
-_NO_RESULT_HINT = "name a result_*.csv that vc, ac -c or msaccucmp wrote"
 
 
 def write_result(path: str, rows: Sequence[Row], choice: ColumnChoice | None = None) -> None:
@@ -443,7 +442,7 @@ def read_result(path: str) -> Table:
             try:
                 row = reader.row(values, line)
             except ValueError as error:
-                raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+                raise FormatError.of(path, "compare.bad_line", number=line, reason=str(error)) from error
             rows.append(_with_whole_names(row, lists))
     choice = ColumnChoice(
         h5="NPUDumpPath" in header,
@@ -485,7 +484,7 @@ def read_output_figures(path: str) -> OutputFigures:
             try:
                 cosine = read_number(values[cosine_at]) if is_output else None
             except ValueError as error:
-                raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+                raise FormatError.of(path, "compare.bad_line", number=line, reason=str(error)) from error
             if cosine is not None:
                 previous = lowest.get(name, cosine)
                 lowest[name] = previous if isnan(previous) or previous <= cosine else cosine
@@ -508,16 +507,14 @@ def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[
             header = _unique(next(reader, []))
             column = _absent_column(header)
             if column:
-                raise FormatError.of(
-                    path, f"no comparison result: the first line has no {column} column", _NO_RESULT_HINT
-                )
+                raise FormatError.of(path, "compare.no_result", column=column)
             yield header, ((reader.line_num, values) for values in reader if values)
     except PrecisionToolError:  # some are OSErrors too
         raise
     except OSError as error:
         raise user_error(path, error) from error
     except csv.Error as error:
-        raise FormatError.of(path, f"no valid CSV: {error}", _NO_RESULT_HINT) from error
+        raise FormatError.of(path, "compare.bad_csv", reason=str(error)) from error
     finally:
         csv.field_size_limit(usual_limit)
 

@@ -55,11 +55,7 @@ def find_results(folder: str) -> list[str]:
     """The result files of the newest comparison below `folder` (`vector_compare`), by name."""
     if not is_folder(folder):
         if not exists(folder):
-            raise DataNotFoundError.of(
-                folder,
-                "no such file or folder, here or in temp/vector_compare",
-                "without a name the newest result is read",
-            )
+            raise DataNotFoundError.of(folder, "compare.no_result_file")
         return [folder]
     by_folder: dict[str, list[str]] = {}
     for below, names in list_folders(folder, unread=[]):
@@ -67,7 +63,7 @@ def find_results(folder: str) -> list[str]:
         if results:
             by_folder[below] = sorted(results)
     if not by_folder:
-        raise DataNotFoundError.of(folder, "no comparison result below this folder", "run `vc` or `ac -c` first")
+        raise DataNotFoundError.of(folder, "compare.no_result_below")
     newest = max(by_folder, key=lambda below: (max(_result_time(name) for name in by_folder[below]), below))
     return [posixpath.join(newest, name) for name in by_folder[newest]]
 
@@ -111,10 +107,7 @@ def newest_results(space: Workspace, *, notes_newer: bool = False) -> list[str]:
     folders = space.compare_dirs()
     if not folders:
         is_folder(space.root / "temp")  # says so where that cannot be told
-        raise DataNotFoundError(
-            f"{space.root}: no comparison result yet",
-            "run `vc` or `ac -c` first, or name a file with -f",
-        )
+        raise DataNotFoundError("compare.no_result_yet", folder=str(space.root))
     newest = next((paths_there for folder in folders if (paths_there := results_in(folder))), [])
     benchmarked = (
         paths_there for folder in folders if (paths_there := results_in(folder)) and not is_of_two_runs(paths_there[0])
@@ -124,10 +117,7 @@ def newest_results(space: Workspace, *, notes_newer: bool = False) -> list[str]:
         left_out = typed_path(posixpath.dirname(newest[0]))
         space.notes.append(f"a newer result compares two NPU runs: `vcs -f {left_out}` shows it")
     if not paths:
-        raise DataNotFoundError(
-            f"{folders[0]}: no complete result file",
-            "run `vc` or `ac -c` again; `vcs -f` shows a folder or file with the result of a part",
-        )
+        raise DataNotFoundError("compare.no_complete_result", folder=str(folders[0]))
     return paths
 
 

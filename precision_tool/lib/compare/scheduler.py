@@ -29,6 +29,7 @@ from typing import Any, Protocol, TypeVar
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import urls
+from precision_tool.lib.messages import Message
 
 #: How long workers that were killed are waited for.
 _CLOSING_SECONDS = 0.5
@@ -94,13 +95,12 @@ ALL_CORES, THIS_THREAD = Resources(), Resources(workers=1)
 class WorkStoppedError(PrecisionToolError):
     """The work ended early; `rows` are the rows that are done, or all of them, where the others say so."""
 
-    def __init__(self, message: str, hint: str, rows: Sequence[Any] = (), exit_code: int = 130) -> None:
-        super().__init__(message, hint)
+    def __init__(
+        self, kind: str, hint: str = "", rows: Sequence[Any] = (), exit_code: int = 130, **fields: Any
+    ) -> None:
+        super().__init__(kind, hint, **fields)
         self.rows = list(rows)
         self.exit_code = exit_code
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.rows, self.exit_code), self.place
 
 
 class PoisonedTaskError(PrecisionToolError):
@@ -112,17 +112,21 @@ class WorkersLostError(PrecisionToolError):
 
 
 @contextmanager
-def keeping_rows(state: Callable[[], str], rows: Callable[[], Sequence[Any]]) -> Iterator[None]:
-    """Raise WorkStoppedError, with the rows so far, when Ctrl+C or the loss of workers ends the block."""
+def keeping_rows(state: Callable[[], Message], rows: Callable[[], Sequence[Any]]) -> Iterator[None]:
+    """Raise WorkStoppedError, with the rows so far, when Ctrl+C or the loss of workers ends the block.
+
+    `state` says how far the work came.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        raise WorkStoppedError(f"stopped: {state()}", "", rows()) from None
+        raise WorkStoppedError("compare.stopped", "", rows(), state=state()) from None
     except WorkersLostError as error:
-        raise WorkStoppedError(f"{error.message}: {state()}", error.hint, rows(), exit_code=2) from error
+        raise WorkStoppedError(
+            "compare.work_lost", "", rows(), 2, reason=error.message, advice=error.hint, state=state()
+        ) from error
     except BrokenExecutor as error:
-        hint = "was it killed for its memory? try fewer workers (--workers 1)"
-        raise WorkStoppedError(f"a worker process died: {state()}", hint, rows(), exit_code=2) from error
+        raise WorkStoppedError("compare.worker_died", "", rows(), 2, state=state()) from error
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def open_reader(
     """A reader of the values of a tensor, in `dtype` or else a type that holds each of them exactly."""
     data_type = data_types.BY_NAME[tensor.dtype]
     if not data_type.is_numeric:
-        raise FormatError.of(tensor.path, f"elements of type {tensor.dtype} are no numbers", "look at another tensor")
+        raise FormatError.of(tensor.path, "compare.no_numbers", dtype=tensor.dtype)
     if plan is None:
         plan = tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order)
     if dtype is None:

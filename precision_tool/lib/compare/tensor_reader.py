@@ -156,11 +156,7 @@ class TensorReader:
     def _read_run(self, start: int, count: int, out: Numbers) -> None:
         """`count` stored items from item `start`, decoded."""
         if start * self._bits % 8:
-            raise FormatError.of(
-                self._tensor.path,
-                f"elements of {self._type.name} do not start on a byte in this layout",
-                "dump the op in a plain layout",
-            )
+            raise FormatError.of(self._tensor.path, "compare.not_on_byte", dtype=self._type.name)
         offset = start * self._bits // 8
         size = (count * self._bits + 7) // 8
         if self._raw is not None:

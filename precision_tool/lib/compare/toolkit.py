@@ -39,6 +39,7 @@ from precision_tool.lib.io.files import (
 from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.io.om_file import MAGIC
 from precision_tool.lib.io.stores import Kind
+from precision_tool.lib.messages import Message
 
 #: Environment variables that set_env.sh sets to the toolkit's folder.
 VARIABLES = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")
@@ -81,12 +82,7 @@ class Toolkit:
         """The path of `atc` or `msaccucmp`; DataNotFoundError says where it was looked for."""
         path: str | None = getattr(self, tool)
         if path is None:
-            raise DataNotFoundError(
-                f"the toolkit's {tool} was not found in {', '.join(self.looked_in) or 'any folder'}",
-                "set CMD_ROOT_PATH in the configuration, or PRECISION_TOOL_CMD_ROOT_PATH in the environment, to where "
-                "CANN is installed, or use --engine native, which needs no toolkit; "
-                "`toolkit` shows what was looked for",
-            )
+            raise DataNotFoundError("compare.no_tool", tool=tool, folders=self.looked_in)
         return path
 
 
@@ -321,18 +317,16 @@ class ToolRun:
     code: int
     log: str
 
-    @property
-    def last_lines(self) -> str:
-        """The end of what it printed, on one line."""
-        return last_lines(self.log)
-
-    def failure(self, why: str) -> ToolkitError:
-        """The error for a run that did not give what it was to give."""
-        ending = f"exit code {self.code}" if self.code >= 0 else f"killed by signal {-self.code}"
-        output = self.last_lines
+    def failure(self, problem: Message | str) -> ToolkitError:
+        """Return the error for a run that did not produce what it was to produce."""
         return ToolkitError(
-            f"{self.name}: {why} ({ending})" + (f"; it said: {output}" if output else "; it printed nothing"),
-            f"its whole output is in {self.log}; --engine native needs no toolkit",
+            "compare.tool_failed",
+            tool=self.name,
+            problem=problem,
+            signal=-self.code if self.code < 0 else None,
+            code=self.code,
+            output=last_lines(self.log),
+            log=self.log,
         )
 
 
@@ -398,16 +392,13 @@ def run_tool(
                 start_new_session=True,
             )
         except OSError as error:
-            raise ToolkitError(
-                f"{arguments[0]}: cannot be run ({error.strerror or error})",
-                "`toolkit` shows what was found; the setting PYTHON names the interpreter for msaccucmp",
-            ) from None
+            reason = error.strerror or str(error)
+            raise ToolkitError("compare.tool_not_started", program=arguments[0], reason=reason) from None
         try:
             code = process.wait(time_limit or None)
         except subprocess.TimeoutExpired:
             raise ToolkitError(
-                f"{name} was stopped after {time_limit:g} s; it said last: {last_lines(log) or 'nothing'}",
-                f"its output is in {log}; the setting TOOLKIT_SECONDS is the limit, 0 for none",
+                "compare.tool_timeout", tool=name, seconds=time_limit, output=last_lines(log), log=log
             ) from None
         finally:
             end_group(process)
@@ -495,7 +486,7 @@ class Tools:
             run = self._run("atc", arguments, place)
             problem = _json_problem(made)
             if problem:
-                raise run.failure(f"it made no JSON of {graph}: {problem}")
+                raise run.failure(Message("note.compare.no_json", graph=graph, problem=problem))
             shutil.move(made, cached)
         return Produced(paths=(cached,), notes=_warning(run, "the JSON it wrote is complete"))
 
@@ -538,11 +529,11 @@ class Tools:
             made = sorted(name for name in os.listdir(place) if name.endswith((".csv", ".txt")))
             results = _results_in(made)
             if not results:
-                raise run.failure("it wrote no result")
+                raise run.failure(Message("note.compare.no_result"))
             for name in results:
                 problem = _table_problem(os.path.join(place, name))
                 if problem:
-                    raise run.failure(f"its result is not complete: {problem}")
+                    raise run.failure(Message("note.compare.incomplete_result", problem=problem))
             notes = _warning(run, "its result is complete")
             if cache_path and signatures(read) == before and _depends_on_files_alone(run):
                 keep_texts(cache_path, [os.path.join(place, name) for name in made], notes)
@@ -577,7 +568,7 @@ class Tools:
             run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
             made = sorted(name for name in os.listdir(place) if name.endswith((".npy", ".bin")))
             if not made:
-                raise run.failure(f"it decoded nothing of {', '.join(sorted(dumps)[:3])}")
+                raise run.failure(Message("note.compare.nothing_decoded", names=sorted(dumps)))
             moved = tuple(_move(os.path.join(place, name), output) for name in made)
         return Produced(paths=moved, notes=_warning(run, f"{len(made)} tensors were decoded"))
 
@@ -588,7 +579,7 @@ class Tools:
             run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
             made = sorted(name for name in os.listdir(place) if name.endswith((".txt", ".json", ".npy")))
             if not any(name.startswith("overflow_summary_") for name in made):
-                raise run.failure("it wrote no summary")
+                raise run.failure(Message("note.compare.no_summary"))
             moved = tuple(_move(os.path.join(place, name), output) for name in made)
         return Produced(paths=moved, notes=_warning(run, "its summary is complete"))
 
@@ -616,7 +607,7 @@ class Tools:
             os.makedirs(folder, exist_ok=True)
             place = os.path.abspath(tempfile.mkdtemp(prefix=_TEMPORARY, dir=_plain_folder(folder)))
         except OSError as error:
-            raise OutputError.of(folder, f"cannot be written ({error.strerror})", "name another with --work") from None
+            raise OutputError.of(folder, "compare.not_writable", reason=error.strerror) from None
         try:
             yield place
         finally:
@@ -653,11 +644,8 @@ def _linked(folder: str, place: str, link: Callable[[str, str], object]) -> str:
             try:
                 link(os.path.join(folder, name), os.path.join(place, name))
             except OSError as error:
-                raise OutputError(
-                    f"{place}: cannot hold {name} ({error.strerror or error})",
-                    "msaccucmp takes no path with spaces, quotes and the like: move the dump, or set TMPDIR to a "
-                    "folder with room for a copy; --engine native takes it where it is",
-                ) from error
+                reason = error.strerror or str(error)
+                raise OutputError("compare.no_link", folder=place, name=name, reason=reason) from error
     return place
 
 
@@ -666,10 +654,7 @@ def _plain_folder(*folders: str) -> str:
     for folder in (*folders, tempfile.gettempdir(), *_TEMPORARY_FOLDERS):
         if _is_plain(os.path.realpath(folder)) and os.access(folder, os.W_OK | os.X_OK):
             return folder
-    raise OutputError(
-        f"{tempfile.gettempdir()}: msaccucmp takes no path with spaces, quotes and the like",
-        "set TMPDIR to a folder without them",
-    )
+    raise OutputError("compare.no_plain_folder", folder=tempfile.gettempdir())
 
 
 def _short_folder() -> str:
@@ -720,35 +705,36 @@ def _is_om(path: str) -> bool:
         return file.size >= len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC
 
 
-def _json_problem(path: str) -> str:
-    """Why a file is no complete JSON of a graph; empty if it is."""
+def _json_problem(path: str) -> Message | str:
+    """Return why a file is no complete JSON of a graph; "" if it is."""
     try:
         with open_text(path, errors="surrogateescape") as file:
             root = json.load(file)
     except DataNotFoundError:
-        return "it wrote no file"
+        return Message("note.compare.no_file")
     except PrecisionToolError as error:
         return error.message
     except (ValueError, RecursionError) as error:
-        return f"the file is cut off or no JSON ({error})"
-    return "" if isinstance(root, dict) and "graph" in root else "it holds no graph"
+        return Message("note.compare.cut_json", reason=str(error))
+    return "" if isinstance(root, dict) and "graph" in root else Message("note.compare.no_graph_in_json")
 
 
-def _table_problem(path: str) -> str:
-    """Why a table is not complete; empty if it is."""
+def _table_problem(path: str) -> Message | str:
+    """Return why a table is not complete; "" if it is."""
+    name = os.path.basename(path)
     try:
         text = read_text(path, _MAX_TABLE, errors="surrogateescape", newline="")
     except PrecisionToolError as error:
         return error.message
     if not text.endswith("\n"):
-        return f"{os.path.basename(path)} ends in the middle of a line"
+        return Message("note.compare.cut_line", file=name)
     try:
         lines = list(csv.reader(text.splitlines()))
     except csv.Error as error:
-        return f"{os.path.basename(path)} is no valid CSV: {error}"
+        return Message("note.compare.bad_table", file=name, reason=str(error))
     if len(lines) < 2:
-        return f"{os.path.basename(path)} has no line of an op"
-    return "" if all(len(line) == len(lines[0]) for line in lines) else f"{os.path.basename(path)} has lines cut off"
+        return Message("note.compare.empty_table", file=name)
+    return "" if all(len(line) == len(lines[0]) for line in lines) else Message("note.compare.cut_lines", file=name)
 
 
 def _move(path: str, folder: str) -> str:
