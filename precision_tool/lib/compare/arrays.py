@@ -90,12 +90,12 @@ class TensorProxy(NDArrayOperatorsMixin):
 
     @property
     def layout(self) -> str:
-        """What the axes mean."""
+        """The meaning of the axes."""
         return self.reading.layout
 
     @property
     def note(self) -> str:
-        """What is odd about the order in which it is read."""
+        """A remark on the order in which it is read."""
         return self.reading.note
 
     @property
@@ -124,7 +124,7 @@ class TensorProxy(NDArrayOperatorsMixin):
         return self.shape[0]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """All values.
+        """Return all values.
 
         Raises
         ------
@@ -160,7 +160,7 @@ class TensorProxy(NDArrayOperatorsMixin):
         return int(np.asarray(self))
 
     def __getitem__(self, index: Any) -> Any:
-        """The values at integers, slices and ``...``, of which only these are read from the file.
+        """Return the values at integers, slices and ``...``, of which only these are read from the file.
 
         Raises
         ------
@@ -206,7 +206,7 @@ class TensorProxy(NDArrayOperatorsMixin):
 
 
 def _box_of(index: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[int | slice, ...]]:
-    """The box that an index needs of an array, and the index into this box."""
+    """Return the box that an index needs of an array, and the index into this box."""
     parts = index if isinstance(index, tuple) else (index,)
     if sum(part is Ellipsis for part in parts) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
@@ -224,7 +224,7 @@ def _box_of(index: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[int | slice,
 
 
 def _span(part: Any, extent: int, axis: int) -> tuple[tuple[int, int], int | slice]:
-    """What an index of one axis needs of it, and the index into that."""
+    """Return the part of an axis that an index needs, and the index into that part."""
     if isinstance(part, slice):
         places = range(*part.indices(extent))
         if not places:
@@ -249,23 +249,23 @@ def _span(part: Any, extent: int, axis: int) -> tuple[tuple[int, int], int | sli
 
 
 class Data(Protocol):
-    """Where ops are looked up: a `Session`."""
+    """The place where ops are looked up: a `Session`."""
 
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
-        """The op of a name in every graph."""
+        """Return the op of a name in every graph."""
 
     def pairs_of(self, hit: FoundOp) -> tuple[Pair, ...]:
-        """Every tensor of its dump with the benchmark's."""
+        """Return every tensor of its dump with the benchmark's."""
 
     def find_h5(self, name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
-        """The ops and data sets of a name in PyTorch's dumps."""
+        """Return the ops and data sets of a name in PyTorch's dumps."""
 
     def is_pytorch_name(self, name: str) -> bool:
-        """Whether a name is one of a PyTorch dump."""
+        """Return whether a name is one of a PyTorch dump."""
 
 
 def open_tensors(data: Data, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
-    """The tensors of an op or a file, or the one in a slot of it (see `Session.tensors`)."""
+    """Return the tensors of an op or a file, or the one in a slot of it (see `Session.tensors`)."""
     base, slot = split_slot(name)
     if data.is_pytorch_name(base):
         hits = data.find_h5(base, many=True)
@@ -280,7 +280,7 @@ def open_tensors(data: Data, name: str, graph: str | None = None) -> tuple[Tenso
 
 
 def one_tensor(data: Data, name: str, graph: str | None = None) -> TensorProxy:
-    """The one tensor of a name (see `Session.tensor`)."""
+    """Return the one tensor of a name (see `Session.tensor`)."""
     tensors = open_tensors(data, name, graph)
     if len(tensors) != 1:
         slots = [f"{tensor.name or tensor.path}:{tensor.slot}" for tensor in tensors]

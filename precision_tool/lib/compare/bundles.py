@@ -55,7 +55,7 @@ Tell = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """What is found out about each pair.
+    """The measurements made of each pair.
 
     Without `divergence` the round that only the KL divergence needs is saved. `limit` compares the first so many
     elements of each tensor, 0 all of them. `overflow` looks for float16 values at the type's limit; `extremes` finds
@@ -74,7 +74,7 @@ class Measures:
         return self.overflow or self.extremes
 
     def passes(self, pair: Pair) -> list[Pass[Any, Any]]:
-        """The passes over a pair, the metrics first."""
+        """Return the passes over a pair, the metrics first."""
         passes: list[Pass[Any, Any]] = [MetricsPass(self.divergence)]
         limit = limit_of_codes(tensors_of(pair)[0].dtype)
         if self.extremes and limit is not None and not self.limit:
@@ -89,7 +89,7 @@ PLAIN = Measures()
 
 @dataclass
 class Worker:
-    """What one thread compares with: its buffers and its open files."""
+    """The buffers and the open files of one thread."""
 
     budget: Budget = DEFAULT_BUDGET
     scratch: Scratch = field(default_factory=Scratch)
@@ -105,7 +105,7 @@ class Worker:
         self.opened = OpenTensors(self.budget)
 
     def stream(self, pair: Pair, limit: int = 0) -> Any:
-        """The stream of a pair, to be used in a `with`."""
+        """Return the stream of a pair, to be used in a `with`."""
         return open_stream(pair, self.opened, self.scratch, self.budget, limit)
 
     def compare(
@@ -115,7 +115,7 @@ class Worker:
         measures: Measures = PLAIN,
         twin_candidates: Sequence[Pair] = (),
     ) -> Row:
-        """The finished row of one pair. `count_bytes` hears of the bytes of a large one as they are done.
+        """Return the finished row of one pair. `count_bytes` hears of the bytes of a large one as they are done.
 
         The NPU tensors of the pairs `twin_candidates` are held against its own while that is read (`twins`).
         """
@@ -135,14 +135,14 @@ class Worker:
             return row_of_results(pair, [*parted, *whole], results)
 
     def equals_last(self, pair: Pair) -> bool:
-        """True if the NPU tensor has the very values of the one compared last, whatever its layout and type."""
+        """Return whether the NPU tensor has the very values of the one compared last, whatever its layout and type."""
         if self.last_values is None:
             return False
         with self.stream(pair) as stream:
             return bool(stream.holds_values(self.last_values))
 
     def uncompared(self, pair: Pair, measures: Measures) -> Row:
-        """The row of a pair that cannot be compared, with the statistics of both sides where one is no more.
+        """Return the row of a pair that cannot be compared, with the statistics of both sides where one is no more.
 
         FormatError for a damaged benchmark. Of the first so many elements nothing has statistics.
         """
@@ -155,7 +155,7 @@ class Worker:
         return row_of_statistics(pair, figures_of(pair.npu).summary, self.summarized[1])
 
     def same_bytes(self, left: Tensor, right: Tensor) -> bool:
-        """True if two tensors of one size have the same bytes."""
+        """Return whether two tensors of one size have the same bytes."""
         if left.nbytes != right.nbytes:
             return False
         left_bytes, right_bytes = self.opened.stored(left), self.opened.stored(right)
@@ -180,7 +180,7 @@ _local = threading.local()
 
 @contextmanager
 def worker(budget: Budget) -> Iterator[Worker]:
-    """The worker of this thread; its files are closed at the end of the block."""
+    """Return the worker of this thread; its files are closed at the end of the block."""
     own: Worker | None = getattr(_local, "worker", None)
     if own is None or own.budget != budget:
         own = _local.worker = Worker(budget)
@@ -193,7 +193,7 @@ def worker(budget: Budget) -> Iterator[Worker]:
 
 
 def row_of_results(pair: Pair, passes: Sequence[Pass[Any, Any]], results: Sequence[Any]) -> Row:
-    """The row that passes over a pair give."""
+    """Return the row that passes over a pair give."""
     row = Row(pair=pair)
     for each, result in zip(passes, results, strict=True):
         if isinstance(result, MetricsResult):
@@ -228,7 +228,7 @@ def _reason(pair: Pair, result: MetricsResult) -> str:
 
 
 def _nothing_finite(result: MetricsResult) -> str:
-    """What to say of a tensor without a finite element, whose figures would look as if all were well."""
+    """Return a remark on a tensor without a finite element, whose figures would look as if all were well."""
     npu = result.npu
     if not npu.count or npu.nan_count + npu.inf_count < npu.count:
         return ""
@@ -237,7 +237,7 @@ def _nothing_finite(result: MetricsResult) -> str:
 
 
 def failed_row(pair: Pair, error: BaseException) -> Row:
-    """The row of a pair whose comparison raised `error`."""
+    """Return the row of a pair whose comparison raised `error`."""
     if isinstance(error, PrecisionToolError):
         reason = error.advice
     elif isinstance(error, MemoryError):
@@ -248,19 +248,19 @@ def failed_row(pair: Pair, error: BaseException) -> Row:
 
 
 def uncompared(pair: Pair) -> Row:
-    """The row of a pair that cannot be compared."""
+    """Return the row of a pair that cannot be compared."""
     summary = summary_of_statistics(pair.npu) if isinstance(pair.npu, TensorStatistics) else None
     return Row(pair=pair, npu=summary, reason=pair.reason)
 
 
 def take_over(row: Row, pair: Pair) -> Row:
-    """The result of an equal tensor as the row of `pair`."""
+    """Return the result of an equal tensor as the row of `pair`."""
     reason = pair.reason if row.reason == row.pair.reason else row.reason
     return changed(row, pair=pair, reason=reason)
 
 
 def with_tensor(row: Row, measures: Measures, worker: Worker) -> Row:
-    """The row with what was asked for of the NPU's tensor alone, as far as it is not there yet."""
+    """Return the row with what was asked for of the NPU's tensor alone, as far as it is not there yet."""
     tensor = row.pair.npu
     if tensor is None:
         return row
@@ -286,7 +286,7 @@ def _extremes(row: Row, measures: Measures, worker: Worker) -> Extremes | None:
 def reaches_limit(
     tensor: AnyTensor, opens: Opens = open_bytes, step: int = DEFAULT_BUDGET.compare_bytes
 ) -> bool | None:
-    """Whether a float16 tensor, padding included, has a value of at least 65504; None for other types."""
+    """Return whether a float16 tensor, padding included, has a value of at least 65504; None for other types."""
     if tensor.dtype != "float16":
         return None
     if isinstance(tensor, TensorStatistics):
@@ -309,20 +309,20 @@ def reaches_limit(
 
 
 def bundle_key(pair: Pair) -> object:
-    """Pairs with equal keys are compared one after the other."""
+    """Pair with equal keys are compared one after the other."""
     if has_statistics(pair):
         return "statistics", key_of(pair.golden) if isinstance(pair.golden, Tensor) else pair.tensor_index
     return key_of(tensors_of(pair)[1])
 
 
 def storage_key(pair: Pair) -> object:
-    """Pairs with equal keys have equal results if their NPU tensors have equal bytes."""
+    """Pair with equal keys have equal results if their NPU tensors have equal bytes."""
     npu = tensors_of(pair)[0]
     return bundle_key(pair), npu.dtype, npu.nbytes, npu.big_endian, pair.npu_plan, pair.golden_plan, pair.error_shape
 
 
 def cost(pair: Pair) -> int:
-    """The bytes that are read for a pair; of one that is not compared the NPU's, which may be looked at alone."""
+    """Return the bytes read for a pair; of one that is not compared the NPU's, which may be read alone."""
     if has_statistics(pair):
         return sum(side.nbytes for side in (pair.npu, pair.golden) if isinstance(side, Tensor))
     if pair.status != Status.COMPARED:
@@ -365,7 +365,7 @@ class _Bundle:
         self._held: set[tuple[int, int]] = set()
 
     def row(self, place: int) -> Row:
-        """The row of the pair at a place."""
+        """Return the row of the pair at a place."""
         pair, worker = self._pairs[place], self._worker
         if place in self._twins:
             return with_tensor(same_values(self._twins[place], pair), self._measures, worker)
@@ -378,7 +378,7 @@ class _Bundle:
         return self._row_of_equal(place) or self._compared(place)
 
     def _row_of_equal(self, place: int) -> Row | None:
-        """The row of a pair whose tensor is one that was compared; None of another."""
+        """Return the row of a pair whose tensor is one that was compared; None of another."""
         pair, worker = self._pairs[place], self._worker
         npu = tensors_of(pair)[0]
         for other, equal_row in self._done.get(storage_key(pair), []):
@@ -405,7 +405,7 @@ class _Bundle:
         return row
 
     def _is_watched(self, place: int, other: int) -> bool:
-        """Whether another tensor is read beside this one, as it will not stay in memory until its own turn."""
+        """Return whether another tensor is read beside this one, as it will not stay in memory until its own turn."""
         npu = self._pairs[other].npu
         return (
             npu is not None
@@ -416,26 +416,26 @@ class _Bundle:
 
 
 def is_alike(other: Pair, pair: Pair) -> bool:
-    """Whether equal values of the NPU give equal results."""
+    """Return whether equal values of the NPU give equal results."""
     if other.status != Status.COMPARED or pair.status != Status.COMPARED:
         return False
     return bundle_key(other) == bundle_key(pair) and other.error_shape == pair.error_shape and _same_order(other, pair)
 
 
 def _same_order(other: Pair, pair: Pair) -> bool:
-    """Whether the benchmark's elements come in one order."""
+    """Return whether the benchmark's elements come in one order."""
     left, right = other.golden_plan, pair.golden_plan
     return left == right or (left is not None and right is not None and left.is_flat and right.is_flat)
 
 
 def same_values(row: Row, pair: Pair) -> Row:
-    """The result of a tensor with equal values, without what padding or another type changes."""
+    """Return the result of a tensor with equal values, without what padding or another type changes."""
     same_type = tensors_of(row.pair)[0].dtype == tensors_of(pair)[0].dtype
     return changed(take_over(row, pair), overflow=None, extremes=row.extremes if same_type else None)
 
 
 def compare_bundles(bundles: Sequence[Sequence[Numbered]], measures: Measures, budget: Budget) -> list[tuple[int, Row]]:
-    """Several bundles as one task."""
+    """Return several bundles as one task."""
     with worker(budget) as own:
         return [row for bundle in bundles for row in compare_bundle(bundle, own, measures)]
 
@@ -456,7 +456,7 @@ class Part:
 
 
 def cuts_of(pair: Pair, stream: PairStream, budget: Budget) -> list[Cut]:
-    """The parts of a pair that is large enough to be shared out; none of others.
+    """Return the parts of a pair that is large enough to be shared out; none of others.
 
     They go by the sizes of the tensors alone: whoever compares them, the sums begin anew at the same elements.
     """
@@ -483,6 +483,6 @@ def looked_at(row: Row, measures: Measures, budget: Budget) -> Row:
 
 
 def whole_pass(pair: Pair, passes: Sequence[Pass[Any, Any]], budget: Budget, limit: int) -> list[Any]:
-    """The results of passes that take a tensor whole."""
+    """Return the results of passes that take a tensor whole."""
     with worker(budget) as own, own.stream(pair, limit) as stream:
         return run_passes(stream, passes)

@@ -60,7 +60,7 @@ def parse_place(text: str) -> Place:
 
 @contextmanager
 def open_cluster(address: str, places: Sequence[Place] = ()) -> Iterator[ClusterExecutor]:
-    """The executor of the cluster at `address` (`tcp://host:port`, or the path of its scheduler file).
+    """Return the executor of the cluster at `address` (`tcp://host:port`, or the path of its scheduler file).
 
     UsageError where Dask is not installed or versions differ, DataNotFoundError where nobody answers. Whatever is
     not done at the end of the block is cancelled.
@@ -107,7 +107,7 @@ def _connected(address: str) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """What has to be the same where the work is given out and where it is done."""
+    """Return the versions that must be the same on this machine and on the workers."""
     from importlib import metadata  # only where there is a cluster: it takes as long to load as numpy
 
     python = ".".join(map(str, sys.version_info[:2]))
@@ -118,7 +118,7 @@ def versions() -> dict[str, str]:
 
 
 def _check_workers(client: Any, address: str) -> None:
-    """Raises the error for a cluster without workers, or with ones that are not as we are."""
+    """Raise the error for a cluster without workers, or with ones that are not as we are."""
     try:
         client.wait_for_workers(1, timeout=_FIRST_WORKER)
     except Exception:
@@ -180,17 +180,17 @@ class ClusterExecutor(Executor):
         return next((place.host for place in self._places if full.startswith(place.folder)), "")
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        """Hands out a task to whichever worker is free."""
+        """Hand out a task to whichever worker is free."""
         return self.submit_to("", task, arguments, options)
 
     def at(self, host: str) -> Executor:
-        """The workers of a host, as `host_of` names it, alone."""
+        """Return the workers of a host, as `host_of` names it, alone."""
         return _Host(self, host)
 
     def submit_to(
         self, host: str, task: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]
     ) -> Future[Any]:
-        """Hands out a task to the workers of a host."""
+        """Hand out a task to the workers of a host."""
         inner = self._executor_of(host).submit(_run_in, (self._folder, urls.secrets()), task, arguments, options)
         outer: Future[Any] = Future()
         with self._lock:
@@ -206,7 +206,7 @@ class ClusterExecutor(Executor):
             inner.cancel()
 
     def _hand_on(self, inner: Future[Any], outer: Future[Any]) -> None:
-        """What became of a task on the cluster, in our words."""
+        """Hand on the result or the error of a task of the cluster."""
         with suppress(InvalidStateError):  # it was cancelled, or the watch was quicker
             if inner.cancelled():
                 outer.set_exception(WorkersLostError("compare.task_given_up", address=self.address))
@@ -226,7 +226,7 @@ class ClusterExecutor(Executor):
         return executor
 
     def _workers_of(self, host: str) -> dict[str, Any]:
-        """How Dask is told of the workers that a host name, a worker's name or a resource stands for."""
+        """Return Dask's options for the workers that a host name, a worker's name or a resource stands for."""
         until = time.monotonic() + _FIRST_WORKER  # one that was lost may be starting again
         while True:
             workers = self._workers()
@@ -246,7 +246,7 @@ class ClusterExecutor(Executor):
         return list(self._client.scheduler_info()["workers"].values())
 
     def _watched(self) -> None:
-        """Gives up when there are no workers any more, which Dask would wait for without end."""
+        """Give up when there are no workers any more, which Dask would wait for without end."""
         without = 0.0
         while not self._is_closed.wait(_WATCHING):
             missing = self._missing()
@@ -276,7 +276,7 @@ class ClusterExecutor(Executor):
                 future.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
-        """Cancels what is not done; what a worker has begun ends with its task."""
+        """Cancel what is not done; what a worker has begun ends with its task."""
         self._is_closed.set()
         with self._lock:
             pending = list(self._pending)
@@ -288,7 +288,7 @@ class ClusterExecutor(Executor):
 
 
 def near(executor: Executor, path: str) -> Executor:
-    """Who of an executor's workers reads a path: of a cluster those of its host, else all."""
+    """Return the workers of an executor that read a path: of a cluster those of its host, else all."""
     return executor.at(executor.host_of(path)) if isinstance(executor, ClusterExecutor) else executor
 
 
@@ -314,7 +314,7 @@ def _run_in(
     arguments: tuple[Any, ...],
     options: Mapping[str, Any],
 ) -> Any:
-    """Does a task on a worker: relative paths are those of whoever asked for it."""
+    """Do a task on a worker: relative paths are those of whoever asked for it."""
     try:
         _make_ready()
         urls.take_secrets(where[1])
@@ -326,7 +326,7 @@ def _run_in(
 
 @cache
 def _make_ready() -> None:
-    """What a worker does once: it keeps freed memory as our own processes do, beside one worker for each core."""
+    """Prepare a worker, once: it keeps freed memory as our own processes do, beside one worker for each core."""
     reuse_memory(cores())
 
 

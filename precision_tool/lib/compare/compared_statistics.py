@@ -26,7 +26,7 @@ _COUNTS = (("nan_count", "NaN"), ("positive_inf_count", "+Inf"), ("negative_inf_
 
 
 def has_statistics(pair: Pair) -> bool:
-    """Whether statistics are what both sides of a pair have, and numbers."""
+    """Return whether statistics are what both sides of a pair have, and numbers."""
     if pair.status != Status.STATISTICS_ONLY or pair.npu is None or pair.golden is None:
         return False
     types = [data_types.BY_NAME.get(side.dtype) for side in (pair.npu, pair.golden)]
@@ -34,14 +34,14 @@ def has_statistics(pair: Pair) -> bool:
 
 
 def row_of_statistics(pair: Pair, npu: Summary, golden: Summary) -> Row:
-    """The row of both sides' statistics, which are judged with all rows of the run (`judged`)."""
+    """Return the row of both sides' statistics, which are judged with all rows of the run (`judged`)."""
     sides = (("npu", pair.npu), ("golden", pair.golden))
     absent = frozenset(path for name, side in sides for path in _absent(name, side))
     return Row(pair=pair, npu=npu, golden=golden, reason=pair.reason, absent=absent)
 
 
 def _absent(name: str, side: AnyTensor | None) -> list[str]:
-    """The numbers that a statistics dump does not tell."""
+    """Return the numbers that a statistics dump does not tell."""
     if not isinstance(side, TensorStatistics):
         return []
     optional = ("minimum", "maximum", "mean", *(count for count, _ in _COUNTS))
@@ -52,7 +52,7 @@ def _absent(name: str, side: AnyTensor | None) -> list[str]:
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
-    """The rows of a result in which those of statistics say whether they agree.
+    """Return the rows of a result in which those of statistics say whether they agree.
 
     A tensor is as exact as the coarsest type up to its op: what was float16 once is not more exact in float32.
     """
@@ -72,7 +72,7 @@ def _is_told(row: Row) -> bool:
 
 
 def _unit(row: Row) -> float:
-    """The coarser unit roundoff of both sides of a row, 0 for whole numbers."""
+    """Return the coarser unit roundoff of both sides of a row, 0 for whole numbers."""
     types = [side.dtype for side in (row.pair.npu, row.pair.golden) if side is not None]
     units = [2.0 ** -(data_types.FLOATS[dtype].digits + 1) for dtype in types if dtype in data_types.FLOATS]
     if "float32" in types and any(name in row.op_type for name in _PRODUCTS):
@@ -81,7 +81,7 @@ def _unit(row: Row) -> float:
 
 
 class _Digits:
-    """What the digits that a file prints its numbers with leave open: half a unit of the last.
+    """The uncertainty of numbers printed with limited digits: half a unit of the last.
 
     All numbers of a tensor are printed alike, with as many decimals or as many digits; zeros at their ends are gone.
     """
@@ -92,7 +92,7 @@ class _Digits:
         self._digits = max((len(number.digits) for number in decimals), default=0)
 
     def of(self, number: float) -> float:
-        """How far a number may be from what was printed."""
+        """Return how far a number may be from its printed form."""
         if self._finest is None or isnan(number):
             return 0.0
         exponent = self._finest
@@ -145,7 +145,7 @@ def _side(tensor: AnyTensor, summary: Summary) -> _Side:
 
 
 def _of_one_size(npu: _Side, golden: _Side, pair: Pair) -> tuple[_Side, _Side] | None:
-    """Both sides with as many values; to the smaller one are added the zeros that the other's layout is padded with."""
+    """Return both sides with as many values, zeros added to the smaller one as the other's layout is padded."""
     if npu.count == golden.count:
         return npu, golden
     assert pair.npu is not None
@@ -204,6 +204,6 @@ def _differences(pair: Pair, npu: _Side, golden: _Side, unit: float) -> tuple[li
 
 
 def _not_finite(side: _Side) -> bool:
-    """Whether a side has NaN or Inf: some releases put them into min and max beside, or instead of, the counts."""
+    """Return whether a side has NaN or Inf: some releases put them into min and max, with or without the counts."""
     summary = side.summary
     return any(getattr(summary, name) for name, _ in _COUNTS) or side.has_odd_limits

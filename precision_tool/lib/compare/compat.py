@@ -33,14 +33,14 @@ _NO_FILE = "msaccucmp finds no dump file that it can read for the op"
 
 
 def type_name(tensor: AnyTensor) -> str:
-    """The DataType cell as the vendor has it."""
+    """Return the DataType cell as the vendor has it."""
     data_type = data_types.BY_NAME.get(tensor.dtype)
     plain = data_type.numpy_name or tensor.dtype if data_type is not None else tensor.dtype
     return _DECODED.get(tensor.dtype, plain)
 
 
 def vendor_rows(rows: Sequence[Row], file: GraphFile | None) -> list[Row]:
-    """The rows of a comparison that msaccucmp would have; `file` is the graph, None for two runs matched by name."""
+    """Return the rows that msaccucmp would have; `file` is the graph, None for two runs matched by name."""
     if file is None:
         return list(_each_op(rows, _two_dumps))
     ops = {op.name: op for op in file.ops}
@@ -67,7 +67,7 @@ def _is_passed_over(pair: Pair, ops: dict[str, Op]) -> bool:
 
 
 def _one_dump(rows: list[Row]) -> list[Row]:
-    """The rows of an op against the benchmark: one if the vendor cannot read its file."""
+    """Return the rows of an op against the benchmark: one if the vendor cannot read its file."""
     if all(not row.pair.slot for row in rows):
         return rows[:1]
     names = rows[0].pair.op_name
@@ -81,7 +81,7 @@ def _one_dump(rows: list[Row]) -> list[Row]:
 
 
 def _as_declared(row: Row) -> Row:
-    """The vendor reads the bytes that a tensor has and prints what its header says of it."""
+    """Return the vendor reads the bytes that a tensor has and prints what its header says of it."""
     tensor = row.pair.declared
     return row if tensor is None else replace(row, pair=replace(row.pair, npu=tensor, shape=tensor.shape))
 
@@ -93,7 +93,7 @@ def _is_unreadable(row: Row) -> bool:
 
 
 def _is_version_1(rows: Sequence[Row]) -> bool:
-    """Whether the op's file is of the old format, which msaccucmp has given up: it has no length before its header."""
+    """Return whether the op's file is of the old format, without a length before its header: msaccucmp gave it up."""
     path = next((row.pair.npu.path for row in rows if isinstance(row.pair.npu, Tensor)), None)
     if path is None:
         return False
@@ -105,7 +105,7 @@ def _is_version_1(rows: Sequence[Row]) -> bool:
 
 
 def _two_dumps(rows: list[Row]) -> list[Row]:
-    """The rows of an op of two runs: a side, inputs or outputs, counts only if all its shapes are the same."""
+    """Return the rows of an op of two runs: a side, inputs or outputs, counts only if all its shapes are the same."""
     if all(not row.pair.slot for row in rows):
         return rows[:1]
     if any(_is_unreadable(row) for row in rows):
@@ -121,7 +121,7 @@ def _is_alike(row: Row) -> bool:
 
 
 def _is_all(side: Sequence[Row]) -> bool:
-    """Whether the other run's dump has no more inputs, or outputs, than these."""
+    """Return whether the other run's dump has no more inputs, or outputs, than these."""
     other = next((row.pair.golden for row in side if row.pair.golden is not None), None)
     if other is None:
         return not side
@@ -133,7 +133,7 @@ def _is_all(side: Sequence[Row]) -> bool:
 
 
 def _whole_op(row: Row, status: Status, reason: str) -> Row:
-    """A row that stands for the op and has no figures."""
+    """Return a row that stands for the op and has no figures."""
     pair = replace(
         row.pair, slot="", npu=None, golden=None, golden_tensor="", npu_plan=None, golden_plan=None, shape=None,
         status=status, reason=reason,

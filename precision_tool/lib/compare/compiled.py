@@ -30,13 +30,13 @@ _local = threading.local()
 
 
 def make_kernel() -> Kernel:
-    """The compiled kernel where there is one, else numpy's."""
+    """Return the compiled kernel where there is one, else numpy's."""
     compiled = library()
     return Kernel() if compiled is None else CompiledKernel(compiled)
 
 
 def kernel_of_thread() -> Kernel:
-    """The kernel of this thread, whose temporaries no other uses."""
+    """Return the kernel of this thread, whose temporaries no other uses."""
     kernel: Kernel | None = getattr(_local, "kernel", None)
     if kernel is None:
         kernel = _local.kernel = make_kernel()
@@ -74,7 +74,7 @@ class CompiledKernel(Kernel):
         self._room = np.empty((2, 0), np.float64), np.empty(0, np.int32)
 
     def _function(self, name: str, *arrays: Numbers) -> Callable[..., int] | None:
-        """The compiled function of the arrays' type, if they are as it takes them."""
+        """Return the compiled function of the arrays' type, if they are as it takes them."""
         dtype, size = arrays[0].dtype, arrays[0].size
         if not 0 < size <= _MOST_ITEMS:
             return None
@@ -108,7 +108,7 @@ class CompiledKernel(Kernel):
         return super().add_block(sums, x, y, offset)
 
     def _first_pass(self, x: Numbers, y: Numbers) -> int | None:
-        """What the compiled first pass says; None if it does not take these arrays."""
+        """Return the result of the compiled first pass; None if it does not take these arrays."""
         first = self._function("first", x, y)
         if first is None:
             return None
@@ -130,7 +130,7 @@ class CompiledKernel(Kernel):
         return x_low, x_high
 
     def _add_integer_side(self, side: SideSums, a: Numbers, block: native.IntegerSums) -> tuple[int, int]:
-        """Adds integers to the sums of one side; the least and the largest one."""
+        """Add integers to the sums of one side; the least and the largest one."""
         unsigned = _is_unsigned(a)
         self._compiled.pt_side_integers(address(a), a.size, unsigned, ctypes.byref(block))
         total = (block.high_total << 32) + block.low_total - (0 if unsigned else a.size << 63)
@@ -152,7 +152,7 @@ class CompiledKernel(Kernel):
     def _take_pairs(
         self, sums: Sums, x: Numbers, y: Numbers, offset: int, places: npt.NDArray[np.int32] | None = None
     ) -> None:
-        """Takes over what was found of items that are finite on both sides; `places` are theirs in the block."""
+        """Take over what was found of items that are finite on both sides; `places` are theirs in the block."""
         block = self._first
         self._take_sums(sums, x, y, offset, block, places)
         sums.add_ranges(block.npu_low, block.npu_high, block.golden_low, block.golden_high)
@@ -180,7 +180,7 @@ class CompiledKernel(Kernel):
         sums.max_relative = max(sums.max_relative, block.max_relative)
 
     def _add_together(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
-        """A block with NaN or Inf: what is finite on both sides is brought together."""
+        """Return a block with NaN or Inf: what is finite on both sides is brought together."""
         a, b, places = self._brought_together(x, y)
         block = self._together
         sums.size += x.size
@@ -200,7 +200,7 @@ class CompiledKernel(Kernel):
             self._add_extreme_pairs(sums, a, b, offset, places)
 
     def _brought_together(self, x: Numbers, y: Numbers) -> tuple[Doubles, Doubles, npt.NDArray[np.int32]]:
-        """What is finite on both sides, in float64, and its places in the block."""
+        """Return the elements that are finite on both sides, in float64, and their places in the block."""
         a, b, places = self._space(x.size)
         together = self._functions["together", x.dtype]
         together(

@@ -42,7 +42,7 @@ _Piece = tuple[Box, tuple[int, ...], npt.NDArray[Any]]
 
 
 def result_type(data_type: DataType) -> np.dtype[Any]:
-    """The numpy type that holds every value of a type: its own, or for one that numpy lacks a wider one."""
+    """Return the numpy type that holds every value of a type: its own, or for one that numpy lacks a wider one."""
     if data_type.decode == "numpy":
         return np.dtype(data_type.numpy_name)
     if data_type.name == "complex32":
@@ -57,7 +57,7 @@ def result_type(data_type: DataType) -> np.dtype[Any]:
 def write_npy(
     tensor: Tensor, reading: Reading, path: str, *, place: str = "", scratch: Scratch | None = None
 ) -> np.dtype[Any]:
-    """Decodes a tensor into a `.npy` file and returns its type; memory is bounded whatever its size.
+    """Decode a tensor into a `.npy` file and returns its type; memory is bounded whatever its size.
 
     `place` is a folder for the file until it is complete; else it lies beside `path`. `scratch`: buffers to use again.
     """
@@ -86,7 +86,7 @@ def write_npy(
 
 
 def write_lines(path: str, target: str, *, place: str = "") -> None:
-    """Writes the values of a `.npy` file that `write_npy` wrote as text, one per line, as `numpy.savetxt` does.
+    """Write the values of a `.npy` file that `write_npy` wrote as text, one per line, as `numpy.savetxt` does.
 
     In blocks, whatever the size. OutputError if that cannot be done.
     """
@@ -102,7 +102,7 @@ def write_lines(path: str, target: str, *, place: str = "") -> None:
 
 
 def _flat_pieces(reader: TensorReader, writer: NpyWriter, dtype: np.dtype[Any], scratch: Scratch) -> Iterator[_Piece]:
-    """The result as it lies in the dump, in the pieces that the writer likes best."""
+    """Return the result as it lies in the dump, in the pieces that the writer likes best."""
     parts = 2 if dtype.kind == "c" else 1
     size = reader.size // parts
     for start, stop in writer.pieces(size):
@@ -112,7 +112,7 @@ def _flat_pieces(reader: TensorReader, writer: NpyWriter, dtype: np.dtype[Any], 
 
 
 def _plain_pieces(reader: TensorReader, dtype: np.dtype[Any], scratch: Scratch) -> Iterator[_Piece]:
-    """The result as it is read; pairs of reals become complex numbers."""
+    """Return the result as it is read; pairs of reals become complex numbers."""
     shape = reader.logical_shape
     for box in reader.boxes():
         items: npt.NDArray[Any] = scratch.numbers("items", box_size(box), reader.dtype)
@@ -124,7 +124,7 @@ def _plain_pieces(reader: TensorReader, dtype: np.dtype[Any], scratch: Scratch) 
 
 
 def _blocked_pieces(reader: TensorReader, plan: Plan) -> Iterator[_Piece]:
-    """The result in boxes of its blocked storage, zero where it is padding. `plan` reads it back."""
+    """Return the result in boxes of its blocked storage, zero where it is padding. `plan` reads it back."""
     shape = plan.storage_shape
     granules = tuple(extent if role == INNER else 1 for extent, (_, role) in zip(shape, plan.axes, strict=True))
     for box in split_boxes(shape, granules, _BOX):
@@ -142,7 +142,7 @@ def _blocked_pieces(reader: TensorReader, plan: Plan) -> Iterator[_Piece]:
         yield box, shape, stored
 
 
-# --- Dump files decoded to `.npy`, as stored or in another layout, in blocks and by several threads or processes ---
+# --- decoding dump files ---
 
 
 #: Below this many bytes starting workers takes longer than the work.
@@ -172,13 +172,13 @@ class Source:
 
     @property
     def not_by_toolkit(self) -> str:
-        """What such files are called, where msaccucmp does not decode them; else empty."""
+        """The name for such files where msaccucmp does not decode them; else empty."""
         return ".h5 dumps" if PYTORCH.owns(self.path) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What became of one tensor, or of a whole file that cannot be read. `reason` says why there is no result.
+    """The result for one tensor, or for a whole file that cannot be read. `reason` says why there is no result.
 
     `as_stored` says why a tensor was not brought to the layout asked for, but decoded as it is stored.
     """
@@ -203,7 +203,7 @@ class Decoded:
 
 
 def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]:
-    """The dump files below a folder of any level, or a single file, to be decoded below `output`; and notes.
+    """Return the dump files below a folder of any level, or a single file, to be decoded below `output`; and notes.
 
     Of several leaf folders (devices, models, steps) each gets a folder of its own.
     """
@@ -234,12 +234,12 @@ def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]
 
 
 def h5_source(path: str, datasets: frozenset[str] = frozenset()) -> Source:
-    """A PyTorch dump of which some, or all, data sets are to be decoded; where to is still open."""
+    """Return a PyTorch dump of which some, or all, data sets are to be decoded; where to is still open."""
     return replace(_source(path, "", posixpath.basename(path)), datasets=datasets)
 
 
 def in_own_folders(sources: Sequence[Source], root: str) -> list[Source]:
-    """Each source with a folder of its own, named as its file below `root`: ops of `.h5` dumps have the same names."""
+    """Return each source with a folder named as its file below `root`: ops of `.h5` dumps have the same names."""
     own = [
         posixpath.relpath(posixpath.abspath(source.path), posixpath.abspath(root)).removesuffix(".h5")
         for source in sources
@@ -263,7 +263,7 @@ def _name_of(file: DumpFile) -> str:
 
 
 def _real_name(path: str) -> str:
-    """The name of a dump file; of a bare number the one in `mapping.csv` beside it."""
+    """Return the name of a dump file; of a bare number the one in `mapping.csv` beside it."""
     base = posixpath.basename(path)
     if is_number(base.removesuffix(".csv")):
         try:
@@ -351,7 +351,7 @@ def _convert_all(
 
 
 def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) -> list[Decoded]:
-    """The rows of one file. Of the errors only a full disk or the like ends the work of all."""
+    """Return the rows of one file. Of the errors only a full disk or the like ends the work of all."""
     try:
         if NPY.has_suffix(source.path):
             raise FormatError.of(source.path, "compare.decoded_already")
@@ -375,7 +375,7 @@ def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) 
 
 
 def _convert_statuses(source: Source) -> list[Decoded]:
-    """The JSON of an overflow status file, under the name that the vendor's tool gives it."""
+    """Return the JSON of an overflow status file, under the name that the vendor's tool gives it."""
     if source.path.endswith(".json"):
         raise FormatError.of(source.path, "compare.status_decoded_already")
     rows = []
@@ -402,7 +402,7 @@ def _convert_statuses(source: Source) -> list[Decoded]:
 
 
 def _convert_h5(source: Source, layout: str | None, prefix: str, scratch: Scratch) -> list[Decoded]:
-    """The rows of a PyTorch dump: tensors are named after their op, `Addmm.4.input.mat1`."""
+    """Return the rows of a PyTorch dump: tensors are named after their op, `Addmm.4.input.mat1`."""
     dump = read_h5(source.path)
     rows = []
     taken: set[str] = set()

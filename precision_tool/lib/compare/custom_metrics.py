@@ -53,14 +53,14 @@ class CustomMetrics:
 
 @dataclass(frozen=True, slots=True)
 class CustomValues:
-    """What the metrics say of one pair, in their order; None for one that failed, with the reason in `errors`."""
+    """The metrics' values of one pair, in their order; None for one that failed, with the reason in `errors`."""
 
     values: tuple[float | str | None, ...]
     errors: tuple[tuple[str, str], ...] = ()
 
 
 def load_metrics(path: str, taken: Sequence[str] = ()) -> CustomMetrics:
-    """Runs the file and finds its metrics, whose names become columns and may not be among `taken`.
+    """Run the file and finds its metrics, whose names become columns and may not be among `taken`.
 
     DataNotFoundError if there is no such file, FormatError if it cannot be read, UsageError if it fails or has no
     metrics.
@@ -101,7 +101,7 @@ def _functions(path: str) -> dict[str, Metric]:
 
 
 def apply_metrics(metrics: CustomMetrics, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> CustomValues:
-    """The value of every metric for two arrays; whatever a function raises becomes its reason."""
+    """Return the value of every metric for two arrays; whatever a function raises becomes its reason."""
     x.flags.writeable = y.flags.writeable = False
     values: list[float | str | None] = []
     errors = []
@@ -117,7 +117,7 @@ def apply_metrics(metrics: CustomMetrics, x: npt.NDArray[Any], y: npt.NDArray[An
 
 
 def failed_metrics(metrics: CustomMetrics, reason: str) -> CustomValues:
-    """The values where no function could be asked."""
+    """Return the values where no function could be asked."""
     return CustomValues((None,) * len(metrics.names), (("own metrics", reason),))
 
 
@@ -136,7 +136,7 @@ def _as_value(value: object) -> float | str:
 
 
 def _large(value: int) -> float | str:
-    """An integer of more digits than anybody reads as a float, else as text."""
+    """Return an integer of more digits than anybody reads as a float, else as text."""
     try:
         return float(value)
     except OverflowError:

@@ -80,12 +80,12 @@ class OpPairs:
         self._by_graph = None if by_name else GraphMatcher(self._dumps, run.file, side)
 
     def is_for(self, run: RunGraph, golden: GoldenFiles | Run | None) -> bool:
-        """True if nothing of what it was made of was read again since."""
+        """Return whether nothing of what it was made of was read again since."""
         leaf, file, is_named, side = self._of
         return leaf is run.leaf and file is run.file and is_named == run.is_named and side is golden
 
     def pairs_of(self, hit: FoundOp, looks_again: bool) -> tuple[Pair, ...]:
-        """The pairs of one op, of the files as they are now: they may be written anew while a prompt is open."""
+        """Return the pairs of one op, of the files as they are now: they may be written anew while a prompt is open."""
         if looks_again:
             self._dumps.forget_changed()
             self._side.forget_changed()
@@ -95,7 +95,7 @@ class OpPairs:
         return match_name(flatten(hit.op.name), self._dumps, self._side, other, self._counterpart)
 
 
-# --- The cosines of the newest result by op, for those who only want to know how an op came out ---
+# --- cosines of the newest result ---
 
 
 #: To be raised with every change of what is kept.
@@ -144,7 +144,7 @@ class ResultCosines:
         object.__setattr__(self, "whole", _together(self.files))
 
     def of_run(self, run: RunGraph, others: Sequence[RunGraph]) -> tuple[Cosines, str]:
-        """The cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
+        """Return the cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
 
         Files that do not say what they are of, as the vendor's, count for the only run that has their ops.
         """
@@ -170,7 +170,7 @@ def _together(files: Iterable[FileCosines]) -> Cosines:
 
 
 def _owners(file: FileCosines, runs: Sequence[RunGraph]) -> list[int]:
-    """The places of the runs that a result file may be of."""
+    """Return the places of the runs that a result file may be of."""
     if file.source is not None:
         return [at for at, run in enumerate(runs) if _is_of(file.source, run)][:1]
     if len(runs) == 1:
@@ -181,7 +181,7 @@ def _owners(file: FileCosines, runs: Sequence[RunGraph]) -> list[int]:
 
 
 def _is_of(source: ResultSource, run: RunGraph) -> bool:
-    """Whether the dump of the run was compared; without a dump, whether its graph was used."""
+    """Return whether the dump of the run was compared; without a dump, whether its graph was used."""
     paths = [leaf.path for leaf in run.leaves] or [run.file.path]
     compared = source.npu if run.leaves else source.graph
     return compared in paths or real_path(compared) in map(real_path, paths)
@@ -202,7 +202,7 @@ def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGrap
 
 
 def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
-    """The lowest cosine of the outputs of each op in tables that are at hand, rounded as result files have them."""
+    """Return the lowest cosine of the outputs of each op in some tables, rounded as result files have them."""
     values = (
         {row.op_name: round(row.cosine, 6)}
         for table in tables
@@ -213,7 +213,7 @@ def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
 
 
 def result_cosines(paths: Sequence[str], cache: CacheFiles) -> ResultCosines:
-    """The lowest cosine of the outputs of each op in some result files."""
+    """Return the lowest cosine of the outputs of each op in some result files."""
     return ResultCosines(tuple(FileCosines(*_of_file(path, cache), read_source(path)) for path in paths))
 
 
@@ -244,7 +244,7 @@ def _decoded(payload: bytes) -> OutputFigures | None:
     return OutputFigures(values, scalars)
 
 
-# --- One data folder as it is read: what was found is kept, and read again only where it changed ---
+# --- the data folder ---
 
 
 T = TypeVar("T")
@@ -255,7 +255,7 @@ _OP_PAIRS = 4
 
 
 class CacheKind(StrEnum):
-    """What a data folder keeps; each can be forgotten alone."""
+    """The kinds of things that a data folder caches; each can be forgotten alone."""
 
     RUNS = "run"
     GRAPHS = "graphs"
@@ -305,7 +305,7 @@ class DataFolder:
 
     @alone
     def refresh(self, *what: CacheKind) -> None:
-        """Forgets what was read of these kinds, of all without any."""
+        """Forget what was read of these kinds, of all without any."""
         kinds = set(what or CacheKind)
         self._cached = {key: entry for key, entry in self._cached.items() if key[0] not in kinds}
         if CacheKind.GRAPHS in kinds:
@@ -319,27 +319,27 @@ class DataFolder:
             self._choice = None
 
     def check_data(self) -> None:
-        """Raises DataNotFoundError where there is no data folder."""
+        """Raise DataNotFoundError where there is no data folder."""
         check_data(self.workspace.root)
 
     def default_npu(self) -> str:
-        """The dump of the NPU run under test."""
+        """Return the dump of the NPU run under test."""
         return default_npu(self.workspace)
 
     def pytorch_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The `.h5` files of the NPU and of the benchmark, by name only."""
+        """Return the `.h5` files of the NPU and of the benchmark, by name only."""
         return pytorch_files(self.workspace)
 
     def kind(self) -> DataKind:
-        """What kind of data the folder holds of the NPU."""
+        """Return the kind of the NPU's data in the folder."""
         return kind_of(self.workspace)
 
     def has_dump_alone(self) -> bool:
-        """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
+        """Return whether there is an NPU dump, nothing to compare it with, and no earlier result."""
         return has_dump_alone(self.workspace)
 
     def _keep(self, key: tuple[CacheKind, *tuple[object, ...]], read: Callable[[Stamps], T]) -> T:
-        """What `read` gives, read again only when a folder or file that it noted has changed."""
+        """Return the result of `read`, read again only when a folder or file that it noted has changed."""
         cached = self._cached.get(key)
         if cached is not None and cached[1].are_current():
             value: T = cached[0]
@@ -350,7 +350,7 @@ class DataFolder:
         return value
 
     def _run(self, number: int) -> Run | None:
-        """What NPU run `number` dumped; None if nothing."""
+        """Return the dump of NPU run `number`; None if there is none."""
 
         def read(stamps: Stamps) -> Run | None:
             try:
@@ -367,7 +367,7 @@ class DataFolder:
         return self._keep((CacheKind.RUNS, number), read)
 
     def _read_below(self, kind: CacheKind, path: str, find: Callable[[str, Stamps], T], noted_in: Stamps | None) -> T:
-        """What `find` finds below a folder, or its error; found once. `noted_in` notes what that depends on."""
+        """Return the result of `find` below a folder, or raise its error; cached. `noted_in` gets its stamps."""
 
         def read(stamps: Stamps) -> T | PrecisionToolError:
             stamps.note(path)
@@ -388,11 +388,11 @@ class DataFolder:
 
     @alone
     def run_at(self, path: str, noted_in: Stamps | None = None) -> Run:
-        """The NPU run below a folder, as `walk.find_run` finds it."""
+        """Return the NPU run below a folder, as `walk.find_run` finds it."""
         return self._read_below(CacheKind.RUNS, path, walk.find_run, noted_in)
 
     def leaves_at(self, path: str) -> tuple[DumpLeaf, ...]:
-        """The dumps of ops below a folder, newest time only; () if there are none, or they cannot be listed."""
+        """Return the dumps of ops below a folder, newest time only; () if there are none, or they cannot be listed."""
         try:
             return self.run_at(path).leaves
         except PrecisionToolError:
@@ -400,42 +400,42 @@ class DataFolder:
 
     @alone
     def golden_at(self, path: str, noted_in: Stamps | None = None) -> GoldenFiles | Run:
-        """The benchmark tensors, or the other NPU run, below a folder, as `inputs.find_golden` finds them."""
+        """Return the benchmark tensors, or the other NPU run, below a folder, as `inputs.find_golden` finds them."""
         golden = self._read_below(CacheKind.BENCHMARK, path, find_golden, noted_in)
         if isinstance(golden, GoldenFiles):
             golden.forget_changed()
         return golden
 
     def inputs(self, npu: str, golden: str) -> Inputs:
-        """What a comparison of two folders reads, found but not opened."""
+        """Return the inputs of a comparison of two folders, not yet opened."""
         return find_inputs(npu, golden, run_at=self.run_at, golden_at=self.golden_at)
 
     def graph_chooser(self, graph: str | None = None) -> GraphChooser:
-        """What chooses the graph of a dump, the one that the user chose first; `graph` was asked for instead."""
+        """Return the chooser of a dump's graph, which prefers the user's choice, or uses `graph` instead."""
         chosen = self.chosen_graph() if graph is None else None
         return GraphChooser(store=self.store, extra_folders=(".",), chosen=chosen, kept=self._choices)
 
     @alone
     def run_folders(self) -> tuple[RunFolder, ...]:
-        """Every NPU run of the data folder."""
+        """Return every NPU run of the data folder."""
         return tuple(
             RunFolder(number=number, graph_folder=str(self.workspace.graph_dir(number)), run=self._run(number))
             for number in self.workspace.debug_numbers()
         )
 
     def run_graphs(self, graph: str | None = None) -> tuple[RunGraph, ...]:
-        """The graph of every dumped model of every NPU run; `graph` (a file or a folder) is used instead of those.
+        """Return the graph of every dumped model of every NPU run, or `graph` (a file or a folder) instead of those.
 
         Raises DataNotFoundError when there is none, FormatError when the one asked for is damaged.
         """
         return self._graphs(graph).runs
 
     def missing_graphs(self, graph: str | None = None) -> tuple[MissingGraph, ...]:
-        """The dumped models that have no graph, with the reason: none, or none that can be read or fits."""
+        """Return the dumped models that have no graph, with the reason: none, or none that can be read or fits."""
         return self._graphs(graph).missing
 
     def graph_reasons(self) -> tuple[str, ...]:
-        """Why dumped models have no graph, for an error: the notes that say so are taken back."""
+        """Return why dumped models have no graph, for an error: the notes that say so are removed."""
         reasons = self._graphs(None).lost
         self.workspace.notes[:] = [note for note in self.workspace.notes if note not in reasons]
         return reasons
@@ -474,7 +474,7 @@ class DataFolder:
 
     @alone
     def fusion_reports(self) -> tuple[GraphPasses, ...]:
-        """What the `fusion_result.json` files say; one that cannot be read gives a note."""
+        """Return the contents of the `fusion_result.json` files; one that cannot be read gives a note."""
         from precision_tool.lib.io.fusion_passes import read_fusion_result
 
         paths = [str(path) for path in self.workspace.fusion_result_files()]
@@ -492,12 +492,12 @@ class DataFolder:
         return self._keep((CacheKind.FUSION, *paths), read)
 
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
-        """The op of this name, part of a name or number, as `[17]`, in every graph (see `listing.find_ops`)."""
+        """Return the op of this name, part of a name or number, as `[17]`, in every graph (see `listing.find_ops`)."""
         return find_ops(self.run_graphs(graph), name)
 
     @alone
     def pairs_of(self, hit: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:
-        """Every input and output of the op's dump with its benchmark tensor, as `vc` pairs them; () without a dump.
+        """Return every input and output of the op's dump with its benchmark tensor, as `vc` pairs them.
 
         Only the files of the op, and of its benchmark tensors, are opened. Each call looks at all that were opened
         before whether they changed: for many ops in a row do so (`looks_again`) with the first only.
@@ -518,7 +518,7 @@ class DataFolder:
         return matcher.pairs_of(hit, looks_again)
 
     def golden_of(self, number: int | None) -> GoldenFiles | Run | None:
-        """What run `number` is compared with: the benchmark's files, for run 0 else run 1; None if there is nothing."""
+        """Return the other side of run `number`: the benchmark's files, for run 0 else run 1; None if there is none."""
         folders = [str(self.workspace.tf_dump_dir), str(self.workspace.tf_debug_dir), str(self.workspace.dump_dir(1))]
 
         def read(stamps: Stamps) -> GoldenFiles | Run | None:
@@ -539,7 +539,7 @@ class DataFolder:
 
     @alone
     def pytorch(self) -> H5Data | None:
-        """The PyTorch dumps of the data folder; None if there is none. FormatError if none can be read."""
+        """Return the PyTorch dumps of the data folder; None if there is none. FormatError if none can be read."""
         npu, golden = pytorch_files(self.workspace)
         if not npu and not golden:
             return None
@@ -559,7 +559,7 @@ class DataFolder:
         return data
 
     def find_h5(self, name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
-        """The ops and data sets of a name in the PyTorch dumps (see `compare.pytorch`).
+        """Return the ops and data sets of a name in the PyTorch dumps (see `compare.pytorch`).
 
         Those of the NPU, each with its counterpart; of the benchmark only if the NPU has none of the name. `FILE.h5`
         and `FILE.h5:/op/seq/…` name the file too.
@@ -570,7 +570,7 @@ class DataFolder:
         return find_by_name(name, (*npu, *golden), self.pytorch, many=many)
 
     def is_pytorch_name(self, name: str) -> bool:
-        """Whether a name is one of a PyTorch dump: of a `.h5` file, or of an op where the folder has such dumps."""
+        """Return whether a name is of a PyTorch dump: a `.h5` file, or an op where the folder has such dumps."""
         from precision_tool.lib.data.pytorch_pairing import is_own_name, parse_h5_name
 
         h5_name = parse_h5_name(name)
@@ -587,7 +587,7 @@ class DataFolder:
 
     @alone
     def chosen_graph(self) -> str | None:
-        """The graph file that `use_graph` chose, now or in an earlier session; one that is gone is told of once."""
+        """Return the graph file that `use_graph` chose, now or in an earlier session; one that is gone gives a note."""
         if self._choice is None:
             self._choice = graph_choice.read(self.workspace.result_dirs(), self.workspace.root)
         path = self._choice.path
@@ -601,7 +601,7 @@ class DataFolder:
 
     @alone
     def use_graph(self, path: str | None) -> None:
-        """Uses this graph file from now on where no other is asked for; None: the one that fits, as at first.
+        """Use this graph file from now on where no other is asked for; None: the one that fits, as at first.
 
         The choice is remembered for the data folder. Raises the reader's errors for a file that is no graph, UsageError
         for one that does not fit the dump, and OutputError where the choice cannot be remembered; it holds for this
@@ -640,7 +640,7 @@ class DataFolder:
         return cosines.scalars if isinstance(cosines, Cosines) else {}
 
     def _others(self, run: RunGraph) -> list[RunGraph]:
-        """The graphs in use of other dumps than `run` has; none for a graph that was only named."""
+        """Return the graphs in use of other dumps than `run` has; none for a graph that was only named."""
         if run.number is None:
             return []
 
@@ -663,11 +663,11 @@ def way_back_from(chosen: str | None) -> Iterator[None]:
         raise type(error)("compare.chosen_graph", reason=error.message) from error
 
 
-# --- The graph files of a data folder, of every stage of the compiler, whether or not one is in use ---
+# --- graph files ---
 
 
 def survey_graphs(data: DataFolder) -> GraphSurvey:
-    """Every graph file there is, what it holds, and whether it is in use."""
+    """Return every graph file there is, what it holds, and whether it is in use."""
     problem: PrecisionToolError | None = None
     in_use: tuple[RunGraph, ...] = ()
     try:
@@ -678,7 +678,7 @@ def survey_graphs(data: DataFolder) -> GraphSurvey:
 
 
 def search_graphs(data: DataFolder, word: str) -> tuple[FoundIn, ...]:
-    """The graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
+    """Return the graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
 
     DataNotFoundError when none has such an op, with the closest names.
     """
@@ -691,7 +691,7 @@ def search_graphs(data: DataFolder, word: str) -> tuple[FoundIn, ...]:
     return search(data.run_folders(), in_use, word, extra_folders=(".",))
 
 
-# --- The names there are in a data folder, for completion: () rather than an error ---
+# --- names for completion ---
 
 
 class DataNames:
@@ -702,34 +702,34 @@ class DataNames:
         self._names: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {}
 
     def op_names(self) -> tuple[str, ...]:
-        """Names of the ops of the graphs in use, for completion: () rather than an error, as all below."""
+        """Return names of the ops of the graphs in use, for completion: () rather than an error, as all below."""
         return self._with_h5("ops", self._of_ops("ops", lambda op: (op.name,)), lambda op: (op.name,))
 
     def op_types(self) -> tuple[str, ...]:
-        """Types of the ops of the graphs in use."""
+        """Return types of the ops of the graphs in use."""
         return self._with_h5("types", self._of_ops("types", lambda op: (op.type,)), lambda op: (op.type,))
 
     def pass_names(self) -> tuple[str, ...]:
-        """Names of the fusion passes that made ops of the graphs in use."""
+        """Return names of the fusion passes that made ops of the graphs in use."""
         return self._of_ops("passes", lambda op: op.pass_names)
 
     def kernel_names(self) -> tuple[str, ...]:
-        """Names of the kernels, and of the libraries they are in."""
+        """Return names of the kernels, and of the libraries they are in."""
         return self._of_ops("kernels", lambda op: (op.kernel_name, op.kernel_lib))
 
     def graph_paths(self) -> tuple[str, ...]:
-        """Build graphs of the runs and of the working folder."""
+        """Return build graphs of the runs and of the working folder."""
         folders = [str(self._data.workspace.graph_dir(number)) for number in self._data.workspace.debug_numbers()]
         with suppress(PrecisionToolError, OSError):
             return tuple(sorted(map(shown_path, find_graph_files(folders, (".",)))))
         return ()
 
     def result_paths(self) -> tuple[str, ...]:
-        """Result files, newest comparison first."""
+        """Return result files, newest comparison first."""
         return tuple(shown_path(path) for folder in self._data.workspace.compare_dirs() for path in results_in(folder))
 
     def dump_file_names(self) -> tuple[str, ...]:
-        """Names of the dump files of all runs, and of the data sets of PyTorch dumps."""
+        """Return names of the dump files of all runs, and of the data sets of PyTorch dumps."""
         runs = [folder.run for folder in self._data.run_folders()]
         files = self._sorted(
             "dumps",
@@ -741,7 +741,7 @@ class DataNames:
         return self._with_h5("values", files, lambda op: (value.path for value in op.values))
 
     def golden_file_names(self) -> tuple[str, ...]:
-        """Names of the benchmark's files."""
+        """Return names of the benchmark's files."""
         golden = self._data.golden_of(0)
         if not isinstance(golden, GoldenFiles):
             return ()
@@ -759,7 +759,7 @@ class DataNames:
         )
 
     def _with_h5(self, what: str, names: tuple[str, ...], names_of: Callable[[H5Op], Iterable[str]]) -> tuple[str, ...]:
-        """The names, and those of PyTorch dumps; the same object as long as they are the same."""
+        """Return the names, and those of PyTorch dumps; the same object as long as they are the same."""
         try:
             data = self._data.pytorch()
         except PrecisionToolError:
@@ -772,7 +772,7 @@ class DataNames:
         )
 
     def _sorted(self, what: str, sources: Sequence[object], names: Callable[[], Iterable[str]]) -> tuple[str, ...]:
-        """The names once each, sorted; worked out again when they come from other objects than before."""
+        """Return the names once each, sorted; worked out again when they come from other objects than before."""
         before, sorted_names = self._names.get(what, ((), ()))
         if len(before) != len(sources) or any(old is not new for old, new in zip(before, sources, strict=True)):
             sorted_names = tuple(sorted(set(names())))

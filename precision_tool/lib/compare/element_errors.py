@@ -111,7 +111,7 @@ class Worst:
     elements: list[tuple[float, int, float, float]] = field(default_factory=list)
 
     def offer(self, keys: Floats, x: Numbers, y: Numbers, place: Callable[[int], int]) -> None:
-        """Takes over what is as large as the least of those found; `place` gives the flat position of an item."""
+        """Take over what is as large as the least of those found; `place` gives the flat position of an item."""
         if not self.limit:
             return
         # Of equal keys too: in a blocked layout an element that comes first may lie in a later box.
@@ -127,7 +127,7 @@ class Worst:
             self.threshold = self.elements[-1][0]
 
     def merge(self, other: Worst) -> None:
-        """Takes over what another part of the tensor has found."""
+        """Take over what another part of the tensor has found."""
         self.elements += other.elements
         self._keep_largest()
 
@@ -136,7 +136,7 @@ class Worst:
 
 
 class ErrorStatistics:
-    """What the second pass adds up, of a part or of all."""
+    """The sums of the second pass, of a part or of all."""
 
     def __init__(self, shape: tuple[int, ...], max_error: float, shown: int, *, is_flat: bool) -> None:
         self._shape, self._is_flat = shape, is_flat
@@ -149,7 +149,7 @@ class ErrorStatistics:
         self.axes = [np.zeros(extent if 1 < extent <= _LONGEST_AXIS else 0, np.float64) for extent in shape]
 
     def merge(self, other: ErrorStatistics) -> None:
-        """Adds what was found in another part."""
+        """Add what was found in another part."""
         self.outside += other.outside
         self.nonzero += other.nonzero
         self.at_least = [count + more for count, more in zip(self.at_least, other.at_least, strict=True)]
@@ -158,18 +158,18 @@ class ErrorStatistics:
         self.relative.merge(other.relative)
 
     def span_of(self, block: Block) -> Span:
-        """Where a block lies, in the shape of the indices."""
+        """Return the place of a block, in the shape of the indices."""
         return block.span(self._shape if self._is_flat else None)
 
     def flat_position(self, span: Span, item: int) -> int:
-        """The position of an item of a span in the array of all."""
+        """Return the position of an item of a span in the array of all."""
         flat = 0
         for extent, at in zip(self._shape, span.index(item), strict=True):
             flat = flat * extent + at
         return flat
 
     def add_axes(self, span: Span, weights: Floats) -> None:
-        """Adds the sums of non-negative weights over all axes but one, for each axis.
+        """Add the sums of non-negative weights over all axes but one, for each axis.
 
         From the innermost axis out: the rest of a row, whole rows, the start of a row; their sums go on as the
         weights of the next axis.
@@ -196,7 +196,7 @@ class ErrorStatistics:
 
 
 class ElementsSecondPass(Pass[tuple[KlSums, ErrorStatistics], tuple[KlSums, ErrorStatistics]]):
-    """What is told of the elements once the largest error of all is known."""
+    """The second round over the elements, once the largest error of all is known."""
 
     def __init__(self, elements: ElementsPass, first: Sums) -> None:
         self._atol, self._rtol, self._shown = elements.atol, elements.rtol, elements.shown
@@ -255,7 +255,7 @@ class ElementsSecondPass(Pass[tuple[KlSums, ErrorStatistics], tuple[KlSums, Erro
         self._offer_relative(errors, error, size, x, y, place)
 
     def _add_counted(self, errors: ErrorStatistics, span: Span, x: Numbers, y: Numbers) -> bool:
-        """Adds a block without NaN and Inf in one go, where the kernel does that; False where it does not."""
+        """Add a block without NaN and Inf in one go, where the kernel does that; False where it does not."""
         weights = self._temporary("weights", x)
         counted = kernel_of_thread().count_errors(x, y, weights, self._limits(errors, x.dtype))
         if counted is None:
@@ -291,7 +291,7 @@ class ElementsSecondPass(Pass[tuple[KlSums, ErrorStatistics], tuple[KlSums, Erro
         return limits
 
     def _exactly_outside(self, x: Numbers, y: Numbers) -> int:
-        """How many errors are beyond the tolerance, in float64."""
+        """Return how many errors are beyond the tolerance, in float64."""
         x, y = x.astype(np.float64), y.astype(np.float64)
         return int(np.count_nonzero(np.abs(x - y) > np.abs(y) * self._rtol + self._atol))
 
@@ -458,8 +458,8 @@ def compare_elements(pair: Pair, resources: Resources = ALL_CORES, *, atol: floa
 
 
 def elements_of(pair: Pair) -> Iterator[tuple[Span, Numbers, Numbers, int]]:
-    """All elements in runs: where each lies, the values of both sides, which the next run overwrites, and how many
-    elements there are in all."""
+    """Yield all elements in runs: the place of a run, the values of both sides, which the next run overwrites, and
+    the number of all elements."""
     with worker(_BUDGET) as here, here.stream(pair) as stream:
         for block in stream.blocks():
             yield block.span(stream.index_shape if stream.is_flat else None), block.npu, block.golden, stream.size

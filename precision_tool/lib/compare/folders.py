@@ -41,7 +41,7 @@ ExtraPairs = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """What is compared and measured, and what counts as wrong.
+    """The choice of what is compared and measured, and what counts as wrong.
 
     Attributes
     ----------
@@ -94,7 +94,7 @@ class CompareOptions:
 
     @property
     def measures(self) -> Measures:
-        """What the engine is asked for."""
+        """The measurements of the engine."""
         return Measures(
             divergence=self.metrics is None or "KullbackLeiblerDivergence" in self.metrics,
             limit=self.limit,
@@ -169,7 +169,7 @@ class ComparisonStoppedError(PrecisionToolError):
 
 
 def no_other_graph(golden: str) -> UsageError:
-    """The error for `-cf` with a benchmark that is no NPU run."""
+    """Return the error for `-cf` with a benchmark that is no NPU run."""
     return UsageError("compare.no_benchmark_graph", folder=golden)
 
 
@@ -254,12 +254,12 @@ class _Golden:
 
 
 def _what_is_there(golden: GoldenFiles | Run) -> GoldenFiles | Run | None:
-    """None for benchmark tensors without any of the leaf's step and rank."""
+    """Return the benchmark; None for one without any tensors of the leaf's step and rank."""
     return None if isinstance(golden, GoldenFiles) and not golden.files else golden
 
 
 def _golden_of(leaf: DumpLeaf, inputs: Inputs, position: int, graphs: GraphChooser, other_graph: str | None) -> _Golden:
-    """What a leaf is compared with."""
+    """Return the benchmark side of a leaf."""
     if not isinstance(inputs.golden, Run):
         if other_graph is not None:
             raise no_other_graph(inputs.golden.root)
@@ -300,7 +300,7 @@ def _counterpart(inputs: Inputs, leaf: DumpLeaf, other: DumpIndex | None, graphs
 
 
 def _ignored_notes(leaf: DumpLeaf) -> list[str]:
-    """How many files of the leaf are no dump files, or no files at all, with the first of them."""
+    """Return how many files of the leaf are no dump files, or no files at all, with the first of them."""
     count = len(leaf.ignored)
     is_no = "file is no dump file" if count == 1 else "files are no dump files, the first"
     notes = [f"{count:,} {is_no}: {name}: {why}" for name, why in leaf.ignored[:1]]
@@ -325,7 +325,7 @@ def select_pairs(pairs: list[Pair], result: LeafResult, options: CompareOptions)
 
 
 def _custom_notes(rows: Sequence[Row]) -> list[str]:
-    """How often each of the user's own metrics failed, and where first."""
+    """Return how often each of the user's own metrics failed, and where first."""
     total = sum(bool(row.custom) for row in rows)
     failed = [(name, row.pair.tensor_index, why) for row in rows for name, why in row.custom_errors]
     first = {name: (where, why) for name, where, why in reversed(failed)}
@@ -385,7 +385,7 @@ def compare_matched(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finders:
-    """How a comparison finds what is below two folders, and the graph of a dump; a data folder has its own."""
+    """The functions that find what is below two folders, and the graph of a dump; a data folder has its own."""
 
     inputs: Callable[[str, str], Inputs] = find_inputs
     graphs: GraphChooser = field(default_factory=GraphChooser)

@@ -34,7 +34,7 @@ class KnownValues:
     rows: Mapping[tuple[str, str], Row] = field(default_factory=dict)
 
     def golden_extremes(self, op_name: str, slot: str) -> Extremes | None:
-        """The extremes of the benchmark's tensor of an op; None without one, or where it cannot be read."""
+        """Return the extremes of the benchmark's tensor of an op; None without one, or where it cannot be read."""
         row = self.rows.get((op_name, slot))
         golden = None if row is None else row.pair.golden
         if row is None or not isinstance(golden, Tensor) or not NPY.has_suffix(golden.path):
@@ -46,7 +46,7 @@ class KnownValues:
             return None
 
     def row_of(self, pair: Pair) -> Row | None:
-        """The row of a pair that was compared beside the others."""
+        """Return the row of a pair that was compared beside the others."""
         if not isinstance(pair.npu, Tensor) or not isinstance(pair.golden, Tensor):
             return None
         return self.compared.get((key_of(pair.npu), key_of(pair.golden)))
@@ -57,7 +57,7 @@ NOTHING = KnownValues()
 
 
 def known_values(results: Sequence[LeafResult]) -> dict[str, KnownValues]:
-    """What comparisons know, by the folder of the leaf."""
+    """Return the values that comparisons computed, by the folder of the leaf."""
     return {result.leaf.path: _values_of(result) for result in results}
 
 

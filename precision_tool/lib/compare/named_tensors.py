@@ -73,7 +73,7 @@ def split_slot(text: str) -> tuple[str, str]:
 
 
 def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
-    """The tensors of a file, or the one in `slot`; FormatError for a file that cannot be read at all."""
+    """Return the tensors of a file, or the one in `slot`; FormatError for a file that cannot be read at all."""
     dump = open_op_dump(path)
     tensors = []
     is_single = _has_one(path)
@@ -88,7 +88,7 @@ def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
 
 
 def _has_one(path: str) -> bool:
-    """Whether it is of a kind that holds one tensor and no slots."""
+    """Return whether it is of a kind that holds one tensor and no slots."""
     with open_binary(path) as file:
         head = file.read(16)
     return head.startswith(b"\x93NUMPY") or looks_like_event(head)
@@ -97,7 +97,7 @@ def _has_one(path: str) -> bool:
 def tensors_of_pair(
     pair: Pair, run: str, origin_layout: str | None = None, origin_shape: tuple[int, ...] | None = None
 ) -> tuple[NamedTensor, NamedTensor | None]:
-    """Both sides of a row; the second is None where there is no benchmark tensor.
+    """Return both sides of a row; the second is None where there is no benchmark tensor.
 
     `origin_layout` and `origin_shape` are what the graph tells of the NPU's tensor.
     """
@@ -124,7 +124,7 @@ def tensors_of_pair(
 def read_named(
     tensor: AnyTensor, origin_layout: str | None = None, origin_shape: tuple[int, ...] | None = None
 ) -> NamedTensor:
-    """A tensor of a dump with the order it is read in; the layout and shape are those that the graph tells."""
+    """Return a tensor of a dump with the order it is read in; the layout and shape are those that the graph tells."""
     source = NamedTensor(path=tensor.path, side=NPU, origin_layout=origin_layout, origin_shape=origin_shape)
     return _read(source, tensor)
 
@@ -139,7 +139,7 @@ def _read(source: NamedTensor, tensor: AnyTensor) -> NamedTensor:
 
 
 def named_value(path: str, op: H5Op, value: H5Value, side: str = "") -> NamedTensor:
-    """A data set of a PyTorch dump."""
+    """Return a data set of a PyTorch dump."""
     source = NamedTensor(path=path, slot=value.slot, side=side, op_name=op.name, reason=value.reason)
     if value.tensor is None:
         return source
@@ -148,7 +148,7 @@ def named_value(path: str, op: H5Op, value: H5Value, side: str = "") -> NamedTen
 
 
 def view_of(named: NamedTensor, *, bins: int, first: int) -> View:
-    """The figures of a tensor. One that cannot be read is a view with the reason."""
+    """Return the figures of a tensor. One that cannot be read is a view with the reason."""
     if named.tensor is None or (isinstance(named.tensor, Tensor) and named.reading is None):
         return View(named=named, reason=named.reason)
     plan: Plan | None = None if named.reading is None else named.reading.plan
@@ -206,7 +206,7 @@ def _not_compared(npu: NamedTensor, golden: NamedTensor) -> str:
 
 
 def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
-    """What the names alone tell of a pair."""
+    """Return a pair as far as the names alone describe it."""
     return Pair(
         index=0,
         op_name=npu.op_name or posixpath.basename(npu.path),
@@ -249,7 +249,7 @@ def _name(named: NamedTensor) -> str:
     return f"{named.path}:{named.slot}" if named.slot and named.side != BENCHMARK else named.path
 
 
-# --- The figures of every tensor of one op: both sides, and how they compare where they can be compared ---
+# --- tensors of one op ---
 
 
 def compare_op(op: Op, pairs: Sequence[Pair], workers: int = 0, progress: Progress | None = None) -> list[Row]:
@@ -271,7 +271,7 @@ def _completed(op: Op, row: Row) -> Row:
 
 
 def _desc(op: Op, slot: str) -> TensorDesc | None:
-    """The graph's description of the input or output that a slot names."""
+    """Return the graph's description of the input or output that a slot names."""
     kind, _, number = slot.partition(":")
     descs = dict(enumerate(op.output_descs)) if kind == "output" else described_inputs(op)
     return descs.get(int(number)) if number.isdecimal() else None

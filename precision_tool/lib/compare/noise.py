@@ -24,7 +24,7 @@ _MAX_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """How far a tensor of one run is off that of the other. Cosine and absolute error are for people."""
+    """The distance between a tensor of one run and that of the other. Cosine and absolute error are for people."""
 
     op_name: str
     slot: str
@@ -41,24 +41,24 @@ class NoiseFloor:
     distances: Mapping[tuple[str, str], float] = field(repr=False)
 
     def of(self, op_name: str, slot: str) -> float | None:
-        """The noise of a tensor; None if the file does not have it."""
+        """Return the noise of a tensor; None if the file does not have it."""
         return self.distances.get((flatten(op_name), slot))
 
 
 def with_noise(table: Table, floor: NoiseFloor | None) -> Table:
-    """The table, each row with its tensor's own noise."""
+    """Return the table, each row with its tensor's own noise."""
     if floor is None:
         return table
     return replace(table, rows=tuple(replace(row, noise=floor.of(row.op_name, row.slot)) for row in table))
 
 
 def noise_path(folder: Path, time: str) -> str:
-    """The path of a noise floor written at that time, in the folder for results."""
+    """Return the path of a noise floor written at that time, in the folder for results."""
     return str(folder / f"{_PREFIX}{time}.csv")
 
 
 def write_noise(path: str, rows: Iterable[Noise]) -> None:
-    """Writes a noise floor; of a tensor that is there several times the largest. OutputError when it cannot."""
+    """Write a noise floor; of a tensor that is there several times the largest. OutputError when it cannot."""
     largest: dict[tuple[str, str], Noise] = {}
     for row in rows:
         noise = largest.setdefault((row.op_name, row.slot), row)
@@ -73,7 +73,7 @@ def write_noise(path: str, rows: Iterable[Noise]) -> None:
 
 
 def find_noise(named: str, result_folders: Iterable[Path]) -> str:
-    """The noise floor that was named; of a folder, or of those for results where nothing was, the newest.
+    """Return the noise floor that was named; of a folder, or of those for results where nothing was, the newest.
 
     DataNotFoundError if there is none.
     """
@@ -95,7 +95,7 @@ def find_noise(named: str, result_folders: Iterable[Path]) -> str:
 
 
 def read_noise(path: str) -> NoiseFloor:
-    """Reads a noise floor; FormatError for what is none."""
+    """Read a noise floor; FormatError for what is none."""
     with open_file(path) as file:
         if file.size > _MAX_BYTES:
             raise FormatError.of(path, "compare.large_noise", size=file.size)

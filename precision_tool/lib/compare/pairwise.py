@@ -102,7 +102,7 @@ def compare_pairs(
 
 
 def _needs_python(pairs: Sequence[Pair], measures: Measures) -> bool:
-    """Whether threads would wait for each other: the user's own metrics and chunks of HDF5 are Python's work."""
+    """Return whether threads would wait for each other: the user's own metrics and chunks of HDF5 are Python's work."""
     sides = (side for pair in pairs for side in (pair.npu, pair.golden) if isinstance(side, Tensor))
     return measures.custom is not None or any(side.access is not Access.BYTES for side in sides)
 
@@ -122,7 +122,7 @@ class _Run:
         self._meter.add(0)
 
     def _bundled(self) -> list[list[Numbered]]:
-        """The pairs to be read: by benchmark tensor, and a tensor's second pair beside its first."""
+        """Return the pairs to be read: by benchmark tensor, and a tensor's second pair beside its first."""
         bundles: dict[object, list[Numbered]] = {}
         places: dict[object, list[Numbered]] = {}
         for number, pair in enumerate(self._pairs):
@@ -144,7 +144,7 @@ class _Run:
         self._meter.add(sum(cost(row.pair) for _, row in results) - counted)
 
     def compare_here(self) -> None:
-        """Compares all in this process."""
+        """Compare all in this process."""
         with worker(self._budget) as here:
             for bundle in self._bundles:
                 before = self._meter.done
@@ -156,7 +156,7 @@ class _Run:
         return Message("note.compare.rows_done", done=sum(row is not None for row in self.rows), total=len(self.rows))
 
     def rows_so_far(self) -> list[Row]:
-        """All rows; those that were not reached say so."""
+        """Return all rows; those that were not reached say so."""
         reason = "not compared: the run was stopped before this tensor"
         return [
             row or Row(pair=replace(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
@@ -164,7 +164,7 @@ class _Run:
         ]
 
     def spread(self, pool: Executor, workers: int) -> None:
-        """Runs bundles on `pool`: large tensors in parts one after the other, then the rest, largest first."""
+        """Run bundles on `pool`: large tensors in parts one after the other, then the rest, largest first."""
         weights = [(sum(cost(pair) for _, pair in bundle), bundle) for bundle in self._bundles]
         weights.sort(key=lambda item: -item[0])
         small: list[Weighed] = []
@@ -211,7 +211,7 @@ class _Run:
     def _row_of_parts(
         self, pair: Pair, twin_candidates: Sequence[Pair], pool: Executor, here: Worker
     ) -> tuple[Row, list[bool]]:
-        """The row of a pair, and which of the pairs beside it have its NPU tensor's values."""
+        """Return the row of a pair, and which of the pairs beside it have its NPU tensor's values."""
         limit, needed = self._measures.limit, self._measures.passes(pair)
         passes = [each for each in needed if each.splits]
         unsplit = [each for each in needed if not each.splits]
@@ -226,7 +226,7 @@ class _Run:
         return self._looked_at(row, pool), twins
 
     def _looked_at(self, row: Row, pool: Executor) -> Row:
-        """The row with what was asked for of the NPU's tensor alone."""
+        """Return the row with what was asked for of the NPU's tensor alone."""
         if not self._measures.looks_alone:
             return row
         (row,) = map_tasks(looked_at, [(row, self._measures, self._budget)], pool)
@@ -313,7 +313,7 @@ def run_in_parts(
         def run_round(
             passes: Sequence[Pass[Any, Any]], twin_candidates: tuple[Pair, ...] = ()
         ) -> tuple[list[Any], list[list[bool]]]:
-            """The states of a whole tensor, merged in the order of the parts, and what each says of its twins."""
+            """Return the states of a whole tensor, merged in the order of the parts, and the twins of each part."""
             calls = [(replace(part, twin_candidates=twin_candidates), passes, here.budget) for part in parts]
             results = map_tasks(round_of, calls, pool, lambda _: done(share))
             return merge_all(passes, [states for states, _ in results]), [twins for _, twins in results]
@@ -339,7 +339,7 @@ def _tasks(bundles: Sequence[Weighed], chunk: int) -> list[_Task]:
 
 
 def _tasks_by_host(cluster: ClusterExecutor, bundles: Sequence[Weighed], chunk: int) -> list[_Task]:
-    """The same, each task of bundles whose data the same workers read."""
+    """Return bundles as tasks, as `_tasks` does, each of bundles whose data the same workers read."""
     by_host: dict[str, list[Weighed]] = {}
     for weight, bundle in bundles:
         by_host.setdefault(cluster.host_of(_path_of(bundle)), []).append((weight, bundle))
@@ -347,5 +347,5 @@ def _tasks_by_host(cluster: ClusterExecutor, bundles: Sequence[Weighed], chunk: 
 
 
 def _path_of(bundle: Sequence[Numbered]) -> str:
-    """A path of the NPU's data of a bundle, by which its workers are found."""
+    """Return a path of the NPU's data of a bundle, by which its workers are found."""
     return next((pair.npu.path for _, pair in bundle if isinstance(pair.npu, Tensor)), "")

@@ -28,7 +28,7 @@ def compare_h5(
     options: CompareOptions = DEFAULT_OPTIONS,
     resources: Resources = ALL_CORES,
 ) -> list[LeafResult]:
-    """Compares two `.h5` dumps, or those below two folders that belong together; a result each.
+    """Compare two `.h5` dumps, or those below two folders that belong together; a result each.
 
     A file that cannot be read is a result without rows, unless it is the only one: then its error is raised.
     ComparisonStoppedError has what was done when the work ended early.
@@ -69,7 +69,7 @@ def _check_any(dump: H5Dump) -> None:
 
 
 def _file_notes(npu: H5Dump, golden: H5Dump) -> list[str]:
-    """What is odd about two files."""
+    """Return remarks on two files."""
     notes = []
     if (npu.device, golden.device) in (("GPU", "NPU"), ("CPU", "NPU")):
         notes.append("-lt is a dump of a GPU or CPU and -rt one of an NPU: are they swapped?")

@@ -54,7 +54,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Who shares a piece of work, and who is told how far it is.
+    """The workers that share a piece of work, and its progress callback.
 
     Attributes
     ----------
@@ -77,7 +77,7 @@ class Resources:
 
     @contextmanager
     def open(self, *, is_small: bool = False, in_threads: bool = False) -> Iterator[Executor | None]:
-        """The executor that does the work; None: this thread, for one worker or work that `is_small`.
+        """Return the executor that does the work; None: this thread, for one worker or work that `is_small`.
 
         Workers of our own are processes, or threads for work that leaves the interpreter free (`in_threads`).
         """
@@ -260,7 +260,7 @@ def cores() -> int:
 
 
 def _quota() -> float:
-    """How many cores' time a container gives its processes, which see all of the machine's; inf without a limit.
+    """Return how many cores a container gives its processes, which see all of the machine's; inf without a limit.
 
     As Linux tells it of control groups: version 2 in one file, version 1 in two.
     """
@@ -302,7 +302,7 @@ _local = threading.local()
 
 
 def check_stopping() -> None:
-    """Raises StopWork in a thread whose pool is being left."""
+    """Raise StopWork in a thread whose pool is being left."""
     stopping: threading.Event | None = getattr(_local, "stopping", None)
     if stopping is not None and stopping.is_set():
         raise StopWork
@@ -329,7 +329,7 @@ class _Pool(ProcessPoolExecutor):
     """A pool whose processes do not hear Ctrl+C from their first moment on: their parent does, and ends them."""
 
     def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
-        """Hands out a task; this may start a process, which inherits what is blocked."""
+        """Hand out a task; this may start a process, which inherits what is blocked."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return super().submit(*arguments, **options)
@@ -338,7 +338,7 @@ class _Pool(ProcessPoolExecutor):
 
 
 def can_fork() -> bool:
-    """Whether processes can be forked: at once, with what this one has in memory; not safe beside other threads."""
+    """Return whether processes can be forked: at once, with this one's memory; not safe with other threads."""
     return "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
 
 
@@ -379,7 +379,7 @@ def _start_worker(secrets: urls.Secrets, workers: int) -> None:
 
 
 def reuse_memory(workers: int = 1) -> bool:
-    """Has this process keep freed memory for its next arrays: new pages take longer than much of the arithmetic.
+    """Keep freed memory for the next arrays: new pages take longer than much of the arithmetic.
 
     It is one of so many `workers`, which share what may be kept; each keeps an array at least.
 

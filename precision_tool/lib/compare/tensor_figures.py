@@ -39,7 +39,7 @@ _KEEP = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFigures:
-    """What the values of a tensor look like.
+    """The figures of a tensor's values.
 
     The parts of complex numbers count apart, as two real numbers, in `summary` and `histogram`. `histogram` counts
     the finite values in equal bins over [minimum, maximum], the last one closed; a constant is all in the first.
@@ -52,7 +52,7 @@ class TensorFigures:
 
 
 def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, first: int = 0) -> TensorFigures:
-    """The figures of a tensor read by `plan`, by default as its shape says, padding included.
+    """Return the figures of a tensor read by `plan`, by default as its shape says, padding included.
 
     Of a statistics dump they are what its file has, without values. FormatError for a tensor without numbers and for
     a damaged file. Sums are float64; NaN and Inf are counted and left out of minimum, maximum, mean and std.
@@ -90,7 +90,7 @@ def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, fi
 
 
 def summary_of_statistics(tensor: TensorStatistics) -> Summary:
-    """What a statistics dump tells of a tensor; nan for what it leaves open."""
+    """Return the summary in a statistics dump; nan for what it lacks."""
 
     def number(value: float | None) -> float:
         return nan if value is None else value
@@ -110,7 +110,7 @@ def summary_of_statistics(tensor: TensorStatistics) -> Summary:
 def open_reader(
     tensor: Tensor, plan: Plan | None = None, dtype: np.dtype | None = None, opens: Opens = open_bytes
 ) -> Iterator[TensorReader]:
-    """A reader of the values of a tensor, in `dtype` or else a type that holds each of them exactly."""
+    """Return a reader of the values of a tensor, in `dtype` or else a type that holds each of them exactly."""
     data_type = data_types.BY_NAME[tensor.dtype]
     if not data_type.is_numeric:
         raise FormatError.of(tensor.path, "compare.no_numbers", dtype=tensor.dtype)
@@ -126,7 +126,7 @@ def open_reader(
 
 
 def first_values(reader: TensorReader, tensor: Tensor, count: int) -> tuple[float | complex, ...]:
-    """The first `count` elements in logical order."""
+    """Return the first `count` elements in logical order."""
     data_type = data_types.BY_NAME[tensor.dtype]
     reals = reader.head(count * decode.reals_per_element(data_type))
     if data_type.is_complex:
@@ -180,7 +180,7 @@ _BLOCK_BYTES = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """How the numbers of a type are stored: the word, and the code of its largest number, before that of infinity."""
+    """The stored form of a type: the word, and the code of its largest number, before that of infinity."""
 
     word: str
     largest: int
@@ -195,7 +195,7 @@ _CODES = {
 
 
 def merged(left: Extremes, right: Extremes) -> Extremes:
-    """The extremes of two parts of one tensor together."""
+    """Return the extremes of two parts of one tensor together."""
     return replace(
         left,
         count=left.count + right.count,
@@ -209,7 +209,7 @@ def merged(left: Extremes, right: Extremes) -> Extremes:
 
 
 def limit_of(dtype: str) -> float | None:
-    """The largest number of a floating-point type; None for types without such a limit, integers among them."""
+    """Return the largest number of a floating-point type; None for types without such a limit, integers among them."""
     if dtype in _CODES:
         return _value(dtype, _CODES[dtype].largest)
     data_type = data_types.BY_NAME.get(dtype)
@@ -220,12 +220,12 @@ def limit_of(dtype: str) -> float | None:
 
 
 def limit_of_codes(dtype: str) -> float | None:
-    """The largest number of a type whose values may be saturated; None for others."""
+    """Return the largest number of a type whose values may be saturated; None for others."""
     return limit_of(dtype) if dtype in _CODES else None
 
 
 def extremes_by(tensor: Tensor, summary: Summary, saturated: int | None = None) -> Extremes | None:
-    """The extremes that a summary of the values tells of, with how many are `saturated` where that is known.
+    """Return the extremes that a summary of the values tells of, with how many are `saturated` where that is known.
 
     None for a type without limit, and where the summary leaves it open.
     """
@@ -251,7 +251,7 @@ def extremes_by(tensor: Tensor, summary: Summary, saturated: int | None = None) 
 
 
 def extremes_of(tensor: AnyTensor, opened: OpenTensors | None = None) -> Extremes | None:
-    """The extremes of a tensor; None for one whose type has no limit. FormatError for a damaged file.
+    """Return the extremes of a tensor; None for one whose type has no limit. FormatError for a damaged file.
 
     Types of 8 bits and fewer count as saturated never: scaling to their limit is how they are used.
     """
@@ -319,7 +319,7 @@ def _of_codes(tensor: Tensor, limit: float, opens: Opens) -> Extremes:
 
 
 def _codes_of(stored: npt.NDArray[np.unsignedinteger[Any]], top: int) -> Codes:
-    """What the codes of stored numbers tell; `top` is that of the largest number of their type."""
+    """Return the counts of stored numbers by their codes; `top` is that of the largest number of their type."""
     compiled = library()
     if compiled is not None and stored.dtype.isnative:
         codes = Codes()
@@ -343,7 +343,7 @@ def _codes_of(stored: npt.NDArray[np.unsignedinteger[Any]], top: int) -> Codes:
 
 
 def _value(dtype: str, code: int) -> float:
-    """The number that a code without a sign stands for."""
+    """Return the number that a code without a sign stands for."""
     if dtype == "bfloat16":
         return float(np.array(code << 16, np.uint32).view(np.float32))
     word = np.dtype(_CODES[dtype].word)

@@ -68,7 +68,7 @@ _MEMORY = "toolkit.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolkit:
-    """What was found of a toolkit; None for what is missing. `looked_in` are the folders that were looked into."""
+    """The parts of an installed toolkit; None for a missing one. `looked_in` are the folders searched."""
 
     root: str | None = None
     version: str = ""
@@ -79,7 +79,7 @@ class Toolkit:
     searched: bool = False
 
     def need(self, tool: str) -> str:
-        """The path of `atc` or `msaccucmp`; DataNotFoundError says where it was looked for."""
+        """Return the path of `atc` or `msaccucmp`; DataNotFoundError says where it was looked for."""
         path: str | None = getattr(self, tool)
         if path is None:
             raise DataNotFoundError("compare.no_tool", tool=tool, folders=self.looked_in)
@@ -87,7 +87,7 @@ class Toolkit:
 
 
 def find_toolkit(root: str, environment: Mapping[str, str] | None = None, memories: Sequence[Path] = ()) -> Toolkit:
-    """The toolkit below `root` (CMD_ROOT_PATH), or where the environment says it is.
+    """Return the toolkit below `root` (CMD_ROOT_PATH), or where the environment says it is.
 
     `memories` are folders in which the result of a search is kept, the first one that exists is written to.
     """
@@ -118,7 +118,7 @@ def find_toolkit(root: str, environment: Mapping[str, str] | None = None, memori
 
 
 def _around(place: str) -> list[str]:
-    """A folder and those above it in which files about the whole installation lie."""
+    """Return a folder and those above it in which files about the whole installation lie."""
     above = [place]
     while len(above) < 5 and os.path.dirname(above[-1]) != above[-1]:
         above.append(os.path.dirname(above[-1]))
@@ -126,7 +126,7 @@ def _around(place: str) -> list[str]:
 
 
 def _in_known_places(roots: Sequence[str]) -> dict[str, str]:
-    """The tools in the known places; `root` is the toolkit that the first of them belongs to."""
+    """Return the tools in the known places; `root` is the toolkit that the first of them belongs to."""
     tools: dict[str, str] = {}
     compare = [f"{folder}/{name}" for folder in _COMPARE_FOLDERS for name in _COMPARE_NAMES]
     for root in roots:
@@ -152,7 +152,7 @@ def _first_file(folders: Sequence[str], places: Sequence[str]) -> str | None:
 
 
 def _search(roots: Sequence[str]) -> dict[str, str]:
-    """The tools by name, anywhere below the roots; links are not followed."""
+    """Return the tools by name, anywhere below the roots; links are not followed."""
     tools: dict[str, str] = {}
     for folder, names in _folders(roots):
         if "atc" in names and os.path.basename(folder) == "bin" and "atc" not in tools:
@@ -193,7 +193,7 @@ def _version(folders: Sequence[str]) -> str:
 
 
 def _remembered(memories: Sequence[Path], roots: Sequence[str]) -> dict[str, str] | None:
-    """What an earlier search below these roots found, if it still is there; None to search again."""
+    """Return the result of an earlier search below these roots, if still valid; None to search again."""
     for folder in memories:
         with suppress(PrecisionToolError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             document = json.loads(read_text(str(folder / _MEMORY)))
@@ -204,7 +204,7 @@ def _remembered(memories: Sequence[Path], roots: Sequence[str]) -> dict[str, str
 
 
 def _remember(memories: Sequence[Path], roots: Sequence[str], tools: Mapping[str, str]) -> None:
-    """Keeps what was found; where that cannot be written the next search is as slow as this."""
+    """Keep what was found; where that cannot be written the next search is as slow as this."""
     for folder in memories:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
@@ -214,7 +214,7 @@ def _remember(memories: Sequence[Path], roots: Sequence[str], tools: Mapping[str
             return
 
 
-# --- What the toolkit made before, kept by the contents of what it was made of, whatever the files are called ---
+# --- cached results of the toolkit, by the contents of their inputs ---
 
 
 _BLOCK = 1 << 20
@@ -223,7 +223,7 @@ _MAX_TEXT = 256 << 20
 
 
 def content_key(words: Sequence[str], paths: Iterable[str]) -> str:
-    """A name for the result of `words`, which say who makes it and how, from these files and folders of files.
+    """Return a name for the result of `words`, which say who makes it and how, from these files and folders of files.
 
     The names inside a folder count, its own and those of files given by themselves do not. A user's error, or OSError,
     for what cannot be read.
@@ -241,7 +241,7 @@ def content_key(words: Sequence[str], paths: Iterable[str]) -> str:
 
 
 def signatures(paths: Iterable[str]) -> list[object]:
-    """What changes when one of these files, or a file in one of these folders, does."""
+    """Return signatures that change when one of these files, or a file in one of these folders, does."""
     values: list[object] = []
     for path in paths:
         values.append(signature_of(path))
@@ -260,7 +260,7 @@ class CachedTexts:
 
 
 def keep_texts(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
-    """Keeps text files as one. Where there is no room for it, or they are no UTF-8, they are not kept."""
+    """Keep text files as one. Where there is no room for it, or they are no UTF-8, they are not kept."""
     texts = {}
     with suppress(PrecisionToolError):
         for name in files:
@@ -270,7 +270,7 @@ def keep_texts(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
 
 
 def read_texts(path: str) -> CachedTexts:
-    """What was kept; of a file that is missing or damaged nothing."""
+    """Return the texts of a file; none of one that is missing or damaged."""
     try:
         document = json.loads(read_text(path, _MAX_TEXT))
         texts, notes = dict(document["texts"]), tuple(map(str, document["notes"]))
@@ -293,7 +293,7 @@ def _digest(path: str) -> bytes:
     return key.digest()
 
 
-# --- Runs a program of the toolkit: argument list, environment of set_env.sh, log file, time limit, no survivors ---
+# --- running a program ---
 
 
 #: Lines of the log that an error shows.
@@ -331,7 +331,7 @@ class ToolRun:
 
 
 def last_lines(path: str) -> str:
-    """The last lines of a log that say anything, joined."""
+    """Return the last lines of a log that say anything, joined."""
     try:
         with open_binary(path) as file:
             file.seek(max(0, os.path.getsize(path) - 64 * 1024))
@@ -344,7 +344,7 @@ def last_lines(path: str) -> str:
 
 @cache
 def sourced_environment(path: str) -> Mapping[str, str]:
-    """The environment after `set_env.sh`; ours where it cannot be read, hangs or fails."""
+    """Return the environment after `set_env.sh`; ours where it cannot be read, hangs or fails."""
     with suppress(OSError, subprocess.SubprocessError):
         run = subprocess.run(
             ["bash", "-c", _SOURCE, "bash", path],
@@ -370,7 +370,7 @@ def run_tool(
     set_env: str | None = None,
     time_limit: float = 0.0,
 ) -> ToolRun:
-    """Runs a program to its end; all it prints goes to `log`. A `time_limit` of 0 is none.
+    """Run a program to its end; all it prints goes to `log`. A `time_limit` of 0 is none.
 
     Its environment is that after `set_env` (a path), else ours, with `variables` set.
 
@@ -406,7 +406,7 @@ def run_tool(
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends the whole process group: the program may have ended and left children behind."""
+    """End the whole process group: the program may have ended and left children behind."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, sent)
@@ -420,7 +420,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _is_alive(process: subprocess.Popen[bytes]) -> bool:
-    """Whether anyone of the group still runs."""
+    """Return whether anyone of the group still runs."""
     process.poll()  # collects the leader, which would count as long as nobody does
     try:
         os.killpg(process.pid, 0)
@@ -429,7 +429,7 @@ def _is_alive(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-# --- atc and msaccucmp as functions: each makes its arguments, runs the program, and checks what it wrote ---
+# --- atc and msaccucmp ---
 
 
 #: Bytes of a table that msaccucmp wrote, at most.
@@ -450,7 +450,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """What a program wrote, and what to say of the run."""
+    """The files that a program wrote, and notes on the run."""
 
     paths: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -473,7 +473,7 @@ class Tools:
     # --- atc ---
 
     def graph_json(self, graph: str) -> Produced:
-        """The JSON that atc makes of a graph file or an offline model; kept by content, so made once."""
+        """Return the JSON that atc makes of a graph file or an offline model; kept by content, so made once."""
         atc = self.toolkit.need("atc")
         mode = "1" if _is_om(graph) else "5"
         cached = self.kept_json(graph, "atc", mode, *_tools_version(atc))
@@ -491,7 +491,7 @@ class Tools:
         return Produced(paths=(cached,), notes=_warning(run, "the JSON it wrote is complete"))
 
     def kept_json(self, graph: str, maker: str, *version: str) -> str:
-        """Where the JSON that `maker` makes of a graph file's contents is kept, whatever the file is called."""
+        """Return the path of the JSON that `maker` makes of a graph file's contents, whatever the file is called."""
         return os.path.join(self.cache, f"{maker}_{content_key(version, [graph])}.json")
 
     # --- msaccucmp ---
@@ -541,7 +541,7 @@ class Tools:
         return Produced(paths=moved, notes=notes)
 
     def _cached_tables(self, read: Sequence[str], how: Sequence[str]) -> tuple[str, list[object]]:
-        """The file in which the tables that msaccucmp makes of such files are kept, and what changes when they do.
+        """Return the file that caches msaccucmp's tables of such files, and signatures that change when they do.
 
         The file is "" where they cannot be read.
         """
@@ -602,7 +602,7 @@ class Tools:
 
     @contextmanager
     def _place(self, folder: str) -> Iterator[str]:
-        """A folder, inside `folder` where that is possible, for what is not complete yet; it is removed in the end."""
+        """Yield a folder, inside `folder` where possible, for files that are not complete yet; removed in the end."""
         try:
             os.makedirs(folder, exist_ok=True)
             place = os.path.abspath(tempfile.mkdtemp(prefix=_TEMPORARY, dir=_plain_folder(folder)))
@@ -616,7 +616,7 @@ class Tools:
 
 @contextmanager
 def _plain_paths(*paths: str, link: Callable[[str, str], object] = os.symlink) -> Iterator[tuple[str, ...]]:
-    """The paths as msaccucmp takes them.
+    """Return the paths as msaccucmp takes them.
 
     It refuses spaces, quotes and much else in a path and resolves links to folders: so what lies in such a place is
     reached through a plain folder of links to the files. `overflow` resolves those of files too: it gets copies.
@@ -658,7 +658,7 @@ def _plain_folder(*folders: str) -> str:
 
 
 def _short_folder() -> str:
-    """A folder for msaccucmp's temporary files; its processes talk through sockets there, whose paths are short."""
+    """Return a folder for msaccucmp's temporary files; its sockets there need short paths."""
     folders = (tempfile.gettempdir(), *_TEMPORARY_FOLDERS)
     return next((folder for folder in folders if len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER), folders[0])
 
@@ -668,12 +668,12 @@ def _is_plain(path: str) -> bool:
 
 
 def _tools_version(program: str) -> tuple[str, ...]:
-    """What changes when a program is another one."""
+    """Return words that change when a program is another one."""
     return os.path.realpath(program), str(signature_of(program))
 
 
 def _modules_beside(script: str) -> Iterator[str]:
-    """The files of the program that a script belongs to, itself among them."""
+    """Return the files of the program that a script belongs to, itself among them."""
     for folder, folders, names in os.walk(os.path.dirname(os.path.realpath(script))):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         yield from (os.path.join(folder, name) for name in sorted(names) if name.endswith((".py", ".pyc", ".so")))

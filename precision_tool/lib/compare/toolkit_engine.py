@@ -30,7 +30,7 @@ from precision_tool.lib.version import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolkitResult:
-    """What msaccucmp wrote for one leaf: `path` is its table, `others` what it wrote beside it."""
+    """The files that msaccucmp wrote for one leaf: `path` is its table, `others` the others."""
 
     leaf: DumpLeaf
     path: str
@@ -115,7 +115,7 @@ def _result(leaf: DumpLeaf, made: Produced, folder: str, prefix: str, notes: tup
 def _all_results(
     results: list[ToolkitResult], failed: Sequence[PrecisionToolError], notes: Sequence[str]
 ) -> list[ToolkitResult]:
-    """The results with notes on all of them; the last error if there is none."""
+    """Return the results with notes on all of them; the last error if there is none."""
     if not results:
         raise failed[-1]
     lost = tuple(f"not compared by the toolkit: {error.message}" for error in failed)
@@ -138,7 +138,7 @@ def _rename(path: str, folder: str, prefix: str) -> str:
 
 
 def _golden_folder(inputs: Inputs, leaf: DumpLeaf, position: int) -> tuple[str, DumpLeaf | None]:
-    """The benchmark's folder as msaccucmp takes it, and the leaf of the other run that it is, if it is one."""
+    """Return the benchmark's folder as msaccucmp takes it, and the leaf of the other run that it is, if it is one."""
     if isinstance(inputs.golden, Run):
         other = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
         return other.path, other
@@ -154,7 +154,7 @@ def _golden_folder(inputs: Inputs, leaf: DumpLeaf, position: int) -> tuple[str, 
 def graph_json(
     leaf: DumpLeaf, graph: str | None, graphs: GraphChooser, tools: Tools, *, prefers_chosen: bool = True
 ) -> tuple[str, tuple[str, ...]]:
-    """The graph of a leaf as JSON: as it is, by atc, or, where there is no atc, by us."""
+    """Return the graph of a leaf as JSON: as it is, by atc, or, where there is no atc, by us."""
     path = graph
     if graph is None or folder_exists(graph):
         path = graphs.of(leaf, graph, prefers_chosen=prefers_chosen).file.path
@@ -179,7 +179,7 @@ def graph_json(
 
 
 def msaccucmp_options(options: CompareOptions) -> list[str]:
-    """Our options in msaccucmp's words; UsageError for what it cannot do."""
+    """Return our options in msaccucmp's words; UsageError for what it cannot do."""
     if options.custom is not None:
         raise UsageError("compare.toolkit_custom")
     words: list[str] = []
