@@ -28,7 +28,6 @@ from precision_tool.lib.compare.tensor_figures import (
 )
 from precision_tool.lib.compare.tensor_reader import (
     DEFAULT_BUDGET,
-    NO_MEMORY,
     Budget,
     Opens,
     OpenTensors,
@@ -38,6 +37,7 @@ from precision_tool.lib.compare.tensor_reader import (
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.tensor_bytes import open_bytes
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import Extremes, Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
@@ -198,42 +198,49 @@ def row_of_results(pair: Pair, passes: Sequence[Pass[Any, Any]], results: Sequen
     for each, result in zip(passes, results, strict=True):
         if isinstance(result, MetricsResult):
             row = changed(
-                row, metrics=result.metrics, npu=result.npu, golden=result.golden, reason=_reason(pair, result)
+                row,
+                metrics=result.metrics,
+                npu=result.npu,
+                golden=result.golden,
+                reason=render(_reason(pair, result), "en"),
             )
         elif isinstance(each, AtLimitPass) and row.npu is not None:
             row = changed(row, extremes=extremes_by(tensors_of(pair)[0], row.npu, result))
         elif isinstance(result, CustomValues) and row.metrics is not None:
             assert isinstance(each, OwnMetricsPass)
-            reasons = [*filter(None, [row.reason]), *(f"{name}: {why}" for name, why in result.errors)]
+            failures = (Message("row.compare.custom_metric", name=name, reason=why) for name, why in result.errors)
+            reasons = [*filter(None, [row.reason]), *(render(failure, "en") for failure in failures)]
             values = dict(zip(each.custom.names, result.values, strict=True))
             row = changed(row, custom=values, custom_errors=result.errors, reason="; ".join(reasons))
     return row
 
 
-def _reason(pair: Pair, result: MetricsResult) -> str:
+def _reason(pair: Pair, result: MetricsResult) -> Message | str:
+    """Return a remark on the figures of a pair; "" where there is nothing to say."""
     metrics = result.metrics
     if metrics is None:
-        return "This tensor is empty."
+        return Message("row.compare.empty")
     if metrics.non_finite_mismatches:
-        return (
-            f"{metrics.non_finite_mismatches} elements are NaN or Inf on one side only, first at "
-            f"{list(metrics.first_mismatch_index or ())}: NPU {metrics.npu_at_max_error:g}, "
-            f"benchmark {metrics.golden_at_max_error:g}"
+        return Message(
+            "row.compare.one_side_not_finite",
+            count=metrics.non_finite_mismatches,
+            index=str(list(metrics.first_mismatch_index or ())),
+            npu=metrics.npu_at_max_error,
+            golden=metrics.golden_at_max_error,
         )
-    scalar = "This tensor is scalar." if metrics.is_scalar else ""
-    nothing = _nothing_finite(result)
-    if not nothing:
+    scalar = Message("row.compare.scalar") if metrics.is_scalar else None
+    reason = _nothing_finite(result)
+    if reason is None:
         return scalar or pair.reason
-    return " ".join(filter(None, (scalar, pair.reason and f"{pair.reason};", nothing)))
+    return Message("row.compare.with_remarks", scalar=scalar, remark=pair.reason, reason=reason)
 
 
-def _nothing_finite(result: MetricsResult) -> str:
+def _nothing_finite(result: MetricsResult) -> Message | None:
     """Return a remark on a tensor without a finite element, whose figures would look as if all were well."""
     npu = result.npu
     if not npu.count or npu.nan_count + npu.inf_count < npu.count:
-        return ""
-    what = "Inf" if not npu.nan_count else "NaN or Inf" if npu.inf_count else "NaN"
-    return f"all {npu.count} elements are {what} on both sides: the cosine is that of no number"
+        return None
+    return Message("row.compare.nothing_finite", count=npu.count, nan=npu.nan_count > 0, inf=npu.inf_count > 0)
 
 
 def failed_row(pair: Pair, error: BaseException) -> Row:
@@ -241,9 +248,9 @@ def failed_row(pair: Pair, error: BaseException) -> Row:
     if isinstance(error, PrecisionToolError):
         reason = error.advice
     elif isinstance(error, MemoryError):
-        reason = NO_MEMORY
+        reason = render(Message("row.compare.no_memory"), "en")
     else:
-        reason = f"internal error, please report it: {type(error).__name__}: {error}"
+        reason = render(Message("row.compare.internal", error=f"{type(error).__name__}: {error}"), "en")
     return Row(pair=changed(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
 
 

@@ -14,6 +14,7 @@ from decimal import Decimal
 from math import hypot, isfinite, isnan, nan, sqrt
 
 from precision_tool.lib.io import data_types, layouts
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import STATISTICS_AGREE, STATISTICS_DIFFER, Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
@@ -64,7 +65,9 @@ def judged(rows: Sequence[Row]) -> list[Row]:
     coarsest, so_far = 0.0, {}
     for index in sorted(units):
         so_far[index] = coarsest = max(coarsest, units[index])
-    return [replace(row, reason=_reason(row, so_far[row.index])) if _is_told(row) else row for row in rows]
+    return [
+        replace(row, reason=render(_reason(row, so_far[row.index]), "en")) if _is_told(row) else row for row in rows
+    ]
 
 
 def _is_told(row: Row) -> bool:
@@ -112,7 +115,7 @@ class _Side:
     has_odd_limits: bool = False
 
 
-def _reason(row: Row, unit: float) -> str:
+def _reason(row: Row, unit: float) -> Message:
     pair = row.pair
     assert pair.npu is not None
     assert pair.golden is not None
@@ -121,13 +124,15 @@ def _reason(row: Row, unit: float) -> str:
     npu, golden = _side(pair.npu, row.npu), _side(pair.golden, row.golden)
     sides = _of_one_size(npu, golden, pair)
     if sides is None:
-        return f"{pair.reason}, of {npu.count} values on the NPU and {golden.count} of the benchmark: not compared"
+        return Message("row.compare.other_sizes", reason=pair.reason, npu=npu.count, golden=golden.count)
     if pair.npu.dtype not in data_types.FLOATS and (unit or not _is_exact(pair.npu)):
-        return f"{pair.reason}: not compared, as what rounding does to values of {pair.npu.dtype} is not known"
+        return Message("row.compare.unknown_rounding", reason=pair.reason, dtype=pair.npu.dtype)
     compared, differences = _differences(pair, *sides, unit)
     if differences:
-        return f"{STATISTICS_DIFFER}, more than rounding explains: {'; '.join(differences)}"
-    return f"{STATISTICS_AGREE}: {', '.join(compared)}" if compared else f"{pair.reason}, and none that can be compared"
+        return Message("row.compare.statistics_differ", verdict=STATISTICS_DIFFER, differences=differences)
+    if compared:
+        return Message("row.compare.statistics_agree", verdict=STATISTICS_AGREE, statistics=compared)
+    return Message("row.compare.nothing_compared", reason=pair.reason)
 
 
 def _is_exact(tensor: AnyTensor) -> bool:
@@ -166,21 +171,22 @@ def _padded(side: _Side, count: int) -> _Side:
     return replace(side, count=count, summary=padded)
 
 
-def _differences(pair: Pair, npu: _Side, golden: _Side, unit: float) -> tuple[list[str], list[str]]:
-    """Which statistics both sides have, and which of them are farther apart than rounding explains."""
-    compared, different = [], []
+def _differences(pair: Pair, npu: _Side, golden: _Side, unit: float) -> tuple[list[str], list[Message]]:
+    """Return the statistics that both sides have, and those of them that differ by more than rounding explains."""
+    compared: list[str] = []
+    different: list[Message] = []
     unknown = {path for side in (("npu", pair.npu), ("golden", pair.golden)) for path in _absent(*side)}
     for name, words in _COUNTS:
         if not {f"npu.{name}", f"golden.{name}"} & unknown:
             compared.append(words)
             left, right = getattr(npu.summary, name), getattr(golden.summary, name)
             if left != right:
-                different.append(f"{words} {left} on the NPU, {right} in the benchmark")
+                different.append(Message("row.compare.count_differs", statistic=words, npu=left, golden=right))
     if different:  # the other numbers are then not of the same values
         return compared, different
     bad = [_not_finite(side) for side in (npu, golden)]
     if bad[0] != bad[1]:
-        return compared, [f"min or max is NaN or Inf {'on the NPU' if bad[0] else 'in the benchmark'} only"]
+        return compared, [Message("row.compare.limits_not_finite", on_npu=bad[0])]
     count = npu.count
     size = max(map(abs, (golden.summary.minimum, golden.summary.maximum)))
     norm = golden.norm if isfinite(golden.norm) else size * sqrt(count)
@@ -199,7 +205,7 @@ def _differences(pair: Pair, npu: _Side, golden: _Side, unit: float) -> tuple[li
             continue
         compared.append(words)
         if abs(left - right) > relative * scale + npu.digits.of(left) + golden.digits.of(right):
-            different.append(f"{words} {left:.6g} on the NPU, {right:.6g} in the benchmark")
+            different.append(Message("row.compare.value_differs", statistic=words, npu=left, golden=right))
     return compared, different
 
 

@@ -14,6 +14,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.table import Row
@@ -29,7 +30,7 @@ _DECODED = {
     "bfloat16": "float32", "uint1": "uint8", "hifloat8": "float64", "float8_e5m2": "float64",
     "float8_e4m3fn": "float64",
 }  # fmt: skip
-_NO_FILE = "msaccucmp finds no dump file that it can read for the op"
+_NO_FILE = Message("row.compare.vendor_no_file")
 
 
 def type_name(tensor: AnyTensor) -> str:
@@ -112,7 +113,7 @@ def _two_dumps(rows: list[Row]) -> list[Row]:
         return [_whole_op(rows[0], Status.NO_NPU_DUMP, _NO_FILE)]
     sides = [[row for row in rows if row.pair.is_input == is_input] for is_input in (True, False)]
     alike_rows = [row for side in sides if all(map(_is_alike, side)) and _is_all(side) for row in side]
-    return alike_rows or [_whole_op(rows[0], Status.SIZE_MISMATCH, "the shapes of the two runs' tensors do not match")]
+    return alike_rows or [_whole_op(rows[0], Status.SIZE_MISMATCH, Message("row.compare.vendor_shapes"))]
 
 
 def _is_alike(row: Row) -> bool:
@@ -132,8 +133,9 @@ def _is_all(side: Sequence[Row]) -> bool:
     return len(dump.inputs if side[0].pair.is_input else dump.outputs) == len(side)
 
 
-def _whole_op(row: Row, status: Status, reason: str) -> Row:
+def _whole_op(row: Row, status: Status, message: Message) -> Row:
     """Return a row that stands for the op and has no figures."""
+    reason = render(message, "en")
     pair = replace(
         row.pair, slot="", npu=None, golden=None, golden_tensor="", npu_plan=None, golden_plan=None, shape=None,
         status=status, reason=reason,

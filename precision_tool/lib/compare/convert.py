@@ -28,7 +28,7 @@ from precision_tool.lib.io.npy import NpyWriter
 from precision_tool.lib.io.opdebug import document_text, read_opdebug
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.writing import own_prefix, place_of_worker, remove_leftovers, remove_places, replacing
-from precision_tool.lib.messages import Message
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.run import DumpFile, Run
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, AnyTensor, OpDump, Plan, Tensor
 
@@ -369,8 +369,10 @@ def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) 
         if source.slot in ("", slot):
             rows.append(_convert_slot(source, slot, tensor, layout, prefix, scratch))
     if not rows:
-        why = f"it has no {source.slot}" if source.slot else "it holds no input and no output"
-        return [Decoded(source=source.path, slot=source.slot, reason=f"{source.path}: {why}")]
+        reason = Message("row.compare.decoded.no_tensor", file=source.path)
+        if source.slot:
+            reason = Message("row.compare.decoded.no_slot", file=source.path, slot=source.slot)
+        return [Decoded(source=source.path, slot=source.slot, reason=render(reason))]
     return rows
 
 
@@ -398,7 +400,8 @@ def _convert_statuses(source: Source) -> list[Decoded]:
                 note="; ".join(status.notes),
             )
         )
-    return rows or [Decoded(source=source.path, slot=source.slot, reason=f"{source.path}: it has no {source.slot}")]
+    reason = Message("row.compare.decoded.no_slot", file=source.path, slot=source.slot)
+    return rows or [Decoded(source=source.path, slot=source.slot, reason=render(reason))]
 
 
 def _convert_h5(source: Source, layout: str | None, prefix: str, scratch: Scratch) -> list[Decoded]:
@@ -420,7 +423,8 @@ def _convert_h5(source: Source, layout: str | None, prefix: str, scratch: Scratc
             taken.add(f"{named.name}.{slot}")
             row = _convert_slot(named, slot, value.tensor, layout, prefix, scratch)
             rows.append(replace(row, slot=value.path))
-    return rows or [Decoded(source=source.path, reason=f"{source.path}: it holds no data set of an op")]
+    reason = Message("row.compare.decoded.no_dataset", file=source.path)
+    return rows or [Decoded(source=source.path, reason=render(reason))]
 
 
 def slots_of(dump: OpDump) -> Iterator[tuple[str, AnyTensor | str]]:
@@ -449,10 +453,10 @@ def _convert_slot(
         stored_shape=tensor.shape,
     )
     if not isinstance(tensor, Tensor):
-        return replace(row, reason="the dump holds only statistics of this tensor")
+        return replace(row, reason=render(Message("row.compare.decoded.statistics_only")))
     data_type = data_types.BY_NAME[tensor.dtype]
     if not data_type.is_numeric:
-        return replace(row, reason=f"elements of type {tensor.dtype} are no numbers")
+        return replace(row, reason=render(Message("row.compare.decoded.no_numbers", dtype=tensor.dtype)))
     as_stored_reason = ""
     try:
         reading = reading_as(tensor, layout, *source.origins.get(slot, (None, None))) if layout else as_stored(tensor)
@@ -477,9 +481,9 @@ def _convert_slot(
         return replace(row, reason=error.advice)
     notes = [reading.note] if reading.note else []
     if data_type.decode != "numpy":
-        notes.append(f"{tensor.dtype} is widened to {dtype}, as numpy has no such type")
+        notes.append(render(Message("row.compare.decoded.widened", stored=tensor.dtype, dtype=str(dtype))))
     if stem != source.name:
-        notes.append("its name is shortened, as file names have at most 255 bytes")
+        notes.append(render(Message("row.compare.decoded.shortened")))
     return replace(
         row,
         path=path,

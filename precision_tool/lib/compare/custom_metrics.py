@@ -29,6 +29,7 @@ from precision_tool.lib.errors import UsageError, escaped
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.files import read_bytes
+from precision_tool.lib.messages import Message, render
 
 #: The functions get whole tensors: of both sides together as many bytes, decoded, at most.
 MAX_BYTES = 4 << 30
@@ -191,9 +192,8 @@ class OwnMetricsPass(Pass[Arrays, CustomValues]):
 
     def finish(self, state: Arrays, second: None, stream: PairStream) -> CustomValues:
         if state is None:
-            size, allowed = _bytes(stream) >> 20, MAX_BYTES >> 20
-            why = f"own metrics load whole tensors, and this pair takes {size} MiB of {allowed} allowed"
-            return failed_metrics(self.custom, why)
+            reason = Message("row.compare.custom_memory", size=_bytes(stream) >> 20, limit=MAX_BYTES >> 20)
+            return failed_metrics(self.custom, render(reason, "en"))
         x, y = (_as_given(side, stream) for side in state)
         return apply_metrics(self.custom, x, y)
 

@@ -13,7 +13,6 @@ from precision_tool.lib.compare.convert import slots_of
 from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Progress, Resources, map_tasks
 from precision_tool.lib.compare.tensor_figures import TensorFigures, figures_of
-from precision_tool.lib.compare.tensor_reader import NO_MEMORY
 from precision_tool.lib.data.axis_alignment import SizeMismatchError, align
 from precision_tool.lib.data.neighbourhood import described_inputs
 from precision_tool.lib.data.pytorch_pairing import Refused, align_h5
@@ -23,6 +22,7 @@ from precision_tool.lib.io.files import exists, open_binary
 from precision_tool.lib.io.layouts import LayoutError, Reading, reading_of
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.tfdbg_tensor import looks_like_event
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import Pair, Summary
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.pytorch import H5Op, H5Value
@@ -133,7 +133,8 @@ def _read(source: NamedTensor, tensor: AnyTensor) -> NamedTensor:
     if not isinstance(tensor, Tensor):
         return replace(source, tensor=tensor)
     if not data_types.BY_NAME[tensor.dtype].is_numeric:
-        return replace(source, tensor=tensor, reason=f"elements of type {tensor.dtype} are no numbers")
+        reason = render(Message("row.compare.decoded.no_numbers", dtype=tensor.dtype))
+        return replace(source, tensor=tensor, reason=reason)
     reading = reading_of(tensor, source.origin_layout, source.origin_shape)
     return replace(source, tensor=tensor, reading=reading)
 
@@ -157,7 +158,7 @@ def view_of(named: NamedTensor, *, bins: int, first: int) -> View:
     except PrecisionToolError as error:
         return View(named=named, reason=error.advice)
     except MemoryError:
-        return View(named=named, reason=NO_MEMORY)
+        return View(named=named, reason=render(Message("row.compare.no_memory")))
 
 
 def views_of(named: Sequence[NamedTensor], *, bins: int, first: int, resources: Resources = THIS_THREAD) -> list[View]:
@@ -287,7 +288,7 @@ def _summary(tensor: AnyTensor, desc: TensorDesc | None, notes: list[str]) -> Su
             reading = reading_of(tensor, layout, shape)
             plan = reading.plan
             if reading.note:
-                notes.append(f"figures: {reading.note}")
+                notes.append(render(Message("row.compare.figures", note=reading.note), "en"))
         return figures_of(tensor, plan).summary
     except PrecisionToolError as error:
         if error.advice not in notes:
