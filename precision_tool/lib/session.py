@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.compare.data_folder import DataFolder, DataNames, Kept, Place
+from precision_tool.lib.compare.data_folder import CacheKind, DataFolder, DataNames, Place
 from precision_tool.lib.data.overview import DataOverview, overview
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import open_workspace, shown_path
@@ -106,7 +106,7 @@ class Session:
 
         return find_place([str(self.settings.data), *map(str, self.settings.more_data)], self.step, self.rank)
 
-    def refresh(self, *what: Kept) -> None:
+    def refresh(self, *what: CacheKind) -> None:
         """Forget what was read of these kinds; without any everything, the toolkit too."""
         self.data.refresh(*what)
         self._placed.clear()

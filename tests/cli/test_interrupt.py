@@ -224,7 +224,7 @@ def test_a_killed_worker_is_an_error_and_no_hang(root: Path, tmp_path: Path) -> 
     assert out == ""
     assert "Traceback" not in err
     assert err.startswith("error: a worker process died: ")
-    assert "hint: was it killed for its memory? try fewer workers (--workers 1)\n" in err
+    assert "hint: was it killed for lack of memory? try fewer workers (--workers 1)\n" in err
     check_kept(err, tmp_path / "w", least=0)
 
 

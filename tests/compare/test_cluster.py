@@ -25,7 +25,7 @@ from precision_tool.cli import main
 from precision_tool.lib.api import compare
 from precision_tool.lib.compare import cluster as engine_cluster
 from precision_tool.lib.compare import scheduler
-from precision_tool.lib.compare.cluster import ClusterExecutor, Place, difference, open_cluster, parse_place
+from precision_tool.lib.compare.cluster import ClusterExecutor, Place, open_cluster, parse_place, version_differences
 from precision_tool.lib.compare.custom_metrics import load_metrics
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.compare.scheduler import THIS_THREAD, PoisonedTaskError, Resources
@@ -239,8 +239,9 @@ def test_workers_of_another_version_are_refused(address: str, monkeypatch: pytes
         open_cluster(address),
     ):
         pass
-    assert difference({"Python": "3.11", "Dask": "1"}, {"Python": "3.12", "Dask": "1"}) == "Python 3.12 instead of 3.11"
-    assert difference({"Dask": "1"}, {"Dask": "1"}) == ""
+    (version,) = version_differences({"Python": "3.11", "Dask": "1"}, {"Python": "3.12", "Dask": "1"})
+    assert (version.name, version.installed, version.expected) == ("Python", "3.12", "3.11")
+    assert version_differences({"Dask": "1"}, {"Dask": "1"}) == []
 
 
 def test_without_dask_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,8 +167,8 @@ def test_what_has_not_the_layout_is_kept_as_stored(tmp_path: Path) -> None:
     )
     rows = decoded(one, "NCHW")
     assert [bool(row.reason) for row in rows] == [False, True, False, False, False]
-    assert [bool(row.kept) for row in rows] == [True, False, True, False, False]
-    assert "have no names" in rows[0].kept
+    assert [bool(row.as_stored) for row in rows] == [True, False, True, False, False]
+    assert "have no names" in rows[0].as_stored
     assert "no numbers" in rows[1].reason
     done = [row for row in rows if not row.reason]
     assert sorted(os.listdir(tmp_path / "out")) == sorted(os.path.basename(row.path) for row in done)
@@ -177,7 +177,7 @@ def test_what_has_not_the_layout_is_kept_as_stored(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [np.load(row.path).shape for row in done] == [row.shape for row in done]
     assert rows[0].path.endswith(".output.0.npy")
-    assert "complex" in decoded(one, "NC1HWC0")[4].kept
+    assert "complex" in decoded(one, "NC1HWC0")[4].as_stored
 
 
 @pytest.mark.parametrize("name", ["/tmp/x/Conv2D", "../Conv2D", "a\0b", ".."])

@@ -314,7 +314,7 @@ def test_counts_of_errors(size: int, shift: int, dtype: str, kind: str, seed: in
     counted = compiled.CompiledKernel(known).count_errors(x, y, weights, asked)
     known.functions.pt_use_processor(0)
     assert counted is not None
-    found, real = counted.found, y.dtype.type
+    found, real = counted.errors, y.dtype.type
     assert found.largest == error.max()
     assert found.nonzero == np.count_nonzero(error)
     assert list(found.at_least[: len(edges)]) == [np.count_nonzero(error >= real(edge)) for edge in edges]

@@ -23,18 +23,18 @@ FIELD, COLUMN = "total_absolute_error", "total abs error"
 RECIPE = (
     ("model/comparison.py", "    mean_relative_error: float\n", f"    {FIELD}: float = float('nan')\n"),
     (
-        "engine/metrics.py",
+        "compare/pair_sums.py",
         "        mean_relative_error=_mean_relative(first),\n",
         f"        {FIELD}=sums.error_total / error_scale,\n",
     ),
     (
-        "results/columns.py",
+        "compare/columns.py",
         '    _vendors("MeanRelativeError", "mean_relative_error", "mean_relative_error"),\n',
         f'    _metric("{COLUMN}", "{FIELD}"),\n',
     ),
     (
-        "results/columns.py",
-        '    Column(name="OriginalOps", field="pair.original_names", form=NAMES, json="original_ops", **_UNSEEN),\n',
+        "compare/columns.py",
+        '    Column(name="OriginalOps", field="pair.original_names", form=NAMES, json="original_ops", **_NOT_SHOWN),\n',
         '    Column(name="Elements", field="npu.count", form=WHOLE, json="elements"),\n',
     ),
 )

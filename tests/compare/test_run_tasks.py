@@ -23,6 +23,7 @@ from precision_tool.lib.compare.scheduler import (
     map_tasks,
     run_tasks,
 )
+from precision_tool.lib.messages import Message
 
 
 def square(number: int) -> int:
@@ -133,14 +134,15 @@ def test_ctrl_c_cancels_what_has_not_begun() -> None:
 @pytest.mark.parametrize(
     ("error", "message", "code"),
     [
-        (KeyboardInterrupt(), "stopped: 1 of 3", 130),
-        (BrokenProcessPool("x"), "a worker process died: 1 of 3", 2),
-        (WorkersLostError("tcp://x: has gone"), "tcp://x: has gone: 1 of 3", 2),
+        (KeyboardInterrupt(), "stopped: 1 of 3 rows are done", 130),
+        (BrokenProcessPool("x"), "a worker process died: 1 of 3 rows are done", 2),
+        (WorkersLostError("tcp://x: has gone"), "tcp://x: has gone: 1 of 3 rows are done", 2),
     ],
     ids=lambda value: type(value).__name__,
 )
 def test_work_that_is_stopped_keeps_its_rows(error: BaseException, message: str, code: int) -> None:
-    with pytest.raises(WorkStoppedError) as stopped, keeping_rows(lambda: "1 of 3", lambda: ["row"]):
+    state = Message("note.compare.rows_done", done=1, total=3)
+    with pytest.raises(WorkStoppedError) as stopped, keeping_rows(lambda: state, lambda: ["row"]):
         raise error
     assert (stopped.value.message, stopped.value.exit_code, stopped.value.rows) == (message, code, ["row"])
 

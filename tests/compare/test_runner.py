@@ -48,7 +48,7 @@ def test_a_set_env_that_fails_leaves_ours(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_error_has_the_last_lines(tmp_path: Path) -> None:
     run = python(tmp_path=tmp_path, code="[print('line', n) for n in range(100)]; raise SystemExit(7)")
     error = run.failure("it made nothing")
-    assert error.message.startswith("trial: it made nothing (exit code 7); it said: line 92 | ")
+    assert error.message.startswith("trial: it made nothing (exit code 7); its last output: line 92 | ")
     assert error.message.endswith("| line 99")
     assert run.log in error.hint
 
@@ -70,7 +70,7 @@ def test_the_time_limit_ends_its_children_too(tmp_path: Path) -> None:
         "time.sleep(600)\n"
     )
     started = time.monotonic()
-    with pytest.raises(ToolkitError, match=r"stopped after 1\.5 s; it said last: thinking") as caught:
+    with pytest.raises(ToolkitError, match=r"stopped after 1\.5 s; its last output: thinking") as caught:
         python(tmp_path=tmp_path, code=code, time_limit=1.5)
     assert time.monotonic() - started < 30
     assert "TOOLKIT_SECONDS" in caught.value.hint

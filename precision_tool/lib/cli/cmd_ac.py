@@ -108,7 +108,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     other: OtherRun | None = None
     if compares or (args.file is None and session.data.has_dump_alone()):
         try:
-            options = replace(measure_options(args), extremes=True, beside=cast_pairs)
+            options = replace(measure_options(args), extremes=True, extra_pairs=cast_pairs)
             analyses = compare_sides(session, args, output, options)
             other = _compare_other(session, args, output)
         except NoBenchmarkError as error:

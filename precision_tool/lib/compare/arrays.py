@@ -21,19 +21,16 @@ from precision_tool.lib.compare.named_tensors import (
     tensors_of_file,
     tensors_of_pair,
 )
-from precision_tool.lib.compare.tensor_reader import NO_MEMORY, Scratch, TensorReader, box_size
+from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader, box_size
 from precision_tool.lib.data.graph_catalog import FoundOp
 from precision_tool.lib.data.pytorch_pairing import H5Hit
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.io.layouts import Box, Reading
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
-from precision_tool.lib.model.wording import first_of
-
-#: Of many tensors as many are named in a message.
-_LISTED = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,12 +90,12 @@ class TensorProxy(NDArrayOperatorsMixin):
 
     @property
     def layout(self) -> str:
-        """What the axes mean."""
+        """The meaning of the axes."""
         return self.reading.layout
 
     @property
     def note(self) -> str:
-        """What is odd about the order in which it is read."""
+        """A remark on the order in which it is read."""
         return self.reading.note
 
     @property
@@ -127,7 +124,7 @@ class TensorProxy(NDArrayOperatorsMixin):
         return self.shape[0]
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:
-        """All values.
+        """Return all values.
 
         Raises
         ------
@@ -163,7 +160,7 @@ class TensorProxy(NDArrayOperatorsMixin):
         return int(np.asarray(self))
 
     def __getitem__(self, index: Any) -> Any:
-        """The values at integers, slices and ``...``, of which only these are read from the file.
+        """Return the values at integers, slices and ``...``, of which only these are read from the file.
 
         Raises
         ------
@@ -197,7 +194,7 @@ class TensorProxy(NDArrayOperatorsMixin):
             items = np.empty(box_size(box), real)
             reader.read_box(box, items)
         except MemoryError:
-            raise FormatError.of(self.path, f"{NO_MEMORY}", "take a part of it, as proxy[:1]") from None
+            raise FormatError.of(self.path, "compare.no_memory") from None
         finally:
             reader.close()
         return items.view(self.dtype) if self.dtype.kind == "c" else items.astype(self.dtype, copy=False)
@@ -209,7 +206,7 @@ class TensorProxy(NDArrayOperatorsMixin):
 
 
 def _box_of(index: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[int | slice, ...]]:
-    """The box that an index needs of an array, and the index into this box."""
+    """Return the box that an index needs of an array, and the index into this box."""
     parts = index if isinstance(index, tuple) else (index,)
     if sum(part is Ellipsis for part in parts) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
@@ -227,7 +224,7 @@ def _box_of(index: Any, shape: tuple[int, ...]) -> tuple[Box, tuple[int | slice,
 
 
 def _span(part: Any, extent: int, axis: int) -> tuple[tuple[int, int], int | slice]:
-    """What an index of one axis needs of it, and the index into that."""
+    """Return the part of an axis that an index needs, and the index into that part."""
     if isinstance(part, slice):
         places = range(*part.indices(extent))
         if not places:
@@ -252,43 +249,43 @@ def _span(part: Any, extent: int, axis: int) -> tuple[tuple[int, int], int | sli
 
 
 class Data(Protocol):
-    """Where ops are looked up: a `Session`."""
+    """The place where ops are looked up: a `Session`."""
 
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
-        """The op of a name in every graph."""
+        """Return the op of a name in every graph."""
 
-    def pairs_of(self, found: FoundOp) -> tuple[Pair, ...]:
-        """Every tensor of its dump with the benchmark's."""
+    def pairs_of(self, hit: FoundOp) -> tuple[Pair, ...]:
+        """Return every tensor of its dump with the benchmark's."""
 
     def find_h5(self, name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
-        """The ops and data sets of a name in PyTorch's dumps."""
+        """Return the ops and data sets of a name in PyTorch's dumps."""
 
     def is_pytorch_name(self, name: str) -> bool:
-        """Whether a name is one of a PyTorch dump."""
+        """Return whether a name is one of a PyTorch dump."""
 
 
 def open_tensors(data: Data, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
-    """The tensors of an op or a file, or the one in a slot of it (see `Session.tensors`)."""
-    asked, slot = split_slot(name)
-    if data.is_pytorch_name(asked):
-        hits = data.find_h5(asked, many=True)
-        found = [
+    """Return the tensors of an op or a file, or the one in a slot of it (see `Session.tensors`)."""
+    base, slot = split_slot(name)
+    if data.is_pytorch_name(base):
+        hits = data.find_h5(base, many=True)
+        tensors = [
             named_value(hit.side.dump.path, hit.op, value) for hit in hits for value in hit.values if value.is_tensor
         ]
-    elif exists(asked):
-        found = tensors_of_file(asked, slot)
+    elif exists(base):
+        tensors = tensors_of_file(base, slot)
     else:
-        return _of_ops(data, asked, slot, graph)
-    return tuple(_proxy(named) for named in found)
+        return _of_ops(data, base, slot, graph)
+    return tuple(_proxy(named) for named in tensors)
 
 
 def one_tensor(data: Data, name: str, graph: str | None = None) -> TensorProxy:
-    """The one tensor of a name (see `Session.tensor`)."""
-    found = open_tensors(data, name, graph)
-    if len(found) != 1:
-        slots = [f"{one.name or one.path}:{one.slot}" for one in found]
-        raise UsageError(f"{name}: {len(found)} tensors: {first_of(slots, _LISTED)}", "name one, as NAME:output:0")
-    return found[0]
+    """Return the one tensor of a name (see `Session.tensor`)."""
+    tensors = open_tensors(data, name, graph)
+    if len(tensors) != 1:
+        slots = [f"{tensor.name or tensor.path}:{tensor.slot}" for tensor in tensors]
+        raise UsageError("compare.many_tensors", name=name, count=len(tensors), slots=slots)
+    return tensors[0]
 
 
 def _of_ops(data: Data, name: str, slot: str, graph: str | None) -> tuple[TensorProxy, ...]:
@@ -300,8 +297,7 @@ def _of_ops(data: Data, name: str, slot: str, graph: str | None) -> tuple[Tensor
             if slot in ("", pair.slot) and pair.slot:
                 proxies += _of_pair(hit, pair)
     if not proxies:
-        have = f"it has {first_of(slots, _LISTED)}" if slots else "`ls dump` lists what was dumped"
-        raise DataNotFoundError(f"{name}: its dump has no {slot or 'tensor that can be read'}", have)
+        raise DataNotFoundError("compare.no_dumped_tensor", name=name, slot=slot, slots=slots)
     return tuple(proxies)
 
 
@@ -318,14 +314,14 @@ def _of_pair(hit: FoundOp, pair: Pair) -> Iterator[TensorProxy]:
     descs = hit.op.input_descs if pair.is_input else hit.op.output_descs
     number = int(pair.slot.rpartition(":")[2])
     desc = descs[number] if number < len(descs) else None
-    known = (None, None) if desc is None else (desc.dump_origin_layout or desc.origin_layout, desc.origin_shape)
-    named, _ = tensors_of_pair(pair, "", *known)
+    origin = (None, None) if desc is None else (desc.dump_origin_layout or desc.origin_layout, desc.origin_shape)
+    named, _ = tensors_of_pair(pair, "", *origin)
     if named.reading is not None:
         yield TensorProxy(pair.op_name, pair.slot, npu, named.reading)
 
 
 def _proxy(named: NamedTensor) -> TensorProxy:
     if not isinstance(named.tensor, Tensor) or named.reading is None:
-        why = named.reason or "the dump holds only statistics of this tensor"
-        raise FormatError.of(named.path, f"{named.slot or 'its tensor'} has no values: {why}", "pt shows what it has")
+        reason = named.reason or Message("error.compare.statistics_only.text")
+        raise FormatError.of(named.path, "compare.no_values", slot=named.slot, reason=reason)
     return TensorProxy(named.op_name, named.slot, named.tensor, named.reading)

@@ -28,7 +28,6 @@ from precision_tool.lib.compare.tensor_figures import (
 )
 from precision_tool.lib.compare.tensor_reader import (
     DEFAULT_BUDGET,
-    NO_MEMORY,
     Budget,
     Opens,
     OpenTensors,
@@ -38,6 +37,7 @@ from precision_tool.lib.compare.tensor_reader import (
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.tensor_bytes import open_bytes
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import Extremes, Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
@@ -55,7 +55,7 @@ Tell = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """What is found out about each pair.
+    """The measurements made of each pair.
 
     Without `divergence` the round that only the KL divergence needs is saved. `limit` compares the first so many
     elements of each tensor, 0 all of them. `overflow` looks for float16 values at the type's limit; `extremes` finds
@@ -74,7 +74,7 @@ class Measures:
         return self.overflow or self.extremes
 
     def passes(self, pair: Pair) -> list[Pass[Any, Any]]:
-        """The passes over a pair, the metrics first."""
+        """Return the passes over a pair, the metrics first."""
         passes: list[Pass[Any, Any]] = [MetricsPass(self.divergence)]
         limit = limit_of_codes(tensors_of(pair)[0].dtype)
         if self.extremes and limit is not None and not self.limit:
@@ -89,13 +89,13 @@ PLAIN = Measures()
 
 @dataclass
 class Worker:
-    """What one thread compares with: its buffers and its open files."""
+    """The buffers and the open files of one thread."""
 
     budget: Budget = DEFAULT_BUDGET
     scratch: Scratch = field(default_factory=Scratch)
     opened: OpenTensors = field(init=False)
     #: The decoded values of the NPU tensor compared last, while they lie in the buffers.
-    known: Numbers | None = None
+    last_values: Numbers | None = None
     #: Which of the tensors that were watched beside it have its very values.
     twins: list[bool] = field(default_factory=list)
     #: The benchmark tensor that statistics were held against last, and its own.
@@ -105,40 +105,44 @@ class Worker:
         self.opened = OpenTensors(self.budget)
 
     def stream(self, pair: Pair, limit: int = 0) -> Any:
-        """The stream of a pair, to be used in a `with`."""
+        """Return the stream of a pair, to be used in a `with`."""
         return open_stream(pair, self.opened, self.scratch, self.budget, limit)
 
     def compare(
-        self, pair: Pair, tell: Tell | None = None, measures: Measures = PLAIN, beside: Sequence[Pair] = ()
+        self,
+        pair: Pair,
+        count_bytes: Tell | None = None,
+        measures: Measures = PLAIN,
+        twin_candidates: Sequence[Pair] = (),
     ) -> Row:
-        """The finished row of one pair. `tell` hears of the bytes of a large one as they are done.
+        """Return the finished row of one pair. `count_bytes` hears of the bytes of a large one as they are done.
 
-        The NPU tensors of the pairs `beside` are held against its own while that is read (`twins`).
+        The NPU tensors of the pairs `twin_candidates` are held against its own while that is read (`twins`).
         """
-        self.known, self.twins = None, []
+        self.last_values, self.twins = None, []
         with self.stream(pair, measures.limit) as stream:
-            stream.watch(beside)
+            stream.watch(twin_candidates)
             passes = measures.passes(pair)
             # Each element of a tensor that is not kept is read, and told of, twice.
-            share = cost(pair) / (2 * stream.size) if tell and not stream.is_kept else 0.0
-            count_items = (lambda items: tell(int(items * share))) if tell and share else None
+            share = cost(pair) / (2 * stream.size) if count_bytes and not stream.is_kept else 0.0
+            count_items = (lambda items: count_bytes(int(items * share))) if count_bytes and share else None
             cuts = cuts_of(pair, stream, self.budget)
             parted = [each for each in passes if each.splits or not cuts]
             whole = [each for each in passes if each not in parted]
             results = run_passes(stream, parted, count_items, cuts)
             results += run_passes(stream, whole) if whole else []
-            self.known, self.twins = stream.kept_values(), stream.twins()
+            self.last_values, self.twins = stream.kept_values(), stream.twins()
             return row_of_results(pair, [*parted, *whole], results)
 
     def equals_last(self, pair: Pair) -> bool:
-        """True if the NPU tensor has the very values of the one compared last, whatever its layout and type."""
-        if self.known is None:
+        """Return whether the NPU tensor has the very values of the one compared last, whatever its layout and type."""
+        if self.last_values is None:
             return False
         with self.stream(pair) as stream:
-            return bool(stream.holds_values(self.known))
+            return bool(stream.holds_values(self.last_values))
 
     def uncompared(self, pair: Pair, measures: Measures) -> Row:
-        """The row of a pair that cannot be compared, with the statistics of both sides where one is no more.
+        """Return the row of a pair that cannot be compared, with the statistics of both sides where one is no more.
 
         FormatError for a damaged benchmark. Of the first so many elements nothing has statistics.
         """
@@ -151,7 +155,7 @@ class Worker:
         return row_of_statistics(pair, figures_of(pair.npu).summary, self.summarized[1])
 
     def same_bytes(self, left: Tensor, right: Tensor) -> bool:
-        """True if two tensors of one size have the same bytes."""
+        """Return whether two tensors of one size have the same bytes."""
         if left.nbytes != right.nbytes:
             return False
         left_bytes, right_bytes = self.opened.stored(left), self.opened.stored(right)
@@ -176,7 +180,7 @@ _local = threading.local()
 
 @contextmanager
 def worker(budget: Budget) -> Iterator[Worker]:
-    """The worker of this thread; its files are closed at the end of the block."""
+    """Return the worker of this thread; its files are closed at the end of the block."""
     own: Worker | None = getattr(_local, "worker", None)
     if own is None or own.budget != budget:
         own = _local.worker = Worker(budget)
@@ -189,74 +193,81 @@ def worker(budget: Budget) -> Iterator[Worker]:
 
 
 def row_of_results(pair: Pair, passes: Sequence[Pass[Any, Any]], results: Sequence[Any]) -> Row:
-    """The row that passes over a pair give."""
+    """Return the row that passes over a pair give."""
     row = Row(pair=pair)
     for each, result in zip(passes, results, strict=True):
         if isinstance(result, MetricsResult):
             row = changed(
-                row, metrics=result.metrics, npu=result.npu, golden=result.golden, reason=_reason(pair, result)
+                row,
+                metrics=result.metrics,
+                npu=result.npu,
+                golden=result.golden,
+                reason=render(_reason(pair, result), "en"),
             )
         elif isinstance(each, AtLimitPass) and row.npu is not None:
             row = changed(row, extremes=extremes_by(tensors_of(pair)[0], row.npu, result))
         elif isinstance(result, CustomValues) and row.metrics is not None:
             assert isinstance(each, OwnMetricsPass)
-            reasons = [*filter(None, [row.reason]), *(f"{name}: {why}" for name, why in result.errors)]
+            failures = (Message("row.compare.custom_metric", name=name, reason=why) for name, why in result.errors)
+            reasons = [*filter(None, [row.reason]), *(render(failure, "en") for failure in failures)]
             values = dict(zip(each.custom.names, result.values, strict=True))
             row = changed(row, custom=values, custom_errors=result.errors, reason="; ".join(reasons))
     return row
 
 
-def _reason(pair: Pair, result: MetricsResult) -> str:
+def _reason(pair: Pair, result: MetricsResult) -> Message | str:
+    """Return a remark on the figures of a pair; "" where there is nothing to say."""
     metrics = result.metrics
     if metrics is None:
-        return "This tensor is empty."
+        return Message("row.compare.empty")
     if metrics.non_finite_mismatches:
-        return (
-            f"{metrics.non_finite_mismatches} elements are NaN or Inf on one side only, first at "
-            f"{list(metrics.first_mismatch_index or ())}: NPU {metrics.npu_at_max_error:g}, "
-            f"benchmark {metrics.golden_at_max_error:g}"
+        return Message(
+            "row.compare.one_side_not_finite",
+            count=metrics.non_finite_mismatches,
+            index=str(list(metrics.first_mismatch_index or ())),
+            npu=metrics.npu_at_max_error,
+            golden=metrics.golden_at_max_error,
         )
-    scalar = "This tensor is scalar." if metrics.is_scalar else ""
-    nothing = _nothing_finite(result)
-    if not nothing:
+    scalar = Message("row.compare.scalar") if metrics.is_scalar else None
+    reason = _nothing_finite(result)
+    if reason is None:
         return scalar or pair.reason
-    return " ".join(filter(None, (scalar, pair.reason and f"{pair.reason};", nothing)))
+    return Message("row.compare.with_remarks", scalar=scalar, remark=pair.reason, reason=reason)
 
 
-def _nothing_finite(result: MetricsResult) -> str:
-    """What to say of a tensor without a finite element, whose figures would look as if all were well."""
+def _nothing_finite(result: MetricsResult) -> Message | None:
+    """Return a remark on a tensor without a finite element, whose figures would look as if all were well."""
     npu = result.npu
     if not npu.count or npu.nan_count + npu.inf_count < npu.count:
-        return ""
-    what = "Inf" if not npu.nan_count else "NaN or Inf" if npu.inf_count else "NaN"
-    return f"all {npu.count} elements are {what} on both sides: the cosine is that of no number"
+        return None
+    return Message("row.compare.nothing_finite", count=npu.count, nan=npu.nan_count > 0, inf=npu.inf_count > 0)
 
 
 def failed_row(pair: Pair, error: BaseException) -> Row:
-    """The row of a pair whose comparison raised `error`."""
+    """Return the row of a pair whose comparison raised `error`."""
     if isinstance(error, PrecisionToolError):
         reason = error.advice
     elif isinstance(error, MemoryError):
-        reason = NO_MEMORY
+        reason = render(Message("row.compare.no_memory"), "en")
     else:
-        reason = f"internal error, please report it: {type(error).__name__}: {error}"
+        reason = render(Message("row.compare.internal", error=f"{type(error).__name__}: {error}"), "en")
     return Row(pair=changed(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
 
 
 def uncompared(pair: Pair) -> Row:
-    """The row of a pair that cannot be compared."""
+    """Return the row of a pair that cannot be compared."""
     summary = summary_of_statistics(pair.npu) if isinstance(pair.npu, TensorStatistics) else None
     return Row(pair=pair, npu=summary, reason=pair.reason)
 
 
 def take_over(row: Row, pair: Pair) -> Row:
-    """The result of an equal tensor as the row of `pair`."""
+    """Return the result of an equal tensor as the row of `pair`."""
     reason = pair.reason if row.reason == row.pair.reason else row.reason
     return changed(row, pair=pair, reason=reason)
 
 
 def with_tensor(row: Row, measures: Measures, worker: Worker) -> Row:
-    """The row with what was asked for of the NPU's tensor alone, as far as it is not there yet."""
+    """Return the row with what was asked for of the NPU's tensor alone, as far as it is not there yet."""
     tensor = row.pair.npu
     if tensor is None:
         return row
@@ -282,7 +293,7 @@ def _extremes(row: Row, measures: Measures, worker: Worker) -> Extremes | None:
 def reaches_limit(
     tensor: AnyTensor, opens: Opens = open_bytes, step: int = DEFAULT_BUDGET.compare_bytes
 ) -> bool | None:
-    """Whether a float16 tensor, padding included, has a value of at least 65504; None for other types."""
+    """Return whether a float16 tensor, padding included, has a value of at least 65504; None for other types."""
     if tensor.dtype != "float16":
         return None
     if isinstance(tensor, TensorStatistics):
@@ -305,20 +316,20 @@ def reaches_limit(
 
 
 def bundle_key(pair: Pair) -> object:
-    """Pairs with equal keys are compared one after the other."""
+    """Pair with equal keys are compared one after the other."""
     if has_statistics(pair):
         return "statistics", key_of(pair.golden) if isinstance(pair.golden, Tensor) else pair.tensor_index
     return key_of(tensors_of(pair)[1])
 
 
 def storage_key(pair: Pair) -> object:
-    """Pairs with equal keys have equal results if their NPU tensors have equal bytes."""
+    """Pair with equal keys have equal results if their NPU tensors have equal bytes."""
     npu = tensors_of(pair)[0]
     return bundle_key(pair), npu.dtype, npu.nbytes, npu.big_endian, pair.npu_plan, pair.golden_plan, pair.error_shape
 
 
 def cost(pair: Pair) -> int:
-    """The bytes that are read for a pair; of one that is not compared the NPU's, which may be looked at alone."""
+    """Return the bytes read for a pair; of one that is not compared the NPU's, which may be read alone."""
     if has_statistics(pair):
         return sum(side.nbytes for side in (pair.npu, pair.golden) if isinstance(side, Tensor))
     if pair.status != Status.COMPARED:
@@ -328,13 +339,13 @@ def cost(pair: Pair) -> int:
 
 
 def compare_bundle(
-    bundle: Sequence[Numbered], worker: Worker, measures: Measures, tell: Tell | None = None
+    bundle: Sequence[Numbered], worker: Worker, measures: Measures, count_bytes: Tell | None = None
 ) -> list[tuple[int, Row]]:
     """Rows of pairs that share a benchmark tensor. One pair that fails becomes a row with the reason.
 
-    `tell` hears of the bytes of large tensors as they are done.
+    `count_bytes` hears of the bytes of large tensors as they are done.
     """
-    state = _Bundle([pair for _, pair in bundle], worker, measures, tell)
+    state = _Bundle([pair for _, pair in bundle], worker, measures, count_bytes)
     rows = []
     for place, (number, pair) in enumerate(bundle):
         check_stopping()
@@ -350,8 +361,8 @@ def compare_bundle(
 class _Bundle:
     """Pairs that share a benchmark tensor, while they are compared one after the other."""
 
-    def __init__(self, pairs: Sequence[Pair], worker: Worker, measures: Measures, tell: Tell | None) -> None:
-        self._pairs, self._worker, self._measures, self._tell = pairs, worker, measures, tell
+    def __init__(self, pairs: Sequence[Pair], worker: Worker, measures: Measures, count_bytes: Tell | None) -> None:
+        self._pairs, self._worker, self._measures, self._tell = pairs, worker, measures, count_bytes
         #: The place and the row of the pair that was really compared last.
         self.last: tuple[int, Row] | None = None
         #: Places of pairs that were compared, by what tells which may have the same bytes, with their rows.
@@ -361,7 +372,7 @@ class _Bundle:
         self._held: set[tuple[int, int]] = set()
 
     def row(self, place: int) -> Row:
-        """The row of the pair at a place."""
+        """Return the row of the pair at a place."""
         pair, worker = self._pairs[place], self._worker
         if place in self._twins:
             return with_tensor(same_values(self._twins[place], pair), self._measures, worker)
@@ -371,37 +382,37 @@ class _Bundle:
                     worker.opened.keep(tensor)
         if pair.status != Status.COMPARED:
             return with_tensor(worker.uncompared(pair, self._measures), self._measures, worker)
-        return self._known(place) or self._compared(place)
+        return self._row_of_equal(place) or self._compared(place)
 
-    def _known(self, place: int) -> Row | None:
-        """The row of a pair whose tensor is one that was compared; None of another."""
+    def _row_of_equal(self, place: int) -> Row | None:
+        """Return the row of a pair whose tensor is one that was compared; None of another."""
         pair, worker = self._pairs[place], self._worker
         npu = tensors_of(pair)[0]
-        for other, known in self._done.get(storage_key(pair), []):
-            if (other, place) not in self._held and worker.same_bytes(tensors_of(known.pair)[0], npu):
-                return take_over(known, pair)
+        for other, equal_row in self._done.get(storage_key(pair), []):
+            if (other, place) not in self._held and worker.same_bytes(tensors_of(equal_row.pair)[0], npu):
+                return take_over(equal_row, pair)
         if self.last is None:
             return None
-        last, known = self.last
-        if (last, place) in self._held or not is_alike(known.pair, pair) or not worker.equals_last(pair):
+        last, equal_row = self.last
+        if (last, place) in self._held or not is_alike(equal_row.pair, pair) or not worker.equals_last(pair):
             return None
-        row = with_tensor(same_values(known, pair), self._measures, worker)
+        row = with_tensor(same_values(equal_row, pair), self._measures, worker)
         self._done.setdefault(storage_key(pair), []).append((place, row))
         return row
 
     def _compared(self, place: int) -> Row:
         pair, worker = self._pairs[place], self._worker
-        beside = [other for other in range(place + 1, len(self._pairs)) if self._is_watched(place, other)]
-        row = worker.compare(pair, self._tell, self._measures, [self._pairs[other] for other in beside])
+        candidates = [other for other in range(place + 1, len(self._pairs)) if self._is_watched(place, other)]
+        row = worker.compare(pair, self._tell, self._measures, [self._pairs[other] for other in candidates])
         row = with_tensor(row, self._measures, worker)
         self.last = place, row
         self._done.setdefault(storage_key(pair), []).append((place, row))
-        self._held.update((place, other) for other in beside)
-        self._twins.update((other, row) for other, is_twin in zip(beside, worker.twins, strict=True) if is_twin)
+        self._held.update((place, other) for other in candidates)
+        self._twins.update((other, row) for other, is_twin in zip(candidates, worker.twins, strict=True) if is_twin)
         return row
 
     def _is_watched(self, place: int, other: int) -> bool:
-        """Whether another tensor is read beside this one, as it will not stay in memory until its own turn."""
+        """Return whether another tensor is read beside this one, as it will not stay in memory until its own turn."""
         npu = self._pairs[other].npu
         return (
             npu is not None
@@ -412,26 +423,26 @@ class _Bundle:
 
 
 def is_alike(other: Pair, pair: Pair) -> bool:
-    """Whether equal values of the NPU give equal results."""
+    """Return whether equal values of the NPU give equal results."""
     if other.status != Status.COMPARED or pair.status != Status.COMPARED:
         return False
     return bundle_key(other) == bundle_key(pair) and other.error_shape == pair.error_shape and _same_order(other, pair)
 
 
 def _same_order(other: Pair, pair: Pair) -> bool:
-    """Whether the benchmark's elements come in one order."""
+    """Return whether the benchmark's elements come in one order."""
     left, right = other.golden_plan, pair.golden_plan
     return left == right or (left is not None and right is not None and left.is_flat and right.is_flat)
 
 
 def same_values(row: Row, pair: Pair) -> Row:
-    """The result of a tensor with equal values, without what padding or another type changes."""
+    """Return the result of a tensor with equal values, without what padding or another type changes."""
     same_type = tensors_of(row.pair)[0].dtype == tensors_of(pair)[0].dtype
     return changed(take_over(row, pair), overflow=None, extremes=row.extremes if same_type else None)
 
 
 def compare_bundles(bundles: Sequence[Sequence[Numbered]], measures: Measures, budget: Budget) -> list[tuple[int, Row]]:
-    """Several bundles as one task."""
+    """Return several bundles as one task."""
     with worker(budget) as own:
         return [row for bundle in bundles for row in compare_bundle(bundle, own, measures)]
 
@@ -448,11 +459,11 @@ class Part:
     stop: int = 0
     limit: int = 0
     #: Pairs whose NPU tensors are held against its own.
-    beside: tuple[Pair, ...] = ()
+    twin_candidates: tuple[Pair, ...] = ()
 
 
 def cuts_of(pair: Pair, stream: PairStream, budget: Budget) -> list[Cut]:
-    """The parts of a pair that is large enough to be shared out; none of others.
+    """Return the parts of a pair that is large enough to be shared out; none of others.
 
     They go by the sizes of the tensors alone: whoever compares them, the sums begin anew at the same elements.
     """
@@ -466,7 +477,7 @@ def cuts_of(pair: Pair, stream: PairStream, budget: Budget) -> list[Cut]:
 def round_of(part: Part, passes: Sequence[Pass[Any, Any]], budget: Budget) -> tuple[list[Any], list[bool]]:
     """One round of passes over a part: their states, and which of the tensors beside it have its values there."""
     with worker(budget) as own, own.stream(part.pair, part.limit) as stream:
-        stream.watch(part.beside)
+        stream.watch(part.twin_candidates)
         states = [each.start(stream) for each in passes]
         update_all(passes, states, stream.blocks(part.start, part.stop))
         return states, stream.twins()
@@ -479,6 +490,6 @@ def looked_at(row: Row, measures: Measures, budget: Budget) -> Row:
 
 
 def whole_pass(pair: Pair, passes: Sequence[Pass[Any, Any]], budget: Budget, limit: int) -> list[Any]:
-    """The results of passes that take a tensor whole."""
+    """Return the results of passes that take a tensor whole."""
     with worker(budget) as own, own.stream(pair, limit) as stream:
         return run_passes(stream, passes)

@@ -26,6 +26,7 @@ from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import is_file
 from precision_tool.lib.io.local import reading_from
 from precision_tool.lib.io.native.library import library
+from precision_tool.lib.messages import Message
 from precision_tool.lib.version import __version__
 
 #: Each task is tried so often before it counts as poisoned.
@@ -37,7 +38,8 @@ _CONNECTING, _FIRST_WORKER, _WITHOUT_WORKERS = 10.0, 20.0, 60.0
 #: Seconds between two looks whether there are workers, and while one is waited for.
 _WATCHING, _POLL = 2.0, 0.2
 _ADDRESS = re.compile(r"(?:[a-z]+://)?[\w.\-\[\]:]+:[0-9]+/?\Z")
-_INSTALL = "pip install 'precision-tool[cluster]', here and where the workers run"
+#: Workers that an error names.
+_MAX_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,13 @@ def parse_place(text: str) -> Place:
     """`HOST=DIR`; UsageError for anything else."""
     host, _, folder = text.partition("=")
     if not host or not folder:
-        raise UsageError(f"--worker-for {text}: names no host and folder", "--worker-for HOST=DIR, once for each host")
+        raise UsageError("compare.bad_worker_for", text=text)
     return Place(host, posixpath.join(posixpath.abspath(folder), ""))
 
 
 @contextmanager
 def open_cluster(address: str, places: Sequence[Place] = ()) -> Iterator[ClusterExecutor]:
-    """The executor of the cluster at `address` (`tcp://host:port`, or the path of its scheduler file).
+    """Return the executor of the cluster at `address` (`tcp://host:port`, or the path of its scheduler file).
 
     UsageError where Dask is not installed or versions differ, DataNotFoundError where nobody answers. Whatever is
     not done at the end of the block is cancelled.
@@ -78,14 +80,11 @@ def open_cluster(address: str, places: Sequence[Place] = ()) -> Iterator[Cluster
 def _connected(address: str) -> Any:
     is_path = is_file(address)
     if not is_path and not _ADDRESS.match(address):
-        raise UsageError(
-            f"--cluster {address}: no address of a scheduler, and no such file",
-            "name tcp://HOST:PORT, or the file that `dask scheduler --scheduler-file` wrote",
-        )
+        raise UsageError("compare.bad_cluster", address=address)
     try:
         from distributed import Client
     except ImportError:
-        raise UsageError("--cluster needs Dask, which is not installed", _INSTALL) from None
+        raise UsageError("compare.no_dask") from None
     for name in ("distributed", "distributed.client", "distributed.core", "distributed.comm"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # what matters becomes an error of ours
     where = {"scheduler_file": address} if is_path else {"address": address}
@@ -96,10 +95,7 @@ def _connected(address: str) -> Any:
             break
         except Exception as error:  # a scheduler that is busy with a client that has gone may answer wrongly once
             if time.monotonic() > until:
-                raise DataNotFoundError(
-                    f"{address}: no Dask scheduler answers there ({type(error).__name__})",
-                    "check that it runs and can be reached; `dask scheduler` shows its address as it starts",
-                ) from None
+                raise DataNotFoundError("compare.no_scheduler", address=address, error=type(error).__name__) from None
             time.sleep(_POLL)
     try:
         _check_workers(client, address)
@@ -111,7 +107,7 @@ def _connected(address: str) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """What has to be the same where the work is given out and where it is done."""
+    """Return the versions that must be the same on this machine and on the workers."""
     from importlib import metadata  # only where there is a cluster: it takes as long to load as numpy
 
     python = ".".join(map(str, sys.version_info[:2]))
@@ -122,39 +118,34 @@ def versions() -> dict[str, str]:
 
 
 def _check_workers(client: Any, address: str) -> None:
-    """Raises the error for a cluster without workers, or with ones that are not as we are."""
+    """Raise the error for a cluster without workers, or with ones that are not as we are."""
     try:
         client.wait_for_workers(1, timeout=_FIRST_WORKER)
     except Exception:
-        raise DataNotFoundError(
-            f"{address}: the cluster has no worker", f"start one on each server: dask worker {address}"
-        ) from None
+        raise DataNotFoundError("compare.no_worker", address=address) from None
     try:
         answers: Mapping[str, Any] = client.run(versions, on_error="return")
     except Exception as error:
-        raise _differ(address, f"its workers cannot be asked ({type(error).__name__})") from None
+        raise UsageError("compare.workers_silent", address=address, error=type(error).__name__) from None
     expected = versions()
     for worker, installed in answers.items():
         if not isinstance(installed, dict):
-            raise _differ(
-                f"worker {worker}", f"precision_tool does not load there ({type(installed).__name__}: {installed})"
+            raise UsageError(
+                "compare.worker_without_tool", worker=worker, error=f"{type(installed).__name__}: {installed}"
             )
-        different = difference(expected, installed)
-        if different:
-            raise _differ(f"worker {worker}", different)
+        differences = version_differences(expected, installed)
+        if differences:
+            is_of_kernel = any(version.name == "kernel" for version in differences)
+            raise UsageError("compare.worker_differs", worker=worker, differences=differences, kernel=is_of_kernel)
 
 
-def difference(expected: Mapping[str, str], installed: Mapping[str, str]) -> str:
-    """In which versions two differ, as a sentence's part; "" if in none."""
-    parts = [f"{name} {installed.get(name, 'none')} instead of {expected[name]}" for name in expected]
-    return ", ".join(part for name, part in zip(expected, parts, strict=True) if installed.get(name) != expected[name])
-
-
-def _differ(where: str, what: str) -> UsageError:
-    mend = "install the same versions there as here"
-    if "kernel" in what:
-        mend += " (a C compiler makes the compiled kernel, PRECISION_TOOL_KERNEL=numpy does without)"
-    return UsageError(f"{where}: {what}", f"{mend}, and start the workers again")
+def version_differences(expected: Mapping[str, str], installed: Mapping[str, str]) -> list[Message]:
+    """Return the versions that are not the expected ones."""
+    return [
+        Message("note.compare.version", name=name, installed=installed.get(name), expected=version)
+        for name, version in expected.items()
+        if installed.get(name) != version
+    ]
 
 
 class ClusterExecutor(Executor):
@@ -189,17 +180,17 @@ class ClusterExecutor(Executor):
         return next((place.host for place in self._places if full.startswith(place.folder)), "")
 
     def submit(self, task: Callable[..., Any], /, *arguments: Any, **options: Any) -> Future[Any]:
-        """Hands out a task to whichever worker is free."""
+        """Hand out a task to whichever worker is free."""
         return self.submit_to("", task, arguments, options)
 
     def at(self, host: str) -> Executor:
-        """The workers of a host, as `host_of` names it, alone."""
+        """Return the workers of a host, as `host_of` names it, alone."""
         return _Host(self, host)
 
     def submit_to(
         self, host: str, task: Callable[..., Any], arguments: tuple[Any, ...], options: Mapping[str, Any]
     ) -> Future[Any]:
-        """Hands out a task to the workers of a host."""
+        """Hand out a task to the workers of a host."""
         inner = self._executor_of(host).submit(_run_in, (self._folder, urls.secrets()), task, arguments, options)
         outer: Future[Any] = Future()
         with self._lock:
@@ -215,10 +206,10 @@ class ClusterExecutor(Executor):
             inner.cancel()
 
     def _hand_on(self, inner: Future[Any], outer: Future[Any]) -> None:
-        """What became of a task on the cluster, in our words."""
+        """Hand on the result or the error of a task of the cluster."""
         with suppress(InvalidStateError):  # it was cancelled, or the watch was quicker
             if inner.cancelled():
-                outer.set_exception(self._lost("the cluster has given up a task"))
+                outer.set_exception(WorkersLostError("compare.task_given_up", address=self.address))
             elif (error := inner.exception()) is not None:
                 outer.set_exception(_poisoned(error))
             elif isinstance(result := inner.result(), _Raised):
@@ -235,7 +226,7 @@ class ClusterExecutor(Executor):
         return executor
 
     def _workers_of(self, host: str) -> dict[str, Any]:
-        """How Dask is told of the workers that a host name, a worker's name or a resource stands for."""
+        """Return Dask's options for the workers that a host name, a worker's name or a resource stands for."""
         until = time.monotonic() + _FIRST_WORKER  # one that was lost may be starting again
         while True:
             workers = self._workers()
@@ -247,39 +238,35 @@ class ClusterExecutor(Executor):
             if host in resources:
                 return {"resources": {host: 1e-9}}
             if time.monotonic() > until:
-                named = ", ".join(sorted({*names, *hosts, *resources})[:20])
-                hint = f"it has {named}"
-                raise UsageError(f"--worker-for {host}: {self.address} has no such worker", hint)
+                workers_there = sorted({*names, *hosts, *resources})[:_MAX_NAMED]
+                raise UsageError("compare.no_such_worker", host=host, address=self.address, workers=workers_there)
             time.sleep(_POLL)
 
     def _workers(self) -> list[Mapping[str, Any]]:
         return list(self._client.scheduler_info()["workers"].values())
 
     def _watched(self) -> None:
-        """Gives up when there are no workers any more, which Dask would wait for without end."""
+        """Give up when there are no workers any more, which Dask would wait for without end."""
         without = 0.0
         while not self._is_closed.wait(_WATCHING):
-            lack = self._lack()
-            without = without + _WATCHING if lack else 0.0
-            if without >= _WITHOUT_WORKERS:  # and so does what is handed out from then on
-                self._fail(self._lost(lack))
+            missing = self._missing()
+            without = 0.0 if missing is None else without + _WATCHING
+            if missing is not None and without >= _WITHOUT_WORKERS:  # and so does what is handed out from then on
+                self._fail(missing)
 
-    def _lack(self) -> str:
-        """What of the cluster is gone; "" while there is all that is needed."""
+    def _missing(self) -> WorkersLostError | None:
+        """Return the error for what of the cluster is gone; None while there is all that is needed."""
         try:
             workers = self._workers()
         except Exception:
-            return "the scheduler does not answer any more"
+            return WorkersLostError("compare.scheduler_gone", address=self.address)
         for host in filter(None, list(self._executors)):
             if not any(
                 host in (worker.get("host"), str(worker.get("name")), *worker.get("resources", {}))
                 for worker in workers
             ):
-                return f"the cluster has no worker any more that {host} stands for"
-        return "" if workers else "the cluster has no worker any more"
-
-    def _lost(self, what: str) -> WorkersLostError:
-        return WorkersLostError(f"{self.address}: {what}", "look at the logs of its scheduler and workers")
+                return WorkersLostError("compare.workers_gone", address=self.address, host=host)
+        return None if workers else WorkersLostError("compare.workers_gone", address=self.address, host="")
 
     def _fail(self, error: PrecisionToolError) -> None:
         with self._lock:
@@ -289,7 +276,7 @@ class ClusterExecutor(Executor):
                 future.set_exception(error)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
-        """Cancels what is not done; what a worker has begun ends with its task."""
+        """Cancel what is not done; what a worker has begun ends with its task."""
         self._is_closed.set()
         with self._lock:
             pending = list(self._pending)
@@ -301,7 +288,7 @@ class ClusterExecutor(Executor):
 
 
 def near(executor: Executor, path: str) -> Executor:
-    """Who of an executor's workers reads a path: of a cluster those of its host, else all."""
+    """Return the workers of an executor that read a path: of a cluster those of its host, else all."""
     return executor.at(executor.host_of(path)) if isinstance(executor, ClusterExecutor) else executor
 
 
@@ -327,7 +314,7 @@ def _run_in(
     arguments: tuple[Any, ...],
     options: Mapping[str, Any],
 ) -> Any:
-    """Does a task on a worker: relative paths are those of whoever asked for it."""
+    """Do a task on a worker: relative paths are those of whoever asked for it."""
     try:
         _make_ready()
         urls.take_secrets(where[1])
@@ -339,7 +326,7 @@ def _run_in(
 
 @cache
 def _make_ready() -> None:
-    """What a worker does once: it keeps freed memory as our own processes do, beside one worker for each core."""
+    """Prepare a worker, once: it keeps freed memory as our own processes do, beside one worker for each core."""
     reuse_memory(cores())
 
 
@@ -347,8 +334,5 @@ def _poisoned(error: BaseException) -> PoisonedTaskError:
     from distributed.scheduler import KilledWorker
 
     if isinstance(error, KilledWorker):
-        why = f"the worker that had it ended, {error.allowed_failures + 1} times"
-        return PoisonedTaskError(f"not compared: {why}", "was it killed for its memory? its log may tell")
-    return PoisonedTaskError(
-        f"not compared: it failed in {TRIES} tries on the cluster: {type(error).__name__}: {error}"
-    )
+        return PoisonedTaskError("compare.worker_ended", count=error.allowed_failures + 1)
+    return PoisonedTaskError("compare.task_failed", tries=TRIES, error=f"{type(error).__name__}: {error}")

@@ -31,7 +31,7 @@ Kind = Literal["text", "names", "indices", "whole", "number"]
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How the values of a column are written and read; `none` is the cell of no value, `kind` what they are.
+    """The way the values of a column are written and read; `none` is the cell of no value, `kind` their kind.
 
     `style` is the printf style of numbers: many of a row are written at once.
     """
@@ -44,7 +44,7 @@ class Form:
 
 
 def text_cell(value: str) -> str:
-    """A text cell that no spreadsheet runs as a formula."""
+    """Return a text cell that no spreadsheet runs as a formula."""
     # Texts that only look escaped are escaped as well, so that they are read back as they were.
     if value[:1] not in _ESCAPED_START:  # hardly any does, and there are very many
         return value
@@ -52,12 +52,12 @@ def text_cell(value: str) -> str:
 
 
 def read_text(cell: str) -> str:
-    """The text of a cell."""
+    """Return the text of a cell."""
     return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(_FORMULA_START) else cell
 
 
 def read_number(cell: str) -> float | None:
-    """A number cell: `NaN` is no result, `nan` is data. ValueError for what is no number."""
+    """Return the number of a cell: `NaN` is no result, `nan` is data. ValueError for what is no number."""
     cell = cell.strip()
     if not cell or cell in (NO_RESULT, "*"):
         return None
@@ -81,7 +81,7 @@ def _read_sequence(cell: str) -> int | None:
 
 @lru_cache(maxsize=1024)  # a result has few shapes, and many rows
 def read_indices(cell: str) -> tuple[int, ...] | None:
-    """A cell like `[8,28]`."""
+    """Return the numbers of a cell like `[8,28]`; None for another."""
     if not re.fullmatch(r"\[(\d+(,\s*\d+)*)?\]", cell, re.ASCII):
         return None
     return tuple(int(part) for part in cell[1:-1].split(",") if part)
@@ -134,14 +134,11 @@ CUSTOM = Form(_write_custom, read_custom)
 SEQUENCE = Form(str, _read_sequence)
 
 
-# --- The one table of what a result says of a row: the column, the field, how it is written and read, where it is
-#     shown
+# --- columns: the field of a row, how it is written and read, where it is shown ---
 
 
-#: What the vendor, and we, say of a single number instead of a failure.
+#: The remark on a single number, the vendor's and ours.
 SCALAR_NOTE = "This tensor is scalar"
-
-# --- the columns ------------------------------------------------------------------------------------------------------
 
 #: What a column says of a row; None for nothing.
 Value = Callable[[Row, ColumnChoice], Any]
@@ -199,27 +196,27 @@ class Column:
 
     @property
     def report_look(self) -> Look:
-        """How the report writes its values."""
+        """The way the report writes its values."""
         looks: dict[str, Look] = {"number": "figure", "whole": "count"}
         return self.look or looks.get(self.form.kind, "text")
 
     def cell(self, row: Row, choice: ColumnChoice) -> str:
-        """The cell of a row."""
+        """Return the cell of a row."""
         if self.hides is not None and self.hides(row):
             return self.form.none
         value = self.held(row, choice)
         return self.form.none if value is None else self.form.write(value)
 
     def held(self, row: Row, choice: ColumnChoice = _ANY) -> Any:
-        """The value of a row; None for none."""
+        """Return the value of a row; None for none."""
         return field_of(row, self.field) if self.value is None else self.value(row, choice)
 
     def shown(self, value: Any) -> str:
-        """A value as `ni` has it: of a number four digits."""
+        """Return a value as `ni` has it: of a number four digits."""
         return f"{value:.4g}" if self.form.kind == "number" else self.text(value)
 
     def text(self, value: Any) -> str:
-        """A value as text, empty for none; texts as they are, which is no cell of a file."""
+        """Return a value as text, empty for none; texts as they are, which is no cell of a file."""
         if value is None:
             return ""
         if self.form.kind == "names":
@@ -228,7 +225,7 @@ class Column:
 
 
 def field_of(row: Row, path: str) -> Any:
-    """The value of a field, None where the row has no such part or its file lacked it."""
+    """Return the value of a field, None where the row has no such part or its file lacked it."""
     if path in row.absent:
         return None
     value: Any = row
@@ -249,8 +246,10 @@ def _type_cell(tensor: AnyTensor | None, choice: ColumnChoice) -> str | None:
         return None
     if choice.compat:
         return vendor_type_name(tensor)
-    known = data_types.BY_NAME.get(tensor.dtype)
-    return known.numpy_name or tensor.dtype if known is not None and known.decode == "numpy" else tensor.dtype
+    data_type = data_types.BY_NAME.get(tensor.dtype)
+    return (
+        data_type.numpy_name or tensor.dtype if data_type is not None and data_type.decode == "numpy" else tensor.dtype
+    )
 
 
 def _npu_type(row: Row, choice: ColumnChoice) -> str | None:
@@ -266,7 +265,7 @@ def _address(tensor: AnyTensor | None) -> int | None:
 
 
 def _at_largest_error(name: str) -> Value:
-    """A value that only means something where there is an error."""
+    """Return a value that only means something where there is an error."""
 
     def value(row: Row, choice: ColumnChoice) -> float | None:
         return None if row.max_error_index is None else field_of(row, f"metrics.{name}")
@@ -303,7 +302,7 @@ def _vendors(name: str, field: str, report: str = "", **more: Any) -> Column:
 
 
 #: What is shown beside the columns, by words of its own, or not at all.
-_UNSEEN: dict[str, Any] = {"ni": "", "report": ""}
+_NOT_SHOWN: dict[str, Any] = {"ni": "", "report": ""}
 #: The cosine has a column of our own, `Cosine`, where the metrics, as asked for, are without it.
 COSINE = replace(
     _vendors("CosineSimilarity", "cosine", value=_cosine, others=("Cosine",), strict=True, for_bool=True),
@@ -320,7 +319,7 @@ METRICS = (
     ),
     _vendors("KullbackLeiblerDivergence", "kullback_leibler_divergence"),
     Column(
-        name="StandardDeviation", field="deviation", form=Form(str, str), value=_deviation, vendors=True, **_UNSEEN
+        name="StandardDeviation", field="deviation", form=Form(str, str), value=_deviation, vendors=True, **_NOT_SHOWN
     ),
     _vendors("MeanAbsoluteError", "mean_absolute_error", "mean_absolute_error"),
     _vendors("RootMeanSquareError", "root_mean_square_error"),
@@ -343,19 +342,19 @@ EXTRA = (
         name="Status", field="pair.status", form=TEXT, json="status", value=lambda row, _: str(row.status),
         ni="", report="status",
     ),
-    Column(name="PassName", field="pair.pass_names", form=ALL_NAMES, json="pass", **_UNSEEN),
-    Column(name="OriginalOps", field="pair.original_names", form=NAMES, json="original_ops", **_UNSEEN),
+    Column(name="PassName", field="pair.pass_names", form=ALL_NAMES, json="pass", **_NOT_SHOWN),
+    Column(name="OriginalOps", field="pair.original_names", form=NAMES, json="original_ops", **_NOT_SHOWN),
     Column(
         name="GroundTruthTensor", field="pair.golden_tensor", form=TEXT, json="benchmark", ni="", report="golden_tensor"
     ),
-    Column(name="MaxErrorIndex", field="metrics.max_error_index", form=replace(INDICES, none=""), **_UNSEEN),
+    Column(name="MaxErrorIndex", field="metrics.max_error_index", form=replace(INDICES, none=""), **_NOT_SHOWN),
     Column(
         name="NPUAtMaxError", field="metrics.npu_at_max_error", form=replace(PRECISE, none=""),
-        value=_at_largest_error("npu_at_max_error"), **_UNSEEN,
+        value=_at_largest_error("npu_at_max_error"), **_NOT_SHOWN,
     ),
     Column(
         name="GroundTruthAtMaxError", field="metrics.golden_at_max_error", form=replace(PRECISE, none=""),
-        value=_at_largest_error("golden_at_max_error"), **_UNSEEN,
+        value=_at_largest_error("golden_at_max_error"), **_NOT_SHOWN,
     ),
     Column(
         name="NonFiniteMismatches", field="metrics.non_finite_mismatches", form=replace(WHOLE, none=""), strict=True,
@@ -372,23 +371,23 @@ EXTRA = (
 )  # fmt: skip
 
 #: Behind all others: results of older releases, and of `vc`, which recomputes nothing, are without it.
-_OWN_ERROR = Column(name="OwnError", field="own_error", form=replace(PRECISE, none=""), json="own_error", **_UNSEEN)
-_INDEX = Column(name="Index", field="pair.index", form=COUNT, json="index", strict=True, **_UNSEEN)
-_SEQUENCE = Column(name="OpSequence", field="pair.sequence", form=SEQUENCE, json="sequence", strict=True, **_UNSEEN)
+_OWN_ERROR = Column(name="OwnError", field="own_error", form=replace(PRECISE, none=""), json="own_error", **_NOT_SHOWN)
+_INDEX = Column(name="Index", field="pair.index", form=COUNT, json="index", strict=True, **_NOT_SHOWN)
+_SEQUENCE = Column(name="OpSequence", field="pair.sequence", form=SEQUENCE, json="sequence", strict=True, **_NOT_SHOWN)
 _OP_TYPE = Column(
     name="OpType",
     field="pair.op_type",
     form=Form(lambda value: text_cell(value) or NO_RESULT, read_text),
     json="type",
-    **_UNSEEN,
+    **_NOT_SHOWN,
 )
-_NPU_DUMP = Column(name="NPUDump", field="pair.npu_ops", form=NAMES, json="npu_ops", others=("LeftOp",), **_UNSEEN)
+_NPU_DUMP = Column(name="NPUDump", field="pair.npu_ops", form=NAMES, json="npu_ops", others=("LeftOp",), **_NOT_SHOWN)
 _NPU_TYPE = Column(
     name="DataType", field="npu_dtype", form=TYPE_NAME, json="npu_type", value=_npu_type, ni="", report="npu_type"
 )
 _NPU_ADDRESS = Column(name="Address", field="", form=COUNT, value=lambda row, _: _address(row.pair.npu))
 _GOLDEN = Column(
-    name="GroundTruth", field="pair.golden_ops", form=NAMES, json="benchmark_ops", others=("RightOp",), **_UNSEEN
+    name="GroundTruth", field="pair.golden_ops", form=NAMES, json="benchmark_ops", others=("RightOp",), **_NOT_SHOWN
 )
 _GOLDEN_TYPE = Column(
     name="GroundTruthDataType",
@@ -403,14 +402,14 @@ _GOLDEN_TYPE = Column(
 _GOLDEN_ADDRESS = Column(
     name="GroundTruthAddress", header="Address", field="", form=COUNT, value=lambda row, _: _address(row.pair.golden)
 )
-_TENSOR_INDEX = Column(name="TensorIndex", field="pair.tensor_index", form=KNOWN_TEXT, **_UNSEEN)
+_TENSOR_INDEX = Column(name="TensorIndex", field="pair.tensor_index", form=KNOWN_TEXT, **_NOT_SHOWN)
 _SHAPE = Column(name="Shape", field="pair.shape", form=INDICES, json="shape", ni="", report="shape")
 _OVERFLOW = Column(
     name="OverFlow",
     field="overflow",
     form=Form(lambda value: "YES" if value else "NO", _overflow),
     json="overflow",
-    **_UNSEEN,
+    **_NOT_SHOWN,
 )
 _REASON = Column(name="CompareFailReason", field="reason", form=TEXT, json="reason", ni="", report="reason")
 
@@ -419,12 +418,12 @@ _REASON = Column(name="CompareFailReason", field="reason", form=TEXT, json="reas
 
 
 def _named(names: Sequence[str], shown: str) -> str | None:
-    """What is shown of an op, `NaN` for none."""
+    """Return the name of an op as it is shown, `NaN` for none."""
     return None if tuple(names) == NO_OPS else shown
 
 
 def _h5_path(row: Row, choice: ColumnChoice) -> str:
-    """Where a tensor, or an op as a whole, is in the NPU's file."""
+    """Return the place of a tensor, or of an op as a whole, in the NPU's file."""
     pair = row.pair
     path = pair.npu.dataset if isinstance(pair.npu, Tensor) else ""
     if not path and pair.npu_ops != NO_OPS and pair.status != Status.NO_NPU_DUMP:
@@ -488,7 +487,7 @@ def _custom_column(name: str) -> Column:
 
 
 def metrics_of(choice: ColumnChoice) -> list[Column]:
-    """The columns of the metrics that were asked for, in that order."""
+    """Return the columns of the metrics that were asked for, in that order."""
     if choice.metrics is None or choice.metrics == METRIC_COLUMNS:
         return [column for column in METRICS if column.vendors or not choice.compat]
     by_name = {column.name: column for column in METRICS}
@@ -496,7 +495,7 @@ def metrics_of(choice: ColumnChoice) -> list[Column]:
 
 
 def _are_bools(row: Row) -> bool:
-    """Whether both sides are bools: numpy subtracts none, so the vendor has no figures of those and a benchmark."""
+    """Return whether both sides are bools: numpy cannot subtract them, so the vendor has no figures of them."""
     return all(side is not None and side.dtype == "bool" for side in (row.pair.npu, row.pair.golden))
 
 
@@ -508,7 +507,7 @@ def _metric_cells(choice: ColumnChoice) -> list[Column]:
 
 
 def columns_of(choice: ColumnChoice, *, npu_address: bool = True) -> list[Column]:
-    """The columns of a result in order; an Address column follows a DataType only for a side that is an NPU dump."""
+    """Return the columns of a result in order; an Address follows a DataType only for a side that is an NPU dump."""
     metrics = _metric_cells(choice)
     own = [] if any(column.name == COSINE.name for column in metrics) else [replace(COSINE, name="Cosine")]
     overflow = [_OVERFLOW] * choice.overflow
@@ -526,12 +525,12 @@ def columns_of(choice: ColumnChoice, *, npu_address: bool = True) -> list[Column
 
 
 def headers(columns: Iterable[Column]) -> list[str]:
-    """The header line."""
+    """Return the header line."""
     return [column.header or column.name for column in columns]
 
 
 def mapping_columns(*, sequence: bool) -> list[Column]:
-    """The vendor's mapping table: of every tensor the ops and the files of both sides, `NaN` for none."""
+    """Return the vendor's mapping table: of every tensor the ops and the files of both sides, `NaN` for none."""
     return [
         _INDEX, *[_SEQUENCE] * sequence, _OP_TYPE, _NPU_DUMP, _GOLDEN, _TENSOR_INDEX,
         Column(name="NPUDumpPath", field="", form=TEXT, value=lambda row, _: _place(row.pair.npu)),
@@ -540,7 +539,7 @@ def mapping_columns(*, sequence: bool) -> list[Column]:
 
 
 def _place(tensor: AnyTensor | None) -> str:
-    """The file of a tensor, and where it is in it if it is one of many."""
+    """Return the file of a tensor, and where it is in it if it is one of many."""
     if tensor is None:
         return NO_RESULT
     dataset = tensor.dataset if isinstance(tensor, Tensor) else ""
@@ -548,25 +547,25 @@ def _place(tensor: AnyTensor | None) -> str:
 
 
 def parse_metrics(text: str) -> tuple[str, ...]:
-    """The metrics that names or the vendor's numbers, with commas between them, stand for; `all` is each of them."""
-    found: list[str] = []
+    """Return the metrics of a list of names or of the vendor's numbers, separated by commas; `all` is each of them."""
+    names: list[str] = []
     by_name = {name.lower(): name for name in METRIC_COLUMNS} | {
         str(number): name for number, name in enumerate(METRIC_COLUMNS)
     }
     for word in filter(None, (part.strip().lower() for part in text.split(","))):
         if word == "all":
-            found += METRIC_COLUMNS
+            names += METRIC_COLUMNS
         elif word in by_name:
-            found.append(by_name[word])
+            names.append(by_name[word])
         else:
-            known = ", ".join(f"{number} {name}" for number, name in enumerate(METRIC_COLUMNS))
-            raise UsageError(f"--algorithm: there is no metric {shown(word)}", f"known are {known}, and all")
-    if not found:
-        raise UsageError("--algorithm: no metric is named", "for example --algorithm CosineSimilarity,MaxAbsoluteError")
-    return tuple(dict.fromkeys(found))
+            choices = [f"{number} {name}" for number, name in enumerate(METRIC_COLUMNS)]
+            raise UsageError("compare.no_metric", name=shown(word), metrics=choices)
+    if not names:
+        raise UsageError("compare.no_metric_named")
+    return tuple(dict.fromkeys(names))
 
 
-# --- Rows as JSON documents, by the table of columns ---
+# --- JSON ---
 
 
 #: To be raised when a key changes its meaning or goes; not for a new one.
@@ -578,20 +577,20 @@ _PARTS = (("metrics", Metrics), ("npu", Summary), ("golden", Summary))
 
 
 def row_json(row: Row, choice: ColumnChoice, path: str = "") -> dict[str, Any]:
-    """A row with all its numbers; None stands for those that were not asked for, or that its file lacks.
+    """Return a row with all its numbers; None stands for those that were not asked for, or that its file lacks.
 
     FormatError for a row that was read, of the file `path`, and has a cell which holds no number.
     """
     for name, text in row.damaged:
-        reason, where = f"{name} is no number: {shown(text)}", f"line {row.line} of the result file"
-        raise FormatError.of(path, reason, "run `vc` or `ac -c` again", line=row.line, what=where)
+        where = f"line {row.line} of the result file"
+        raise FormatError.of(path, "compare.bad_number", line=row.line, what=where, column=name, value=shown(text))
     document: dict[str, Any] = {key: getattr(row, name) for key, name in _BESIDE.items()}
     for key, column in _COLUMNS.items():
         document[key] = field_of(row, column.field) if column.value is None else column.value(row, choice)
     document["custom"] = dict.fromkeys(choice.custom) | dict(row.custom)
     document["left_out"] = dict(zip(("npu_ops", "benchmark_ops", "original_ops"), row.unlisted, strict=True))
-    asked = {column.field for column in metrics_of(choice)} | {COSINE.field}
-    hidden = {column.field for column in METRICS} - asked
+    shown_fields = {column.field for column in metrics_of(choice)} | {COSINE.field}
+    hidden = {column.field for column in METRICS} - shown_fields
     for part, kind in _PARTS:
         document[part] = None
         if getattr(row, part) is not None:

@@ -14,6 +14,7 @@ from decimal import Decimal
 from math import hypot, isfinite, isnan, nan, sqrt
 
 from precision_tool.lib.io import data_types, layouts
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import STATISTICS_AGREE, STATISTICS_DIFFER, Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
@@ -26,30 +27,33 @@ _COUNTS = (("nan_count", "NaN"), ("positive_inf_count", "+Inf"), ("negative_inf_
 
 
 def has_statistics(pair: Pair) -> bool:
-    """Whether statistics are what both sides of a pair have, and numbers."""
+    """Return whether statistics are what both sides of a pair have, and numbers."""
     if pair.status != Status.STATISTICS_ONLY or pair.npu is None or pair.golden is None:
         return False
     types = [data_types.BY_NAME.get(side.dtype) for side in (pair.npu, pair.golden)]
-    return all(known is not None and known.is_numeric and not known.is_complex for known in types)
+    return all(data_type is not None and data_type.is_numeric and not data_type.is_complex for data_type in types)
 
 
 def row_of_statistics(pair: Pair, npu: Summary, golden: Summary) -> Row:
-    """The row of both sides' statistics, which are judged with all rows of the run (`judged`)."""
+    """Return the row of both sides' statistics, which are judged with all rows of the run (`judged`)."""
     sides = (("npu", pair.npu), ("golden", pair.golden))
     absent = frozenset(path for name, side in sides for path in _absent(name, side))
     return Row(pair=pair, npu=npu, golden=golden, reason=pair.reason, absent=absent)
 
 
 def _absent(name: str, side: AnyTensor | None) -> list[str]:
-    """The numbers that a statistics dump does not tell."""
+    """Return the numbers that a statistics dump does not tell."""
     if not isinstance(side, TensorStatistics):
         return []
-    known = ("minimum", "maximum", "mean", *(count for count, _ in _COUNTS))
-    return [f"{name}.{part}" for part in ("std", "zero_count", *(one for one in known if getattr(side, one) is None))]
+    optional = ("minimum", "maximum", "mean", *(count for count, _ in _COUNTS))
+    return [
+        f"{name}.{part}"
+        for part in ("std", "zero_count", *(field for field in optional if getattr(side, field) is None))
+    ]
 
 
 def judged(rows: Sequence[Row]) -> list[Row]:
-    """The rows of a result in which those of statistics say whether they agree.
+    """Return the rows of a result in which those of statistics say whether they agree.
 
     A tensor is as exact as the coarsest type up to its op: what was float16 once is not more exact in float32.
     """
@@ -61,7 +65,9 @@ def judged(rows: Sequence[Row]) -> list[Row]:
     coarsest, so_far = 0.0, {}
     for index in sorted(units):
         so_far[index] = coarsest = max(coarsest, units[index])
-    return [replace(row, reason=_reason(row, so_far[row.index])) if _is_told(row) else row for row in rows]
+    return [
+        replace(row, reason=render(_reason(row, so_far[row.index]), "en")) if _is_told(row) else row for row in rows
+    ]
 
 
 def _is_told(row: Row) -> bool:
@@ -69,27 +75,27 @@ def _is_told(row: Row) -> bool:
 
 
 def _unit(row: Row) -> float:
-    """The coarser unit roundoff of both sides of a row, 0 for whole numbers."""
+    """Return the coarser unit roundoff of both sides of a row, 0 for whole numbers."""
     types = [side.dtype for side in (row.pair.npu, row.pair.golden) if side is not None]
-    units = [2.0 ** -(data_types.FLOATS[one].digits + 1) for one in types if one in data_types.FLOATS]
+    units = [2.0 ** -(data_types.FLOATS[dtype].digits + 1) for dtype in types if dtype in data_types.FLOATS]
     if "float32" in types and any(name in row.op_type for name in _PRODUCTS):
         units.append(_HF32)
     return max(units, default=0.0)
 
 
 class _Digits:
-    """What the digits that a file prints its numbers with leave open: half a unit of the last.
+    """The uncertainty of numbers printed with limited digits: half a unit of the last.
 
     All numbers of a tensor are printed alike, with as many decimals or as many digits; zeros at their ends are gone.
     """
 
     def __init__(self, numbers: Sequence[float]) -> None:
-        known = [Decimal(repr(float(one))).as_tuple() for one in numbers if isfinite(one)]
-        self._finest = min((one.exponent for one in known if isinstance(one.exponent, int)), default=None)
-        self._digits = max((len(one.digits) for one in known), default=0)
+        decimals = [Decimal(repr(float(number))).as_tuple() for number in numbers if isfinite(number)]
+        self._finest = min((number.exponent for number in decimals if isinstance(number.exponent, int)), default=None)
+        self._digits = max((len(number.digits) for number in decimals), default=0)
 
     def of(self, number: float) -> float:
-        """How far a number may be from what was printed."""
+        """Return how far a number may be from its printed form."""
         if self._finest is None or isnan(number):
             return 0.0
         exponent = self._finest
@@ -109,7 +115,7 @@ class _Side:
     has_odd_limits: bool = False
 
 
-def _reason(row: Row, unit: float) -> str:
+def _reason(row: Row, unit: float) -> Message:
     pair = row.pair
     assert pair.npu is not None
     assert pair.golden is not None
@@ -118,13 +124,15 @@ def _reason(row: Row, unit: float) -> str:
     npu, golden = _side(pair.npu, row.npu), _side(pair.golden, row.golden)
     sides = _of_one_size(npu, golden, pair)
     if sides is None:
-        return f"{pair.reason}, of {npu.count} values on the NPU and {golden.count} of the benchmark: not compared"
+        return Message("row.compare.other_sizes", reason=pair.reason, npu=npu.count, golden=golden.count)
     if pair.npu.dtype not in data_types.FLOATS and (unit or not _is_exact(pair.npu)):
-        return f"{pair.reason}: not compared, as what rounding does to values of {pair.npu.dtype} is not known"
-    compared, found = _differences(pair, *sides, unit)
-    if found:
-        return f"{STATISTICS_DIFFER}, more than rounding explains: {'; '.join(found)}"
-    return f"{STATISTICS_AGREE}: {', '.join(compared)}" if compared else f"{pair.reason}, and none that can be compared"
+        return Message("row.compare.unknown_rounding", reason=pair.reason, dtype=pair.npu.dtype)
+    compared, differences = _differences(pair, *sides, unit)
+    if differences:
+        return Message("row.compare.statistics_differ", verdict=STATISTICS_DIFFER, differences=differences)
+    if compared:
+        return Message("row.compare.statistics_agree", verdict=STATISTICS_AGREE, statistics=compared)
+    return Message("row.compare.nothing_compared", reason=pair.reason)
 
 
 def _is_exact(tensor: AnyTensor) -> bool:
@@ -137,12 +145,12 @@ def _side(tensor: AnyTensor, summary: Summary) -> _Side:
         return _Side(count=summary.count, summary=summary, norm=norm, digits=_Digits(()))
     norm = nan if tensor.l2_norm is None else tensor.l2_norm
     numbers = (summary.minimum, summary.maximum, summary.mean, norm)
-    odd = any(one is not None and not isfinite(one) for one in (tensor.minimum, tensor.maximum))
+    odd = any(limit is not None and not isfinite(limit) for limit in (tensor.minimum, tensor.maximum))
     return _Side(count=summary.count, summary=summary, norm=norm, digits=_Digits(numbers), has_odd_limits=odd)
 
 
 def _of_one_size(npu: _Side, golden: _Side, pair: Pair) -> tuple[_Side, _Side] | None:
-    """Both sides with as many values; to the smaller one are added the zeros that the other's layout is padded with."""
+    """Return both sides with as many values, zeros added to the smaller one as the other's layout is padded."""
     if npu.count == golden.count:
         return npu, golden
     assert pair.npu is not None
@@ -155,52 +163,53 @@ def _of_one_size(npu: _Side, golden: _Side, pair: Pair) -> tuple[_Side, _Side] |
 
 
 def _padded(side: _Side, count: int) -> _Side:
-    known = side.summary
+    summary = side.summary
     padded = replace(
-        known, count=count, minimum=min(known.minimum, 0.0), maximum=max(known.maximum, 0.0),
-        mean=known.mean * (side.count / count),
+        summary, count=count, minimum=min(summary.minimum, 0.0), maximum=max(summary.maximum, 0.0),
+        mean=summary.mean * (side.count / count),
     )  # fmt: skip
     return replace(side, count=count, summary=padded)
 
 
-def _differences(pair: Pair, npu: _Side, golden: _Side, unit: float) -> tuple[list[str], list[str]]:
-    """Which statistics both sides have, and which of them are farther apart than rounding explains."""
-    compared, found = [], []
+def _differences(pair: Pair, npu: _Side, golden: _Side, unit: float) -> tuple[list[str], list[Message]]:
+    """Return the statistics that both sides have, and those of them that differ by more than rounding explains."""
+    compared: list[str] = []
+    different: list[Message] = []
     unknown = {path for side in (("npu", pair.npu), ("golden", pair.golden)) for path in _absent(*side)}
     for name, words in _COUNTS:
         if not {f"npu.{name}", f"golden.{name}"} & unknown:
             compared.append(words)
-            one, two = getattr(npu.summary, name), getattr(golden.summary, name)
-            if one != two:
-                found.append(f"{words} {one} on the NPU, {two} in the benchmark")
-    if found:  # the other numbers are then not of the same values
-        return compared, found
+            left, right = getattr(npu.summary, name), getattr(golden.summary, name)
+            if left != right:
+                different.append(Message("row.compare.count_differs", statistic=words, npu=left, golden=right))
+    if different:  # the other numbers are then not of the same values
+        return compared, different
     bad = [_not_finite(side) for side in (npu, golden)]
     if bad[0] != bad[1]:
-        return compared, [f"min or max is NaN or Inf {'on the NPU' if bad[0] else 'in the benchmark'} only"]
+        return compared, [Message("row.compare.limits_not_finite", on_npu=bad[0])]
     count = npu.count
     size = max(map(abs, (golden.summary.minimum, golden.summary.maximum)))
     norm = golden.norm if isfinite(golden.norm) else size * sqrt(count)
     own = unit * sqrt(pair.index + 2)  # of the inputs, and of the ops up to this one
     # Only floating-point numbers are rounded when they are summed up to be told of.
     summed = own + _ACCUMULATED * sqrt(count)
-    for words, one, two, scale, relative in (
+    for words, left, right, scale, relative in (
         ("min", npu.summary.minimum, golden.summary.minimum, size, own),
         ("max", npu.summary.maximum, golden.summary.maximum, size, own),
         ("mean", npu.summary.mean, golden.summary.mean, norm / sqrt(count) if count else nan, summed),
         ("norm", npu.norm, golden.norm, norm, summed),
     ):
-        if not (isfinite(one) and isfinite(two) and isfinite(scale)):
+        if not (isfinite(left) and isfinite(right) and isfinite(scale)):
             continue
         if bad[0] and words in ("mean", "norm"):  # who knows of which values, or of how many
             continue
         compared.append(words)
-        if abs(one - two) > relative * scale + npu.digits.of(one) + golden.digits.of(two):
-            found.append(f"{words} {one:.6g} on the NPU, {two:.6g} in the benchmark")
-    return compared, found
+        if abs(left - right) > relative * scale + npu.digits.of(left) + golden.digits.of(right):
+            different.append(Message("row.compare.value_differs", statistic=words, npu=left, golden=right))
+    return compared, different
 
 
 def _not_finite(side: _Side) -> bool:
-    """Whether a side has NaN or Inf: some releases put them into min and max beside, or instead of, the counts."""
+    """Return whether a side has NaN or Inf: some releases put them into min and max, with or without the counts."""
     summary = side.summary
     return any(getattr(summary, name) for name, _ in _COUNTS) or side.has_odd_limits

@@ -14,6 +14,7 @@ from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.table import Row
@@ -29,23 +30,23 @@ _DECODED = {
     "bfloat16": "float32", "uint1": "uint8", "hifloat8": "float64", "float8_e5m2": "float64",
     "float8_e4m3fn": "float64",
 }  # fmt: skip
-_NO_FILE = "msaccucmp finds no dump file that it can read for the op"
+_NO_FILE = Message("row.compare.vendor_no_file")
 
 
 def type_name(tensor: AnyTensor) -> str:
-    """The DataType cell as the vendor has it."""
-    known = data_types.BY_NAME.get(tensor.dtype)
-    plain = known.numpy_name or tensor.dtype if known is not None else tensor.dtype
+    """Return the DataType cell as the vendor has it."""
+    data_type = data_types.BY_NAME.get(tensor.dtype)
+    plain = data_type.numpy_name or tensor.dtype if data_type is not None else tensor.dtype
     return _DECODED.get(tensor.dtype, plain)
 
 
 def vendor_rows(rows: Sequence[Row], file: GraphFile | None) -> list[Row]:
-    """The rows of a comparison that msaccucmp would have; `file` is the graph, None for two runs matched by name."""
+    """Return the rows that msaccucmp would have; `file` is the graph, None for two runs matched by name."""
     if file is None:
         return list(_each_op(rows, _two_dumps))
     ops = {op.name: op for op in file.ops}
-    kept = [row for row in rows if not _is_passed_over(row.pair, ops)]
-    return list(_each_op(kept, _one_dump))
+    matched_rows = [row for row in rows if not _is_passed_over(row.pair, ops)]
+    return list(_each_op(matched_rows, _one_dump))
 
 
 def _each_op(rows: Iterable[Row], change: Callable[[list[Row]], list[Row]]) -> Iterable[Row]:
@@ -67,7 +68,7 @@ def _is_passed_over(pair: Pair, ops: dict[str, Op]) -> bool:
 
 
 def _one_dump(rows: list[Row]) -> list[Row]:
-    """The rows of an op against the benchmark: one if the vendor cannot read its file."""
+    """Return the rows of an op against the benchmark: one if the vendor cannot read its file."""
     if all(not row.pair.slot for row in rows):
         return rows[:1]
     names = rows[0].pair.op_name
@@ -81,7 +82,7 @@ def _one_dump(rows: list[Row]) -> list[Row]:
 
 
 def _as_declared(row: Row) -> Row:
-    """The vendor reads the bytes that a tensor has and prints what its header says of it."""
+    """Return the vendor reads the bytes that a tensor has and prints what its header says of it."""
     tensor = row.pair.declared
     return row if tensor is None else replace(row, pair=replace(row.pair, npu=tensor, shape=tensor.shape))
 
@@ -93,7 +94,7 @@ def _is_unreadable(row: Row) -> bool:
 
 
 def _is_version_1(rows: Sequence[Row]) -> bool:
-    """Whether the op's file is of the old format, which msaccucmp has given up: it has no length before its header."""
+    """Return whether the op's file is of the old format, without a length before its header: msaccucmp gave it up."""
     path = next((row.pair.npu.path for row in rows if isinstance(row.pair.npu, Tensor)), None)
     if path is None:
         return False
@@ -105,14 +106,14 @@ def _is_version_1(rows: Sequence[Row]) -> bool:
 
 
 def _two_dumps(rows: list[Row]) -> list[Row]:
-    """The rows of an op of two runs: a side, inputs or outputs, counts only if all its shapes are the same."""
+    """Return the rows of an op of two runs: a side, inputs or outputs, counts only if all its shapes are the same."""
     if all(not row.pair.slot for row in rows):
         return rows[:1]
     if any(_is_unreadable(row) for row in rows):
         return [_whole_op(rows[0], Status.NO_NPU_DUMP, _NO_FILE)]
     sides = [[row for row in rows if row.pair.is_input == is_input] for is_input in (True, False)]
-    kept = [row for side in sides if all(map(_is_alike, side)) and _is_all(side) for row in side]
-    return kept or [_whole_op(rows[0], Status.SIZE_MISMATCH, "the shapes of the two runs' tensors do not match")]
+    alike_rows = [row for side in sides if all(map(_is_alike, side)) and _is_all(side) for row in side]
+    return alike_rows or [_whole_op(rows[0], Status.SIZE_MISMATCH, Message("row.compare.vendor_shapes"))]
 
 
 def _is_alike(row: Row) -> bool:
@@ -121,7 +122,7 @@ def _is_alike(row: Row) -> bool:
 
 
 def _is_all(side: Sequence[Row]) -> bool:
-    """Whether the other run's dump has no more inputs, or outputs, than these."""
+    """Return whether the other run's dump has no more inputs, or outputs, than these."""
     other = next((row.pair.golden for row in side if row.pair.golden is not None), None)
     if other is None:
         return not side
@@ -132,8 +133,9 @@ def _is_all(side: Sequence[Row]) -> bool:
     return len(dump.inputs if side[0].pair.is_input else dump.outputs) == len(side)
 
 
-def _whole_op(row: Row, status: Status, reason: str) -> Row:
-    """A row that stands for the op and has no figures."""
+def _whole_op(row: Row, status: Status, message: Message) -> Row:
+    """Return a row that stands for the op and has no figures."""
+    reason = render(message, "en")
     pair = replace(
         row.pair, slot="", npu=None, golden=None, golden_tensor="", npu_plan=None, golden_plan=None, shape=None,
         status=status, reason=reason,

@@ -30,13 +30,13 @@ _local = threading.local()
 
 
 def make_kernel() -> Kernel:
-    """The compiled kernel where there is one, else numpy's."""
+    """Return the compiled kernel where there is one, else numpy's."""
     compiled = library()
     return Kernel() if compiled is None else CompiledKernel(compiled)
 
 
 def kernel_of_thread() -> Kernel:
-    """The kernel of this thread, whose temporaries no other uses."""
+    """Return the kernel of this thread, whose temporaries no other uses."""
     kernel: Kernel | None = getattr(_local, "kernel", None)
     if kernel is None:
         kernel = _local.kernel = make_kernel()
@@ -74,7 +74,7 @@ class CompiledKernel(Kernel):
         self._room = np.empty((2, 0), np.float64), np.empty(0, np.int32)
 
     def _function(self, name: str, *arrays: Numbers) -> Callable[..., int] | None:
-        """The compiled function of the arrays' type, if they are as it takes them."""
+        """Return the compiled function of the arrays' type, if they are as it takes them."""
         dtype, size = arrays[0].dtype, arrays[0].size
         if not 0 < size <= _MOST_ITEMS:
             return None
@@ -87,8 +87,8 @@ class CompiledKernel(Kernel):
         """Room for `count` items of both sides in float64, and for their places."""
         if self._room[1].size < count:
             self._room = np.empty((2, count), np.float64), np.empty(count, np.int32)
-        (one, two), places = self._room
-        return one[:count], two[:count], places[:count]
+        (first, second), places = self._room
+        return first[:count], second[:count], places[:count]
 
     # -- first pass -------------------------------------------------------------------------------------------------
 
@@ -108,7 +108,7 @@ class CompiledKernel(Kernel):
         return super().add_block(sums, x, y, offset)
 
     def _first_pass(self, x: Numbers, y: Numbers) -> int | None:
-        """What the compiled first pass says; None if it does not take these arrays."""
+        """Return the result of the compiled first pass; None if it does not take these arrays."""
         first = self._function("first", x, y)
         if first is None:
             return None
@@ -120,31 +120,31 @@ class CompiledKernel(Kernel):
         npu, golden = self._integer_sides
         x_low, x_high = self._add_integer_side(sums.npu, x, npu)
         y_low, y_high = self._add_integer_side(sums.golden, y, golden)
-        found = self._integer_pairs
+        block = self._integer_pairs
         self._compiled.pt_first_integers(
-            address(x), _is_unsigned(x), address(y), _is_unsigned(y), x.size, ctypes.byref(found)
+            address(x), _is_unsigned(x), address(y), _is_unsigned(y), x.size, ctypes.byref(block)
         )
         sums.size += x.size
-        self._take_sums(sums, x, y, offset, found)
+        self._take_sums(sums, x, y, offset, block)
         sums.add_ranges(x_low, x_high, y_low, y_high)
         return x_low, x_high
 
-    def _add_integer_side(self, side: SideSums, a: Numbers, found: native.IntegerSums) -> tuple[int, int]:
-        """Adds integers to the sums of one side; the least and the largest one."""
+    def _add_integer_side(self, side: SideSums, a: Numbers, block: native.IntegerSums) -> tuple[int, int]:
+        """Add integers to the sums of one side; the least and the largest one."""
         unsigned = _is_unsigned(a)
-        self._compiled.pt_side_integers(address(a), a.size, unsigned, ctypes.byref(found))
-        total = (found.high_total << 32) + found.low_total - (0 if unsigned else a.size << 63)
-        low, high = (value % 2**64 if unsigned else value for value in (found.low, found.high))
-        side.add_values(a.size, total, found.deviations, low, high, found.zeros)
+        self._compiled.pt_side_integers(address(a), a.size, unsigned, ctypes.byref(block))
+        total = (block.high_total << 32) + block.low_total - (0 if unsigned else a.size << 63)
+        low, high = (value % 2**64 if unsigned else value for value in (block.low, block.high))
+        side.add_values(a.size, total, block.deviations, low, high, block.zeros)
         return low, high
 
     def _take_sides(self, sums: Sums, count: int) -> None:
-        found = self._first
+        block = self._first
         for side, total, squares, low, high, zeros in (
-            (sums.npu, found.npu_total, found.npu_deviations, found.npu_low, found.npu_high, found.npu_zeros),
+            (sums.npu, block.npu_total, block.npu_deviations, block.npu_low, block.npu_high, block.npu_zeros),
             (
-                sums.golden, found.golden_total, found.golden_deviations, found.golden_low, found.golden_high,
-                found.golden_zeros,
+                sums.golden, block.golden_total, block.golden_deviations, block.golden_low, block.golden_high,
+                block.golden_zeros,
             ),
         ):  # fmt: skip
             side.add_values(count, total, squares, low, high, zeros)
@@ -152,10 +152,10 @@ class CompiledKernel(Kernel):
     def _take_pairs(
         self, sums: Sums, x: Numbers, y: Numbers, offset: int, places: npt.NDArray[np.int32] | None = None
     ) -> None:
-        """Takes over what was found of items that are finite on both sides; `places` are theirs in the block."""
-        found = self._first
-        self._take_sums(sums, x, y, offset, found, places)
-        sums.add_ranges(found.npu_low, found.npu_high, found.golden_low, found.golden_high)
+        """Take over what was found of items that are finite on both sides; `places` are theirs in the block."""
+        block = self._first
+        self._take_sums(sums, x, y, offset, block, places)
+        sums.add_ranges(block.npu_low, block.npu_high, block.golden_low, block.golden_high)
 
     def _take_sums(
         self,
@@ -163,34 +163,34 @@ class CompiledKernel(Kernel):
         x: Numbers,
         y: Numbers,
         offset: int,
-        found: native.FirstSums | native.IntegerPairs,
+        block: native.FirstSums | native.IntegerPairs,
         places: npt.NDArray[np.int32] | None = None,
     ) -> None:
         sums.count += x.size
-        sums.dot += found.dot
-        sums.npu_squares += found.npu_squares
-        sums.golden_squares += found.golden_squares
-        sums.error_squares += found.error_squares
-        sums.error_total += found.error_total
-        sums.add_relative(found.relative_total)
-        if found.max_error > sums.max_error:
-            at = found.max_error_at
-            sums.max_error, sums.max_error_at = found.max_error, offset + (at if places is None else int(places[at]))
+        sums.dot += block.dot
+        sums.npu_squares += block.npu_squares
+        sums.golden_squares += block.golden_squares
+        sums.error_squares += block.error_squares
+        sums.error_total += block.error_total
+        sums.add_relative(block.relative_total)
+        if block.max_error > sums.max_error:
+            at = block.max_error_at
+            sums.max_error, sums.max_error_at = block.max_error, offset + (at if places is None else int(places[at]))
             sums.npu_at_max, sums.golden_at_max = float(x[at]), float(y[at])
-        sums.max_relative = max(sums.max_relative, found.max_relative)
+        sums.max_relative = max(sums.max_relative, block.max_relative)
 
     def _add_together(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
-        """A block with NaN or Inf: what is finite on both sides is brought together."""
+        """Return a block with NaN or Inf: what is finite on both sides is brought together."""
         a, b, places = self._brought_together(x, y)
-        found = self._together
+        block = self._together
         sums.size += x.size
         self.add_side(sums.npu, x)
         self.add_side(sums.golden, y)
-        if found.mismatches:
-            sums.mismatches += found.mismatches
-            sums.nan_mismatches += found.nan_mismatches
+        if block.mismatches:
+            sums.mismatches += block.mismatches
+            sums.nan_mismatches += block.nan_mismatches
             if sums.first_mismatch < 0:
-                at = found.first_mismatch
+                at = block.first_mismatch
                 sums.first_mismatch, sums.first_mismatch_values = offset + at, (float(x[at]), float(y[at]))
         if not a.size:
             return
@@ -200,7 +200,7 @@ class CompiledKernel(Kernel):
             self._add_extreme_pairs(sums, a, b, offset, places)
 
     def _brought_together(self, x: Numbers, y: Numbers) -> tuple[Doubles, Doubles, npt.NDArray[np.int32]]:
-        """What is finite on both sides, in float64, and its places in the block."""
+        """Return the elements that are finite on both sides, in float64, and their places in the block."""
         a, b, places = self._space(x.size)
         together = self._functions["together", x.dtype]
         together(
@@ -220,8 +220,8 @@ class CompiledKernel(Kernel):
     def _offsets(self, x: Numbers, y: Numbers, x_low: int, y_low: int) -> tuple[Floats, Floats]:
         if not (_are_long(x) and _are_long(y)):
             return super()._offsets(x, y, x_low, y_low)
-        one, two, _ = self._space(x.size)
-        return self._above(x, x_low, one), self._above(y, y_low, two)
+        first, second, _ = self._space(x.size)
+        return self._above(x, x_low, first), self._above(y, y_low, second)
 
     def _above(self, a: Numbers, base: int, out: Doubles) -> Doubles:
         self._compiled.pt_offsets(address(a), a.size, _is_unsigned(a), base % 2**64, address(out))
@@ -232,13 +232,13 @@ class CompiledKernel(Kernel):
         if second is None:
             super()._add_scaled(sums, ranges, floors, x, y)
             return
-        limits, found = self._ranges, self._second
+        limits, block = self._ranges, self._second
         limits[:] = ranges[0][0], ranges[1][0], *floors
-        second(address(x), address(y), x.size, address(limits), ctypes.byref(found))
-        sums.p += found.p
-        sums.q += found.q
-        sums.apart += found.apart
-        sums.p_log_ratio += found.p_log_ratio
+        second(address(x), address(y), x.size, address(limits), ctypes.byref(block))
+        sums.p += block.p
+        sums.q += block.q
+        sums.apart += block.apart
+        sums.p_log_ratio += block.p_log_ratio
 
     # -- one side ---------------------------------------------------------------------------------------------------
 
@@ -250,13 +250,13 @@ class CompiledKernel(Kernel):
         if function is None:
             super().add_side(side, a)
             return
-        found = self._side
-        function(address(a), a.size, ctypes.byref(found))
-        side.nan_count += found.nans
-        side.positive_inf_count += found.positive_infinities
-        side.negative_inf_count += found.negative_infinities
-        if found.count:
-            side.add_values(found.count, found.total, found.deviations, found.low, found.high, found.zeros)
+        block = self._side
+        function(address(a), a.size, ctypes.byref(block))
+        side.nan_count += block.nans
+        side.positive_inf_count += block.positive_infinities
+        side.negative_inf_count += block.negative_infinities
+        if block.count:
+            side.add_values(block.count, block.total, block.deviations, block.low, block.high, block.zeros)
 
     def add_bins(self, counts: npt.NDArray[np.int64], a: Numbers, low: float, high: float) -> None:
         if high > low and _are_long(a):
@@ -269,17 +269,19 @@ class CompiledKernel(Kernel):
 
     # -- errors one by one ------------------------------------------------------------------------------------------
 
-    def count_errors(self, x: Numbers, y: Numbers, weights: Numbers, asked: native.ErrorsAsked) -> ErrorsCounted | None:
+    def count_errors(
+        self, x: Numbers, y: Numbers, weights: Numbers, limits: native.ErrorsAsked
+    ) -> ErrorsCounted | None:
         function = self._function("errors", x, y, weights)
         if function is None:
             return None
-        found, places = self._errors, np.empty((2, asked.room), np.int32)
+        errors, places = self._errors, np.empty((2, limits.room), np.int32)
         function(
-            address(x), address(y), x.size, ctypes.byref(asked), address(weights),
-            address(places[0]), address(places[1]), ctypes.byref(found),
+            address(x), address(y), x.size, ctypes.byref(limits), address(weights),
+            address(places[0]), address(places[1]), ctypes.byref(errors),
         )  # fmt: skip
         worst, relative = (
-            places[kind, :count] if count <= asked.room else None
-            for kind, count in enumerate((found.worst, found.worst_relative))
+            places[kind, :count] if count <= limits.room else None
+            for kind, count in enumerate((errors.worst, errors.worst_relative))
         )
-        return ErrorsCounted(found, worst, relative)
+        return ErrorsCounted(errors, worst, relative)

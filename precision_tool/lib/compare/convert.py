@@ -18,7 +18,7 @@ from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.data.kinds import NPY, PYTORCH
 from precision_tool.lib.data.overflow_files import find_status_files, parse_status_name
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
+from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, shown
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.data_types import DataType
 from precision_tool.lib.io.files import atomic_text, folder_exists, open_binary, real_path, size_of
@@ -28,6 +28,7 @@ from precision_tool.lib.io.npy import NpyWriter
 from precision_tool.lib.io.opdebug import document_text, read_opdebug
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.writing import own_prefix, place_of_worker, remove_leftovers, remove_places, replacing
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.run import DumpFile, Run
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, AnyTensor, OpDump, Plan, Tensor
 
@@ -41,7 +42,7 @@ _Piece = tuple[Box, tuple[int, ...], npt.NDArray[Any]]
 
 
 def result_type(data_type: DataType) -> np.dtype[Any]:
-    """The numpy type that holds every value of a type: its own, or for one that numpy lacks a wider one."""
+    """Return the numpy type that holds every value of a type: its own, or for one that numpy lacks a wider one."""
     if data_type.decode == "numpy":
         return np.dtype(data_type.numpy_name)
     if data_type.name == "complex32":
@@ -56,7 +57,7 @@ def result_type(data_type: DataType) -> np.dtype[Any]:
 def write_npy(
     tensor: Tensor, reading: Reading, path: str, *, place: str = "", scratch: Scratch | None = None
 ) -> np.dtype[Any]:
-    """Decodes a tensor into a `.npy` file and returns its type; memory is bounded whatever its size.
+    """Decode a tensor into a `.npy` file and returns its type; memory is bounded whatever its size.
 
     `place` is a folder for the file until it is complete; else it lies beside `path`. `scratch`: buffers to use again.
     """
@@ -85,7 +86,7 @@ def write_npy(
 
 
 def write_lines(path: str, target: str, *, place: str = "") -> None:
-    """Writes the values of a `.npy` file that `write_npy` wrote as text, one per line, as `numpy.savetxt` does.
+    """Write the values of a `.npy` file that `write_npy` wrote as text, one per line, as `numpy.savetxt` does.
 
     In blocks, whatever the size. OutputError if that cannot be done.
     """
@@ -96,13 +97,12 @@ def write_lines(path: str, target: str, *, place: str = "") -> None:
             while (block := np.fromfile(stored, dtype, _LINES)).size:
                 np.savetxt(file, block)
     except OSError as error:
-        raise OutputError(
-            f"{target}: cannot be written ({error.strerror or error})", "free some space or name another folder"
-        ) from error
+        reason = error.strerror or str(error)
+        raise OutputError("compare.text_not_written", file=target, reason=reason) from error
 
 
 def _flat_pieces(reader: TensorReader, writer: NpyWriter, dtype: np.dtype[Any], scratch: Scratch) -> Iterator[_Piece]:
-    """The result as it lies in the dump, in the pieces that the writer likes best."""
+    """Return the result as it lies in the dump, in the pieces that the writer likes best."""
     parts = 2 if dtype.kind == "c" else 1
     size = reader.size // parts
     for start, stop in writer.pieces(size):
@@ -112,7 +112,7 @@ def _flat_pieces(reader: TensorReader, writer: NpyWriter, dtype: np.dtype[Any], 
 
 
 def _plain_pieces(reader: TensorReader, dtype: np.dtype[Any], scratch: Scratch) -> Iterator[_Piece]:
-    """The result as it is read; pairs of reals become complex numbers."""
+    """Return the result as it is read; pairs of reals become complex numbers."""
     shape = reader.logical_shape
     for box in reader.boxes():
         items: npt.NDArray[Any] = scratch.numbers("items", box_size(box), reader.dtype)
@@ -124,7 +124,7 @@ def _plain_pieces(reader: TensorReader, dtype: np.dtype[Any], scratch: Scratch) 
 
 
 def _blocked_pieces(reader: TensorReader, plan: Plan) -> Iterator[_Piece]:
-    """The result in boxes of its blocked storage, zero where it is padding. `plan` reads it back."""
+    """Return the result in boxes of its blocked storage, zero where it is padding. `plan` reads it back."""
     shape = plan.storage_shape
     granules = tuple(extent if role == INNER else 1 for extent, (_, role) in zip(shape, plan.axes, strict=True))
     for box in split_boxes(shape, granules, _BOX):
@@ -142,7 +142,7 @@ def _blocked_pieces(reader: TensorReader, plan: Plan) -> Iterator[_Piece]:
         yield box, shape, stored
 
 
-# --- Dump files decoded to `.npy`, as stored or in another layout, in blocks and by several threads or processes ---
+# --- decoding dump files ---
 
 
 #: Below this many bytes starting workers takes longer than the work.
@@ -172,15 +172,15 @@ class Source:
 
     @property
     def not_by_toolkit(self) -> str:
-        """What such files are called, where msaccucmp does not decode them; else empty."""
+        """The name for such files where msaccucmp does not decode them; else empty."""
         return ".h5 dumps" if PYTORCH.owns(self.path) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """What became of one tensor, or of a whole file that cannot be read. `reason` says why there is no result.
+    """The result for one tensor, or for a whole file that cannot be read. `reason` says why there is no result.
 
-    `kept` says why a tensor was not brought to the layout asked for, but decoded as it is stored.
+    `as_stored` says why a tensor was not brought to the layout asked for, but decoded as it is stored.
     """
 
     source: str
@@ -194,7 +194,7 @@ class Decoded:
     shape: tuple[int, ...] = ()
     nbytes: int = 0
     note: str = ""
-    kept: str = ""
+    as_stored: str = ""
     reason: str = ""
     text_path: str = ""
 
@@ -203,7 +203,7 @@ class Decoded:
 
 
 def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]:
-    """The dump files below a folder of any level, or a single file, to be decoded below `output`; and notes.
+    """Return the dump files below a folder of any level, or a single file, to be decoded below `output`; and notes.
 
     Of several leaf folders (devices, models, steps) each gets a folder of its own.
     """
@@ -234,16 +234,19 @@ def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]
 
 
 def h5_source(path: str, datasets: frozenset[str] = frozenset()) -> Source:
-    """A PyTorch dump of which some, or all, data sets are to be decoded; where to is still open."""
+    """Return a PyTorch dump of which some, or all, data sets are to be decoded; where to is still open."""
     return replace(_source(path, "", posixpath.basename(path)), datasets=datasets)
 
 
 def in_own_folders(sources: Sequence[Source], root: str) -> list[Source]:
-    """Each source with a folder of its own, named as its file below `root`: ops of `.h5` dumps have the same names."""
+    """Return each source with a folder named as its file below `root`: ops of `.h5` dumps have the same names."""
     own = [
-        posixpath.relpath(posixpath.abspath(one.path), posixpath.abspath(root)).removesuffix(".h5") for one in sources
+        posixpath.relpath(posixpath.abspath(source.path), posixpath.abspath(root)).removesuffix(".h5")
+        for source in sources
     ]
-    return [replace(one, folder=posixpath.join(one.folder, below)) for one, below in zip(sources, own, strict=True)]
+    return [
+        replace(source, folder=posixpath.join(source.folder, below)) for source, below in zip(sources, own, strict=True)
+    ]
 
 
 def _source(path: str, folder: str, name: str) -> Source:
@@ -260,7 +263,7 @@ def _name_of(file: DumpFile) -> str:
 
 
 def _real_name(path: str) -> str:
-    """The name of a dump file; of a bare number the one in `mapping.csv` beside it."""
+    """Return the name of a dump file; of a bare number the one in `mapping.csv` beside it."""
     base = posixpath.basename(path)
     if is_number(base.removesuffix(".csv")):
         try:
@@ -306,11 +309,14 @@ def convert_files(
     def rows_so_far() -> list[Decoded]:
         return [row for result in rows for row in result]
 
+    def state() -> Message:
+        return Message("note.compare.files_done", done=sum(map(bool, rows)), total=len(sources))
+
     # Writing text and undoing the filters of HDF5 is Python's: threads would wait.
     needs_python = any(source.text or PYTORCH.owns(source.path) for source in sources)
     try:
         with (
-            keeping_rows(lambda: f"{sum(map(bool, rows))} of {len(sources)} files are done", rows_so_far),
+            keeping_rows(state, rows_so_far),
             resources.open(is_small=meter.total < _SERIAL_BYTES, in_threads=not needs_python) as pool,
         ):
             numbered = [*enumerate(sources)]
@@ -345,12 +351,12 @@ def _convert_all(
 
 
 def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) -> list[Decoded]:
-    """The rows of one file. Of the errors only a full disk or the like ends the work of all."""
+    """Return the rows of one file. Of the errors only a full disk or the like ends the work of all."""
     try:
         if NPY.has_suffix(source.path):
-            raise FormatError.of(source.path, "is decoded already", "name an NPU dump file")
+            raise FormatError.of(source.path, "compare.decoded_already")
         if not is_file_name(source.name):  # whoever made it up: nothing is written but into the folder
-            raise FormatError.of(source.path, f"{source.name!r} is no file name", "check the mapping.csv beside it")
+            raise FormatError.of(source.path, "compare.bad_file_name", name=shown(source.name))
         if parse_status_name(source.name) is not None:
             return _convert_statuses(source)
         if PYTORCH.owns(source.path):
@@ -363,15 +369,17 @@ def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) 
         if source.slot in ("", slot):
             rows.append(_convert_slot(source, slot, tensor, layout, prefix, scratch))
     if not rows:
-        why = f"it has no {source.slot}" if source.slot else "it holds no input and no output"
-        return [Decoded(source=source.path, slot=source.slot, reason=f"{source.path}: {why}")]
+        reason = Message("row.compare.decoded.no_tensor", file=source.path)
+        if source.slot:
+            reason = Message("row.compare.decoded.no_slot", file=source.path, slot=source.slot)
+        return [Decoded(source=source.path, slot=source.slot, reason=render(reason))]
     return rows
 
 
 def _convert_statuses(source: Source) -> list[Decoded]:
-    """The JSON of an overflow status file, under the name that the vendor's tool gives it."""
+    """Return the JSON of an overflow status file, under the name that the vendor's tool gives it."""
     if source.path.endswith(".json"):
-        raise FormatError.of(source.path, "is decoded already", "name an Opdebug file")
+        raise FormatError.of(source.path, "compare.status_decoded_already")
     rows = []
     for status in read_opdebug(source.path):
         slot = f"output:{status.output}"
@@ -392,11 +400,12 @@ def _convert_statuses(source: Source) -> list[Decoded]:
                 note="; ".join(status.notes),
             )
         )
-    return rows or [Decoded(source=source.path, slot=source.slot, reason=f"{source.path}: it has no {source.slot}")]
+    reason = Message("row.compare.decoded.no_slot", file=source.path, slot=source.slot)
+    return rows or [Decoded(source=source.path, slot=source.slot, reason=render(reason))]
 
 
 def _convert_h5(source: Source, layout: str | None, prefix: str, scratch: Scratch) -> list[Decoded]:
-    """The rows of a PyTorch dump: tensors are named after their op, `Addmm.4.input.mat1`."""
+    """Return the rows of a PyTorch dump: tensors are named after their op, `Addmm.4.input.mat1`."""
     dump = read_h5(source.path)
     rows = []
     taken: set[str] = set()
@@ -414,7 +423,8 @@ def _convert_h5(source: Source, layout: str | None, prefix: str, scratch: Scratc
             taken.add(f"{named.name}.{slot}")
             row = _convert_slot(named, slot, value.tensor, layout, prefix, scratch)
             rows.append(replace(row, slot=value.path))
-    return rows or [Decoded(source=source.path, reason=f"{source.path}: it holds no data set of an op")]
+    reason = Message("row.compare.decoded.no_dataset", file=source.path)
+    return rows or [Decoded(source=source.path, reason=render(reason))]
 
 
 def slots_of(dump: OpDump) -> Iterator[tuple[str, AnyTensor | str]]:
@@ -443,19 +453,19 @@ def _convert_slot(
         stored_shape=tensor.shape,
     )
     if not isinstance(tensor, Tensor):
-        return replace(row, reason="the dump holds only statistics of this tensor")
+        return replace(row, reason=render(Message("row.compare.decoded.statistics_only")))
     data_type = data_types.BY_NAME[tensor.dtype]
     if not data_type.is_numeric:
-        return replace(row, reason=f"elements of type {tensor.dtype} are no numbers")
-    kept = ""
+        return replace(row, reason=render(Message("row.compare.decoded.no_numbers", dtype=tensor.dtype)))
+    as_stored_reason = ""
     try:
         reading = reading_as(tensor, layout, *source.origins.get(slot, (None, None))) if layout else as_stored(tensor)
         if reading.stored is not None and data_type.is_complex:
             raise LayoutError(f"complex tensors are not converted to {layout}")
     except LayoutError as error:
-        reading, kept = as_stored(tensor), str(error)
+        reading, as_stored_reason = as_stored(tensor), str(error)
     shape = reading.shape if reading.stored is None else reading.stored[1]
-    dims = f".{'x'.join(map(str, shape))}" if layout and tensor.layout != layout and not kept else ""
+    dims = f".{'x'.join(map(str, shape))}" if layout and tensor.layout != layout and not as_stored_reason else ""
     suffix = f".{slot.replace(':', '.')}{dims}.npy"
     stem = shortened(source.name, _LONGEST_NAME - len(suffix))
     path = posixpath.join(source.folder, stem + suffix)
@@ -471,9 +481,9 @@ def _convert_slot(
         return replace(row, reason=error.advice)
     notes = [reading.note] if reading.note else []
     if data_type.decode != "numpy":
-        notes.append(f"{tensor.dtype} is widened to {dtype}, as numpy has no such type")
+        notes.append(render(Message("row.compare.decoded.widened", stored=tensor.dtype, dtype=str(dtype))))
     if stem != source.name:
-        notes.append("its name is shortened, as file names have at most 255 bytes")
+        notes.append(render(Message("row.compare.decoded.shortened")))
     return replace(
         row,
         path=path,
@@ -482,6 +492,6 @@ def _convert_slot(
         shape=shape,
         nbytes=prod(shape) * dtype.itemsize,
         note="; ".join(notes),
-        kept=kept,
+        as_stored=as_stored_reason,
         text_path=text_path,
     )

@@ -29,6 +29,7 @@ from precision_tool.lib.errors import UsageError, escaped
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.files import read_bytes
+from precision_tool.lib.messages import Message, render
 
 #: The functions get whole tensors: of both sides together as many bytes, decoded, at most.
 MAX_BYTES = 4 << 30
@@ -53,14 +54,14 @@ class CustomMetrics:
 
 @dataclass(frozen=True, slots=True)
 class CustomValues:
-    """What the metrics say of one pair, in their order; None for one that failed, with the reason in `errors`."""
+    """The metrics' values of one pair, in their order; None for one that failed, with the reason in `errors`."""
 
     values: tuple[float | str | None, ...]
     errors: tuple[tuple[str, str], ...] = ()
 
 
 def load_metrics(path: str, taken: Sequence[str] = ()) -> CustomMetrics:
-    """Runs the file and finds its metrics, whose names become columns and may not be among `taken`.
+    """Run the file and finds its metrics, whose names become columns and may not be among `taken`.
 
     DataNotFoundError if there is no such file, FormatError if it cannot be read, UsageError if it fails or has no
     metrics.
@@ -70,7 +71,7 @@ def load_metrics(path: str, taken: Sequence[str] = ()) -> CustomMetrics:
     names = tuple(_functions(path))
     clash = [name for name in names if name in taken]
     if clash:
-        raise UsageError(f"{path}: {clash[0]} is the name of another column", "give the function another name")
+        raise UsageError.of(path, "compare.custom_name_taken", name=clash[0])
     return CustomMetrics(path=path, names=names)
 
 
@@ -85,25 +86,23 @@ def _functions(path: str) -> dict[str, Metric]:
         with redirect_stdout(sys.stderr):  # standard output is for results
             exec(compile(source, path, "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
-        raise UsageError(f"{path}: the file cannot be run: {_described(error)}", "try it with python3") from error
+        raise UsageError.of(path, "compare.custom_fails", error=_described(error)) from error
     defined = vars(module)
     names = defined.get("METRICS")
     if names is None:
         names = [name for name, value in defined.items() if name.startswith(_PREFIX) and callable(value)]
     if not isinstance(names, (list, tuple)) or not names:
-        raise UsageError(
-            f"{path}: it has no metrics", f"define functions {_PREFIX}NAME(x, y), or list functions in METRICS"
-        )
+        raise UsageError.of(path, "compare.custom_empty", prefix=_PREFIX)
     bad = [
         name for name in names if not (isinstance(name, str) and name.isidentifier() and callable(defined.get(name)))
     ]
     if bad:
-        raise UsageError(f"{path}: METRICS names {bad[0]!r}, which is no function of the file", "mend the list")
+        raise UsageError.of(path, "compare.custom_no_function", name=repr(bad[0]))
     return {name: defined[name] for name in names}
 
 
 def apply_metrics(metrics: CustomMetrics, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> CustomValues:
-    """The value of every metric for two arrays; whatever a function raises becomes its reason."""
+    """Return the value of every metric for two arrays; whatever a function raises becomes its reason."""
     x.flags.writeable = y.flags.writeable = False
     values: list[float | str | None] = []
     errors = []
@@ -119,7 +118,7 @@ def apply_metrics(metrics: CustomMetrics, x: npt.NDArray[Any], y: npt.NDArray[An
 
 
 def failed_metrics(metrics: CustomMetrics, reason: str) -> CustomValues:
-    """The values where no function could be asked."""
+    """Return the values where no function could be asked."""
     return CustomValues((None,) * len(metrics.names), (("own metrics", reason),))
 
 
@@ -138,7 +137,7 @@ def _as_value(value: object) -> float | str:
 
 
 def _large(value: int) -> float | str:
-    """An integer of more digits than anybody reads as a float, else as text."""
+    """Return an integer of more digits than anybody reads as a float, else as text."""
     try:
         return float(value)
     except OverflowError:
@@ -174,8 +173,8 @@ class OwnMetricsPass(Pass[Arrays, CustomValues]):
     def start(self, stream: PairStream) -> Arrays:
         if _bytes(stream) > MAX_BYTES:
             return None
-        one, two = (np.empty(stream.shape, dtype) for dtype in stream.dtypes)
-        return one, two
+        npu, golden = (np.empty(stream.shape, dtype) for dtype in stream.dtypes)
+        return npu, golden
 
     def update(self, state: Arrays, block: Block) -> None:
         if state is None:
@@ -193,9 +192,8 @@ class OwnMetricsPass(Pass[Arrays, CustomValues]):
 
     def finish(self, state: Arrays, second: None, stream: PairStream) -> CustomValues:
         if state is None:
-            size, allowed = _bytes(stream) >> 20, MAX_BYTES >> 20
-            why = f"own metrics load whole tensors, and this pair takes {size} MiB of {allowed} allowed"
-            return failed_metrics(self.custom, why)
+            reason = Message("row.compare.custom_memory", size=_bytes(stream) >> 20, limit=MAX_BYTES >> 20)
+            return failed_metrics(self.custom, render(reason, "en"))
         x, y = (_as_given(side, stream) for side in state)
         return apply_metrics(self.custom, x, y)
 

@@ -74,28 +74,28 @@ class OpPairs:
         self._counterpart: Counterpart = same_name
         if by_name and self._other is not None:
             path = self._other.root
-            for one in graphs():
-                if path in (leaf.path for leaf in one.leaves):
-                    self._counterpart = counterparts(run.file, one.file).of
+            for other in graphs():
+                if path in (leaf.path for leaf in other.leaves):
+                    self._counterpart = counterparts(run.file, other.file).of
         self._by_graph = None if by_name else GraphMatcher(self._dumps, run.file, side)
 
     def is_for(self, run: RunGraph, golden: GoldenFiles | Run | None) -> bool:
-        """True if nothing of what it was made of was read again since."""
+        """Return whether nothing of what it was made of was read again since."""
         leaf, file, is_named, side = self._of
         return leaf is run.leaf and file is run.file and is_named == run.is_named and side is golden
 
-    def pairs_of(self, found: FoundOp, looks_again: bool) -> tuple[Pair, ...]:
-        """The pairs of one op, of the files as they are now: they may be written anew while a prompt is open."""
+    def pairs_of(self, hit: FoundOp, looks_again: bool) -> tuple[Pair, ...]:
+        """Return the pairs of one op, of the files as they are now: they may be written anew while a prompt is open."""
         if looks_again:
             self._dumps.forget_changed()
             self._side.forget_changed()
         if self._by_graph is not None:
-            return self._by_graph.pairs_of(found.op)
+            return self._by_graph.pairs_of(hit.op)
         other = None if self._other is None else self._other.index
-        return match_name(flatten(found.op.name), self._dumps, self._side, other, self._counterpart)
+        return match_name(flatten(hit.op.name), self._dumps, self._side, other, self._counterpart)
 
 
-# --- The cosines of the newest result by op, for those who only want to know how an op came out ---
+# --- cosines of the newest result ---
 
 
 #: To be raised with every change of what is kept.
@@ -114,8 +114,8 @@ class Cosines(Mapping[str, float]):
         self._flat = {flatten(name): value for name, value in self._values.items()}
 
     def __getitem__(self, name: str) -> float:
-        known = self._values.get(name)
-        return self._flat[flatten(name)] if known is None else known
+        cosine = self._values.get(name)
+        return self._flat[flatten(name)] if cosine is None else cosine
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -144,15 +144,15 @@ class ResultCosines:
         object.__setattr__(self, "whole", _together(self.files))
 
     def of_run(self, run: RunGraph, others: Sequence[RunGraph]) -> tuple[Cosines, str]:
-        """The cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
+        """Return the cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
 
         Files that do not say what they are of, as the vendor's, count for the only run that has their ops.
         """
         runs = (run, *others)
-        owners = [_owners(one, runs) for one in self.files]
-        mine = [one for one, owning in zip(self.files, owners, strict=True) if owning == [0]]
-        if mine:
-            return (self.whole if len(mine) == len(self.files) else _together(mine)), ""
+        owners = [_owners(file, runs) for file in self.files]
+        own = [file for file, owning in zip(self.files, owners, strict=True) if owning == [0]]
+        if own:
+            return (self.whole if len(own) == len(self.files) else _together(own)), ""
         if any(len(owning) == 1 for owning in owners):  # it is of another run, which shows it
             return Cosines({}), ""
         return Cosines({}), _why_nobodys(self.files, [[runs[at] for at in owning] for owning in owners])
@@ -164,24 +164,24 @@ def _together(files: Iterable[FileCosines]) -> Cosines:
     for file in files:
         scalars |= file.scalars
         for name, cosine in file.values.items():
-            known = lowest.get(name, cosine)
-            lowest[name] = known if isnan(known) or known <= cosine else cosine
+            previous = lowest.get(name, cosine)
+            lowest[name] = previous if isnan(previous) or previous <= cosine else cosine
     return Cosines(lowest, scalars)
 
 
 def _owners(file: FileCosines, runs: Sequence[RunGraph]) -> list[int]:
-    """The places of the runs that a result file may be of."""
+    """Return the places of the runs that a result file may be of."""
     if file.source is not None:
         return [at for at, run in enumerate(runs) if _is_of(file.source, run)][:1]
     if len(runs) == 1:
         return [0]
-    wanted = set(map(flatten, file.values))
-    shares = [len(wanted & {flatten(op.name) for op in run.file.ops}) for run in runs]
-    return [at for at, share in enumerate(shares) if share and share >= _ENOUGH * len(wanted)]
+    names = set(map(flatten, file.values))
+    shares = [len(names & {flatten(op.name) for op in run.file.ops}) for run in runs]
+    return [at for at, share in enumerate(shares) if share and share >= _ENOUGH * len(names)]
 
 
 def _is_of(source: ResultSource, run: RunGraph) -> bool:
-    """Whether the dump of the run was compared; without a dump, whether its graph was used."""
+    """Return whether the dump of the run was compared; without a dump, whether its graph was used."""
     paths = [leaf.path for leaf in run.leaves] or [run.file.path]
     compared = source.npu if run.leaves else source.graph
     return compared in paths or real_path(compared) in map(real_path, paths)
@@ -202,7 +202,7 @@ def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGrap
 
 
 def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
-    """The lowest cosine of the outputs of each op in tables that are at hand, rounded as result files have them."""
+    """Return the lowest cosine of the outputs of each op in some tables, rounded as result files have them."""
     values = (
         {row.op_name: round(row.cosine, 6)}
         for table in tables
@@ -213,7 +213,7 @@ def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
 
 
 def result_cosines(paths: Sequence[str], cache: CacheFiles) -> ResultCosines:
-    """The lowest cosine of the outputs of each op in some result files."""
+    """Return the lowest cosine of the outputs of each op in some result files."""
     return ResultCosines(tuple(FileCosines(*_of_file(path, cache), read_source(path)) for path in paths))
 
 
@@ -222,11 +222,11 @@ def _of_file(path: str, cache: CacheFiles) -> OutputFigures:
     if signature is None:
         return read_output_figures(path)  # which says what is wrong
     payload = cache.read(path, signature, _VERSION)
-    known = None if payload is None else _decoded(payload)
-    if known is None:
-        known = read_output_figures(path)
-        cache.write(path, signature, _VERSION, json.dumps(known).encode())
-    return known
+    figures = None if payload is None else _decoded(payload)
+    if figures is None:
+        figures = read_output_figures(path)
+        cache.write(path, signature, _VERSION, json.dumps(figures).encode())
+    return figures
 
 
 def _decoded(payload: bytes) -> OutputFigures | None:
@@ -244,7 +244,7 @@ def _decoded(payload: bytes) -> OutputFigures | None:
     return OutputFigures(values, scalars)
 
 
-# --- One data folder as it is read: what was found is kept, and read again only where it changed ---
+# --- the data folder ---
 
 
 T = TypeVar("T")
@@ -254,8 +254,8 @@ P = ParamSpec("P")
 _OP_PAIRS = 4
 
 
-class Kept(StrEnum):
-    """What a data folder keeps; each can be forgotten alone."""
+class CacheKind(StrEnum):
+    """The kinds of things that a data folder caches; each can be forgotten alone."""
 
     RUNS = "run"
     GRAPHS = "graphs"
@@ -295,7 +295,7 @@ class DataFolder:
         self._place = place
         self._cache = CacheFiles(workspace.cache_dirs)
         self.store = GraphStore(self._cache)
-        self._kept: dict[tuple[Kept, *tuple[object, ...]], tuple[Any, Stamps]] = {}
+        self._cached: dict[tuple[CacheKind, *tuple[object, ...]], tuple[Any, Stamps]] = {}
         self._choices: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = {}
         self._op_pairs: dict[tuple[str, str], OpPairs] = {}
         self._cosines: tuple[object, ResultCosines] = (None, ResultCosines(()))
@@ -304,53 +304,53 @@ class DataFolder:
         self._lock = threading.RLock()
 
     @alone
-    def refresh(self, *what: Kept) -> None:
-        """Forgets what was read of these kinds, of all without any."""
-        kinds = set(what or Kept)
-        self._kept = {key: kept for key, kept in self._kept.items() if key[0] not in kinds}
-        if Kept.GRAPHS in kinds:
+    def refresh(self, *what: CacheKind) -> None:
+        """Forget what was read of these kinds, of all without any."""
+        kinds = set(what or CacheKind)
+        self._cached = {key: entry for key, entry in self._cached.items() if key[0] not in kinds}
+        if CacheKind.GRAPHS in kinds:
             self.store.forget()
             self._choices.clear()
-        if kinds & {Kept.RUNS, Kept.GRAPHS, Kept.BENCHMARK}:
+        if kinds & {CacheKind.RUNS, CacheKind.GRAPHS, CacheKind.BENCHMARK}:
             self._op_pairs.clear()
-        if Kept.RESULTS in kinds:
+        if CacheKind.RESULTS in kinds:
             self._cosines = (None, ResultCosines(()))
-        if Kept.CHOICE in kinds:
+        if CacheKind.CHOICE in kinds:
             self._choice = None
 
     def check_data(self) -> None:
-        """Raises DataNotFoundError where there is no data folder."""
+        """Raise DataNotFoundError where there is no data folder."""
         check_data(self.workspace.root)
 
     def default_npu(self) -> str:
-        """The dump of the NPU run under test."""
+        """Return the dump of the NPU run under test."""
         return default_npu(self.workspace)
 
     def pytorch_files(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The `.h5` files of the NPU and of the benchmark, by name only."""
+        """Return the `.h5` files of the NPU and of the benchmark, by name only."""
         return pytorch_files(self.workspace)
 
     def kind(self) -> DataKind:
-        """What kind of data the folder holds of the NPU."""
+        """Return the kind of the NPU's data in the folder."""
         return kind_of(self.workspace)
 
     def has_dump_alone(self) -> bool:
-        """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
+        """Return whether there is an NPU dump, nothing to compare it with, and no earlier result."""
         return has_dump_alone(self.workspace)
 
-    def _keep(self, key: tuple[Kept, *tuple[object, ...]], read: Callable[[Stamps], T]) -> T:
-        """What `read` gives, read again only when a folder or file that it noted has changed."""
-        known = self._kept.get(key)
-        if known is not None and known[1].are_current():
-            value: T = known[0]
+    def _keep(self, key: tuple[CacheKind, *tuple[object, ...]], read: Callable[[Stamps], T]) -> T:
+        """Return the result of `read`, read again only when a folder or file that it noted has changed."""
+        cached = self._cached.get(key)
+        if cached is not None and cached[1].are_current():
+            value: T = cached[0]
             return value
         stamps = Stamps()
         value = read(stamps)
-        self._kept[key] = (value, stamps)
+        self._cached[key] = (value, stamps)
         return value
 
     def _run(self, number: int) -> Run | None:
-        """What NPU run `number` dumped; None if nothing."""
+        """Return the dump of NPU run `number`; None if there is none."""
 
         def read(stamps: Stamps) -> Run | None:
             try:
@@ -364,10 +364,10 @@ class DataFolder:
                 self.workspace.notes.append(f"{error.message}; the run is taken for one without a dump")
                 return None
 
-        return self._keep((Kept.RUNS, number), read)
+        return self._keep((CacheKind.RUNS, number), read)
 
-    def _found(self, kind: Kept, path: str, find: Callable[[str, Stamps], T], noted_in: Stamps | None) -> T:
-        """What `find` finds below a folder, or its error; found once. `noted_in` notes what that depends on."""
+    def _read_below(self, kind: CacheKind, path: str, find: Callable[[str, Stamps], T], noted_in: Stamps | None) -> T:
+        """Return the result of `find` below a folder, or raise its error; cached. `noted_in` gets its stamps."""
 
         def read(stamps: Stamps) -> T | PrecisionToolError:
             stamps.note(path)
@@ -381,18 +381,18 @@ class DataFolder:
         if isinstance(value, PrecisionToolError) and path not in value.message:  # it was spelled in another way
             return find(path, Stamps())
         if noted_in is not None:
-            noted_in.update(self._kept[key][1])
+            noted_in.update(self._cached[key][1])
         if isinstance(value, PrecisionToolError):
             raise value.with_traceback(None)
         return value
 
     @alone
     def run_at(self, path: str, noted_in: Stamps | None = None) -> Run:
-        """The NPU run below a folder, as `walk.find_run` finds it."""
-        return self._found(Kept.RUNS, path, walk.find_run, noted_in)
+        """Return the NPU run below a folder, as `walk.find_run` finds it."""
+        return self._read_below(CacheKind.RUNS, path, walk.find_run, noted_in)
 
     def leaves_at(self, path: str) -> tuple[DumpLeaf, ...]:
-        """The dumps of ops below a folder, newest time only; () if there are none, or they cannot be listed."""
+        """Return the dumps of ops below a folder, newest time only; () if there are none, or they cannot be listed."""
         try:
             return self.run_at(path).leaves
         except PrecisionToolError:
@@ -400,42 +400,42 @@ class DataFolder:
 
     @alone
     def golden_at(self, path: str, noted_in: Stamps | None = None) -> GoldenFiles | Run:
-        """The benchmark tensors, or the other NPU run, below a folder, as `inputs.find_golden` finds them."""
-        found = self._found(Kept.BENCHMARK, path, find_golden, noted_in)
-        if isinstance(found, GoldenFiles):
-            found.forget_changed()
-        return found
+        """Return the benchmark tensors, or the other NPU run, below a folder, as `inputs.find_golden` finds them."""
+        golden = self._read_below(CacheKind.BENCHMARK, path, find_golden, noted_in)
+        if isinstance(golden, GoldenFiles):
+            golden.forget_changed()
+        return golden
 
     def inputs(self, npu: str, golden: str) -> Inputs:
-        """What a comparison of two folders reads, found but not opened."""
+        """Return the inputs of a comparison of two folders, not yet opened."""
         return find_inputs(npu, golden, run_at=self.run_at, golden_at=self.golden_at)
 
     def graph_chooser(self, graph: str | None = None) -> GraphChooser:
-        """What chooses the graph of a dump, the one that the user chose first; `graph` was asked for instead."""
+        """Return the chooser of a dump's graph, which prefers the user's choice, or uses `graph` instead."""
         chosen = self.chosen_graph() if graph is None else None
         return GraphChooser(store=self.store, extra_folders=(".",), chosen=chosen, kept=self._choices)
 
     @alone
     def run_folders(self) -> tuple[RunFolder, ...]:
-        """Every NPU run of the data folder."""
+        """Return every NPU run of the data folder."""
         return tuple(
             RunFolder(number=number, graph_folder=str(self.workspace.graph_dir(number)), run=self._run(number))
             for number in self.workspace.debug_numbers()
         )
 
     def run_graphs(self, graph: str | None = None) -> tuple[RunGraph, ...]:
-        """The graph of every dumped model of every NPU run; `graph` (a file or a folder) is used instead of those.
+        """Return the graph of every dumped model of every NPU run, or `graph` (a file or a folder) instead of those.
 
         Raises DataNotFoundError when there is none, FormatError when the one asked for is damaged.
         """
         return self._graphs(graph).runs
 
     def missing_graphs(self, graph: str | None = None) -> tuple[MissingGraph, ...]:
-        """The dumped models that have no graph, with the reason: none, or none that can be read or fits."""
+        """Return the dumped models that have no graph, with the reason: none, or none that can be read or fits."""
         return self._graphs(graph).missing
 
     def graph_reasons(self) -> tuple[str, ...]:
-        """Why dumped models have no graph, for an error: the notes that say so are taken back."""
+        """Return why dumped models have no graph, for an error: the notes that say so are removed."""
         reasons = self._graphs(None).lost
         self.workspace.notes[:] = [note for note in self.workspace.notes if note not in reasons]
         return reasons
@@ -448,7 +448,7 @@ class DataFolder:
 
         def read(stamps: Stamps) -> RunGraphs:
             for folder in folders:
-                stamps.update(self._kept[Kept.RUNS, folder.number][1])
+                stamps.update(self._cached[CacheKind.RUNS, folder.number][1])
                 stamps.note(folder.graph_folder)
             find_graph_files([folder.graph_folder for folder in folders], (".",), stamps=stamps)
             if graph is not None:
@@ -457,55 +457,52 @@ class DataFolder:
             root = shown_path(str(self.workspace.root))
             try:
                 with way_back_from(chosen):
-                    found = catalog.find_run_graphs(folders, chooser, root=root, graph=graph)
+                    graphs = catalog.find_run_graphs(folders, chooser, root=root, graph=graph)
             except DataNotFoundError:
                 check_data(self.workspace.root)  # a mistyped folder is the better reason
                 if graph is None and not kind_of(self.workspace).has_graph:
-                    raise DataNotFoundError(
-                        f"{root}: no graph: its dumps are PyTorch's, which have none",
-                        "ls, ni, pt, cp, vc and ac work without one",
-                    ) from None
+                    raise DataNotFoundError("compare.no_pytorch_graph", folder=root) from None
                 raise
-            for run in found.runs:
+            for run in graphs.runs:
                 signature = self.store.signature(run.file.path)
                 if signature is not None:
                     stamps.note_read(run.file.path, signature)
-            self.workspace.notes += [note for note in found.notes if note not in self.workspace.notes]
-            return found
+            self.workspace.notes += [note for note in graphs.notes if note not in self.workspace.notes]
+            return graphs
 
-        return self._keep((Kept.GRAPHS, graph, chosen, tuple(folder.number for folder in folders)), read)
+        return self._keep((CacheKind.GRAPHS, graph, chosen, tuple(folder.number for folder in folders)), read)
 
     @alone
     def fusion_reports(self) -> tuple[GraphPasses, ...]:
-        """What the `fusion_result.json` files say; one that cannot be read gives a note."""
+        """Return the contents of the `fusion_result.json` files; one that cannot be read gives a note."""
         from precision_tool.lib.io.fusion_passes import read_fusion_result
 
         paths = [str(path) for path in self.workspace.fusion_result_files()]
 
         def read(stamps: Stamps) -> tuple[GraphPasses, ...]:
-            found: list[GraphPasses] = []
+            reports: list[GraphPasses] = []
             for path in paths:
                 stamps.note(path)
                 try:
-                    found += read_fusion_result(path)
+                    reports += read_fusion_result(path)
                 except PrecisionToolError as error:
                     self.workspace.notes.append(error.advice)
-            return tuple(found)
+            return tuple(reports)
 
-        return self._keep((Kept.FUSION, *paths), read)
+        return self._keep((CacheKind.FUSION, *paths), read)
 
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
-        """The op of this name, part of a name or number, as `[17]`, in every graph (see `listing.find_ops`)."""
+        """Return the op of this name, part of a name or number, as `[17]`, in every graph (see `listing.find_ops`)."""
         return find_ops(self.run_graphs(graph), name)
 
     @alone
-    def pairs_of(self, found: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:
-        """Every input and output of the op's dump with its benchmark tensor, as `vc` pairs them; () without a dump.
+    def pairs_of(self, hit: FoundOp, *, looks_again: bool = True) -> tuple[Pair, ...]:
+        """Return every input and output of the op's dump with its benchmark tensor, as `vc` pairs them.
 
         Only the files of the op, and of its benchmark tensors, are opened. Each call looks at all that were opened
         before whether they changed: for many ops in a row do so (`looks_again`) with the first only.
         """
-        run = found.run
+        run = hit.run
         if run.leaf is None:
             return ()
         golden = self.golden_of(run.number)
@@ -518,10 +515,10 @@ class DataFolder:
             matcher = self._op_pairs[key] = OpPairs(
                 run, golden, all_of_run.leaves if all_of_run else run.leaves, self.run_graphs
             )
-        return matcher.pairs_of(found, looks_again)
+        return matcher.pairs_of(hit, looks_again)
 
     def golden_of(self, number: int | None) -> GoldenFiles | Run | None:
-        """What run `number` is compared with: the benchmark's files, for run 0 else run 1; None if there is nothing."""
+        """Return the other side of run `number`: the benchmark's files, for run 0 else run 1; None if there is none."""
         folders = [str(self.workspace.tf_dump_dir), str(self.workspace.tf_debug_dir), str(self.workspace.dump_dir(1))]
 
         def read(stamps: Stamps) -> GoldenFiles | Run | None:
@@ -538,11 +535,11 @@ class DataFolder:
                 return self.golden_at(str(benchmark or folders[-1]), stamps)
             return None
 
-        return self._keep((Kept.BENCHMARK, number is None, number == 0), read)
+        return self._keep((CacheKind.BENCHMARK, number is None, number == 0), read)
 
     @alone
     def pytorch(self) -> H5Data | None:
-        """The PyTorch dumps of the data folder; None if there is none. FormatError if none can be read."""
+        """Return the PyTorch dumps of the data folder; None if there is none. FormatError if none can be read."""
         npu, golden = pytorch_files(self.workspace)
         if not npu and not golden:
             return None
@@ -553,16 +550,16 @@ class DataFolder:
                 stamps.note(path)
             pairs: tuple[tuple[str, str], ...] = ()
             if npu and golden:
-                found, _ = pair_h5_files(str(self.workspace.pt_npu_dir), str(self.workspace.pt_gpu_dir))
-                pairs = tuple((one.npu, one.golden) for one in found)
+                files, _ = pair_h5_files(str(self.workspace.pt_npu_dir), str(self.workspace.pt_gpu_dir))
+                pairs = tuple((file.npu, file.golden) for file in files)
             return load_h5_data(npu, golden, pairs)
 
-        data = self._keep((Kept.PYTORCH, npu, golden), read)
+        data = self._keep((CacheKind.PYTORCH, npu, golden), read)
         self.workspace.notes += [problem for problem in data.problems if problem not in self.workspace.notes]
         return data
 
     def find_h5(self, name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
-        """The ops and data sets of a name in the PyTorch dumps (see `compare.pytorch`).
+        """Return the ops and data sets of a name in the PyTorch dumps (see `compare.pytorch`).
 
         Those of the NPU, each with its counterpart; of the benchmark only if the NPU has none of the name. `FILE.h5`
         and `FILE.h5:/op/seq/…` name the file too.
@@ -573,11 +570,11 @@ class DataFolder:
         return find_by_name(name, (*npu, *golden), self.pytorch, many=many)
 
     def is_pytorch_name(self, name: str) -> bool:
-        """Whether a name is one of a PyTorch dump: of a `.h5` file, or of an op where the folder has such dumps."""
+        """Return whether a name is of a PyTorch dump: a `.h5` file, or an op where the folder has such dumps."""
         from precision_tool.lib.data.pytorch_pairing import is_own_name, parse_h5_name
 
-        asked = parse_h5_name(name)
-        if asked is not None and asked.file:
+        h5_name = parse_h5_name(name)
+        if h5_name is not None and h5_name.file:
             return True
         if exists(name) or not any(self.pytorch_files()):
             return False
@@ -590,7 +587,7 @@ class DataFolder:
 
     @alone
     def chosen_graph(self) -> str | None:
-        """The graph file that `use_graph` chose, now or in an earlier session; one that is gone is told of once."""
+        """Return the graph file that `use_graph` chose, now or in an earlier session; one that is gone gives a note."""
         if self._choice is None:
             self._choice = graph_choice.read(self.workspace.result_dirs(), self.workspace.root)
         path = self._choice.path
@@ -604,7 +601,7 @@ class DataFolder:
 
     @alone
     def use_graph(self, path: str | None) -> None:
-        """Uses this graph file from now on where no other is asked for; None: the one that fits, as at first.
+        """Use this graph file from now on where no other is asked for; None: the one that fits, as at first.
 
         The choice is remembered for the data folder. Raises the reader's errors for a file that is no graph, UsageError
         for one that does not fit the dump, and OutputError where the choice cannot be remembered; it holds for this
@@ -629,26 +626,26 @@ class DataFolder:
                 self._cosines = (key, result_cosines(paths, self._cache))
         except PrecisionToolError:
             return {}  # `vcs` says what is wrong
-        found = self._cosines[1]
+        result = self._cosines[1]
         if run is None:
-            return found.whole
-        cosines, reason = found.of_run(run, self._others(run))
+            return result.whole
+        cosines, reason = result.of_run(run, self._others(run))
         if reason and reason not in self.workspace.notes:
             self.workspace.notes.append(reason)
         return cosines
 
     def scalars(self, run: RunGraph) -> Mapping[str, tuple[float, float]]:
         """Flattened op name → both sides' values, of ops of a run that put out single numbers, in the newest result."""
-        found = self.cosines(run)
-        return found.scalars if isinstance(found, Cosines) else {}
+        cosines = self.cosines(run)
+        return cosines.scalars if isinstance(cosines, Cosines) else {}
 
     def _others(self, run: RunGraph) -> list[RunGraph]:
-        """The graphs in use of other dumps than `run` has; none for a graph that was only named."""
+        """Return the graphs in use of other dumps than `run` has; none for a graph that was only named."""
         if run.number is None:
             return []
 
-        def place(one: RunGraph) -> tuple[int | None, str]:
-            return one.number, one.leaf.path if one.leaf is not None else ""
+        def place(graph: RunGraph) -> tuple[int | None, str]:
+            return graph.number, graph.leaf.path if graph.leaf is not None else ""
 
         with suppress(PrecisionToolError):  # -g names one where no other is found
             return [other for other in self.run_graphs() if place(other) != place(run)]
@@ -663,16 +660,14 @@ def way_back_from(chosen: str | None) -> Iterator[None]:
     except (DataNotFoundError, FormatError) as error:
         if chosen is None or chosen not in error.message:
             raise
-        raise type(error)(
-            error.message, "it was chosen with graphs --use: `graphs --use auto` chooses automatically again"
-        ) from error
+        raise type(error)("compare.chosen_graph", reason=error.message) from error
 
 
-# --- The graph files of a data folder, of every stage of the compiler, whether or not one is in use ---
+# --- graph files ---
 
 
 def survey_graphs(data: DataFolder) -> GraphSurvey:
-    """Every graph file there is, what it holds, and whether it is in use."""
+    """Return every graph file there is, what it holds, and whether it is in use."""
     problem: PrecisionToolError | None = None
     in_use: tuple[RunGraph, ...] = ()
     try:
@@ -683,7 +678,7 @@ def survey_graphs(data: DataFolder) -> GraphSurvey:
 
 
 def search_graphs(data: DataFolder, word: str) -> tuple[FoundIn, ...]:
-    """The graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
+    """Return the graph files of every stage with their ops whose names fit a part of a name, a glob or a number.
 
     DataNotFoundError when none has such an op, with the closest names.
     """
@@ -696,7 +691,7 @@ def search_graphs(data: DataFolder, word: str) -> tuple[FoundIn, ...]:
     return search(data.run_folders(), in_use, word, extra_folders=(".",))
 
 
-# --- The names there are in a data folder, for completion: () rather than an error ---
+# --- names for completion ---
 
 
 class DataNames:
@@ -707,34 +702,34 @@ class DataNames:
         self._names: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {}
 
     def op_names(self) -> tuple[str, ...]:
-        """Names of the ops of the graphs in use, for completion: () rather than an error, as all below."""
+        """Return names of the ops of the graphs in use, for completion: () rather than an error, as all below."""
         return self._with_h5("ops", self._of_ops("ops", lambda op: (op.name,)), lambda op: (op.name,))
 
     def op_types(self) -> tuple[str, ...]:
-        """Types of the ops of the graphs in use."""
+        """Return types of the ops of the graphs in use."""
         return self._with_h5("types", self._of_ops("types", lambda op: (op.type,)), lambda op: (op.type,))
 
     def pass_names(self) -> tuple[str, ...]:
-        """Names of the fusion passes that made ops of the graphs in use."""
+        """Return names of the fusion passes that made ops of the graphs in use."""
         return self._of_ops("passes", lambda op: op.pass_names)
 
     def kernel_names(self) -> tuple[str, ...]:
-        """Names of the kernels, and of the libraries they are in."""
+        """Return names of the kernels, and of the libraries they are in."""
         return self._of_ops("kernels", lambda op: (op.kernel_name, op.kernel_lib))
 
     def graph_paths(self) -> tuple[str, ...]:
-        """Build graphs of the runs and of the working folder."""
+        """Return build graphs of the runs and of the working folder."""
         folders = [str(self._data.workspace.graph_dir(number)) for number in self._data.workspace.debug_numbers()]
         with suppress(PrecisionToolError, OSError):
             return tuple(sorted(map(shown_path, find_graph_files(folders, (".",)))))
         return ()
 
     def result_paths(self) -> tuple[str, ...]:
-        """Result files, newest comparison first."""
+        """Return result files, newest comparison first."""
         return tuple(shown_path(path) for folder in self._data.workspace.compare_dirs() for path in results_in(folder))
 
     def dump_file_names(self) -> tuple[str, ...]:
-        """Names of the dump files of all runs, and of the data sets of PyTorch dumps."""
+        """Return names of the dump files of all runs, and of the data sets of PyTorch dumps."""
         runs = [folder.run for folder in self._data.run_folders()]
         files = self._sorted(
             "dumps",
@@ -746,7 +741,7 @@ class DataNames:
         return self._with_h5("values", files, lambda op: (value.path for value in op.values))
 
     def golden_file_names(self) -> tuple[str, ...]:
-        """Names of the benchmark's files."""
+        """Return names of the benchmark's files."""
         golden = self._data.golden_of(0)
         if not isinstance(golden, GoldenFiles):
             return ()
@@ -764,7 +759,7 @@ class DataNames:
         )
 
     def _with_h5(self, what: str, names: tuple[str, ...], names_of: Callable[[H5Op], Iterable[str]]) -> tuple[str, ...]:
-        """The names, and those of PyTorch dumps; the same object as long as they are the same."""
+        """Return the names, and those of PyTorch dumps; the same object as long as they are the same."""
         try:
             data = self._data.pytorch()
         except PrecisionToolError:
@@ -777,9 +772,9 @@ class DataNames:
         )
 
     def _sorted(self, what: str, sources: Sequence[object], names: Callable[[], Iterable[str]]) -> tuple[str, ...]:
-        """The names once each, sorted; worked out again when they come from other objects than before."""
-        before, known = self._names.get(what, ((), ()))
+        """Return the names once each, sorted; worked out again when they come from other objects than before."""
+        before, sorted_names = self._names.get(what, ((), ()))
         if len(before) != len(sources) or any(old is not new for old, new in zip(before, sources, strict=True)):
-            known = tuple(sorted(set(names())))
-            self._names[what] = (tuple(sources), known)
-        return known
+            sorted_names = tuple(sorted(set(names())))
+            self._names[what] = (tuple(sources), sorted_names)
+        return sorted_names

@@ -75,9 +75,9 @@ class ElementsPass(Pass[Sums, Detail]):
     def second(self, state: Sums) -> ElementsSecondPass:
         return ElementsSecondPass(self, state)
 
-    def finish(self, state: Sums, second: tuple[KlSums, Found] | None, stream: PairStream) -> Detail:
+    def finish(self, state: Sums, second: tuple[KlSums, ErrorStatistics] | None, stream: PairStream) -> Detail:
         assert second is not None
-        sums, found = second
+        sums, elements = second
         result = self._metrics.finish(state, sums, stream)
         pair, shape = stream.pair, stream.index_shape
         span = stream.whole_span
@@ -91,13 +91,13 @@ class ElementsPass(Pass[Sums, Detail]):
             atol=self.atol,
             rtol=self.rtol,
             count=state.size,
-            outside=found.outside,
-            equal=state.size - found.nonzero,
+            outside=elements.outside,
+            equal=state.size - elements.nonzero,
             first=tuple(element(flat, *both) for flat, both in enumerate(stream.head(self.shown))),
-            worst_absolute=tuple(element(-place, x, y) for _, place, x, y in found.absolute.found),
-            worst_relative=tuple(element(-place, x, y) for _, place, x, y in found.relative.found),
-            histogram=_bins(found.edges, found.at_least, found.nonzero - state.mismatches),
-            axes=tuple(_shares(axis, sums) for axis, sums in enumerate(found.axes) if sums.any()),
+            worst_absolute=tuple(element(-place, x, y) for _, place, x, y in elements.absolute.elements),
+            worst_relative=tuple(element(-place, x, y) for _, place, x, y in elements.relative.elements),
+            histogram=_bins(elements.edges, elements.at_least, elements.nonzero - state.mismatches),
+            axes=tuple(_shares(axis, sums) for axis, sums in enumerate(elements.axes) if sums.any()),
             shares_of_mismatches=state.mismatches > 0,
         )
 
@@ -108,10 +108,10 @@ class Worst:
 
     limit: int
     threshold: float = 0.0
-    found: list[tuple[float, int, float, float]] = field(default_factory=list)
+    elements: list[tuple[float, int, float, float]] = field(default_factory=list)
 
     def offer(self, keys: Floats, x: Numbers, y: Numbers, place: Callable[[int], int]) -> None:
-        """Takes over what is as large as the least of those found; `place` gives the flat position of an item."""
+        """Take over what is as large as the least of those found; `place` gives the flat position of an item."""
         if not self.limit:
             return
         # Of equal keys too: in a blocked layout an element that comes first may lie in a later box.
@@ -121,22 +121,22 @@ class Worst:
             least = np.partition(values, at.size - self.limit)[at.size - self.limit]
             above = at[values > least]
             at = np.concatenate([above, at[values == least][: self.limit - above.size]])
-        self.found += [(float(keys[i]), -place(int(i)), x[i].item(), y[i].item()) for i in at]
+        self.elements += [(float(keys[i]), -place(int(i)), x[i].item(), y[i].item()) for i in at]
         self._keep_largest()
-        if len(self.found) == self.limit:
-            self.threshold = self.found[-1][0]
+        if len(self.elements) == self.limit:
+            self.threshold = self.elements[-1][0]
 
     def merge(self, other: Worst) -> None:
-        """Takes over what another part of the tensor has found."""
-        self.found += other.found
+        """Take over what another part of the tensor has found."""
+        self.elements += other.elements
         self._keep_largest()
 
     def _keep_largest(self) -> None:
-        self.found = nlargest(self.limit, self.found, key=lambda one: one[:2])
+        self.elements = nlargest(self.limit, self.elements, key=lambda element: element[:2])
 
 
-class Found:
-    """What the second pass adds up, of a part or of all."""
+class ErrorStatistics:
+    """The sums of the second pass, of a part or of all."""
 
     def __init__(self, shape: tuple[int, ...], max_error: float, shown: int, *, is_flat: bool) -> None:
         self._shape, self._is_flat = shape, is_flat
@@ -148,28 +148,28 @@ class Found:
         self.at_least = [0] * len(self.edges)
         self.axes = [np.zeros(extent if 1 < extent <= _LONGEST_AXIS else 0, np.float64) for extent in shape]
 
-    def merge(self, other: Found) -> None:
-        """Adds what was found in another part."""
+    def merge(self, other: ErrorStatistics) -> None:
+        """Add what was found in another part."""
         self.outside += other.outside
         self.nonzero += other.nonzero
-        self.at_least = [one + two for one, two in zip(self.at_least, other.at_least, strict=True)]
-        self.axes = [one + two for one, two in zip(self.axes, other.axes, strict=True)]
+        self.at_least = [count + more for count, more in zip(self.at_least, other.at_least, strict=True)]
+        self.axes = [count + more for count, more in zip(self.axes, other.axes, strict=True)]
         self.absolute.merge(other.absolute)
         self.relative.merge(other.relative)
 
     def span_of(self, block: Block) -> Span:
-        """Where a block lies, in the shape of the indices."""
+        """Return the place of a block, in the shape of the indices."""
         return block.span(self._shape if self._is_flat else None)
 
     def flat_position(self, span: Span, item: int) -> int:
-        """The position of an item of a span in the array of all."""
+        """Return the position of an item of a span in the array of all."""
         flat = 0
         for extent, at in zip(self._shape, span.index(item), strict=True):
             flat = flat * extent + at
         return flat
 
     def add_axes(self, span: Span, weights: Floats) -> None:
-        """Adds the sums of non-negative weights over all axes but one, for each axis.
+        """Add the sums of non-negative weights over all axes but one, for each axis.
 
         From the innermost axis out: the rest of a row, whole rows, the start of a row; their sums go on as the
         weights of the next axis.
@@ -195,37 +195,39 @@ class Found:
             at //= extent
 
 
-class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
-    """What is told of the elements once the largest error of all is known."""
+class ElementsSecondPass(Pass[tuple[KlSums, ErrorStatistics], tuple[KlSums, ErrorStatistics]]):
+    """The second round over the elements, once the largest error of all is known."""
 
-    def __init__(self, asked: ElementsPass, first: Sums) -> None:
-        self._atol, self._rtol, self._shown = asked.atol, asked.rtol, asked.shown
+    def __init__(self, elements: ElementsPass, first: Sums) -> None:
+        self._atol, self._rtol, self._shown = elements.atol, elements.rtol, elements.shown
         self._first = first
         self._sums = SecondPass(first)
         self._all_finite = first.count == first.size
 
-    def start(self, stream: PairStream) -> tuple[KlSums, Found]:
-        found = Found(stream.index_shape, self._first.max_error, self._shown, is_flat=stream.is_flat)
-        return self._sums.start(stream), found
+    def start(self, stream: PairStream) -> tuple[KlSums, ErrorStatistics]:
+        errors = ErrorStatistics(stream.index_shape, self._first.max_error, self._shown, is_flat=stream.is_flat)
+        return self._sums.start(stream), errors
 
-    def update(self, state: tuple[KlSums, Found], block: Block) -> None:
+    def update(self, state: tuple[KlSums, ErrorStatistics], block: Block) -> None:
         self._sums.update(state[0], block)
         with np.errstate(all="ignore"):
             self._add(state[1], state[1].span_of(block), block.npu, block.golden)
 
-    def merge(self, state: tuple[KlSums, Found], other: tuple[KlSums, Found]) -> None:
+    def merge(self, state: tuple[KlSums, ErrorStatistics], other: tuple[KlSums, ErrorStatistics]) -> None:
         self._sums.merge(state[0], other[0])
         state[1].merge(other[1])
 
-    def finish(self, state: tuple[KlSums, Found], second: None, stream: PairStream) -> tuple[KlSums, Found]:
+    def finish(
+        self, state: tuple[KlSums, ErrorStatistics], second: None, stream: PairStream
+    ) -> tuple[KlSums, ErrorStatistics]:
         return state
 
-    def _add(self, found: Found, span: Span, x: Numbers, y: Numbers) -> None:
+    def _add(self, errors: ErrorStatistics, span: Span, x: Numbers, y: Numbers) -> None:
         if x.dtype == np.float32 and self._first.max_error > _LARGEST_FLOAT32:  # float64 holds the differences
             x, y = x.astype(np.float64), y.astype(np.float64)
         are_floats = x.dtype.kind == y.dtype.kind == "f"
         is_plain = are_floats and self._all_finite and 0 < self._first.max_error < inf
-        if is_plain and self._add_counted(found, span, x, y):
+        if is_plain and self._add_counted(errors, span, x, y):
             return
         error = self._errors(x, y, "error")
         biggest = float(error.max())
@@ -234,62 +236,62 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
         size = self._temporary("size", error)
         np.copyto(size, y, casting="unsafe")
         np.abs(size, out=size)  # not of an integer: its minimum has no positive counterpart
-        self._count_outside(found, error, size, x, y, biggest)
+        self._count_outside(errors, error, size, x, y, biggest)
 
         def place(item: int) -> int:
-            return found.flat_position(span, item)
+            return errors.flat_position(span, item)
 
-        if biggest >= found.absolute.threshold:
-            found.absolute.offer(error, x, y, place)
+        if biggest >= errors.absolute.threshold:
+            errors.absolute.offer(error, x, y, place)
         if self._first.mismatches:
             if biggest == inf:
-                found.add_axes(span, (error == inf).astype(np.float64))
+                errors.add_axes(span, (error == inf).astype(np.float64))
         elif self._first.max_error < inf:
             squares = self._temporary("other", error)
             np.divide(error, self._first.max_error, out=squares)
             np.multiply(squares, squares, out=squares)
-            found.add_axes(span, squares)
-        self._add_decades(found, error, biggest)
-        self._offer_relative(found, error, size, x, y, place)
+            errors.add_axes(span, squares)
+        self._add_decades(errors, error, biggest)
+        self._offer_relative(errors, error, size, x, y, place)
 
-    def _add_counted(self, found: Found, span: Span, x: Numbers, y: Numbers) -> bool:
-        """Adds a block without NaN and Inf in one go, where the kernel does that; False where it does not."""
+    def _add_counted(self, errors: ErrorStatistics, span: Span, x: Numbers, y: Numbers) -> bool:
+        """Add a block without NaN and Inf in one go, where the kernel does that; False where it does not."""
         weights = self._temporary("weights", x)
-        counted = kernel_of_thread().count_errors(x, y, weights, self._asked(found, x.dtype))
+        counted = kernel_of_thread().count_errors(x, y, weights, self._limits(errors, x.dtype))
         if counted is None:
             return False
-        errors = counted.found
-        if not errors.largest:
+        counts = counted.errors
+        if not counts.largest:
             return True
-        is_sure = errors.maybe_outside == errors.surely_outside
-        found.outside += errors.surely_outside if is_sure else self._exactly_outside(x, y)
-        found.nonzero += errors.nonzero
-        for number in range(len(found.edges)):
-            found.at_least[number] += errors.at_least[number]
-        found.add_axes(span, weights)
-        if errors.largest >= found.absolute.threshold:
+        is_sure = counts.maybe_outside == counts.surely_outside
+        errors.outside += counts.surely_outside if is_sure else self._exactly_outside(x, y)
+        errors.nonzero += counts.nonzero
+        for number in range(len(errors.edges)):
+            errors.at_least[number] += counts.at_least[number]
+        errors.add_axes(span, weights)
+        if counts.largest >= errors.absolute.threshold:
             at = np.arange(x.size) if counted.worst is None else counted.worst
-            found.absolute.offer(np.abs(x[at] - y[at]), x[at], y[at], lambda i: found.flat_position(span, int(at[i])))
+            errors.absolute.offer(np.abs(x[at] - y[at]), x[at], y[at], lambda i: errors.flat_position(span, int(at[i])))
         near = np.arange(x.size) if counted.worst_relative is None else counted.worst_relative
         if near.size:
             a, b = x[near], y[near]
             self._offer_relative(
-                found, np.abs(a - b), np.abs(b), a, b, lambda i: found.flat_position(span, int(near[i]))
+                errors, np.abs(a - b), np.abs(b), a, b, lambda i: errors.flat_position(span, int(near[i]))
             )
         return True
 
-    def _asked(self, found: Found, dtype: np.dtype) -> ErrorsAsked:
+    def _limits(self, errors: ErrorStatistics, dtype: np.dtype) -> ErrorsAsked:
         rounding = _ROUNDING if dtype == np.float32 else _ROUNDING_DOUBLE
-        relative = min(found.relative.threshold * (1 - rounding), float(np.finfo(dtype).max))
-        asked = ErrorsAsked(
-            atol=self._atol, rtol=self._rtol, rounding=rounding, zero=ZERO_BELOW, worst=found.absolute.threshold,
-            worst_relative=relative, largest=self._first.max_error, edge_count=len(found.edges), room=_PLACES,
+        relative = min(errors.relative.threshold * (1 - rounding), float(np.finfo(dtype).max))
+        limits = ErrorsAsked(
+            atol=self._atol, rtol=self._rtol, rounding=rounding, zero=ZERO_BELOW, worst=errors.absolute.threshold,
+            worst_relative=relative, largest=self._first.max_error, edge_count=len(errors.edges), room=_PLACES,
         )  # fmt: skip
-        asked.edges[: len(found.edges)] = found.edges
-        return asked
+        limits.edges[: len(errors.edges)] = errors.edges
+        return limits
 
     def _exactly_outside(self, x: Numbers, y: Numbers) -> int:
-        """How many errors are beyond the tolerance, in float64."""
+        """Return how many errors are beyond the tolerance, in float64."""
         x, y = x.astype(np.float64), y.astype(np.float64)
         return int(np.count_nonzero(np.abs(x - y) > np.abs(y) * self._rtol + self._atol))
 
@@ -309,7 +311,9 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
             np.copyto(error, 0, where=(np.isnan(x) & np.isnan(y)) | (x == y))
         return error
 
-    def _count_outside(self, found: Found, error: Floats, size: Floats, x: Numbers, y: Numbers, biggest: float) -> None:
+    def _count_outside(
+        self, errors: ErrorStatistics, error: Floats, size: Floats, x: Numbers, y: Numbers, biggest: float
+    ) -> None:
         if biggest <= self._atol * (1 - _ROUNDING):
             return
         if error.dtype == np.float32:
@@ -319,11 +323,11 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
                 return
             np.multiply(allowed, (1 + _ROUNDING) / (1 - _ROUNDING), out=allowed)
             if most == np.count_nonzero(error > allowed):
-                found.outside += int(most)
+                errors.outside += int(most)
                 return
             x, y = x.astype(np.float64), y.astype(np.float64)  # too close for float32
             error, size = self._errors(x, y, "exact"), np.abs(y)
-        found.outside += int(np.count_nonzero(error > self._allowed(error, size, 1)))
+        errors.outside += int(np.count_nonzero(error > self._allowed(error, size, 1)))
 
     def _allowed(self, error: Floats, size: Floats, scale: float) -> Floats:
         allowed = self._temporary("other", error)
@@ -333,26 +337,26 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
             np.copyto(allowed, 0, where=error == inf)
         return allowed
 
-    def _add_decades(self, found: Found, error: Floats, biggest: float) -> None:
+    def _add_decades(self, errors: ErrorStatistics, error: Floats, biggest: float) -> None:
         nonzero = int(np.count_nonzero(error))
-        found.nonzero += nonzero
+        errors.nonzero += nonzero
         infinite = int(np.count_nonzero(error == inf)) if biggest == inf else 0
         finite = nonzero - infinite
         larger = -infinite  # finite errors that were counted and left out
-        for number, edge in enumerate(found.edges):
+        for number, edge in enumerate(errors.edges):
             if edge > biggest:
                 continue
             count = larger + int(np.count_nonzero(error >= edge))
-            found.at_least[number] += count
+            errors.at_least[number] += count
             if (finite - count) * 16 < error.size:  # most are done with
                 error = error[(error < edge) & (error > 0)]
                 larger = count
 
     def _offer_relative(
-        self, found: Found, error: Floats, size: Floats, x: Numbers, y: Numbers, place: Callable[[int], int]
+        self, errors: ErrorStatistics, error: Floats, size: Floats, x: Numbers, y: Numbers, place: Callable[[int], int]
     ) -> None:
         other = self._temporary("other", error)
-        threshold = found.relative.threshold
+        threshold = errors.relative.threshold
         if error.dtype == np.float32:  # a little less, for its rounding; what is larger than it holds, it cannot be
             threshold = min(threshold * (1 - _ROUNDING), _LARGEST_FLOAT32) if threshold < inf else inf
         np.multiply(size, threshold, out=other)
@@ -369,7 +373,7 @@ class ElementsSecondPass(Pass[tuple[KlSums, Found], tuple[KlSums, Found]]):
             error, size = self._errors(x, y, "exact"), np.abs(y)
         relative = error / size
         np.copyto(relative, inf, where=np.isnan(relative))
-        found.relative.offer(relative, x, y, lambda item: place(int(at[item])))
+        errors.relative.offer(relative, x, y, lambda item: place(int(at[item])))
 
 
 def _row_sums(table: Floats) -> Floats:
@@ -448,15 +452,14 @@ def compare_elements(pair: Pair, resources: Resources = ALL_CORES, *, atol: floa
                     cuts = cuts_of(pair, stream, _BUDGET)
                     (detail,) = run_passes(stream, passes, lambda items: meter.add(items * share), cuts)
     except BrokenExecutor as error:
-        hint = "was it killed for its memory? try fewer workers (--workers 1)"
-        raise WorkStoppedError("a worker process died", hint, (), exit_code=2) from error
+        raise WorkStoppedError("compare.worker_died", "", (), 2, state=None) from error
     assert isinstance(detail, Detail)
     return detail
 
 
 def elements_of(pair: Pair) -> Iterator[tuple[Span, Numbers, Numbers, int]]:
-    """All elements in runs: where each lies, the values of both sides, which the next run overwrites, and how many
-    elements there are in all."""
+    """Yield all elements in runs: the place of a run, the values of both sides, which the next run overwrites, and
+    the number of all elements."""
     with worker(_BUDGET) as here, here.stream(pair) as stream:
         for block in stream.blocks():
             yield block.span(stream.index_shape if stream.is_flat else None), block.npu, block.golden, stream.size

@@ -34,7 +34,7 @@ _ELEMENT_COLUMNS = ("Index", "NPUDump", "GroundTruth", "AbsoluteError", "Relativ
 
 
 def write_text(tensor: Tensor, reading: Reading, path: str, progress: Progress | None = None) -> None:
-    """Writes the values of a tensor as `numpy.loadtxt` reads them: one line a row of the last axis, `#` before the
+    """Write the values of a tensor as `numpy.loadtxt` reads them: one line a row of the last axis, `#` before the
     header. OutputError when that cannot be done."""
     dtype = result_type(data_types.BY_NAME[tensor.dtype])
     with atomic_text(path) as file:
@@ -53,7 +53,7 @@ def write_text(tensor: Tensor, reading: Reading, path: str, progress: Progress |
 
 
 def _write_row_parts(file: TextIO, texts: list[str], column: int, width: int) -> int:
-    """Writes values with line ends after each `width` of them; the column the last one ended in."""
+    """Write values with line ends after each `width` of them; the column the last one ended in."""
     start = 0
     while start < len(texts):
         part = texts[start : start + width - column]
@@ -66,7 +66,7 @@ def _write_row_parts(file: TextIO, texts: list[str], column: int, width: int) ->
 
 
 def _values(tensor: Tensor, reading: Reading, dtype: np.dtype[Any], folder: str) -> Iterator[npt.NDArray[Any]]:
-    """The values in order, in blocks: through a file, as blocked layouts are read in another order."""
+    """Return the values in order, in blocks: through a file, as blocked layouts are read in another order."""
     path = temporary_path(folder)
     try:
         write_npy(tensor, reading, path)
@@ -103,7 +103,7 @@ def digits_of(dtype: np.dtype[Any]) -> int:
 
 
 def write_elements(pair: Pair, path: str, progress: Progress | None = None) -> None:
-    """Writes the table of all elements of a pair: index, both values, both errors (`-` relative to zero)."""
+    """Write the table of all elements of a pair: index, both values, both errors (`-` relative to zero)."""
     with atomic_text(path) as file:
         file.write(",".join(_ELEMENT_COLUMNS) + "\n")
         done = 0
@@ -138,7 +138,7 @@ def _errors(x: Numbers, y: Numbers) -> tuple[npt.NDArray[np.float64], npt.NDArra
     return error, relative
 
 
-# --- The files about the worst elements of one tensor, named and laid out as msaccucmp's for a single op ---
+# --- worst elements ---
 
 
 #: Bytes of a file name; longer ones keep their start and get a hash.
@@ -148,7 +148,7 @@ _SUFFIXES = ("_summary.txt", "_absolute_error_topn.csv", "_relative_error_topn.c
 
 
 def write_detail(folder: str, detail: Detail, prefix: str = "") -> list[str]:
-    """Writes the three files and returns their paths. OutputError when they cannot be written."""
+    """Write the three files and returns their paths. OutputError when they cannot be written."""
     pair = detail.comparison.pair
     digits = _digits(pair)
     stem = _short(file_part(f"{prefix}{flatten(pair.op_name)}_{pair.slot.replace(':', '_')}"))
@@ -172,7 +172,7 @@ def _short(stem: str) -> str:
 
 
 def _axes(shape: Sequence[int]) -> str:
-    """The header of the index: `ID` for a vector as the vendor has it, else the axes in the order compared."""
+    """Return the header of the index: `ID` for a vector as the vendor has it, else the axes in the order compared."""
     return " ".join(f"Dim{axis}" for axis in range(len(shape))) if len(shape) > 1 else "ID"
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from precision_tool.lib.compare.bundles import Measures
 from precision_tool.lib.compare.compat import vendor_rows
@@ -26,6 +27,7 @@ from precision_tool.lib.data.pair_selection import Selection, is_by_number, sele
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import exists
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.graph import GraphFile
@@ -34,12 +36,12 @@ from precision_tool.lib.model.table import ColumnChoice, Row, Table
 from precision_tool.lib.model.wording import counted
 
 #: Pairs that are wanted beside those of a leaf, given its dumps and its graph.
-Beside = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
+ExtraPairs = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """What is compared and measured, and what counts as wrong.
+    """The choice of what is compared and measured, and what counts as wrong.
 
     Attributes
     ----------
@@ -70,7 +72,7 @@ class CompareOptions:
         Begins the names of the result files; empty: as fits the selection.
     extremes : bool
         Find how near every NPU tensor comes to the limits of its type.
-    beside : callable, optional
+    extra_pairs : callable, optional
         Gives further pairs that are compared in the same go.
     """
 
@@ -88,11 +90,11 @@ class CompareOptions:
     prefix: str = ""
     other_graph: str | None = None
     extremes: bool = False
-    beside: Beside | None = None
+    extra_pairs: ExtraPairs | None = None
 
     @property
     def measures(self) -> Measures:
-        """What the engine is asked for."""
+        """The measurements of the engine."""
         return Measures(
             divergence=self.metrics is None or "KullbackLeiblerDivergence" in self.metrics,
             limit=self.limit,
@@ -138,7 +140,7 @@ class LeafResult:
     other_graph: GraphChoice | None = field(default=None, repr=False)
     #: The leaf's dump files as they were opened, and the rows of what was compared beside its own pairs.
     dumps: DumpIndex | None = field(default=None, repr=False)
-    beside: tuple[Row, ...] = field(default=(), repr=False)
+    extra_rows: tuple[Row, ...] = field(default=(), repr=False)
     #: Why a graph that is there could not be read. Ops matched by name do not tell which is the first wrong one.
     unread_graph: str = ""
 
@@ -151,18 +153,24 @@ class LeafResult:
 class ComparisonStoppedError(PrecisionToolError):
     """The comparison ended early; `results` hold what is done, rows that were not reached say so."""
 
-    def __init__(self, message: str, hint: str, results: Sequence[LeafResult], exit_code: int = 130) -> None:
-        super().__init__(message, hint)
+    def __init__(
+        self, kind: str, hint: str = "", results: Sequence[LeafResult] = (), exit_code: int = 130, **fields: Any
+    ) -> None:
+        super().__init__(kind, hint, **fields)
         self.results = list(results)
         self.exit_code = exit_code
 
+    @classmethod
+    def after(
+        cls, stop: WorkStoppedError | ComparisonStoppedError, results: Sequence[LeafResult]
+    ) -> ComparisonStoppedError:
+        """Return an error with these results that says of the end what another one does."""
+        return cls(stop.kind, results=results, exit_code=stop.exit_code, **stop.fields)
+
 
 def no_other_graph(golden: str) -> UsageError:
-    """The error for `-cf` with a benchmark that is no NPU run."""
-    return UsageError(
-        f"{golden}: benchmark tensors, which have no graph for -cf",
-        "leave -cf out, or name the dump of the run without fusion with -rt",
-    )
+    """Return the error for `-cf` with a benchmark that is no NPU run."""
+    return UsageError("compare.no_benchmark_graph", folder=golden)
 
 
 def match_leaf(
@@ -185,7 +193,7 @@ def match_leaf(
     # Two NPU runs are matched by op name unless a graph is asked for: that keeps TransData and Cast apart.
     if other is None or graph is not None or other_choice is not None:
         try:
-            models = {one.model_name for one in inputs.run.leaves}
+            models = {other_leaf.model_name for other_leaf in inputs.run.leaves}
             choice = graphs.of(leaf, graph, models)
         except DataNotFoundError as error:
             if graph is not None or other_choice is not None:
@@ -246,16 +254,16 @@ class _Golden:
 
 
 def _what_is_there(golden: GoldenFiles | Run) -> GoldenFiles | Run | None:
-    """None for benchmark tensors without any of the leaf's step and rank."""
+    """Return the benchmark; None for one without any tensors of the leaf's step and rank."""
     return None if isinstance(golden, GoldenFiles) and not golden.files else golden
 
 
 def _golden_of(leaf: DumpLeaf, inputs: Inputs, position: int, graphs: GraphChooser, other_graph: str | None) -> _Golden:
-    """What a leaf is compared with."""
+    """Return the benchmark side of a leaf."""
     if not isinstance(inputs.golden, Run):
         if other_graph is not None:
             raise no_other_graph(inputs.golden.root)
-        steps = {one.step for one in inputs.run.leaves}
+        steps = {other_leaf.step for other_leaf in inputs.run.leaves}
         notes = []
         if len(steps) > 1 and inputs.is_shared:
             notes.append("the benchmark has one set of tensors, which stands for every step")
@@ -271,7 +279,7 @@ def _golden_of(leaf: DumpLeaf, inputs: Inputs, position: int, graphs: GraphChoos
     if other_graph is None:
         dumps = GoldenDumps(counterpart)
         return _Golden(side=dumps, root=dumps.root, notes=notes, index=dumps.index)
-    models = {one.model_name for one in inputs.golden.leaves}
+    models = {other_leaf.model_name for other_leaf in inputs.golden.leaves}
     choice = replace(graphs, extra_folders=()).of(counterpart, other_graph or None, models)
     if choice.reason == NAMED:
         choice = replace(choice, reason="it was named with -cf")
@@ -284,15 +292,15 @@ def _counterpart(inputs: Inputs, leaf: DumpLeaf, other: DumpIndex | None, graphs
     """Which op of another NPU run an op belongs to: by both graphs where there are any, else by its name alone."""
     if other is not None and isinstance(inputs.golden, Run):
         with suppress(PrecisionToolError):
-            models, others = ({one.model_name for one in run.leaves} for run in (inputs.run, inputs.golden))
-            mine = graphs.of(leaf, models=models, prefers_chosen=False)
-            theirs = graphs.of(other.leaf, models=others, prefers_chosen=False)
-            return counterparts(mine.file, theirs.file).of
+            models, others = ({each.model_name for each in run.leaves} for run in (inputs.run, inputs.golden))
+            npu_graph = graphs.of(leaf, models=models, prefers_chosen=False)
+            golden_graph = graphs.of(other.leaf, models=others, prefers_chosen=False)
+            return counterparts(npu_graph.file, golden_graph.file).of
     return same_name
 
 
 def _ignored_notes(leaf: DumpLeaf) -> list[str]:
-    """How many files of the leaf are no dump files, or no files at all, with the first of them."""
+    """Return how many files of the leaf are no dump files, or no files at all, with the first of them."""
     count = len(leaf.ignored)
     is_no = "file is no dump file" if count == 1 else "files are no dump files, the first"
     notes = [f"{count:,} {is_no}: {name}: {why}" for name, why in leaf.ignored[:1]]
@@ -317,12 +325,12 @@ def select_pairs(pairs: list[Pair], result: LeafResult, options: CompareOptions)
 
 
 def _custom_notes(rows: Sequence[Row]) -> list[str]:
-    """How often each of the user's own metrics failed, and where first."""
-    asked = sum(bool(row.custom) for row in rows)
+    """Return how often each of the user's own metrics failed, and where first."""
+    total = sum(bool(row.custom) for row in rows)
     failed = [(name, row.pair.tensor_index, why) for row in rows for name, why in row.custom_errors]
     first = {name: (where, why) for name, where, why in reversed(failed)}
     return [
-        f"{name} failed for {count} of {counted(asked, 'tensor')}, first {first[name][0]}: {first[name][1]}"
+        f"{name} failed for {count} of {counted(total, 'tensor')}, first {first[name][0]}: {first[name][1]}"
         for name, count in Counter(name for name, _, _ in failed).items()
     ]
 
@@ -348,16 +356,16 @@ def compare_matched(
     """
     if options.pairs_only:
         return replace(result, rows=[Row(pair=pair, reason=pair.reason) for pair in pairs])
-    beside: Sequence[Pair] = ()
-    if options.beside is not None and result.graph is not None and result.dumps is not None:
-        beside = options.beside(result.dumps, result.graph.file)
+    extra_pairs: Sequence[Pair] = ()
+    if options.extra_pairs is not None and result.graph is not None and result.dumps is not None:
+        extra_pairs = options.extra_pairs(result.dumps, result.graph.file)
     try:
-        rows = compare_pairs([*pairs, *beside], resources, measures=options.measures)
+        rows = compare_pairs([*pairs, *extra_pairs], resources, measures=options.measures)
     except WorkStoppedError as stop:
         done = [replace(result, rows=stop.rows[: len(pairs)])]
-        raise ComparisonStoppedError(stop.message, stop.hint, done, stop.exit_code) from stop
+        raise ComparisonStoppedError.after(stop, done) from stop
     rows, others = rows[: len(pairs)], rows[len(pairs) :]
-    result = replace(result, rows=rows, beside=tuple(others), notes=(*result.notes, *_custom_notes(rows)))
+    result = replace(result, rows=rows, extra_rows=tuple(others), notes=(*result.notes, *_custom_notes(rows)))
     if options.compat:
         rows = vendor_rows(rows, result.graph.file if result.graph is not None else None)
         left_out = len(result.rows) - len(rows)
@@ -366,16 +374,18 @@ def compare_matched(
     try:
         return replace(result, details=_details(rows, options.worst, resources))
     except (KeyboardInterrupt, WorkStoppedError) as stop:
-        why, hint, code = ("stopped", "", 130)
+        reason: Message | str = Message("note.compare.stopped")
+        advice, code = "", 130
         if isinstance(stop, WorkStoppedError):
-            why, hint, code = stop.message, stop.hint, stop.exit_code
-        what = "the tensors are compared, their worst elements are not listed"
-        raise ComparisonStoppedError(f"{why}: {what}", hint, [result], code) from None
+            reason, advice, code = stop.message, stop.hint, stop.exit_code
+        raise ComparisonStoppedError(
+            "compare.details_missing", "", [result], code, reason=reason, advice=advice
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finders:
-    """How a comparison finds what is below two folders, and the graph of a dump; a data folder has its own."""
+    """The functions that find what is below two folders, and the graph of a dump; a data folder has its own."""
 
     inputs: Callable[[str, str], Inputs] = find_inputs
     graphs: GraphChooser = field(default_factory=GraphChooser)
@@ -388,7 +398,7 @@ def add_compared(
     try:
         results.append(compare_matched(pairs, result, options, resources))
     except ComparisonStoppedError as stop:
-        raise ComparisonStoppedError(stop.message, stop.hint, [*results, *stop.results], stop.exit_code) from stop
+        raise ComparisonStoppedError.after(stop, [*results, *stop.results]) from stop
 
 
 def compare_sides(
@@ -446,8 +456,7 @@ def compare_folders(
     """
     for path, option in ((options.graph, "-g"), (options.other_graph, "-cf")):
         if path and not exists(path):
-            hint = f"name a ge_proto_*_Build.txt or its JSON, or leave {option} out"
-            raise DataNotFoundError(f"{path}: no such graph", hint)
+            raise DataNotFoundError.of(path, "compare.no_graph", option=option)
     finders = finders or Finders()
     inputs = finders.inputs(npu, golden)
     results: list[LeafResult] = []

@@ -21,11 +21,11 @@ _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
-def equal_bytes(one: npt.NDArray[Any], two: npt.NDArray[Any]) -> bool:
-    """True if two arrays, each in one piece of memory, have the same bytes."""
-    assert one.flags.c_contiguous
-    assert two.flags.c_contiguous
-    return one.nbytes == two.nbytes and _memcmp(address(one), address(two), one.nbytes) == 0
+def equal_bytes(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:
+    """Return whether two arrays, each in one piece of memory, have the same bytes."""
+    assert left.flags.c_contiguous
+    assert right.flags.c_contiguous
+    return left.nbytes == right.nbytes and _memcmp(address(left), address(right), left.nbytes) == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,25 +38,25 @@ class Difference:
 
 
 def is_alike(left: Tensor, right: Tensor) -> bool:
-    """True if two tensors can be compared byte by byte: stored in one type, order and shape."""
+    """Return whether two tensors can be compared byte by byte: stored in one type, order and shape."""
     return (left.dtype, left.shape, left.layout, left.nbytes, left.big_endian, left.fortran_order) == (
         right.dtype, right.shape, right.layout, right.nbytes, right.big_endian, right.fortran_order
     )  # fmt: skip
 
 
 def difference(left: Tensor, right: Tensor) -> Difference | None:
-    """Where two tensors of one size differ; None if they are equal. FormatError for a damaged file."""
+    """Return where two tensors of one size differ; None if they are equal. FormatError for a damaged file."""
     first = last = -1
     count = 0
-    one, two = (np.empty(min(_BLOCK, max(left.nbytes, 1)), np.uint8) for _ in range(2))
+    left_block, right_block = (np.empty(min(_BLOCK, max(left.nbytes, 1)), np.uint8) for _ in range(2))
     with open_bytes(left) as a, open_bytes(right) as b:
         for start in range(0, left.nbytes, _BLOCK):
             size = min(_BLOCK, left.nbytes - start)
-            a.read_into(left.offset + start, one[:size].data)
-            b.read_into(right.offset + start, two[:size].data)
-            if equal_bytes(one[:size], two[:size]):
+            a.read_into(left.offset + start, left_block[:size].data)
+            b.read_into(right.offset + start, right_block[:size].data)
+            if equal_bytes(left_block[:size], right_block[:size]):
                 continue
-            places = np.flatnonzero(one[:size] != two[:size])
+            places = np.flatnonzero(left_block[:size] != right_block[:size])
             first = start + int(places[0]) if first < 0 else first
             last = start + int(places[-1])
             count += places.size
@@ -64,7 +64,7 @@ def difference(left: Tensor, right: Tensor) -> Difference | None:
 
 
 def same_range(left: Tensor, start: int, right: Tensor, other: int, size: int) -> bool:
-    """True if `size` bytes of one tensor from `start` are those of another from `other`."""
+    """Return whether `size` bytes of one tensor from `start` are those of another from `other`."""
     with open_bytes(left) as a, open_bytes(right) as b:
         for done in range(0, size, _BLOCK):
             step = min(_BLOCK, size - done)
@@ -73,7 +73,7 @@ def same_range(left: Tensor, start: int, right: Tensor, other: int, size: int) -
     return True
 
 
-# --- The arithmetic of integers of 64 bits, which float64 cannot hold, in numpy ---
+# --- arithmetic of 64-bit integers ---
 
 
 _BITS = 32
@@ -84,7 +84,7 @@ Doubles = npt.NDArray[np.float64]
 
 
 def _halves(a: Numbers) -> tuple[Doubles, Doubles]:
-    """The upper 32 bits of integers, with their sign, and the lower ones."""
+    """Return the upper 32 bits of integers, with their sign, and the lower ones."""
     kind = a.dtype.type
     upper, lower = a >> kind(_BITS), a & kind(2**_BITS - 1)  # type: ignore[operator]  # never floats
     return upper.astype(np.float64), lower.astype(np.float64)
@@ -103,20 +103,20 @@ def errors(x: Numbers, y: Numbers) -> Doubles:
 
 
 def offsets(a: Numbers, base: int) -> Doubles:
-    """How far 64-bit integers are from `base`, each rounded once."""
+    """Return how far 64-bit integers are from `base`, each rounded once."""
     upper, lower = _halves(a)
     return _together(upper - float(base >> _BITS), lower - float(base % 2**_BITS))
 
 
 def mean_of(total: int, count: int) -> tuple[int, float]:
-    """The integer next to the mean, and what the mean is above it: at most a half, so that nothing cancels where
+    """Return the integer next to the mean, and what the mean is above it: at most a half, so that nothing cancels where
     squares of deviations from that integer become those from the mean."""
     nearest = (2 * total + count) // (2 * count)
     return nearest, (total - nearest * count) / count
 
 
 def add_side(side: SideSums, a: Numbers) -> None:
-    """Adds integers, at most 2**21 whose halves float64 adds up exactly, to the sums of one side."""
+    """Add integers, at most 2**21 whose halves float64 adds up exactly, to the sums of one side."""
     upper, lower = _halves(a)
     total = (int(upper.sum()) << _BITS) + int(lower.sum())
     nearest, rest = mean_of(total, a.size)

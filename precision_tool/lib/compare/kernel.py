@@ -61,12 +61,12 @@ class _Buffers:
 
 @dataclass(frozen=True, slots=True)
 class ErrorsCounted:
-    """What was found of the errors of a block, and the places of those that may be among the worst.
+    """The error counts of a block, and the places of those elements that may be among the worst.
 
     No places where there are too many.
     """
 
-    found: ErrorsFound
+    errors: ErrorsFound
     worst: npt.NDArray[np.int32] | None
     worst_relative: npt.NDArray[np.int32] | None
 
@@ -105,7 +105,7 @@ class Kernel:
         return buffers
 
     def _sums(self, buffers: _Buffers, *factors: tuple[Floats, Floats | None], row: int = _ROW) -> list[float]:
-        """The dot product of each pair, or the sum where the second is None: exact to float64 over rows.
+        """Return the dot product of each pair, or the sum where the second is None: exact to float64 over rows.
 
         Dot products of short rows are what BLAS neither splits over threads nor sums naively.
         """
@@ -122,7 +122,7 @@ class Kernel:
     # -- first pass -------------------------------------------------------------------------------------------------
 
     def add_block(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> Extent | None:
-        """Adds a block of the NPU side `x` and the benchmark `y`; `offset` is the index of its first element.
+        """Add a block of the NPU side `x` and the benchmark `y`; `offset` is the index of its first element.
 
         The least and the largest value of `x`, where all are finite and these were found on the way.
         """
@@ -137,7 +137,7 @@ class Kernel:
         return None
 
     def _add_integers(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> Extent | None:
-        """Adds a block of 64-bit integers: in float64, but with the differences of the integers themselves."""
+        """Add a block of 64-bit integers: in float64, but with the differences of the integers themselves."""
         whole = x.size // _ROW * _ROW
         for start, stop in pairwise((*range(0, whole, _PIECE), whole, x.size)):
             if start < stop:
@@ -164,7 +164,7 @@ class Kernel:
             self._add_finite(sums, _Finite(x, y, offset, ranges), both=True)
 
     def _add_finite(self, sums: Sums, block: _Finite, *, both: bool) -> None:
-        """Adds elements that are finite on both sides; `both` adds them to the two sides' own sums as well."""
+        """Add elements that are finite on both sides; `both` adds them to the two sides' own sums as well."""
         x, y = block.x, block.y
         buffers = self._temporaries(x)
         error, flags = buffers.one[: x.size], buffers.flags[: x.size]
@@ -249,7 +249,7 @@ class Kernel:
             sums.add_relative(total)
 
     def _add_non_finite(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
-        """A piece of a block with NaN or Inf: rare, so plain arrays in float64."""
+        """Return a piece of a block with NaN or Inf: rare, so plain arrays in float64."""
         x, y = x.astype(np.float64), y.astype(np.float64)
         Kernel.add_side(self, sums.npu, x)
         Kernel.add_side(self, sums.golden, y)
@@ -270,14 +270,14 @@ class Kernel:
     def _add_extreme_pairs(
         self, sums: Sums, x: Floats, y: Floats, offset: int, places: npt.NDArray[np.integer[Any]]
     ) -> None:
-        """Adds pairs of a block at `places` that are finite on both sides, however large, without the sides' own."""
+        """Add pairs of a block at `places` that are finite on both sides, however large, without the sides' own."""
         with np.errstate(all="ignore"):
             self._add_finite(sums, _Finite(x, y, offset, _ranges(x, y), positions=places), both=False)
 
     # -- second pass ------------------------------------------------------------------------------------------------
 
     def add_second(self, sums: KlSums, first: Sums, x: Numbers, y: Numbers) -> None:
-        """Adds a block to the second pass, given the complete sums of the first."""
+        """Add a block to the second pass, given the complete sums of the first."""
         if _are_floats(x) and _are_floats(y):
             self._add_second(sums, self._task_of(first, True), x, y)
             return
@@ -286,7 +286,7 @@ class Kernel:
         self._add_second(sums, self._task_of(first, False), *self._offsets(x, y, int(x_low), int(y_low)))
 
     def _offsets(self, x: Numbers, y: Numbers, x_low: int, y_low: int) -> tuple[Floats, Floats]:
-        """How far the integers of both sides are above their least ones."""
+        """Return how far the integers of both sides are above their least ones."""
         return integers.offsets(x, x_low), integers.offsets(y, y_low)
 
     def _task_of(self, first: Sums, are_floats: bool) -> SecondTask:
@@ -303,7 +303,7 @@ class Kernel:
             self._add_scaled(sums, task.ranges, task.floors, x, y)
 
     def _prepared(self, sums: KlSums, task: SecondTask, x: Floats, y: Floats) -> tuple[Floats, Floats]:
-        """What is finite on both sides, scaled or in float64 where it has to be; adds what only scaled values give."""
+        """Return the elements finite on both sides, scaled or in float64 if needed; add the sums of scaled values."""
         first = task.first
         for side, a, name in ((first.npu, x, "npu"), (first.golden, y, "golden")):
             if side.is_extreme:
@@ -315,12 +315,12 @@ class Kernel:
         return (x.astype(np.float64), y.astype(np.float64)) if task.is_wide else (x, y)
 
     def _finite_pairs(self, x: Floats, y: Floats) -> tuple[Floats, Floats]:
-        """The items that are finite on both sides."""
+        """Return the items that are finite on both sides."""
         finite = np.isfinite(x) & np.isfinite(y)
         return x[finite], y[finite]
 
     def _add_extreme(self, sums: KlSums, first: Sums, x: Floats, y: Floats) -> tuple[Floats, Floats]:
-        """Adds products and errors of scaled values; both sides, scaled. Rare, so plain arrays."""
+        """Add products and errors of scaled values; both sides, scaled. Rare, so plain arrays."""
         error = np.abs(x * first.error_scale - y * first.error_scale)
         x, y = x * first.npu.scale, y * first.golden.scale
         sums.dot += float(np.dot(x, y))
@@ -331,7 +331,7 @@ class Kernel:
         return x, y
 
     def _add_scaled(self, sums: KlSums, ranges: Ranges, floors: tuple[float, float], x: Floats, y: Floats) -> None:
-        """Adds p, q, q - p and p log2(p/q), not scaled to [0, 1]: normalising them to sum 1 takes any scale out again.
+        """Add p, q, q - p and p log2(p/q), not scaled to [0, 1]: normalising them to sum 1 takes any scale out again.
 
         In float64: of sides that are nearly the same almost all of p log2(p/q) and q - p cancels.
         """
@@ -355,7 +355,7 @@ class Kernel:
     # -- one side ---------------------------------------------------------------------------------------------------
 
     def finite_range(self, a: Numbers) -> Extent:
-        """The least and the largest finite value; inf and -inf where there is none."""
+        """Return the least and the largest finite value; inf and -inf where there is none."""
         low, high = float(np.minimum.reduce(a)), float(np.maximum.reduce(a))
         if isfinite(low) and isfinite(high):  # NaN is both
             return low, high
@@ -364,7 +364,7 @@ class Kernel:
         return side.minimum, side.maximum
 
     def add_side(self, side: SideSums, a: Numbers) -> None:
-        """Adds values to the sums of one side, in float64; NaN and Inf are only counted."""
+        """Add values to the sums of one side, in float64; NaN and Inf are only counted."""
         with np.errstate(all="ignore"):  # sums that leave float64's range are taken anew, scaled
             for start in range(0, a.size, _PIECE):
                 piece = a[start : start + _PIECE]
@@ -374,15 +374,15 @@ class Kernel:
                     integers.add_side(side, piece)
 
     def add_bins(self, counts: npt.NDArray[np.int64], a: Numbers, low: float, high: float) -> None:
-        """Adds values, of which the least and the largest finite one of all are told, to counts of equal bins.
+        """Add values, of which the least and the largest finite one of all are told, to counts of equal bins.
 
         The last bin is closed; a constant is all in the first.
         """
         for start in range(0, a.size, _PIECE):
             counts += _bins(a[start : start + _PIECE], low, high, counts.size)
 
-    def count_errors(self, x: Numbers, y: Numbers, weights: Numbers, asked: ErrorsAsked) -> ErrorsCounted | None:
-        """What is asked of the errors of a block without NaN and Inf, whose squares, of the largest one's, become the
+    def count_errors(self, x: Numbers, y: Numbers, weights: Numbers, limits: ErrorsAsked) -> ErrorsCounted | None:
+        """Count the errors of a block without NaN and Inf, whose squares, of the largest one's, become the
         `weights`. None where numpy has to find it step by step."""
         return None
 
@@ -429,7 +429,7 @@ def _ranges(x: Floats, y: Floats) -> tuple[float, float, float, float]:
 
 
 def _squares_fit(ranges: tuple[float, float, float, float]) -> bool:
-    """True if both sides are all zero or of a size whose squares float32 can add up."""
+    """Return whether both sides are all zero or of a size whose squares float32 can add up."""
     x_low, x_high, y_low, y_high = ranges
     sizes = (max(-x_low, x_high), max(-y_low, y_high))
     return all(size == 0 or SMALLEST <= size <= LARGEST for size in sizes)

@@ -34,19 +34,19 @@ class KnownValues:
     rows: Mapping[tuple[str, str], Row] = field(default_factory=dict)
 
     def golden_extremes(self, op_name: str, slot: str) -> Extremes | None:
-        """The extremes of the benchmark's tensor of an op; None without one, or where it cannot be read."""
+        """Return the extremes of the benchmark's tensor of an op; None without one, or where it cannot be read."""
         row = self.rows.get((op_name, slot))
         golden = None if row is None else row.pair.golden
         if row is None or not isinstance(golden, Tensor) or not NPY.has_suffix(golden.path):
             return None
-        known = extremes_by(golden, row.golden) if row.golden is not None and row.metrics is not None else None
+        extremes = extremes_by(golden, row.golden) if row.golden is not None and row.metrics is not None else None
         try:
-            return known or extremes_of(golden)
+            return extremes or extremes_of(golden)
         except PrecisionToolError:
             return None
 
     def row_of(self, pair: Pair) -> Row | None:
-        """The row of a pair that was compared beside the others."""
+        """Return the row of a pair that was compared beside the others."""
         if not isinstance(pair.npu, Tensor) or not isinstance(pair.golden, Tensor):
             return None
         return self.compared.get((key_of(pair.npu), key_of(pair.golden)))
@@ -57,11 +57,11 @@ NOTHING = KnownValues()
 
 
 def known_values(results: Sequence[LeafResult]) -> dict[str, KnownValues]:
-    """What comparisons know, by the folder of the leaf."""
-    return {result.leaf.path: _known(result) for result in results}
+    """Return the values that comparisons computed, by the folder of the leaf."""
+    return {result.leaf.path: _values_of(result) for result in results}
 
 
-def _known(result: LeafResult) -> KnownValues:
+def _values_of(result: LeafResult) -> KnownValues:
     npu = [(key_of(row.pair.npu), row) for row in result.rows if isinstance(row.pair.npu, Tensor)]
     return KnownValues(
         dumps=result.dumps,
@@ -69,7 +69,7 @@ def _known(result: LeafResult) -> KnownValues:
         summaries={key: row.npu for key, row in npu if row.npu is not None and row.metrics is not None},
         compared={
             (key_of(row.pair.npu), key_of(row.pair.golden)): row
-            for row in result.beside
+            for row in result.extra_rows
             if isinstance(row.pair.npu, Tensor) and isinstance(row.pair.golden, Tensor)
         },
         rows={(row.op_name, row.slot): row for row in result.rows},

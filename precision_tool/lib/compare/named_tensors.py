@@ -13,7 +13,6 @@ from precision_tool.lib.compare.convert import slots_of
 from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Progress, Resources, map_tasks
 from precision_tool.lib.compare.tensor_figures import TensorFigures, figures_of
-from precision_tool.lib.compare.tensor_reader import NO_MEMORY
 from precision_tool.lib.data.axis_alignment import SizeMismatchError, align
 from precision_tool.lib.data.neighbourhood import described_inputs
 from precision_tool.lib.data.pytorch_pairing import Refused, align_h5
@@ -23,6 +22,7 @@ from precision_tool.lib.io.files import exists, open_binary
 from precision_tool.lib.io.layouts import LayoutError, Reading, reading_of
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.tfdbg_tensor import looks_like_event
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import Pair, Summary
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.pytorch import H5Op, H5Value
@@ -73,23 +73,22 @@ def split_slot(text: str) -> tuple[str, str]:
 
 
 def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
-    """The tensors of a file, or the one in `slot`; FormatError for a file that cannot be read at all."""
+    """Return the tensors of a file, or the one in `slot`; FormatError for a file that cannot be read at all."""
     dump = open_op_dump(path)
-    found = []
+    tensors = []
     is_single = _has_one(path)
     for name, tensor in slots_of(dump):
         if slot not in ("", name):
             continue
-        known = NamedTensor(path=path, slot="" if is_single else name, op_name=dump.op_name)
-        found.append(replace(known, reason=tensor) if isinstance(tensor, str) else _read(known, tensor))
-    if not found:
-        slots = ", ".join(name for name, _ in slots_of(dump)) or "no inputs and outputs"
-        raise DataNotFoundError.of(path, f"no {slot or 'tensor'} in it", f"it has {slots}")
-    return found
+        source = NamedTensor(path=path, slot="" if is_single else name, op_name=dump.op_name)
+        tensors.append(replace(source, reason=tensor) if isinstance(tensor, str) else _read(source, tensor))
+    if not tensors:
+        raise DataNotFoundError.of(path, "compare.no_slot", slot=slot, slots=[name for name, _ in slots_of(dump)])
+    return tensors
 
 
 def _has_one(path: str) -> bool:
-    """Whether it is of a kind that holds one tensor and no slots."""
+    """Return whether it is of a kind that holds one tensor and no slots."""
     with open_binary(path) as file:
         head = file.read(16)
     return head.startswith(b"\x93NUMPY") or looks_like_event(head)
@@ -98,11 +97,11 @@ def _has_one(path: str) -> bool:
 def tensors_of_pair(
     pair: Pair, run: str, origin_layout: str | None = None, origin_shape: tuple[int, ...] | None = None
 ) -> tuple[NamedTensor, NamedTensor | None]:
-    """Both sides of a row; the second is None where there is no benchmark tensor.
+    """Return both sides of a row; the second is None where there is no benchmark tensor.
 
     `origin_layout` and `origin_shape` are what the graph tells of the NPU's tensor.
     """
-    known = NamedTensor(
+    source = NamedTensor(
         path="" if pair.npu is None else pair.npu.path,
         slot=pair.slot,
         side=NPU,
@@ -111,7 +110,7 @@ def tensors_of_pair(
         origin_layout=origin_layout,
         origin_shape=origin_shape,
     )
-    npu = replace(known, reason=pair.reason) if pair.npu is None else _read(known, pair.npu)
+    npu = replace(source, reason=pair.reason) if pair.npu is None else _read(source, pair.npu)
     if isinstance(pair.npu, Tensor) and pair.npu_plan is not None and not layouts.is_plain(pair.npu.layout):
         shape = pair.error_shape if pair.npu_plan.is_flat else pair.npu_plan.logical_shape
         if prod(shape) == prod(pair.npu_plan.logical_shape):
@@ -125,31 +124,32 @@ def tensors_of_pair(
 def read_named(
     tensor: AnyTensor, origin_layout: str | None = None, origin_shape: tuple[int, ...] | None = None
 ) -> NamedTensor:
-    """A tensor of a dump with the order it is read in; the layout and shape are those that the graph tells."""
-    known = NamedTensor(path=tensor.path, side=NPU, origin_layout=origin_layout, origin_shape=origin_shape)
-    return _read(known, tensor)
+    """Return a tensor of a dump with the order it is read in; the layout and shape are those that the graph tells."""
+    source = NamedTensor(path=tensor.path, side=NPU, origin_layout=origin_layout, origin_shape=origin_shape)
+    return _read(source, tensor)
 
 
-def _read(known: NamedTensor, tensor: AnyTensor) -> NamedTensor:
+def _read(source: NamedTensor, tensor: AnyTensor) -> NamedTensor:
     if not isinstance(tensor, Tensor):
-        return replace(known, tensor=tensor)
+        return replace(source, tensor=tensor)
     if not data_types.BY_NAME[tensor.dtype].is_numeric:
-        return replace(known, tensor=tensor, reason=f"elements of type {tensor.dtype} are no numbers")
-    reading = reading_of(tensor, known.origin_layout, known.origin_shape)
-    return replace(known, tensor=tensor, reading=reading)
+        reason = render(Message("row.compare.decoded.no_numbers", dtype=tensor.dtype))
+        return replace(source, tensor=tensor, reason=reason)
+    reading = reading_of(tensor, source.origin_layout, source.origin_shape)
+    return replace(source, tensor=tensor, reading=reading)
 
 
 def named_value(path: str, op: H5Op, value: H5Value, side: str = "") -> NamedTensor:
-    """A data set of a PyTorch dump."""
-    known = NamedTensor(path=path, slot=value.slot, side=side, op_name=op.name, reason=value.reason)
+    """Return a data set of a PyTorch dump."""
+    source = NamedTensor(path=path, slot=value.slot, side=side, op_name=op.name, reason=value.reason)
     if value.tensor is None:
-        return known
-    named = _read(known, value.tensor)
+        return source
+    named = _read(source, value.tensor)
     return replace(named, reading=replace(named.reading, note=value.note)) if named.reading and value.note else named
 
 
 def view_of(named: NamedTensor, *, bins: int, first: int) -> View:
-    """The figures of a tensor. One that cannot be read is a view with the reason."""
+    """Return the figures of a tensor. One that cannot be read is a view with the reason."""
     if named.tensor is None or (isinstance(named.tensor, Tensor) and named.reading is None):
         return View(named=named, reason=named.reason)
     plan: Plan | None = None if named.reading is None else named.reading.plan
@@ -158,7 +158,7 @@ def view_of(named: NamedTensor, *, bins: int, first: int) -> View:
     except PrecisionToolError as error:
         return View(named=named, reason=error.advice)
     except MemoryError:
-        return View(named=named, reason=NO_MEMORY)
+        return View(named=named, reason=render(Message("row.compare.no_memory")))
 
 
 def views_of(named: Sequence[NamedTensor], *, bins: int, first: int, resources: Resources = THIS_THREAD) -> list[View]:
@@ -171,38 +171,33 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     """Two tensors as a pair to compare; FormatError says why they cannot be."""
     for named in (npu, golden):
         if named.tensor is None:
-            raise FormatError.of(named.path, named.reason, "name another tensor", what=_name(named))
+            raise FormatError.of(named.path, "compare.no_tensor", what=_name(named), reason=named.reason)
         if not isinstance(named.tensor, Tensor):
-            raise FormatError.of(
-                named.path,
-                "the dump holds only statistics of this tensor",
-                "dump the op's tensors (dump_data tensor), or look at the statistics with pt",
-                what=_name(named),
-            )
+            raise FormatError.of(named.path, "compare.statistics_only", what=_name(named))
         if not data_types.BY_NAME[named.tensor.dtype].is_numeric:
-            raise FormatError.of(named.path, named.reason, "name another tensor", what=_name(named))
-    one, two = npu.tensor, golden.tensor
-    assert isinstance(one, Tensor)
-    assert isinstance(two, Tensor)
-    if one.dataset or two.dataset:
-        return _pair_h5(npu, golden, one, two)
+            raise FormatError.of(named.path, "compare.no_tensor", what=_name(named), reason=named.reason)
+    npu_tensor, golden_tensor = npu.tensor, golden.tensor
+    assert isinstance(npu_tensor, Tensor)
+    assert isinstance(golden_tensor, Tensor)
+    if npu_tensor.dataset or golden_tensor.dataset:
+        return _pair_h5(npu, golden, npu_tensor, golden_tensor)
     layout, shape = (npu.origin_layout, npu.origin_shape) if npu.origin_layout else _origin(golden)
     try:
-        alignment = align(one, two, layout, shape)
+        alignment = align(npu_tensor, golden_tensor, layout, shape)
     except SizeMismatchError as error:
-        hint = "different numbers of elements are never padded or cut: name two tensors of one size"
-        raise FormatError.of(npu.path, str(error), hint, what=_not_compared(npu, golden)) from error
+        kind, what = "compare.different_sizes", _not_compared(npu, golden)
+        raise FormatError.of(npu.path, kind, what=what, reason=str(error)) from error
     except LayoutError as error:
-        hint = "convert them with dc -f first, or name the graph with -g"
-        raise FormatError.of(npu.path, str(error), hint, what=_not_compared(npu, golden)) from error
+        kind, what = "compare.different_layouts", _not_compared(npu, golden)
+        raise FormatError.of(npu.path, kind, what=what, reason=str(error)) from error
     return replace(
         _unread_pair(npu, golden),
-        npu=one,
-        golden=two,
+        npu=npu_tensor,
+        golden=golden_tensor,
         npu_plan=alignment.npu_plan,
         golden_plan=alignment.golden_plan,
         shape=alignment.shape,
-        error_shape=alignment.error_shape(two),
+        error_shape=alignment.error_shape(golden_tensor),
         reason=alignment.note,
     )
 
@@ -212,7 +207,7 @@ def _not_compared(npu: NamedTensor, golden: NamedTensor) -> str:
 
 
 def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
-    """What the names alone tell of a pair."""
+    """Return a pair as far as the names alone describe it."""
     return Pair(
         index=0,
         op_name=npu.op_name or posixpath.basename(npu.path),
@@ -223,24 +218,24 @@ def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:
     )
 
 
-def _pair_h5(npu: NamedTensor, golden: NamedTensor, one: Tensor, two: Tensor) -> Pair:
+def _pair_h5(npu: NamedTensor, golden: NamedTensor, npu_tensor: Tensor, golden_tensor: Tensor) -> Pair:
     """Two tensors of which one at least is of a PyTorch dump."""
     what = _not_compared(npu, golden)
-    for tensor in (one, two):
+    for tensor in (npu_tensor, golden_tensor):
         if not layouts.is_plain(tensor.layout):
-            reason = f"{tensor.path} is stored as {tensor.layout}"
-            raise FormatError.of(tensor.path, reason, "convert it with dc -f ND first", what=what)
-    aligned = align_h5(one, two)
+            kind = "compare.blocked_layout"
+            raise FormatError.of(tensor.path, kind, what=what, file=tensor.path, layout=tensor.layout)
+    aligned = align_h5(npu_tensor, golden_tensor)
     if isinstance(aligned, Refused):
-        raise FormatError.of(one.path, aligned.reason, "name two tensors of one size", what=what)
+        raise FormatError.of(npu_tensor.path, "compare.different_sizes", what=what, reason=aligned.reason)
     return replace(
         _unread_pair(npu, golden),
         npu=aligned.npu,
         golden=aligned.golden,
         npu_plan=aligned.npu_plan,
         golden_plan=aligned.golden_plan,
-        shape=one.shape,
-        error_shape=two.shape,
+        shape=npu_tensor.shape,
+        error_shape=golden_tensor.shape,
         reason=aligned.note,
     )
 
@@ -255,7 +250,7 @@ def _name(named: NamedTensor) -> str:
     return f"{named.path}:{named.slot}" if named.slot and named.side != BENCHMARK else named.path
 
 
-# --- The figures of every tensor of one op: both sides, and how they compare where they can be compared ---
+# --- tensors of one op ---
 
 
 def compare_op(op: Op, pairs: Sequence[Pair], workers: int = 0, progress: Progress | None = None) -> list[Row]:
@@ -277,7 +272,7 @@ def _completed(op: Op, row: Row) -> Row:
 
 
 def _desc(op: Op, slot: str) -> TensorDesc | None:
-    """The graph's description of the input or output that a slot names."""
+    """Return the graph's description of the input or output that a slot names."""
     kind, _, number = slot.partition(":")
     descs = dict(enumerate(op.output_descs)) if kind == "output" else described_inputs(op)
     return descs.get(int(number)) if number.isdecimal() else None
@@ -293,7 +288,7 @@ def _summary(tensor: AnyTensor, desc: TensorDesc | None, notes: list[str]) -> Su
             reading = reading_of(tensor, layout, shape)
             plan = reading.plan
             if reading.note:
-                notes.append(f"figures: {reading.note}")
+                notes.append(render(Message("row.compare.figures", note=reading.note), "en"))
         return figures_of(tensor, plan).summary
     except PrecisionToolError as error:
         if error.advice not in notes:

@@ -24,7 +24,7 @@ _MAX_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """How far a tensor of one run is off that of the other. Cosine and absolute error are for people."""
+    """The distance between a tensor of one run and that of the other. Cosine and absolute error are for people."""
 
     op_name: str
     slot: str
@@ -41,28 +41,28 @@ class NoiseFloor:
     distances: Mapping[tuple[str, str], float] = field(repr=False)
 
     def of(self, op_name: str, slot: str) -> float | None:
-        """The noise of a tensor; None if the file does not have it."""
+        """Return the noise of a tensor; None if the file does not have it."""
         return self.distances.get((flatten(op_name), slot))
 
 
 def with_noise(table: Table, floor: NoiseFloor | None) -> Table:
-    """The table, each row with its tensor's own noise."""
+    """Return the table, each row with its tensor's own noise."""
     if floor is None:
         return table
     return replace(table, rows=tuple(replace(row, noise=floor.of(row.op_name, row.slot)) for row in table))
 
 
 def noise_path(folder: Path, time: str) -> str:
-    """The path of a noise floor written at that time, in the folder for results."""
+    """Return the path of a noise floor written at that time, in the folder for results."""
     return str(folder / f"{_PREFIX}{time}.csv")
 
 
 def write_noise(path: str, rows: Iterable[Noise]) -> None:
-    """Writes a noise floor; of a tensor that is there several times the largest. OutputError when it cannot."""
+    """Write a noise floor; of a tensor that is there several times the largest. OutputError when it cannot."""
     largest: dict[tuple[str, str], Noise] = {}
     for row in rows:
-        known = largest.setdefault((row.op_name, row.slot), row)
-        if row.distance > known.distance:
+        noise = largest.setdefault((row.op_name, row.slot), row)
+        if row.distance > noise.distance:
             largest[row.op_name, row.slot] = row
     with atomic_text(path) as file:
         writer = csv.writer(file)
@@ -73,7 +73,7 @@ def write_noise(path: str, rows: Iterable[Noise]) -> None:
 
 
 def find_noise(named: str, result_folders: Iterable[Path]) -> str:
-    """The noise floor that was named; of a folder, or of those for results where nothing was, the newest.
+    """Return the noise floor that was named; of a folder, or of those for results where nothing was, the newest.
 
     DataNotFoundError if there is none.
     """
@@ -82,41 +82,37 @@ def find_noise(named: str, result_folders: Iterable[Path]) -> str:
     folders = [folder / FOLDER for folder in result_folders]
     if named:  # may also be a data folder, or one for results
         folders = [Path(named), Path(named, FOLDER), Path(named, "temp", FOLDER)]
-    found = [
+    paths = [
         str(folder / name)
         for folder in folders
         if is_folder(folder)
         for name in list_folder(str(folder))
         if name.startswith(_PREFIX) and name.endswith(".csv")
     ]
-    if not found:
-        raise DataNotFoundError(
-            f"{named}: no noise floor ({_PREFIX}*.csv) in this folder" if named else "no noise floor yet",
-            "`random -lt RUN -rt OTHER` writes that of two runs of the same script; name its file, or no file at all",
-        )
-    return max(found, key=posixpath.basename)
+    if not paths:
+        raise DataNotFoundError("compare.no_noise_in", folder=named) if named else DataNotFoundError("compare.no_noise")
+    return max(paths, key=posixpath.basename)
 
 
 def read_noise(path: str) -> NoiseFloor:
-    """Reads a noise floor; FormatError for what is none."""
-    hint = "name a noise_floor_*.csv that `random` wrote"
+    """Read a noise floor; FormatError for what is none."""
     with open_file(path) as file:
         if file.size > _MAX_BYTES:
-            raise FormatError.of(path, f"{file.size} bytes are too many for a noise floor", hint)
+            raise FormatError.of(path, "compare.large_noise", size=file.size)
         text = file.read_at(0, file.size).decode("utf-8", "backslashreplace")
     distances: dict[tuple[str, str], float] = {}
     try:
         reader = csv.DictReader(text.splitlines())
         missing = [name for name in _COLUMNS[:3] if name not in (reader.fieldnames or ())]
         if missing:
-            raise FormatError.of(path, f"no noise floor: column {missing[0]} is missing", hint)
+            raise FormatError.of(path, "compare.noise_column", column=missing[0])
         for number, row in enumerate(reader, start=2):
             try:
                 distance = float(row["RelativeEuclideanDistance"])
             except (TypeError, ValueError):
-                raise FormatError.of(path, f"line {number}: no number in RelativeEuclideanDistance", hint) from None
+                raise FormatError.of(path, "compare.noise_line", number=number) from None
             if isfinite(distance) and distance >= 0:
                 distances[flatten(row["Op"]), row["Slot"]] = distance
     except csv.Error as error:
-        raise FormatError.of(path, f"no noise floor: {error}", hint) from error
+        raise FormatError.of(path, "compare.bad_noise", reason=str(error)) from error
     return NoiseFloor(path=path, distances=distances)

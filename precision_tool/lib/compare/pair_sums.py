@@ -24,7 +24,7 @@ def _is_extreme(size: float) -> bool:
 
 
 def _scale(size: float) -> float:
-    """The power of two that brings `size` to about 1 if it is extreme, else 1: multiplication by it is exact."""
+    """Return the power of two that brings `size` to about 1 if it is extreme, else 1: multiplication by it is exact."""
     if not _is_extreme(size):
         return 1.0
     exponent = frexp(min(size, float(np.finfo(np.float64).max)))[1]
@@ -49,7 +49,7 @@ class SideSums:
     zero_count: int = 0
 
     def add(self, other: SideSums) -> None:
-        """Adds the sums of another part of the tensor."""
+        """Add the sums of another part of the tensor."""
         self.add_values(
             other.count, other.total, other.deviation_squares, other.minimum, other.maximum, other.zero_count
         )
@@ -59,7 +59,7 @@ class SideSums:
     def add_values(
         self, count: int, total: float, deviation_squares: float, low: float, high: float, zeros: int
     ) -> None:
-        """Adds finite values by their sums; both sets' deviations are brought to the common mean (Chan et al. 1979)."""
+        """Add finite values by their sums; both sets' deviations are brought to the common mean (Chan et al. 1979)."""
         if self.count and count:
             apart = (self.total * count - total * self.count) / (self.count * count)
             self.deviation_squares += apart * apart * (self.count * count / (self.count + count))
@@ -82,17 +82,17 @@ class SideSums:
 
     @property
     def is_extreme(self) -> bool:
-        """True if the squares, or the sum, leave float64's range: the second pass sums them up anew, scaled."""
+        """Whether the squares, or the sum, leave float64's range: the second pass sums them up anew, scaled."""
         return _is_extreme(max(-self.minimum, self.maximum, 0.0))
 
     @property
     def scale(self) -> float:
-        """What the values are multiplied by where their squares, or their sum, leave float64's range."""
+        """The factor of the values where their squares, or their sum, leave float64's range."""
         return _scale(max(-self.minimum, self.maximum, 0.0))
 
     @property
     def centre(self) -> float:
-        """What deviations of extreme values are taken from: the middle."""
+        """The middle, from which deviations of extreme values are taken."""
         return self.minimum / 2 + self.maximum / 2
 
 
@@ -126,12 +126,12 @@ class Sums:
 
     @property
     def error_scale(self) -> float:
-        """What the errors are multiplied by where their squares leave float64's range."""
+        """The factor of the errors where their squares leave float64's range."""
         return _scale(max(self.max_error, 0.0))
 
     @property
     def is_extreme(self) -> bool:
-        """True if products or squares leave float64's range; the second pass sums them up anew, scaled."""
+        """Whether products or squares leave float64's range; the second pass sums them up anew, scaled."""
         return self.npu.is_extreme or self.golden.is_extreme or _is_extreme(max(self.max_error, 0.0))
 
     def add_ranges(self, x_low: float, x_high: float, y_low: float, y_high: float) -> None:
@@ -140,12 +140,12 @@ class Sums:
         self.pair_golden_range = (min(self.pair_golden_range[0], y_low), max(self.pair_golden_range[1], y_high))
 
     def add_relative(self, total: float) -> None:
-        """Adds a finite sum of relative errors."""
+        """Add a finite sum of relative errors."""
         self.relative_total += total
         self.scaled_relative_total += total * RELATIVE_SCALE
 
     def add(self, other: Sums) -> None:
-        """Adds the sums of another part of the tensor; `other` must lie behind this part."""
+        """Add the sums of another part of the tensor; `other` must lie behind this part."""
         self.npu.add(other.npu)
         self.golden.add(other.golden)
         if other.max_error > self.max_error:
@@ -191,12 +191,12 @@ class KlSums:
     error_total: float = 0.0
 
     def add(self, other: KlSums) -> None:
-        """Adds the sums of another part of the tensor."""
+        """Add the sums of another part of the tensor."""
         for item in fields(self):
             setattr(self, item.name, getattr(self, item.name) + getattr(other, item.name))
 
 
-# --- what the second pass has to know ---------------------------------------------------------------------------------
+# --- parameters of the second pass ---------------------------------------------------------------------------------
 
 
 #: Lower clamp of the scaled values in the KL divergence: float32's epsilon.
@@ -212,7 +212,7 @@ Ranges = tuple[Extent, Extent]
 
 @dataclass(frozen=True, slots=True)
 class SecondTask:
-    """What the second pass has to know of the first one's sums, the same for all blocks.
+    """The parameters of the second pass from the first one's sums, the same for all blocks.
 
     The blocks are taken as they are where it `is_plain`, in float64 where the spans are wide or small (`is_wide`).
     """
@@ -246,7 +246,7 @@ def second_task(first: Sums, are_floats: bool) -> SecondTask:
 
 
 def _scaled_ranges(first: Sums) -> Ranges:
-    """The ranges of the pairs' values, scaled as the second pass sees them."""
+    """Return the ranges of the pairs' values, scaled as the second pass sees them."""
     npu, golden = first.npu.scale, first.golden.scale
     (x_low, x_high), (y_low, y_high) = first.pair_npu_range, first.pair_golden_range
     return (x_low * npu, x_high * npu), (y_low * golden, y_high * golden)
@@ -269,7 +269,7 @@ def _floors(first: Sums, ranges: Ranges) -> tuple[float, float]:
     return floors[0], floors[1]
 
 
-# --- The ten metrics of FORMATS.md §5 and the summaries of both sides, from the sums of both passes ---
+# --- metrics (FORMATS.md §5) and summaries ---
 
 
 #: Squares of errors, of the product of the sides' lengths, up to which these tell the cosine best.
@@ -286,7 +286,7 @@ def cosine(sums: Sums | KlSums) -> float:
 
 
 def _near_cosine(first: Sums) -> float | None:
-    """The cosine of sides that are nearly the same; None for others.
+    """Return the cosine of sides that are nearly the same; None for others.
 
     By the law of cosines: the small squares of the errors keep the digits that float32's sums of products lose.
     """
@@ -308,7 +308,7 @@ def kl_divergence(second: KlSums) -> float:
 
 
 def summarize(side: SideSums, size: int, deviation: float, deviation_squares: float) -> Summary:
-    """The summary of one side of `size` elements."""
+    """Return the summary of one side of `size` elements."""
     mean, std = side.mean, nan
     if side.count:
         variance = side.variance
@@ -402,7 +402,7 @@ def _mean_relative(first: Sums) -> float:
 
 
 def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The index of the flat `position` in `shape`, None for no position."""
+    """Return the index of the flat `position` in `shape`, None for no position."""
     if position < 0:
         return None
     index = []

@@ -45,6 +45,7 @@ from precision_tool.lib.compare.scheduler import (
     run_tasks,
 )
 from precision_tool.lib.compare.tensor_reader import Budget, key_of
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Access, Tensor
@@ -101,7 +102,7 @@ def compare_pairs(
 
 
 def _needs_python(pairs: Sequence[Pair], measures: Measures) -> bool:
-    """Whether threads would wait for each other: the user's own metrics and chunks of HDF5 are Python's work."""
+    """Return whether threads would wait for each other: the user's own metrics and chunks of HDF5 are Python's work."""
     sides = (side for pair in pairs for side in (pair.npu, pair.golden) if isinstance(side, Tensor))
     return measures.custom is not None or any(side.access is not Access.BYTES for side in sides)
 
@@ -121,7 +122,7 @@ class _Run:
         self._meter.add(0)
 
     def _bundled(self) -> list[list[Numbered]]:
-        """The pairs to be read: by benchmark tensor, and a tensor's second pair beside its first."""
+        """Return the pairs to be read: by benchmark tensor, and a tensor's second pair beside its first."""
         bundles: dict[object, list[Numbered]] = {}
         places: dict[object, list[Numbered]] = {}
         for number, pair in enumerate(self._pairs):
@@ -143,28 +144,27 @@ class _Run:
         self._meter.add(sum(cost(row.pair) for _, row in results) - counted)
 
     def compare_here(self) -> None:
-        """Compares all in this process."""
+        """Compare all in this process."""
         with worker(self._budget) as here:
             for bundle in self._bundles:
                 before = self._meter.done
                 rows = compare_bundle(bundle, here, self._measures, self._meter.add)
                 self.take(rows, self._meter.done - before)
 
-    def state(self) -> str:
-        """How far the run came, in words."""
-        done = sum(row is not None for row in self.rows)
-        return f"{done} of {len(self.rows)} rows are done"
+    def state(self) -> Message:
+        """Return how far the run came."""
+        return Message("note.compare.rows_done", done=sum(row is not None for row in self.rows), total=len(self.rows))
 
     def rows_so_far(self) -> list[Row]:
-        """All rows; those that were not reached say so."""
-        reason = "not compared: the run was stopped before this tensor"
+        """Return all rows; those that were not reached say so."""
+        reason = render(Message("row.compare.not_reached"), "en")
         return [
             row or Row(pair=replace(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
             for row, pair in zip(self.rows, self._pairs, strict=True)
         ]
 
     def spread(self, pool: Executor, workers: int) -> None:
-        """Runs bundles on `pool`: large tensors in parts one after the other, then the rest, largest first."""
+        """Run bundles on `pool`: large tensors in parts one after the other, then the rest, largest first."""
         weights = [(sum(cost(pair) for _, pair in bundle), bundle) for bundle in self._bundles]
         weights.sort(key=lambda item: -item[0])
         small: list[Weighed] = []
@@ -208,13 +208,15 @@ class _Run:
                 continue
             self.rows[number] = row
 
-    def _row_of_parts(self, pair: Pair, beside: Sequence[Pair], pool: Executor, here: Worker) -> tuple[Row, list[bool]]:
-        """The row of a pair, and which of the pairs beside it have its NPU tensor's values."""
+    def _row_of_parts(
+        self, pair: Pair, twin_candidates: Sequence[Pair], pool: Executor, here: Worker
+    ) -> tuple[Row, list[bool]]:
+        """Return the row of a pair, and which of the pairs beside it have its NPU tensor's values."""
         limit, needed = self._measures.limit, self._measures.passes(pair)
         passes = [each for each in needed if each.splits]
         unsplit = [each for each in needed if not each.splits]
         before = self._meter.done
-        whole = Part(pair, limit=limit, beside=tuple(beside))
+        whole = Part(pair, limit=limit, twin_candidates=tuple(twin_candidates))
         results, twins = run_in_parts(whole, passes, pool, here, self._meter.add)
         if unsplit:
             (unsplit_results,) = map_tasks(whole_pass, [(pair, unsplit, self._budget, limit)], pool)
@@ -224,7 +226,7 @@ class _Run:
         return self._looked_at(row, pool), twins
 
     def _looked_at(self, row: Row, pool: Executor) -> Row:
-        """The row with what was asked for of the NPU's tensor alone."""
+        """Return the row with what was asked for of the NPU's tensor alone."""
         if not self._measures.looks_alone:
             return row
         (row,) = map_tasks(looked_at, [(row, self._measures, self._budget)], pool)
@@ -309,14 +311,14 @@ def run_in_parts(
         share = cost(pair) // (2 * len(parts))
 
         def run_round(
-            passes: Sequence[Pass[Any, Any]], beside: tuple[Pair, ...] = ()
+            passes: Sequence[Pass[Any, Any]], twin_candidates: tuple[Pair, ...] = ()
         ) -> tuple[list[Any], list[list[bool]]]:
-            """The states of a whole tensor, merged in the order of the parts, and what each says of its twins."""
-            calls = [(replace(part, beside=beside), passes, here.budget) for part in parts]
+            """Return the states of a whole tensor, merged in the order of the parts, and the twins of each part."""
+            calls = [(replace(part, twin_candidates=twin_candidates), passes, here.budget) for part in parts]
             results = map_tasks(round_of, calls, pool, lambda _: done(share))
             return merge_all(passes, [states for states, _ in results]), [twins for _, twins in results]
 
-        states, twins = run_round(passes, whole.beside)
+        states, twins = run_round(passes, whole.twin_candidates)
         rounds = Rounds(passes, states)
         seconds = rounds.second()
         more, _ = run_round([follow for _, follow in seconds]) if seconds else ([], [])
@@ -337,7 +339,7 @@ def _tasks(bundles: Sequence[Weighed], chunk: int) -> list[_Task]:
 
 
 def _tasks_by_host(cluster: ClusterExecutor, bundles: Sequence[Weighed], chunk: int) -> list[_Task]:
-    """The same, each task of bundles whose data the same workers read."""
+    """Return bundles as tasks, as `_tasks` does, each of bundles whose data the same workers read."""
     by_host: dict[str, list[Weighed]] = {}
     for weight, bundle in bundles:
         by_host.setdefault(cluster.host_of(_path_of(bundle)), []).append((weight, bundle))
@@ -345,5 +347,5 @@ def _tasks_by_host(cluster: ClusterExecutor, bundles: Sequence[Weighed], chunk: 
 
 
 def _path_of(bundle: Sequence[Numbered]) -> str:
-    """A path of the NPU's data of a bundle, by which its workers are found."""
+    """Return a path of the NPU's data of a bundle, by which its workers are found."""
     return next((pair.npu.path for _, pair in bundle if isinstance(pair.npu, Tensor)), "")

@@ -37,23 +37,23 @@ class Pass(ABC, Generic[S, R]):
 
     @abstractmethod
     def start(self, stream: PairStream) -> S:
-        """The state before the first block."""
+        """Return the state before the first block."""
 
     @abstractmethod
     def update(self, state: S, block: Block) -> None:
-        """Adds a block. Its arrays are overwritten by the next one."""
+        """Add a block. Its arrays are overwritten by the next one."""
 
     @abstractmethod
     def merge(self, state: S, other: S) -> None:
-        """Adds the state of another part of the tensor, which lies behind."""
+        """Add the state of another part of the tensor, which lies behind."""
 
     def second(self, state: S) -> Pass[Any, Any] | None:
-        """The pass of the second round, given the complete state of the first; None if none is needed."""
+        """Return the pass of the second round, given the complete state of the first; None if none is needed."""
         return None
 
     @abstractmethod
     def finish(self, state: S, second: Any, stream: PairStream) -> R:
-        """The result, given the finished result of the second round (None without one)."""
+        """Return the result, given the finished result of the second round (None without one)."""
 
 
 #: Called with the items of a block when it is done.
@@ -61,15 +61,18 @@ TellItems = Callable[[int], None]
 
 
 def update_all(
-    passes: Sequence[Pass[Any, Any]], states: Sequence[Any], blocks: Iterable[Block], tell: TellItems | None = None
+    passes: Sequence[Pass[Any, Any]],
+    states: Sequence[Any],
+    blocks: Iterable[Block],
+    count_items: TellItems | None = None,
 ) -> None:
     """One round: feeds blocks to passes."""
     for block in blocks:
         check_stopping()
         for each, state in zip(passes, states, strict=True):
             each.update(state, block)
-        if tell is not None:
-            tell(block.npu.size)
+        if count_items is not None:
+            count_items(block.npu.size)
 
 
 @dataclass(slots=True)
@@ -80,7 +83,7 @@ class Rounds:
     states: list[Any]
 
     def second(self) -> list[tuple[int, Pass[Any, Any]]]:
-        """The passes of the second round, each with the place of the pass that asked for it."""
+        """Return the passes of the second round, each with the place of the pass that asked for it."""
         second = [
             (at, each.second(state)) for at, (each, state) in enumerate(zip(self.passes, self.states, strict=True))
         ]
@@ -89,7 +92,7 @@ class Rounds:
     def results(
         self, stream: PairStream, seconds: Sequence[tuple[int, Pass[Any, Any]]], states: list[Any]
     ) -> list[Any]:
-        """What every pass found."""
+        """Return the result of every pass."""
         more = {at: follow.finish(state, None, stream) for (at, follow), state in zip(seconds, states, strict=True)}
         return [
             each.finish(state, more.get(at), stream)
@@ -102,9 +105,9 @@ Cut = tuple[int, int]
 
 
 def run_passes(
-    stream: PairStream, passes: Sequence[Pass[Any, Any]], tell: TellItems | None = None, cuts: Sequence[Cut] = ()
+    stream: PairStream, passes: Sequence[Pass[Any, Any]], count_items: TellItems | None = None, cuts: Sequence[Cut] = ()
 ) -> list[Any]:
-    """Runs passes over a whole stream; a small one is read and decoded once for both rounds.
+    """Run passes over a whole stream; a small one is read and decoded once for both rounds.
 
     `cuts` are the parts that the tensor would be shared out in, all of its boxes: with them the results are those of
     parts that are merged, to the last bit.
@@ -120,7 +123,7 @@ def run_passes(
     def run_round(needed: Sequence[Pass[Any, Any]]) -> list[Any]:
         states = [[each_pass.start(stream) for each_pass in needed] for _ in cuts]
         for cut, each in zip(cuts, states, strict=True):
-            update_all(needed, each, blocks(cut), tell)
+            update_all(needed, each, blocks(cut), count_items)
         return merge_all(needed, states)
 
     rounds = Rounds(passes, run_round(passes))
@@ -136,7 +139,7 @@ def _noted(blocks: Iterable[Block], stored: list[Block]) -> Iterable[Block]:
 
 
 def merge_all(passes: Sequence[Pass[Any, Any]], parts: Iterable[list[Any]]) -> list[Any]:
-    """The states of a whole tensor from those of its parts, in their order."""
+    """Return the states of a whole tensor from those of its parts, in their order."""
     whole: list[Any] = []
     for states in parts:
         if not whole:
@@ -191,7 +194,7 @@ class MetricsPass(Pass[Sums, MetricsResult]):
 
 
 class SecondPass(Pass[KlSums, KlSums]):
-    """What can only be added up when the sums of the whole are known: the KL divergence, and extreme values."""
+    """The sums that need the sums of the whole: the KL divergence, and extreme values."""
 
     def __init__(self, first: Sums) -> None:
         self.first = first
@@ -221,7 +224,7 @@ class Range:
 
 
 class AtLimitPass(Pass[Range, int]):
-    """How many of the NPU's values are the largest number of their type, of either sign."""
+    """The number of the NPU's values that are the largest number of their type, of either sign."""
 
     def __init__(self, limit: float) -> None:
         self.limit = limit
@@ -244,7 +247,7 @@ class AtLimitPass(Pass[Range, int]):
 
 
 class CountPass(Pass[list[int], int]):
-    """How many values are of this size."""
+    """The number of values of one size."""
 
     def __init__(self, size: float) -> None:
         self.size = size

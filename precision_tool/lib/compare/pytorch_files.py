@@ -28,7 +28,7 @@ def compare_h5(
     options: CompareOptions = DEFAULT_OPTIONS,
     resources: Resources = ALL_CORES,
 ) -> list[LeafResult]:
-    """Compares two `.h5` dumps, or those below two folders that belong together; a result each.
+    """Compare two `.h5` dumps, or those below two folders that belong together; a result each.
 
     A file that cannot be read is a result without rows, unless it is the only one: then its error is raised.
     ComparisonStoppedError has what was done when the work ended early.
@@ -65,13 +65,11 @@ def _stem(path: str) -> str:
 
 def _check_any(dump: H5Dump) -> None:
     if not any(op.tensors for op in dump.ops):
-        raise DataNotFoundError.of(
-            dump.path, "no tensor /op/seq/input/… or /op/seq/output/… in it", "is it a dump of the PyTorch dumper?"
-        )
+        raise DataNotFoundError.of(dump.path, "compare.no_h5_tensor")
 
 
 def _file_notes(npu: H5Dump, golden: H5Dump) -> list[str]:
-    """What is odd about two files."""
+    """Return remarks on two files."""
     notes = []
     if (npu.device, golden.device) in (("GPU", "NPU"), ("CPU", "NPU")):
         notes.append("-lt is a dump of a GPU or CPU and -rt one of an NPU: are they swapped?")

@@ -42,17 +42,17 @@ Cells = Callable[[Row], list[str]]
 
 
 def cells_of(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
-    """What makes the cells of a row: as `Column.cell` does, but numbers that stand side by side all at once."""
+    """Return a function for the cells of a row: as `Column.cell`, but neighbouring numbers are written at once."""
     parts: list[Cells] = []
     for key, group in groupby(columns, _side_by_side):
         together = list(group)
         parts.append(_numbers(together, choice) if key else _singles(together, choice))
 
     def cells(row: Row) -> list[str]:
-        found: list[str] = []
+        texts: list[str] = []
         for part in parts:
-            found += part(row)
-        return found
+            texts += part(row)
+        return texts
 
     return cells
 
@@ -74,19 +74,19 @@ def _maker(column: Column, choice: ColumnChoice) -> Callable[[Row], str]:
     if column.hides is not None or (value is None and not column.field.startswith("pair.")):
         return lambda row: column.cell(row, choice)
     if value is not None:
-        said = value
+        value_of = value
 
         def from_row(row: Row) -> str:
-            held = said(row, choice)
+            held = value_of(row, choice)
             return none if held is None else write(held)
 
         return from_row
-    found = attrgetter(column.field)
+    field_of_row = attrgetter(column.field)
 
     def from_pair(row: Row) -> str:
         if row.absent:
             return column.cell(row, choice)
-        held = found(row)
+        held = field_of_row(row)
         return none if held is None else write(held)
 
     return from_pair
@@ -110,7 +110,7 @@ def _numbers(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
     return cells
 
 
-# --- Rows of a result file from the cells of its lines, columns found by name ---
+# --- reading rows ---
 
 
 _UNLISTED = re.compile(r"… \(\+(\d+) more\)")
@@ -132,7 +132,7 @@ Values = dict[str, Any]
 
 
 class _Cell(NamedTuple):
-    """How the cell of a column is read, and the part and field of a row that it is."""
+    """The reader of a column's cells, and the part and field of a row that they fill."""
 
     column: str
     part: int
@@ -153,7 +153,7 @@ class RowReader:
         self._cosine = [self._places[name] for name in (COSINE.name, *COSINE.others) if name in self._places]
 
     def row(self, cells: Sequence[str], line: int) -> Row:
-        """The row of a line. ValueError for one that says too little, or has no number where it must."""
+        """Return the row of a line. ValueError for one that says too little, or has no number where it must."""
         if not any(place < len(cells) for place in self._cosine):
             raise ValueError(f"it ends before the {COSINE.name} column")
         damaged: list[tuple[str, str]] = []
@@ -193,7 +193,7 @@ class RowReader:
         )
 
     def _values(self, cells: Sequence[str], damaged: list[tuple[str, str]]) -> list[Values]:
-        """What the cells of a line say, by part and field. Adds the cells that cannot be read to `damaged`."""
+        """Return the values of a line's cells, by part and field. Add the cells that cannot be read to `damaged`."""
         values: list[Values] = [{} for _ in _PARTS]
         for cell, text in zip(self._cells, cells, strict=False):
             if cell is None:
@@ -211,7 +211,7 @@ class RowReader:
         return values
 
     def _text(self, cells: Sequence[str], column: str) -> str | None:
-        """The cell of a column; None where the line has none."""
+        """Return the cell of a column; None where the line has none."""
         place = self._places.get(column, len(cells))
         return cells[place] if place < len(cells) else None
 
@@ -220,7 +220,7 @@ class RowReader:
 
     @staticmethod
     def _add_marks(metrics: Values, npu: Values, golden: Values, reason: str, cosine: str) -> None:
-        """What the file says of a pair by other things than a column."""
+        """Add the marks of a pair that the file has by other means than a column."""
         mismatches = metrics.get("non_finite_mismatches") or 0
         metrics["first_mismatch_index"] = metrics.get("max_error_index") if mismatches else None
         is_scalar = SCALAR_NOTE in reason
@@ -230,7 +230,7 @@ class RowReader:
         )
 
     def _h5_names(self, cells: Sequence[str]) -> Values:
-        """The ops and the tensor of a line about PyTorch dumps."""
+        """Return the ops and the tensor of a line about PyTorch dumps."""
         npu, golden, op_type = (
             read_text(self._text(cells, name) or "") for name in ("NPUDumpPath", "GroundTruthPath", "NPUDump")
         )
@@ -250,7 +250,7 @@ class RowReader:
 
 
 def _cell_of(name: str) -> _Cell | None:
-    """How the cells of a column are read; None for one that says nothing of a row."""
+    """Return the reader of a column's cells; None for a column that says nothing of a row."""
     column = READABLE.get(name)
     if column is None:
         return None
@@ -265,14 +265,14 @@ def _cell_of(name: str) -> _Cell | None:
 
 
 def _part(kind: type[Metrics] | type[Summary], part: str, values: Values) -> tuple[Any, frozenset[str]]:
-    """The metrics, or one side, of a row, and what of it is not there; None if the file has no number of it."""
-    known = {name: value for name, value in values.items() if value is not None}
-    if known.keys() <= _NO_NUMBERS:
+    """Return the metrics, or one side, of a row, and what of it is not there; None if the file has no number of it."""
+    present = {name: value for name, value in values.items() if value is not None}
+    if present.keys() <= _NO_NUMBERS:
         return None, frozenset()
-    missing = _FIELDS[kind].difference(known, _OPTIONAL)
+    missing = _FIELDS[kind].difference(present, _OPTIONAL)
     if not missing:
-        return kind(**known), frozenset()
-    return kind(**(_REQUIRED[kind] | known)), _paths(part, missing)
+        return kind(**present), frozenset()
+    return kind(**(_REQUIRED[kind] | present)), _paths(part, missing)
 
 
 @lru_cache(maxsize=256)  # the rows of a file lack the same
@@ -286,7 +286,7 @@ def _union(*sets: frozenset[str]) -> frozenset[str]:
 
 
 def _take_unlisted(values: Values, name: str) -> int:
-    """How many names a list left out; the words that say so are taken from it."""
+    """Return how many names a list left out, and remove the words that say so."""
     names = values.get(name, ())
     more = _UNLISTED.fullmatch(names[-1]) if names else None
     if more is None:
@@ -317,16 +317,15 @@ def _add_deviation(cell: str, npu: Values, golden: Values, damaged: list[tuple[s
                 damaged.append(("StandardDeviation", text))
 
 
-# --- The result file: written by the table of columns, and read by it ---
+# --- result files ---
 
 
 _MAX_CELL = 1 << 20
 _REASON = "CompareFailReason"
-_NO_RESULT_HINT = "name a result_*.csv that vc, ac -c or msaccucmp wrote"
 
 
 def write_result(path: str, rows: Sequence[Row], choice: ColumnChoice | None = None) -> None:
-    """Writes the result file (CRLF, as the vendor's). OutputError when it cannot be written."""
+    """Write the result file (CRLF, as the vendor's). OutputError when it cannot be written."""
     choice = choice or ColumnChoice()
     columns = columns_of(choice)
     with atomic_text(path) as file:
@@ -349,12 +348,12 @@ def write_own_errors(path: str, rows: Sequence[Row], choice: ColumnChoice) -> No
     """
     columns = columns_of(choice)
     lines = _lines_as_written(path)
-    told = [(at, one) for at, one in enumerate(columns) if one.name in ("Index", "TensorIndex")]
+    keys = [(at, column) for at, column in enumerate(columns) if column.name in ("Index", "TensorIndex")]
     if (
         len(lines) != len(rows) + 1
         or lines[0] != headers(columns)[:-1]
         or any(
-            len(line) != len(lines[0]) or any(line[at] != one.cell(row, choice) for at, one in told)
+            len(line) != len(lines[0]) or any(line[at] != column.cell(row, choice) for at, column in keys)
             for line, row in zip(lines[1:], rows, strict=True)
         )
     ):  # shorter, or sorted by somebody meanwhile
@@ -368,7 +367,7 @@ def write_own_errors(path: str, rows: Sequence[Row], choice: ColumnChoice) -> No
 
 
 def _lines_as_written(path: str) -> list[list[str]]:
-    """The cells of a file of ours; none of one that cannot be read."""
+    """Return the cells of a file of ours; none of one that cannot be read."""
     usual_limit = csv.field_size_limit(_MAX_CELL)
     try:
         with open_text(path, encoding="utf-8", errors="strict", newline="") as file:
@@ -388,39 +387,39 @@ def _key_of(row: Row, field: str, names: tuple[str, ...], left: int = 0) -> tupl
 
 
 def _whole_names(row: Row, column: Column, written: _Lists) -> str:
-    """The cell with all names of a long list, in the first row of a group that has it: the others give a part."""
+    """Return the cell with all names of a long list, in the first row of a group; the others have a part."""
     names = field_of(row, column.field)
     if not names or len(names) <= MAX_NAMES:
         return ""
     cell = ALL_NAMES.write(names)
     if len(cell) >= _MAX_CELL:
         return ""
-    known = written.get(_key_of(row, column.field, names))
-    if known is None:
+    earlier = written.get(_key_of(row, column.field, names))
+    if earlier is None:
         written[_key_of(row, column.field, names)] = names
-    return "" if known == names else cell
+    return "" if earlier == names else cell
 
 
-def _with_whole_names(row: Row, known: _Lists) -> Row:
-    """The row with the lists that it gives a part of as an earlier row of its group has them."""
+def _with_whole_names(row: Row, lists: _Lists) -> Row:
+    """Return the row with the lists that it gives a part of as an earlier row of its group has them."""
     left = list(row.unlisted)
-    found: dict[str, Any] = {}
+    whole_lists: dict[str, Any] = {}
     for number, field in enumerate(("npu_ops", "golden_ops", "original_names")):
         names = getattr(row.pair, field) or ()
         if left[number]:
-            whole = known.get(_key_of(row, field, names, left[number]))
+            whole = lists.get(_key_of(row, field, names, left[number]))
             if whole is not None:
-                found[field], left[number] = whole, 0
+                whole_lists[field], left[number] = whole, 0
         elif len(names) > MAX_NAMES:
-            known.setdefault(_key_of(row, field, names), names)
-    if not found:
+            lists.setdefault(_key_of(row, field, names), names)
+    if not whole_lists:
         return row
     npu, golden, original = left
-    return replace(row, pair=replace(row.pair, **found), unlisted=(npu, golden, original))
+    return replace(row, pair=replace(row.pair, **whole_lists), unlisted=(npu, golden, original))
 
 
 def write_mapping(path: str, pairs: Sequence[Pair], *, sequence: bool = False) -> None:
-    """Writes the vendor's mapping table. OutputError when it cannot be written."""
+    """Write the vendor's mapping table. OutputError when it cannot be written."""
     columns = mapping_columns(sequence=sequence)
     with atomic_text(path) as file:
         writer = csv.writer(file, lineterminator="\r\n")
@@ -430,12 +429,12 @@ def write_mapping(path: str, pairs: Sequence[Pair], *, sequence: bool = False) -
 
 
 def read_result(path: str) -> Table:
-    """The table of a result CSV, columns found by header name (current, `NPUDump`, and oldest, `LeftOp`).
+    """Return the table of a result CSV, columns found by header name (current, `NPUDump`, and oldest, `LeftOp`).
 
     FormatError names the file and line of what is no result file.
     """
     rows: list[Row] = []
-    known: _Lists = {}
+    lists: _Lists = {}
     with _csv_lines(path) as (header, lines):
         custom = _custom_columns(header)
         reader = RowReader(header, custom)
@@ -443,8 +442,8 @@ def read_result(path: str) -> Table:
             try:
                 row = reader.row(values, line)
             except ValueError as error:
-                raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
-            rows.append(_with_whole_names(row, known))
+                raise FormatError.of(path, "compare.bad_line", number=line, reason=str(error)) from error
+            rows.append(_with_whole_names(row, lists))
     choice = ColumnChoice(
         h5="NPUDumpPath" in header,
         sequence="OpSequence" in header,
@@ -466,7 +465,7 @@ class OutputFigures(NamedTuple):
 
 
 def read_output_figures(path: str) -> OutputFigures:
-    """What a result file says of the outputs of ops; quicker than all rows."""
+    """Return the figures of the outputs of ops in a result file; quicker than reading all rows."""
     lowest: dict[str, float] = {}
     scalars: dict[str, tuple[float, float]] = {}
     tensors: set[str] = set()
@@ -475,7 +474,7 @@ def read_output_figures(path: str) -> OutputFigures:
         is_h5 = "NPUDumpPath" in header
         column = "NPUDumpPath" if is_h5 else "TensorIndex"
         name_at = header.index(column) if column in header else len(header)
-        sides = [header.index(one) if one in header else len(header) for one in ("NPUMax", "GroundTruthMax")]
+        sides = [header.index(side) if side in header else len(header) for side in ("NPUMax", "GroundTruthMax")]
         reason_at = header.index(_REASON) if _REASON in header else len(header)
         for line, values in lines:
             if max(cosine_at, name_at) >= len(values):
@@ -485,10 +484,10 @@ def read_output_figures(path: str) -> OutputFigures:
             try:
                 cosine = read_number(values[cosine_at]) if is_output else None
             except ValueError as error:
-                raise FormatError.of(path, f"line {line} cannot be read: {error}", _NO_RESULT_HINT) from error
+                raise FormatError.of(path, "compare.bad_line", number=line, reason=str(error)) from error
             if cosine is not None:
-                known = lowest.get(name, cosine)
-                lowest[name] = known if isnan(known) or known <= cosine else cosine
+                previous = lowest.get(name, cosine)
+                lowest[name] = previous if isnan(previous) or previous <= cosine else cosine
                 values_of = [values[at] for at in (*sides, reason_at) if at < len(values)]
                 if len(values_of) == len(sides) + 1 and SCALAR_NOTE in values_of[-1]:
                     with suppress(ValueError):
@@ -500,7 +499,7 @@ def read_output_figures(path: str) -> OutputFigures:
 
 @contextmanager
 def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
-    """The header of a result file, its columns under names of their own, and its lines with their numbers."""
+    """Return the header of a result file, its columns under names of their own, and its lines with their numbers."""
     usual_limit = csv.field_size_limit(_MAX_CELL)  # of the whole process, so it is put back
     try:
         with open_text(path, encoding="utf-8-sig", errors="backslashreplace", newline="") as file:
@@ -508,22 +507,20 @@ def _csv_lines(path: str) -> Iterator[tuple[list[str], Iterator[tuple[int, list[
             header = _unique(next(reader, []))
             column = _absent_column(header)
             if column:
-                raise FormatError.of(
-                    path, f"no comparison result: the first line has no {column} column", _NO_RESULT_HINT
-                )
+                raise FormatError.of(path, "compare.no_result", column=column)
             yield header, ((reader.line_num, values) for values in reader if values)
     except PrecisionToolError:  # some are OSErrors too
         raise
     except OSError as error:
         raise user_error(path, error) from error
     except csv.Error as error:
-        raise FormatError.of(path, f"no valid CSV: {error}", _NO_RESULT_HINT) from error
+        raise FormatError.of(path, "compare.bad_csv", reason=str(error)) from error
     finally:
         csv.field_size_limit(usual_limit)
 
 
 def _absent_column(header: Sequence[str]) -> str:
-    """The column without which a file is no result, empty if none is missing."""
+    """Return the column without which a file is no result, empty if none is missing."""
     for names in ((COSINE.name, *COSINE.others), ("Index",), ("NPUDump", "LeftOp")):
         if not set(names) & set(header):
             return names[0]
@@ -531,13 +528,13 @@ def _absent_column(header: Sequence[str]) -> str:
 
 
 def _custom_columns(names: Sequence[str]) -> list[str]:
-    """The columns of the user's own metrics: those behind the shape that are not known."""
+    """Return the columns of the user's own metrics: those behind the shape that are not known."""
     start = names.index("Shape") + 1 if "Shape" in names else len(names)
     stop = names.index("CompareFailReason") if "CompareFailReason" in names else len(names)
     return [name for name in names[start:stop] if name not in METRIC_COLUMNS and name != "OverFlow"]
 
 
 def _unique(header: Sequence[str]) -> list[str]:
-    """The columns under names of their own: of two DataType, or Address, the second is the benchmark's."""
+    """Return the columns under names of their own: of two DataType, or Address, the second is the benchmark's."""
     first = {name: position for position, name in reversed(list(enumerate(header)))}
     return [name if first[name] == position else f"GroundTruth{name}" for position, name in enumerate(header)]

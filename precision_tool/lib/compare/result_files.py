@@ -52,38 +52,36 @@ _PARTS = {
 
 
 def find_results(folder: str) -> list[str]:
-    """The result files of the newest comparison below `folder` (`vector_compare`), by name."""
+    """Return the result files of the newest comparison below `folder` (`vector_compare`), by name."""
     if not is_folder(folder):
         if not exists(folder):
-            raise DataNotFoundError.of(
-                folder,
-                "no such file or folder, here or in temp/vector_compare",
-                "without a name the newest result is read",
-            )
+            raise DataNotFoundError.of(folder, "compare.no_result_file")
         return [folder]
-    found: dict[str, list[str]] = {}
+    by_folder: dict[str, list[str]] = {}
     for below, names in list_folders(folder, unread=[]):
         results = [name for name in names if _is_result(name)]
         if results:
-            found[below] = sorted(results)
-    if not found:
-        raise DataNotFoundError.of(folder, "no comparison result below this folder", "run `vc` or `ac -c` first")
-    newest = max(found, key=lambda below: (max(_result_time(name) for name in found[below]), below))
-    return [posixpath.join(newest, name) for name in found[newest]]
+            by_folder[below] = sorted(results)
+    if not by_folder:
+        raise DataNotFoundError.of(folder, "compare.no_result_below")
+    newest = max(by_folder, key=lambda below: (max(_result_time(name) for name in by_folder[below]), below))
+    return [posixpath.join(newest, name) for name in by_folder[newest]]
 
 
 def named_result(space: Workspace, name: str) -> str:
-    """The file or folder of this name: here, else below the `vector_compare` folders, of the newest comparison."""
+    """Return the file or folder of this name: here, else of the newest comparison below `vector_compare`."""
     if posixpath.lexists(name) or posixpath.isabs(name) or ".." in Path(name).parts or "\0" in name:
         return name
     folders = space.compare_dirs()
     endings = ("", ".csv")
-    found = (str(place / (name + ending)) for one in folders for place in (one, one.parent) for ending in endings)
-    return next((path for path in found if exists(path)), name)
+    candidates = (
+        str(place / (name + ending)) for folder in folders for place in (folder, folder.parent) for ending in endings
+    )
+    return next((path for path in candidates if exists(path)), name)
 
 
 def is_of_two_runs(path: str) -> bool:
-    """Whether a result file compares two NPU runs: both sides have addresses then. False for what is no result file."""
+    """Return whether a result file compares two NPU runs, where both sides have addresses; False for other files."""
     try:
         with open_text(path, "utf-8-sig", "backslashreplace") as file:
             return file.readline(_MAX_HEADER).rstrip("\r\n").split(",").count("Address") > 1
@@ -100,30 +98,26 @@ def _result_time(name: str) -> str:
     return name.rsplit("result_", 1)[-1]
 
 
-def newest_results(space: Workspace, *, tells: bool = False) -> list[str]:
-    """The complete result files of the newest comparison with the benchmark; without one, of two NPU runs.
+def newest_results(space: Workspace, *, notes_newer: bool = False) -> list[str]:
+    """Return the complete result files of the newest comparison with the benchmark; without one, of two NPU runs.
 
-    `tells`: that a newer one is left out is a note.
+    `notes_newer`: that a newer one is left out is a note.
     """
     check_data(space.root)
     folders = space.compare_dirs()
     if not folders:
         is_folder(space.root / "temp")  # says so where that cannot be told
-        raise DataNotFoundError(
-            f"{space.root}: no comparison result yet",
-            "run `vc` or `ac -c` first, or name a file with -f",
-        )
-    newest = next((found for folder in folders if (found := results_in(folder))), [])
-    benchmarked = (found for folder in folders if (found := results_in(folder)) and not is_of_two_runs(found[0]))
+        raise DataNotFoundError("compare.no_result_yet", folder=str(space.root))
+    newest = next((paths_there for folder in folders if (paths_there := results_in(folder))), [])
+    benchmarked = (
+        paths_there for folder in folders if (paths_there := results_in(folder)) and not is_of_two_runs(paths_there[0])
+    )
     paths = next(benchmarked, newest)
-    if tells and paths != newest:
+    if notes_newer and paths != newest:
         left_out = typed_path(posixpath.dirname(newest[0]))
         space.notes.append(f"a newer result compares two NPU runs: `vcs -f {left_out}` shows it")
     if not paths:
-        raise DataNotFoundError(
-            f"{folders[0]}: no complete result file",
-            "run `vc` or `ac -c` again; `vcs -f` shows a folder or file with the result of a part",
-        )
+        raise DataNotFoundError("compare.no_complete_result", folder=str(folders[0]))
     return paths
 
 
@@ -135,12 +129,12 @@ def results_in(folder: Path) -> list[str]:
 
 
 def part_of(path: str) -> str:
-    """What is missing of a result by its name, empty for a whole one."""
+    """Return what is missing of a result by its name, empty for a whole one."""
     name = posixpath.basename(path)
     return next((words for prefix, words in _PARTS.items() if name.startswith(prefix)), "")
 
 
-# --- What a result file is of: the dump, the benchmark and the graph, in a small JSON file beside it ---
+# --- sources of result files ---
 
 
 #: To be raised with every change of what is kept.
@@ -159,12 +153,12 @@ class ResultSource:
 
 
 def source_path(result: str) -> str:
-    """Where the source of a result file is kept."""
+    """Return the path of the file that keeps the source of a result file."""
     return f"{posixpath.splitext(result)[0]}.json"
 
 
 def source_of(result: LeafResult) -> ResultSource:
-    """The source of a fresh result."""
+    """Return the source of a fresh result."""
     graph = posixpath.abspath(result.graph.file.path) if result.graph is not None else ""
     return ResultSource(
         npu=posixpath.abspath(result.leaf.path), golden=posixpath.abspath(result.golden_root), graph=graph
@@ -172,7 +166,7 @@ def source_of(result: LeafResult) -> ResultSource:
 
 
 def write_source(result: str, source: ResultSource, root: str) -> None:
-    """Keeps the source of a result file; where that cannot be done the result does without.
+    """Keep the source of a result file; where that cannot be done the result does without.
 
     Of what lies in the data folder `root`, as the result does, the place is kept too as seen from the result: it holds
     wherever the data folder is moved to.
@@ -185,14 +179,14 @@ def write_source(result: str, source: ResultSource, root: str) -> None:
 
 
 def kept_place(path: str, folder: str, root: str) -> dict[str, str]:
-    """How a file in `folder` keeps an absolute path: within the data folder `root` also as seen from there."""
+    """Return the form in which a file in `folder` keeps a path: within the data folder `root` a relative one too."""
     root = posixpath.abspath(root)
-    is_inside = path and all(lies_in(one, root) for one in (path, folder))
+    is_inside = path and all(lies_in(place, root) for place in (path, folder))
     return {"path": path, "from_here": posixpath.relpath(path, folder) if is_inside else ""}
 
 
 def read_source(result: str) -> ResultSource | None:
-    """The source of a result file; None if nothing, or nothing sound, is known of it."""
+    """Return the source of a result file; None if nothing, or nothing sound, is known of it."""
     document = read_small_json(source_path(result))
     if not isinstance(document, dict) or document.get("version") != _VERSION:
         return None
@@ -204,7 +198,7 @@ def read_source(result: str) -> ResultSource | None:
 
 
 def newer_than(result: str, source: ResultSource) -> list[str]:
-    """What of the source of a result file changed after it was written, by the times of folders alone."""
+    """Return the parts of a result's source that changed after it was written, by the times of folders alone."""
     folders = [source.npu]
     for folder in list(PurePath(source.npu).parents)[:_MAX_LEVELS]:
         if PurePath(folders[-1]).name == "dump":
@@ -226,7 +220,7 @@ def _modified(path: str) -> int:
 
 
 def placed(place: object, folder: str) -> str | None:
-    """The path of a place as seen from `folder`, if it is there, else as it was; None for what is no place."""
+    """Return the path of a place as seen from `folder`, if it is there, else as it was; None for what is no place."""
     if not isinstance(place, dict):
         return None
     path, from_here = place.get("path"), place.get("from_here")
@@ -236,7 +230,7 @@ def placed(place: object, folder: str) -> str | None:
     return moved if moved and exists(moved) else path
 
 
-# --- The files that a comparison leaves: tables, what they are of, the worst elements of single ops ---
+# --- writing ---
 
 
 def write_results(

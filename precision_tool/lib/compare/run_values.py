@@ -63,8 +63,8 @@ class RunOp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fed:
-    """What an op is fed at a slot: the tensor, from its own dump or its maker's, or why it is unknown.
+class OpInput:
+    """An input of an op: the tensor, from its own dump or its producer's, or why it is unknown.
 
     `producer` names the op which makes it, where the graph tells. `in_place`: the op wrote its output there before the
     input was dumped, and no other dump has what was there.
@@ -79,7 +79,7 @@ class Fed:
 
 
 def slot_of(dump: OpDump, slot: str) -> AnyTensor | None:
-    """The tensor in a slot of a dump file; None if it has none."""
+    """Return the tensor in a slot of a dump file; None if it has none."""
     side, _, number = slot.partition(":")
     tensors = dump.inputs if side == "input" else dump.outputs
     return tensors[int(number)] if int(number) < len(tensors) else None
@@ -157,26 +157,26 @@ class RunValues:
         yield from others_before(inf)
 
     def find(self, name: str) -> RunOp | None:
-        """The op of this name, flattened or not."""
+        """Return the op of this name, flattened or not."""
         flat = flatten(name)
         return self._by_flat.get(flat) or self._by_flat.get(base_name(flat))
 
     def dump(self, op: RunOp) -> DumpedOp | None:
-        """The dumped tensors of an op."""
-        found: DumpedOp | None
+        """Return the dumped tensors of an op."""
+        dumped: DumpedOp | None
         if op.op is not None and self._op_dumps is not None:
-            found = self._op_dumps.find(op.op)
+            dumped = self._op_dumps.find(op.op)
         else:
-            found = self.index.op(op.flat)
-        for error in () if found is None else found.errors:
+            dumped = self.index.op(op.flat)
+        for error in () if dumped is None else dumped.errors:
             self._note(error)
-        return found
+        return dumped
 
     def _note(self, missing: Missing) -> None:
         self.unreadable.setdefault(missing.path, missing.reason)
 
     def outputs(self, op: RunOp) -> Iterator[tuple[int, AnyTensor]]:
-        """The outputs that were dumped and can be read."""
+        """Return the outputs that were dumped and can be read."""
         dump = self.dump(op)
         for slot, tensor in sorted(dump.outputs.items()) if dump is not None else ():
             if isinstance(tensor, Missing):
@@ -184,31 +184,31 @@ class RunValues:
             else:
                 yield slot, tensor
 
-    def inputs(self, op: RunOp) -> list[Fed]:
-        """What an op is fed, slot by slot; what was not dumped, or only after it was written over, from its maker."""
+    def inputs(self, op: RunOp) -> list[OpInput]:
+        """Return the inputs of an op by slot; what was not dumped, or only once overwritten, from its producer."""
         dump = self.dump(op)
         dumped = {} if dump is None else dump.inputs
         written = {tensor.address for _, tensor in self.outputs(op) if isinstance(tensor, Tensor) and tensor.address}
         links = self._links(op)
-        fed = []
+        inputs = []
         for slot in sorted({*dumped, *links}):
             tensor = dumped.get(slot)
             node = links[slot].producer if slot in links else None
             name, kind = ("", "") if node is None else (node.name, "" if node.op is None else node.op.type)
-            known = Fed(slot=slot, producer=name, producer_type=kind)
+            source = OpInput(slot=slot, producer=name, producer_type=kind)
             if isinstance(tensor, Missing):
                 self._note(tensor)
-                fed.append(replace(known, reason=tensor.reason))
+                inputs.append(replace(source, reason=tensor.reason))
             elif isinstance(tensor, Tensor) and tensor.address in written:
-                fed.append(self._before(op, replace(known, tensor=tensor, in_place=True)))
+                inputs.append(self._before(op, replace(source, tensor=tensor, in_place=True)))
             elif tensor is not None:
-                fed.append(replace(known, tensor=tensor))
+                inputs.append(replace(source, tensor=tensor))
             elif not dumped:
-                fed.append(self._made(op, known))
-        return fed
+                inputs.append(self._made(op, source))
+        return inputs
 
-    def _made(self, op: RunOp, source: Fed) -> Fed:
-        """The input as the op before it put it out."""
+    def _made(self, op: RunOp, source: OpInput) -> OpInput:
+        """Return the input as the op before it put it out."""
         made = self.made_by(op, source.slot)
         if made is None:
             return replace(source, reason=f"not dumped, nor is {source.producer}" if source.producer else "not dumped")
@@ -217,8 +217,8 @@ class RunValues:
         reason = "" if tensor is not None else f"{maker.name} has no output {index} in its dump"
         return replace(source, tensor=tensor, reason=reason, producer=maker.name, producer_type=maker.op_type)
 
-    def _before(self, op: RunOp, source: Fed) -> Fed:
-        """An input that the op wrote over as it was before, if an op that ran before it put it out."""
+    def _before(self, op: RunOp, source: OpInput) -> OpInput:
+        """Return an input that the op wrote over as it was before, if an op that ran before it put it out."""
         made = self.made_by(op, source.slot, same_memory=True)
         if made is None or made[0].timestamp > op.timestamp or max(self._threads(op), self._threads(made[0])) > 1:
             return source
@@ -230,7 +230,7 @@ class RunValues:
         return 1 if dump is None else dump.threads
 
     def _links(self, op: RunOp) -> dict[int, Link]:
-        """The link that ends at each input, across borders of subgraphs; slots as the dump counts them."""
+        """Return the link that ends at each input, across borders of subgraphs; slots as the dump counts them."""
         if op.node is None or op.op is None or self.wiring is None:
             return {}
         links = self._known_links.get(op.node.key)
@@ -252,7 +252,7 @@ class RunValues:
         return links
 
     def made_by(self, op: RunOp, slot: int, *, same_memory: bool = False) -> tuple[RunOp, int] | None:
-        """The dumped op, and its output, that is what `op` is fed at a slot: also behind ops without a dump.
+        """Return the dumped op, and its output, that is what `op` is fed at a slot: also behind ops without a dump.
 
         These have one input, and with `same_memory` a type that keeps values where they are.
         """
@@ -274,7 +274,7 @@ class RunValues:
         return None
 
     def slices(self, op: RunOp) -> dict[int, OpDump]:
-        """What each FFTS+ thread dumped of an op, the newest file of each; {} for an op that was not cut."""
+        """Return the dump of each FFTS+ thread of an op, the newest file of each; {} for an op that was not cut."""
         dump = self.dump(op)
         if dump is None or dump.threads < 2:
             return {}
@@ -286,7 +286,7 @@ class RunValues:
         return dumps
 
     def slot_extremes(self, op: RunOp, slot: str, tensor: AnyTensor) -> Extremes | None:
-        """The extremes of a tensor of an op; of one that FFTS+ threads dumped in slices those of all slices."""
+        """Return the extremes of a tensor of an op; of one that FFTS+ threads dumped in slices those of all slices."""
         slices = self.slices(op)
         if all(part.path != tensor.path for part in slices.values()):
             return self.extremes(tensor)
@@ -318,15 +318,15 @@ class RunValues:
                 self.unreadable.setdefault(path, reason)
 
     def knows(self, tensor: AnyTensor) -> bool:
-        """Whether the extremes of a tensor are known without reading it."""
+        """Return whether the extremes of a tensor are known without reading it."""
         return isinstance(tensor, Tensor) and key_of(tensor) in self._extremes
 
     def known_summary(self, tensor: AnyTensor) -> Summary | None:
-        """The summary of a tensor where it is known without reading it."""
+        """Return the summary of a tensor where it is known without reading it."""
         return self._summaries.get(key_of(tensor)) if isinstance(tensor, Tensor) else None
 
     def extremes(self, tensor: AnyTensor) -> Extremes | None:
-        """The extremes of a tensor; None for one that has none or cannot be read, which is noted."""
+        """Return the extremes of a tensor; None for one that has none or cannot be read, which is noted."""
         key = key_of(tensor) if isinstance(tensor, Tensor) else id(tensor)
         if key not in self._extremes:
             try:

@@ -29,6 +29,7 @@ from typing import Any, Protocol, TypeVar
 
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import urls
+from precision_tool.lib.messages import Message
 
 #: How long workers that were killed are waited for.
 _CLOSING_SECONDS = 0.5
@@ -53,7 +54,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Who shares a piece of work, and who is told how far it is.
+    """The workers that share a piece of work, and its progress callback.
 
     Attributes
     ----------
@@ -76,7 +77,7 @@ class Resources:
 
     @contextmanager
     def open(self, *, is_small: bool = False, in_threads: bool = False) -> Iterator[Executor | None]:
-        """The executor that does the work; None: this thread, for one worker or work that `is_small`.
+        """Return the executor that does the work; None: this thread, for one worker or work that `is_small`.
 
         Workers of our own are processes, or threads for work that leaves the interpreter free (`in_threads`).
         """
@@ -94,13 +95,12 @@ ALL_CORES, THIS_THREAD = Resources(), Resources(workers=1)
 class WorkStoppedError(PrecisionToolError):
     """The work ended early; `rows` are the rows that are done, or all of them, where the others say so."""
 
-    def __init__(self, message: str, hint: str, rows: Sequence[Any] = (), exit_code: int = 130) -> None:
-        super().__init__(message, hint)
+    def __init__(
+        self, kind: str, hint: str = "", rows: Sequence[Any] = (), exit_code: int = 130, **fields: Any
+    ) -> None:
+        super().__init__(kind, hint, **fields)
         self.rows = list(rows)
         self.exit_code = exit_code
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.message, self.hint, self.rows, self.exit_code), self.place
 
 
 class PoisonedTaskError(PrecisionToolError):
@@ -112,17 +112,21 @@ class WorkersLostError(PrecisionToolError):
 
 
 @contextmanager
-def keeping_rows(state: Callable[[], str], rows: Callable[[], Sequence[Any]]) -> Iterator[None]:
-    """Raise WorkStoppedError, with the rows so far, when Ctrl+C or the loss of workers ends the block."""
+def keeping_rows(state: Callable[[], Message], rows: Callable[[], Sequence[Any]]) -> Iterator[None]:
+    """Raise WorkStoppedError, with the rows so far, when Ctrl+C or the loss of workers ends the block.
+
+    `state` says how far the work came.
+    """
     try:
         yield
     except KeyboardInterrupt:
-        raise WorkStoppedError(f"stopped: {state()}", "", rows()) from None
+        raise WorkStoppedError("compare.stopped", "", rows(), state=state()) from None
     except WorkersLostError as error:
-        raise WorkStoppedError(f"{error.message}: {state()}", error.hint, rows(), exit_code=2) from error
+        raise WorkStoppedError(
+            "compare.work_lost", "", rows(), 2, reason=error.message, advice=error.hint, state=state()
+        ) from error
     except BrokenExecutor as error:
-        hint = "was it killed for its memory? try fewer workers (--workers 1)"
-        raise WorkStoppedError(f"a worker process died: {state()}", hint, rows(), exit_code=2) from error
+        raise WorkStoppedError("compare.worker_died", "", rows(), 2, state=state()) from error
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
@@ -256,7 +260,7 @@ def cores() -> int:
 
 
 def _quota() -> float:
-    """How many cores' time a container gives its processes, which see all of the machine's; inf without a limit.
+    """Return how many cores a container gives its processes, which see all of the machine's; inf without a limit.
 
     As Linux tells it of control groups: version 2 in one file, version 1 in two.
     """
@@ -298,7 +302,7 @@ _local = threading.local()
 
 
 def check_stopping() -> None:
-    """Raises StopWork in a thread whose pool is being left."""
+    """Raise StopWork in a thread whose pool is being left."""
     stopping: threading.Event | None = getattr(_local, "stopping", None)
     if stopping is not None and stopping.is_set():
         raise StopWork
@@ -325,7 +329,7 @@ class _Pool(ProcessPoolExecutor):
     """A pool whose processes do not hear Ctrl+C from their first moment on: their parent does, and ends them."""
 
     def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
-        """Hands out a task; this may start a process, which inherits what is blocked."""
+        """Hand out a task; this may start a process, which inherits what is blocked."""
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             return super().submit(*arguments, **options)
@@ -334,7 +338,7 @@ class _Pool(ProcessPoolExecutor):
 
 
 def can_fork() -> bool:
-    """Whether processes can be forked: at once, with what this one has in memory; not safe beside other threads."""
+    """Return whether processes can be forked: at once, with this one's memory; not safe with other threads."""
     return "fork" in multiprocessing.get_all_start_methods() and threading.active_count() == 1
 
 
@@ -375,7 +379,7 @@ def _start_worker(secrets: urls.Secrets, workers: int) -> None:
 
 
 def reuse_memory(workers: int = 1) -> bool:
-    """Has this process keep freed memory for its next arrays: new pages take longer than much of the arithmetic.
+    """Keep freed memory for the next arrays: new pages take longer than much of the arithmetic.
 
     It is one of so many `workers`, which share what may be kept; each keeps an array at least.
 

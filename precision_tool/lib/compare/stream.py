@@ -25,19 +25,19 @@ from precision_tool.lib.model.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a run of elements lies: item `start` and on of a box with these lowest indices and extents."""
+    """The place of a run of elements: item `start` and on of a box with these lowest indices and extents."""
 
     lows: tuple[int, ...]
     extents: tuple[int, ...]
     start: int = 0
 
     def index(self, item: int) -> tuple[int, ...]:
-        """The index of an item of the run."""
+        """Return the index of an item of the run."""
         local = unravel(self.start + item, self.extents) or ()
         return tuple(low + at for low, at in zip(self.lows, local, strict=True))
 
     def texts(self, count: int) -> Iterator[str]:
-        """The indices of the first `count` items, numbers with spaces between them."""
+        """Return the indices of the first `count` items, numbers with spaces between them."""
         if not self.extents:
             yield from [""] * count
             return
@@ -66,14 +66,14 @@ class Block:
     npu_range: tuple[float, float] | None = None
 
     def span(self, shape: tuple[int, ...] | None) -> Span:
-        """Where the block lies in the tensor; `shape` is that of the indices where the boxes are of a flat stream."""
+        """Return the place of the block; `shape` is that of the indices where the boxes are of a flat stream."""
         if shape is not None:
             return Span((0,) * len(shape), shape, self.box[0][0] + self.start)
         return Span(tuple(low for low, _ in self.box), tuple(stop - low for low, stop in self.box), self.start)
 
 
 def tensors_of(pair: Pair) -> tuple[Tensor, Tensor]:
-    """Both tensors of a pair that can be compared."""
+    """Return both tensors of a pair that can be compared."""
     assert isinstance(pair.npu, Tensor)
     assert isinstance(pair.golden, Tensor)
     return pair.npu, pair.golden
@@ -94,7 +94,7 @@ class _Twin:
 
 @contextmanager
 def _unread(twin: _Twin) -> Iterator[None]:
-    """What cannot be read is not alike: it will be told when its own turn comes."""
+    """Return whether a pair's tensor is one; one that cannot be read is not: its own row says so later."""
     try:
         yield
     except PrecisionToolError:
@@ -102,7 +102,7 @@ def _unread(twin: _Twin) -> Iterator[None]:
 
 
 def stored_alike(pair: Pair, other: Pair) -> bool:
-    """Whether equal bytes of the NPU's tensors are equal values in one order."""
+    """Return whether equal bytes of the NPU's tensors are equal values in one order."""
     own, others = tensors_of(pair)[0], tensors_of(other)[0]
     return (own.dtype, own.nbytes, own.big_endian, pair.npu_plan) == (
         others.dtype, others.nbytes, others.big_endian, other.npu_plan
@@ -172,11 +172,11 @@ class PairStream:
         return Span((0,) * len(self.index_shape), self.index_shape)
 
     def head(self, count: int) -> list[tuple[float, float]]:
-        """The first elements of both sides."""
+        """Return the first elements of both sides."""
         return list(zip(self._npu.head(count).tolist(), self._golden.head(count).tolist(), strict=True))
 
     def close(self) -> None:
-        """Closes all that is open."""
+        """Close all that is open."""
         for side in (self._npu, self._golden, *(twin.reader or twin.file for twin in self._twins)):
             if side is not None:
                 side.close()
@@ -213,7 +213,7 @@ class PairStream:
         return [twin.is_alike and (twin.file is None or were_told) for twin in self._twins]
 
     def blocks(self, start: int = 0, stop: int | None = None, keep: bool = False) -> Iterator[Block]:
-        """The blocks of the boxes `start` to `stop`.
+        """Return the blocks of the boxes `start` to `stop`.
 
         The arrays are overwritten by the next box, unless `keep` gives every box its own place in the buffers.
         """
@@ -228,20 +228,20 @@ class PairStream:
             y = self._golden_values(box, y)
             if self._unseen:
                 self._look_at_box(box, x)
-            wanted = self._wanted(box)
-            for begin in range(0, wanted, self._budget.block):
-                end = min(wanted, begin + self._budget.block)
+            block_size = self._block_size(box)
+            for begin in range(0, block_size, self._budget.block):
+                end = min(block_size, begin + self._budget.block)
                 yield Block(x[begin:end], y[begin:end], position + begin, box, begin)
             position += count
 
     def kept_values(self) -> Numbers | None:
-        """The NPU's values in order, while the blocks that were kept lie in the buffers; None where they do not."""
+        """Return the NPU's values in order while all blocks lie in the buffers; None where they do not."""
         if not self.is_kept or not self.is_ordered or self.is_limited or not self.boxes:
             return None
         return self._scratch.numbers("x", self.size, self._dtype)
 
     def holds_values(self, values: Numbers) -> bool:
-        """True if the NPU tensor, decoded and in order, is bit for bit `values`."""
+        """Return whether the NPU tensor, decoded and in order, is bit for bit `values`."""
         if values.dtype != self._dtype or values.size != self.size or not self.is_ordered:
             return False
         position = 0
@@ -255,7 +255,7 @@ class PairStream:
         return True
 
     def flat_position(self, position: int) -> int:
-        """A position in box order as a position in the logical array."""
+        """Return a position in box order as a position in the logical array."""
         if position < 0:
             return position
         for box in self.boxes:
@@ -272,7 +272,7 @@ class PairStream:
             side.read_box(box, out)
 
     def _golden_values(self, box: Box, out: Numbers) -> Numbers:
-        """The benchmark's values of a box: where they lie in memory, else read into `out`."""
+        """Return the benchmark's values of a box: where they lie in memory, else read into `out`."""
         values = self._golden.in_memory(*box[0]) if self.is_flat else None
         if values is not None:
             return values
@@ -303,15 +303,15 @@ class PairStream:
             self._npu.watch = None
 
     def _flat_index(self, box: Box, position: int) -> int:
-        """The position in the whole tensor of item `position` of a box."""
+        """Return the position in the whole tensor of item `position` of a box."""
         local = unravel(position, tuple(stop - start for start, stop in box)) or ()
         flat = 0
         for extent, (start, _), at in zip(self.shape, box, local, strict=True):
             flat = flat * extent + start + at
         return flat
 
-    def _wanted(self, box: Box) -> int:
-        """How many items of a box lie before the limit; those are its first ones."""
+    def _block_size(self, box: Box) -> int:
+        """Return how many items of a box lie before the limit; those are its first ones."""
         count = box_size(box)
         if not self.is_limited:
             return count
@@ -319,7 +319,7 @@ class PairStream:
 
 
 def _shape_of_indices(shape: tuple[int, ...], reals: int, size: int) -> tuple[int, ...]:
-    """The shape that errors are told in, if it has the right size; of complex numbers with an axis for their parts."""
+    """Return the shape of errors' indices, if it has the right size; complex numbers have an axis for their parts."""
     shape = shape if prod(shape) * reals == size else ()
     if reals > 1:
         shape = (*(shape or (1,)), reals)
@@ -327,7 +327,7 @@ def _shape_of_indices(shape: tuple[int, ...], reals: int, size: int) -> tuple[in
 
 
 def _is_contiguous(box: Box, shape: tuple[int, ...]) -> bool:
-    """True if the elements of a box lie one after the other in an array of `shape`."""
+    """Return whether the elements of a box lie one after the other in an array of `shape`."""
     cut = [axis for axis, (start, stop) in enumerate(box) if stop - start != shape[axis]]
     return not cut or all(stop - start == 1 for start, stop in box[: cut[-1]])
 
@@ -336,7 +336,7 @@ def _is_contiguous(box: Box, shape: tuple[int, ...]) -> bool:
 def open_stream(
     pair: Pair, opened: OpenTensors, scratch: Scratch, budget: Budget, limit: int = 0
 ) -> Iterator[PairStream]:
-    """The stream of a pair, closed at the end of the block."""
+    """Return the stream of a pair, closed at the end of the block."""
     stream = PairStream(pair, opened, scratch, budget, limit)
     try:
         yield stream

@@ -39,7 +39,7 @@ _KEEP = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFigures:
-    """What the values of a tensor look like.
+    """The figures of a tensor's values.
 
     The parts of complex numbers count apart, as two real numbers, in `summary` and `histogram`. `histogram` counts
     the finite values in equal bins over [minimum, maximum], the last one closed; a constant is all in the first.
@@ -52,7 +52,7 @@ class TensorFigures:
 
 
 def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, first: int = 0) -> TensorFigures:
-    """The figures of a tensor read by `plan`, by default as its shape says, padding included.
+    """Return the figures of a tensor read by `plan`, by default as its shape says, padding included.
 
     Of a statistics dump they are what its file has, without values. FormatError for a tensor without numbers and for
     a damaged file. Sums are float64; NaN and Inf are counted and left out of minimum, maximum, mean and std.
@@ -90,7 +90,7 @@ def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, fi
 
 
 def summary_of_statistics(tensor: TensorStatistics) -> Summary:
-    """What a statistics dump tells of a tensor; nan for what it leaves open."""
+    """Return the summary in a statistics dump; nan for what it lacks."""
 
     def number(value: float | None) -> float:
         return nan if value is None else value
@@ -110,10 +110,10 @@ def summary_of_statistics(tensor: TensorStatistics) -> Summary:
 def open_reader(
     tensor: Tensor, plan: Plan | None = None, dtype: np.dtype | None = None, opens: Opens = open_bytes
 ) -> Iterator[TensorReader]:
-    """A reader of the values of a tensor, in `dtype` or else a type that holds each of them exactly."""
+    """Return a reader of the values of a tensor, in `dtype` or else a type that holds each of them exactly."""
     data_type = data_types.BY_NAME[tensor.dtype]
     if not data_type.is_numeric:
-        raise FormatError.of(tensor.path, f"elements of type {tensor.dtype} are no numbers", "look at another tensor")
+        raise FormatError.of(tensor.path, "compare.no_numbers", dtype=tensor.dtype)
     if plan is None:
         plan = tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order)
     if dtype is None:
@@ -126,7 +126,7 @@ def open_reader(
 
 
 def first_values(reader: TensorReader, tensor: Tensor, count: int) -> tuple[float | complex, ...]:
-    """The first `count` elements in logical order."""
+    """Return the first `count` elements in logical order."""
     data_type = data_types.BY_NAME[tensor.dtype]
     reals = reader.head(count * decode.reals_per_element(data_type))
     if data_type.is_complex:
@@ -161,8 +161,8 @@ class _Stream:
             yield numbers
 
     def _widen(self, low: int, high: int) -> None:
-        known = self.extremes or (low, high)
-        self.extremes = min(known[0], low), max(known[1], high)
+        extremes = self.extremes or (low, high)
+        self.extremes = min(extremes[0], low), max(extremes[1], high)
 
     def _numbers(self) -> Iterator[Numbers]:
         reader = self.reader
@@ -180,7 +180,7 @@ _BLOCK_BYTES = 1 << 19
 
 @dataclass(frozen=True, slots=True)
 class _Codes:
-    """How the numbers of a type are stored: the word, and the code of its largest number, before that of infinity."""
+    """The stored form of a type: the word, and the code of its largest number, before that of infinity."""
 
     word: str
     largest: int
@@ -194,38 +194,38 @@ _CODES = {
 }  # fmt: skip
 
 
-def merged(one: Extremes, two: Extremes) -> Extremes:
-    """The extremes of two parts of one tensor together."""
+def merged(left: Extremes, right: Extremes) -> Extremes:
+    """Return the extremes of two parts of one tensor together."""
     return replace(
-        one,
-        count=one.count + two.count,
-        largest=nan if isnan(one.largest + two.largest) else max(one.largest, two.largest),
-        saturated=one.saturated + two.saturated,
-        nan_count=one.nan_count + two.nan_count,
-        positive_inf_count=one.positive_inf_count + two.positive_inf_count,
-        negative_inf_count=one.negative_inf_count + two.negative_inf_count,
-        statistics_only=one.statistics_only or two.statistics_only,
+        left,
+        count=left.count + right.count,
+        largest=nan if isnan(left.largest + right.largest) else max(left.largest, right.largest),
+        saturated=left.saturated + right.saturated,
+        nan_count=left.nan_count + right.nan_count,
+        positive_inf_count=left.positive_inf_count + right.positive_inf_count,
+        negative_inf_count=left.negative_inf_count + right.negative_inf_count,
+        statistics_only=left.statistics_only or right.statistics_only,
     )
 
 
 def limit_of(dtype: str) -> float | None:
-    """The largest number of a floating-point type; None for types without such a limit, integers among them."""
+    """Return the largest number of a floating-point type; None for types without such a limit, integers among them."""
     if dtype in _CODES:
         return _value(dtype, _CODES[dtype].largest)
-    known = data_types.BY_NAME.get(dtype)
-    if known is None or not dtype.startswith(("float", "hifloat")):
+    data_type = data_types.BY_NAME.get(dtype)
+    if data_type is None or not dtype.startswith(("float", "hifloat")):
         return None
-    table = data_types.value_table(known.numpy_name)
+    table = data_types.value_table(data_type.numpy_name)
     return float(table[np.isfinite(table)].max())
 
 
 def limit_of_codes(dtype: str) -> float | None:
-    """The largest number of a type whose values may be saturated; None for others."""
+    """Return the largest number of a type whose values may be saturated; None for others."""
     return limit_of(dtype) if dtype in _CODES else None
 
 
 def extremes_by(tensor: Tensor, summary: Summary, saturated: int | None = None) -> Extremes | None:
-    """The extremes that a summary of the values tells of, with how many are `saturated` where that is known.
+    """Return the extremes that a summary of the values tells of, with how many are `saturated` where that is known.
 
     None for a type without limit, and where the summary leaves it open.
     """
@@ -251,7 +251,7 @@ def extremes_by(tensor: Tensor, summary: Summary, saturated: int | None = None) 
 
 
 def extremes_of(tensor: AnyTensor, opened: OpenTensors | None = None) -> Extremes | None:
-    """The extremes of a tensor; None for one whose type has no limit. FormatError for a damaged file.
+    """Return the extremes of a tensor; None for one whose type has no limit. FormatError for a damaged file.
 
     Types of 8 bits and fewer count as saturated never: scaling to their limit is how they are used.
     """
@@ -273,18 +273,18 @@ def _count(tensor: Tensor) -> int:
 
 def _of_statistics(tensor: TensorStatistics, limit: float) -> Extremes:
     summary = summary_of_statistics(tensor)
-    known = [value for value in (tensor.minimum, tensor.maximum) if value is not None]
-    sizes = [abs(value) for value in known if isfinite(value)]
+    limits = [value for value in (tensor.minimum, tensor.maximum) if value is not None]
+    sizes = [abs(value) for value in limits if isfinite(value)]
     # Some releases put what is not finite into max and min as well as into the counts.
     return Extremes(
         dtype=tensor.dtype,
         count=summary.count,
         limit=limit,
-        largest=max(sizes, default=nan) if len(sizes) == len(known) else nan,
+        largest=max(sizes, default=nan) if len(sizes) == len(limits) else nan,
         saturated=int(tensor.dtype in _CODES and any(size >= limit for size in sizes)),
-        nan_count=max(summary.nan_count, int(any(map(isnan, known)))),
-        positive_inf_count=max(summary.positive_inf_count, int(inf in known)),
-        negative_inf_count=max(summary.negative_inf_count, int(-inf in known)),
+        nan_count=max(summary.nan_count, int(any(map(isnan, limits)))),
+        positive_inf_count=max(summary.positive_inf_count, int(inf in limits)),
+        negative_inf_count=max(summary.negative_inf_count, int(-inf in limits)),
         statistics_only=True,
     )
 
@@ -300,12 +300,12 @@ def _of_codes(tensor: Tensor, limit: float, opens: Opens) -> Extremes:
             check_stopping()
             raw = buffer[: min(_BLOCK_BYTES, end - start)]
             file.read_into(tensor.offset + start, raw.data)
-            found = _found(raw.view(word), codes.largest)
-            largest = max(largest, found.largest)
-            saturated += found.saturated
-            nans += found.nans
-            positive += found.positive_infinities
-            negative += found.negative_infinities
+            block_codes = _codes_of(raw.view(word), codes.largest)
+            largest = max(largest, block_codes.largest)
+            saturated += block_codes.saturated
+            nans += block_codes.nans
+            positive += block_codes.positive_infinities
+            negative += block_codes.negative_infinities
     return Extremes(
         dtype=tensor.dtype,
         count=_count(tensor),
@@ -318,8 +318,8 @@ def _of_codes(tensor: Tensor, limit: float, opens: Opens) -> Extremes:
     )
 
 
-def _found(stored: npt.NDArray[np.unsignedinteger[Any]], top: int) -> Codes:
-    """What the codes of stored numbers tell; `top` is that of the largest number of their type."""
+def _codes_of(stored: npt.NDArray[np.unsignedinteger[Any]], top: int) -> Codes:
+    """Return the counts of stored numbers by their codes; `top` is that of the largest number of their type."""
     compiled = library()
     if compiled is not None and stored.dtype.isnative:
         codes = Codes()
@@ -343,7 +343,7 @@ def _found(stored: npt.NDArray[np.unsignedinteger[Any]], top: int) -> Codes:
 
 
 def _value(dtype: str, code: int) -> float:
-    """The number that a code without a sign stands for."""
+    """Return the number that a code without a sign stands for."""
     if dtype == "bfloat16":
         return float(np.array(code << 16, np.uint32).view(np.float32))
     word = np.dtype(_CODES[dtype].word)

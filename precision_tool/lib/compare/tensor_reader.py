@@ -50,7 +50,7 @@ class HeldBytes(ABC):
 
     @abstractmethod
     def held(self) -> npt.NDArray[np.uint8] | None:
-        """All bytes of the tensor, until the next one is read; None if they are not in memory."""
+        """Return all bytes of the tensor, until the next one is read; None if they are not in memory."""
 
 
 class Scratch:
@@ -88,14 +88,14 @@ def _is_packed(file: TensorBytes, tensor: Tensor, data_type: DataType) -> bool:
     packed_size = data_type.byte_size(tensor.size)
     if tensor.nbytes < tensor.size or tensor.size <= packed_size:
         return True
-    codes, behind = (
+    codes, rest = (
         np.frombuffer(file.read_at(tensor.offset + start, min(_PROBE_BYTES, tensor.size - start)), np.uint8)
         for start in (0, packed_size)
     )
     is_code = codes < 1 << data_type.bits
     if data_type.name in ("int4", "int2"):
         is_code |= codes >= 256 - (1 << (data_type.bits - 1))
-    return not (is_code.all() and behind.any())
+    return not (is_code.all() and rest.any())
 
 
 class TensorReader:
@@ -150,17 +150,13 @@ class TensorReader:
             self._raw = self._file.held()
 
     def close(self) -> None:
-        """Closes the file."""
+        """Close the file."""
         self._file.close()
 
     def _read_run(self, start: int, count: int, out: Numbers) -> None:
         """`count` stored items from item `start`, decoded."""
         if start * self._bits % 8:
-            raise FormatError.of(
-                self._tensor.path,
-                f"elements of {self._type.name} do not start on a byte in this layout",
-                "dump the op in a plain layout",
-            )
+            raise FormatError.of(self._tensor.path, "compare.not_on_byte", dtype=self._type.name)
         offset = start * self._bits // 8
         size = (count * self._bits + 7) // 8
         if self._raw is not None:
@@ -183,20 +179,20 @@ class TensorReader:
         return prod(self.logical_shape)
 
     def boxes(self) -> list[Box]:
-        """The tensor in parts of bounded size for `read`, outer axes cut first; in flat order if `is_flat`."""
+        """Return the tensor in parts of bounded size for `read`, outer axes cut first; in flat order if `is_flat`."""
         if self.is_flat:
             return split_boxes((self.size,), (1,), _FLAT_ITEMS)
         return split_boxes(self.logical_shape, self.granules, _BOX_ITEMS)
 
     def read(self, box: Box, out: Numbers) -> None:
-        """The items of one of the `boxes`."""
+        """Return the items of one of the `boxes`."""
         if self.is_flat:
             self.read_flat(*box[0], out)
         else:
             self.read_box(box, out)
 
     def whole(self, dtype: np.dtype[Any] | type[np.generic] | None = None) -> npt.NDArray[Any]:
-        """All items in logical order and shape, in an array of their own, of the reader's type or `dtype`."""
+        """Return all items in logical order and shape, in an array of their own, of the reader's type or `dtype`."""
         array = np.empty(self.logical_shape, self.dtype if dtype is None else dtype)
         self.use_memory()  # nothing else is read meanwhile
         for box in self.boxes():
@@ -210,21 +206,21 @@ class TensorReader:
         return array
 
     def rows(self, pieces: Sequence[tuple[int, int]], count: int, dtype: np.dtype[Any] | type[np.generic]) -> Numbers:
-        """The rows from `start` to `stop` of each piece, flat, of the `count` rows that the items fall into.
+        """Return the rows from `start` to `stop` of each piece, flat, of the `count` rows that the items fall into.
 
         Only these are read of a tensor that lies in that order, or whose rows lie in a few runs.
         """
         per_row = self.size // count
         total = sum(stop - start for start, stop in pieces)
-        found = np.empty(total * per_row, dtype)
-        is_direct = found.dtype == self.dtype
+        values = np.empty(total * per_row, dtype)
+        is_direct = values.dtype == self.dtype
         if not self.is_flat and not self._rows_are_runs(count):
             whole = self.whole(dtype).reshape(count, -1)
             return np.concatenate([whole[start:stop] for start, stop in pieces]).reshape(-1)
         place = 0
         for start, stop in pieces:
             size = (stop - start) * per_row
-            part = found[place : place + size]
+            part = values[place : place + size]
             items = part if is_direct else self._scratch.numbers(f"{self._name}.items", size, self.dtype)
             if self.is_flat:
                 self.read_flat(start * per_row, stop * per_row, items)
@@ -233,17 +229,17 @@ class TensorReader:
             if not is_direct:
                 part[...] = items
             place += size
-        return found
+        return values
 
     def _rows_are_runs(self, count: int) -> bool:
-        """Whether rows that follow one another along the first axis, which has `count` of them, lie in a few runs."""
+        """Return whether neighbouring rows along the first axis, which has `count` of them, lie in a few runs."""
         before = next((at for at, (axis, _) in enumerate(self._plan.axes) if axis == 0), None)
         if before is None or self.logical_shape[:1] != (count,):
             return False
         return prod(self._plan.storage_shape[:before]) <= _ROW_RUNS
 
     def head(self, count: int) -> Numbers:
-        """The first `count` items in logical order (all, if there are fewer), in an array of their own."""
+        """Return the first `count` items in logical order (all, if there are fewer), in an array of their own."""
         count = min(count, self.size)
         box = ((0, count),) if self.is_flat else head_box(self.logical_shape, count)
         items = np.empty(box_size(box) if count else 0, self.dtype)
@@ -252,18 +248,18 @@ class TensorReader:
         return items[:count]
 
     def read_flat(self, start: int, stop: int, out: Numbers) -> None:
-        """The items `start` to `stop` of a tensor that is read as it lies (`is_flat`)."""
+        """Return the items `start` to `stop` of a tensor that is read as it lies (`is_flat`)."""
         self._read_run(start, stop - start, out)
 
     def in_memory(self, start: int, stop: int) -> Numbers | None:
-        """The items `start` to `stop` as they lie in memory; None where they would have to be read or decoded."""
+        """Return the items `start` to `stop` as they lie in memory; None where they must be read or decoded."""
         if self._raw is None or not self._is_direct:
             return None
         items: Numbers = self._raw[start * self.dtype.itemsize : stop * self.dtype.itemsize].view(self.dtype)
         return items
 
     def read_box(self, box: Box, out: Numbers) -> None:
-        """The items of `box` in logical order into `out` (flat, as long as the box)."""
+        """Return the items of `box` in logical order into `out` (flat, as long as the box)."""
         plan = self._plan
         if any(start % granule for (start, _), granule in zip(box, self.granules, strict=True)):
             self._read_unaligned(box, out)
@@ -289,7 +285,7 @@ class TensorReader:
         self._decode(ordered.view(np.uint8), out)
 
     def _items(self, slices: Sequence[slice], shape: tuple[int, ...], item: np.dtype[Any]) -> npt.NDArray[Any]:
-        """A part of the stored array as its items lie, not decoded."""
+        """Return a part of the stored array as its items lie, not decoded."""
         size = prod(self._plan.storage_shape) * item.itemsize
         if self._raw is not None and self._raw.size >= size:
             stored: npt.NDArray[Any] = self._raw[:size].view(item).reshape(self._plan.storage_shape)
@@ -303,12 +299,12 @@ class TensorReader:
         return raw.view(item).reshape(shape)
 
     def _read_runs(self, slices: Sequence[slice], shape: tuple[int, ...], out: Numbers) -> None:
-        """A part of the stored array, decoded."""
+        """Return a part of the stored array, decoded."""
         for place, start, count in self._runs(slices, shape):
             self._read_run(start, count, out[place : place + count])
 
     def _runs(self, slices: Sequence[slice], shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-        """The runs that a part of the stored array lies in: (place in the part, first stored item, items)."""
+        """Return the runs that a part of the stored array lies in: (place in the part, first stored item, items)."""
         storage = self._plan.storage_shape
         # The innermost axes that are taken whole, and the first that is not, lie in one run.
         inner = len(shape)
@@ -326,7 +322,7 @@ class TensorReader:
             place += run
 
     def _read_unaligned(self, box: Box, out: Numbers) -> None:
-        """A box that does not begin on borders of blocks: cut out of the one that does and holds it."""
+        """Return a box that does not begin on borders of blocks: cut out of the one that does and holds it."""
         around = tuple(
             (start // granule * granule, stop) for (start, stop), granule in zip(box, self.granules, strict=True)
         )
@@ -382,7 +378,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def key_of(tensor: Tensor) -> tuple[str, str, int]:
-    """What tells a tensor from all others."""
+    """Return a key that tells a tensor from all others."""
     return tensor.path, tensor.dataset, tensor.offset
 
 
@@ -398,13 +394,13 @@ class OpenTensors:
         self._places: OrderedDict[tuple[str, str, int], tuple[int, Tensor]] = OrderedDict()
 
     def open(self, tensor: Tensor) -> TensorBytes:
-        """The bytes of a tensor. Closing it leaves its file open for the next one."""
+        """Return the bytes of a tensor. Closing it leaves its file open for the next one."""
         if tensor.access is not Access.BYTES:
             return open_bytes(tensor)
         return _Opened(self, tensor)
 
     def file(self, path: str) -> StoredFile:
-        """A file, opened if it is not. It stays open until many others were asked for."""
+        """Return a file, opened if it is not. It stays open until many others were asked for."""
         file = self._files.get(path)
         if file is None:
             while len(self._files) >= self._budget.open_files:
@@ -414,7 +410,7 @@ class OpenTensors:
         return file
 
     def keep(self, tensor: Tensor) -> None:
-        """Reads a small tensor whole, so that the next ones who want it find it in memory, for a while."""
+        """Read a small tensor whole, so that the next ones who want it find it in memory, for a while."""
         if tensor.access is not Access.BYTES or not 0 < tensor.nbytes <= self._budget.stored_tensor:
             return
         if self.stored(tensor) is not None:
@@ -437,7 +433,7 @@ class OpenTensors:
         self._next = stop
 
     def _forget(self, start: int, stop: int) -> None:
-        """Forgets the tensors in a part of the memory, which is filled in turn: they are the oldest ones."""
+        """Forget the tensors in a part of the memory, which is filled in turn: they are the oldest ones."""
         while self._places:
             place, other = next(iter(self._places.values()))
             if not (place < stop and start < place + other.nbytes):
@@ -445,14 +441,14 @@ class OpenTensors:
             self._places.popitem(last=False)
 
     def stored(self, tensor: Tensor) -> Bytes | None:
-        """The bytes of a tensor that is in memory; the next one that is kept may overwrite them."""
+        """Return the bytes of a tensor that is in memory; the next one that is kept may overwrite them."""
         place = self._places.get(key_of(tensor))
         if place is None or self._memory is None or place[1].nbytes < tensor.nbytes:
             return None
         return self._memory[place[0] : place[0] + tensor.nbytes]
 
     def close(self) -> None:
-        """Closes all files and forgets what was kept."""
+        """Close all files and forgets what was kept."""
         while self._files:
             self._files.popitem()[1].close()
         self._places.clear()
@@ -478,7 +474,7 @@ class _Opened(HeldBytes):
             tensors.file(tensor.path).expect(tensor.offset, tensor.nbytes)
 
     def held(self) -> Bytes | None:
-        """All bytes of the tensor if they are in memory; the next tensor that is kept may overwrite them."""
+        """Return all bytes of the tensor if they are in memory; the next tensor that is kept may overwrite them."""
         return self._tensors.stored(self._tensor)
 
     def read_at(self, offset: int, count: int) -> bytes:
@@ -495,7 +491,7 @@ class _Opened(HeldBytes):
             np.frombuffer(buffer, np.uint8)[...] = stored[start : start + len(buffer)]
 
     def close(self) -> None:
-        """The file stays open."""
+        """Return the file stays open."""
 
     def __enter__(self) -> _Opened:
         return self

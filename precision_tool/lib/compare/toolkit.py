@@ -39,6 +39,7 @@ from precision_tool.lib.io.files import (
 from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.io.om_file import MAGIC
 from precision_tool.lib.io.stores import Kind
+from precision_tool.lib.messages import Message
 
 #: Environment variables that set_env.sh sets to the toolkit's folder.
 VARIABLES = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")
@@ -67,7 +68,7 @@ _MEMORY = "toolkit.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolkit:
-    """What was found of a toolkit; None for what is missing. `looked_in` are the folders that were looked into."""
+    """The parts of an installed toolkit; None for a missing one. `looked_in` are the folders searched."""
 
     root: str | None = None
     version: str = ""
@@ -78,43 +79,38 @@ class Toolkit:
     searched: bool = False
 
     def need(self, tool: str) -> str:
-        """The path of `atc` or `msaccucmp`; DataNotFoundError says where it was looked for."""
+        """Return the path of `atc` or `msaccucmp`; DataNotFoundError says where it was looked for."""
         path: str | None = getattr(self, tool)
         if path is None:
-            raise DataNotFoundError(
-                f"the toolkit's {tool} was not found in {', '.join(self.looked_in) or 'any folder'}",
-                "set CMD_ROOT_PATH in the configuration, or PRECISION_TOOL_CMD_ROOT_PATH in the environment, to where "
-                "CANN is installed, or use --engine native, which needs no toolkit; "
-                "`toolkit` shows what was looked for",
-            )
+            raise DataNotFoundError("compare.no_tool", tool=tool, folders=self.looked_in)
         return path
 
 
 def find_toolkit(root: str, environment: Mapping[str, str] | None = None, memories: Sequence[Path] = ()) -> Toolkit:
-    """The toolkit below `root` (CMD_ROOT_PATH), or where the environment says it is.
+    """Return the toolkit below `root` (CMD_ROOT_PATH), or where the environment says it is.
 
     `memories` are folders in which the result of a search is kept, the first one that exists is written to.
     """
     environment = os.environ if environment is None else environment
     roots = list(dict.fromkeys(filter(None, (root, *(environment.get(name, "") for name in VARIABLES)))))
     there = [os.path.abspath(path) for path in roots if os.path.isdir(path)]
-    found = _known(there)
+    tools = _in_known_places(there)
     searched = False
-    if there and (found.get("atc") is None or found.get("msaccucmp") is None):
+    if there and (tools.get("atc") is None or tools.get("msaccucmp") is None):
         remembered = _remembered(memories, there)
         more = remembered if remembered is not None else _search(there)
         searched = True
         if remembered is None:
             _remember(memories, there, more)
         for name, path in more.items():
-            found.setdefault(name, path)
-    home = found.pop("root", None)
-    place = home or next((os.path.dirname(path) for path in found.values()), None)
+            tools.setdefault(name, path)
+    home = tools.pop("root", None)
+    place = home or next((os.path.dirname(path) for path in tools.values()), None)
     return Toolkit(
         root=place,
         version=_version(_around(place)) if place else "",
-        atc=found.get("atc"),
-        msaccucmp=found.get("msaccucmp"),
+        atc=tools.get("atc"),
+        msaccucmp=tools.get("msaccucmp"),
         set_env=_first_file(_around(place), _SET_ENV) if place else None,
         looked_in=tuple(roots),
         searched=searched,
@@ -122,16 +118,16 @@ def find_toolkit(root: str, environment: Mapping[str, str] | None = None, memori
 
 
 def _around(place: str) -> list[str]:
-    """A folder and those above it in which files about the whole installation lie."""
+    """Return a folder and those above it in which files about the whole installation lie."""
     above = [place]
     while len(above) < 5 and os.path.dirname(above[-1]) != above[-1]:
         above.append(os.path.dirname(above[-1]))
     return above
 
 
-def _known(roots: Sequence[str]) -> dict[str, str]:
-    """The tools in the known places; `root` is the toolkit that the first of them belongs to."""
-    found: dict[str, str] = {}
+def _in_known_places(roots: Sequence[str]) -> dict[str, str]:
+    """Return the tools in the known places; `root` is the toolkit that the first of them belongs to."""
+    tools: dict[str, str] = {}
     compare = [f"{folder}/{name}" for folder in _COMPARE_FOLDERS for name in _COMPARE_NAMES]
     for root in roots:
         for base in _BASES:
@@ -140,10 +136,10 @@ def _known(roots: Sequence[str]) -> dict[str, str]:
                 continue
             for tool, places in (("atc", _ATC), ("msaccucmp", compare)):
                 path = _first_file([folder], places)
-                if path is not None and tool not in found:
-                    found[tool] = path
-                    found.setdefault("root", folder)
-    return found
+                if path is not None and tool not in tools:
+                    tools[tool] = path
+                    tools.setdefault("root", folder)
+    return tools
 
 
 def _first_file(folders: Sequence[str], places: Sequence[str]) -> str | None:
@@ -156,17 +152,17 @@ def _first_file(folders: Sequence[str], places: Sequence[str]) -> str | None:
 
 
 def _search(roots: Sequence[str]) -> dict[str, str]:
-    """The tools by name, anywhere below the roots; links are not followed."""
-    found: dict[str, str] = {}
+    """Return the tools by name, anywhere below the roots; links are not followed."""
+    tools: dict[str, str] = {}
     for folder, names in _folders(roots):
-        if "atc" in names and os.path.basename(folder) == "bin" and "atc" not in found:
-            found["atc"] = os.path.join(folder, "atc")
+        if "atc" in names and os.path.basename(folder) == "bin" and "atc" not in tools:
+            tools["atc"] = os.path.join(folder, "atc")
         script = next((name for name in _COMPARE_NAMES if name in names), None)
-        if script is not None and "msaccucmp" not in found:
-            found["msaccucmp"] = os.path.join(folder, script)
-        if len(found) == 2:
+        if script is not None and "msaccucmp" not in tools:
+            tools["msaccucmp"] = os.path.join(folder, script)
+        if len(tools) == 2:
             break
-    return found
+    return tools
 
 
 def _folders(roots: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
@@ -197,28 +193,28 @@ def _version(folders: Sequence[str]) -> str:
 
 
 def _remembered(memories: Sequence[Path], roots: Sequence[str]) -> dict[str, str] | None:
-    """What an earlier search below these roots found, if it still is there; None to search again."""
+    """Return the result of an earlier search below these roots, if still valid; None to search again."""
     for folder in memories:
         with suppress(PrecisionToolError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            kept = json.loads(read_text(str(folder / _MEMORY)))
-            found = {str(name): str(path) for name, path in kept["found"].items() if name in ("atc", "msaccucmp")}
-            if kept["roots"] == list(roots) and found and all(map(os.path.isfile, found.values())):
-                return found
+            document = json.loads(read_text(str(folder / _MEMORY)))
+            tools = {str(name): str(path) for name, path in document["found"].items() if name in ("atc", "msaccucmp")}
+            if document["roots"] == list(roots) and tools and all(map(os.path.isfile, tools.values())):
+                return tools
     return None
 
 
-def _remember(memories: Sequence[Path], roots: Sequence[str], found: Mapping[str, str]) -> None:
-    """Keeps what was found; where that cannot be written the next search is as slow as this."""
+def _remember(memories: Sequence[Path], roots: Sequence[str], tools: Mapping[str, str]) -> None:
+    """Keep what was found; where that cannot be written the next search is as slow as this."""
     for folder in memories:
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             temporary = folder / f".{_MEMORY}.{os.getpid()}"
-            temporary.write_text(json.dumps({"roots": list(roots), "found": dict(found)}), "utf-8")
+            temporary.write_text(json.dumps({"roots": list(roots), "found": dict(tools)}), "utf-8")
             os.replace(temporary, folder / _MEMORY)
             return
 
 
-# --- What the toolkit made before, kept by the contents of what it was made of, whatever the files are called ---
+# --- cached results of the toolkit, by the contents of their inputs ---
 
 
 _BLOCK = 1 << 20
@@ -227,7 +223,7 @@ _MAX_TEXT = 256 << 20
 
 
 def content_key(words: Sequence[str], paths: Iterable[str]) -> str:
-    """A name for the result of `words`, which say who makes it and how, from these files and folders of files.
+    """Return a name for the result of `words`, which say who makes it and how, from these files and folders of files.
 
     The names inside a folder count, its own and those of files given by themselves do not. A user's error, or OSError,
     for what cannot be read.
@@ -245,44 +241,44 @@ def content_key(words: Sequence[str], paths: Iterable[str]) -> str:
 
 
 def signatures(paths: Iterable[str]) -> list[object]:
-    """What changes when one of these files, or a file in one of these folders, does."""
-    found: list[object] = []
+    """Return signatures that change when one of these files, or a file in one of these folders, does."""
+    values: list[object] = []
     for path in paths:
-        found.append(signature_of(path))
+        values.append(signature_of(path))
         if folder_exists(path):
             with suppress(PrecisionToolError):
-                found += [(name, signature_of(posixpath.join(path, name))) for name in _files_in(path)]
-    return found
+                values += [(name, signature_of(posixpath.join(path, name))) for name in _files_in(path)]
+    return values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class CachedTexts:
     """Text files, by name, that a program wrote, and what there was to say of the run."""
 
     texts: dict[str, str]
     notes: tuple[str, ...] = ()
 
 
-def keep(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
-    """Keeps text files as one. Where there is no room for it, or they are no UTF-8, they are not kept."""
+def keep_texts(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
+    """Keep text files as one. Where there is no room for it, or they are no UTF-8, they are not kept."""
     texts = {}
     with suppress(PrecisionToolError):
-        for one in files:
-            texts[posixpath.basename(one)] = read_text(one, _MAX_TEXT, newline="")
+        for name in files:
+            texts[posixpath.basename(name)] = read_text(name, _MAX_TEXT, newline="")
         with atomic_text(path) as file:
             json.dump({"texts": texts, "notes": list(notes)}, file)
 
 
-def read_kept(path: str) -> Kept:
-    """What was kept; of a file that is missing or damaged nothing."""
+def read_texts(path: str) -> CachedTexts:
+    """Return the texts of a file; none of one that is missing or damaged."""
     try:
         document = json.loads(read_text(path, _MAX_TEXT))
         texts, notes = dict(document["texts"]), tuple(map(str, document["notes"]))
         if all(isinstance(text, str) and posixpath.basename(name) == name for name, text in texts.items()):
-            return Kept(texts=texts, notes=notes)
+            return CachedTexts(texts=texts, notes=notes)
     except (PrecisionToolError, ValueError, TypeError, KeyError, RecursionError):
         pass
-    return Kept(texts={})
+    return CachedTexts(texts={})
 
 
 def _files_in(folder: str) -> list[str]:
@@ -297,7 +293,7 @@ def _digest(path: str) -> bytes:
     return key.digest()
 
 
-# --- Runs a program of the toolkit: argument list, environment of set_env.sh, log file, time limit, no survivors ---
+# --- running a program ---
 
 
 #: Lines of the log that an error shows.
@@ -321,36 +317,34 @@ class ToolRun:
     code: int
     log: str
 
-    @property
-    def last_lines(self) -> str:
-        """The end of what it printed, on one line."""
-        return last_lines(self.log)
-
-    def failure(self, why: str) -> ToolkitError:
-        """The error for a run that did not give what it was to give."""
-        ending = f"exit code {self.code}" if self.code >= 0 else f"killed by signal {-self.code}"
-        said = self.last_lines
+    def failure(self, problem: Message | str) -> ToolkitError:
+        """Return the error for a run that did not produce what it was to produce."""
         return ToolkitError(
-            f"{self.name}: {why} ({ending})" + (f"; it said: {said}" if said else "; it printed nothing"),
-            f"its whole output is in {self.log}; --engine native needs no toolkit",
+            "compare.tool_failed",
+            tool=self.name,
+            problem=problem,
+            signal=-self.code if self.code < 0 else None,
+            code=self.code,
+            output=last_lines(self.log),
+            log=self.log,
         )
 
 
 def last_lines(path: str) -> str:
-    """The last lines of a log that say anything, joined."""
+    """Return the last lines of a log that say anything, joined."""
     try:
         with open_binary(path) as file:
             file.seek(max(0, os.path.getsize(path) - 64 * 1024))
             lines = file.read().decode("utf-8", "backslashreplace").splitlines()
     except (OSError, PrecisionToolError):
         return ""
-    told = [line.strip()[:_LONGEST_LINE] for line in lines if line.strip()]
-    return " | ".join(told[-_LAST_LINES:])
+    texts = [line.strip()[:_LONGEST_LINE] for line in lines if line.strip()]
+    return " | ".join(texts[-_LAST_LINES:])
 
 
 @cache
 def sourced_environment(path: str) -> Mapping[str, str]:
-    """The environment after `set_env.sh`; ours where it cannot be read, hangs or fails."""
+    """Return the environment after `set_env.sh`; ours where it cannot be read, hangs or fails."""
     with suppress(OSError, subprocess.SubprocessError):
         run = subprocess.run(
             ["bash", "-c", _SOURCE, "bash", path],
@@ -376,7 +370,7 @@ def run_tool(
     set_env: str | None = None,
     time_limit: float = 0.0,
 ) -> ToolRun:
-    """Runs a program to its end; all it prints goes to `log`. A `time_limit` of 0 is none.
+    """Run a program to its end; all it prints goes to `log`. A `time_limit` of 0 is none.
 
     Its environment is that after `set_env` (a path), else ours, with `variables` set.
 
@@ -398,16 +392,13 @@ def run_tool(
                 start_new_session=True,
             )
         except OSError as error:
-            raise ToolkitError(
-                f"{arguments[0]}: cannot be run ({error.strerror or error})",
-                "`toolkit` shows what was found; the setting PYTHON names the interpreter for msaccucmp",
-            ) from None
+            reason = error.strerror or str(error)
+            raise ToolkitError("compare.tool_not_started", program=arguments[0], reason=reason) from None
         try:
             code = process.wait(time_limit or None)
         except subprocess.TimeoutExpired:
             raise ToolkitError(
-                f"{name} was stopped after {time_limit:g} s; it said last: {last_lines(log) or 'nothing'}",
-                f"its output is in {log}; the setting TOOLKIT_SECONDS is the limit, 0 for none",
+                "compare.tool_timeout", tool=name, seconds=time_limit, output=last_lines(log), log=log
             ) from None
         finally:
             end_group(process)
@@ -415,7 +406,7 @@ def run_tool(
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends the whole process group: the program may have ended and left children behind."""
+    """End the whole process group: the program may have ended and left children behind."""
     for sent in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, sent)
@@ -429,7 +420,7 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
 
 
 def _is_alive(process: subprocess.Popen[bytes]) -> bool:
-    """Whether anyone of the group still runs."""
+    """Return whether anyone of the group still runs."""
     process.poll()  # collects the leader, which would count as long as nobody does
     try:
         os.killpg(process.pid, 0)
@@ -438,7 +429,7 @@ def _is_alive(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
-# --- atc and msaccucmp as functions: each makes its arguments, runs the program, and checks what it wrote ---
+# --- atc and msaccucmp ---
 
 
 #: Bytes of a table that msaccucmp wrote, at most.
@@ -459,7 +450,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Produced:
-    """What a program wrote, and what to say of the run."""
+    """The files that a program wrote, and notes on the run."""
 
     paths: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -482,12 +473,12 @@ class Tools:
     # --- atc ---
 
     def graph_json(self, graph: str) -> Produced:
-        """The JSON that atc makes of a graph file or an offline model; kept by content, so made once."""
+        """Return the JSON that atc makes of a graph file or an offline model; kept by content, so made once."""
         atc = self.toolkit.need("atc")
         mode = "1" if _is_om(graph) else "5"
-        kept = self.kept_json(graph, "atc", mode, *_tools_version(atc))
-        if os.path.isfile(kept):
-            return Produced(paths=(kept,))
+        cached = self.kept_json(graph, "atc", mode, *_tools_version(atc))
+        if os.path.isfile(cached):
+            return Produced(paths=(cached,))
         os.makedirs(self.cache, exist_ok=True)
         with self._place(self.cache) as place:
             made = os.path.join(place, "graph.json")
@@ -495,12 +486,12 @@ class Tools:
             run = self._run("atc", arguments, place)
             problem = _json_problem(made)
             if problem:
-                raise run.failure(f"it made no JSON of {graph}: {problem}")
-            shutil.move(made, kept)
-        return Produced(paths=(kept,), notes=_warning(run, "the JSON it wrote is complete"))
+                raise run.failure(Message("note.compare.no_json", graph=graph, problem=problem))
+            shutil.move(made, cached)
+        return Produced(paths=(cached,), notes=_warning(run, "the JSON it wrote is complete"))
 
     def kept_json(self, graph: str, maker: str, *version: str) -> str:
-        """Where the JSON that `maker` makes of a graph file's contents is kept, whatever the file is called."""
+        """Return the path of the JSON that `maker` makes of a graph file's contents, whatever the file is called."""
         return os.path.join(self.cache, f"{maker}_{content_key(version, [graph])}.json")
 
     # --- msaccucmp ---
@@ -522,10 +513,10 @@ class Tools:
         used again.
         """
         read = [path for path in (npu, golden, graph, unfused) if path is not None]
-        kept, before = self._kept_tables(read, [str(graph is None), str(unfused is None), *options])
-        known = read_kept(kept)
-        if _results_in(known.texts):
-            return _compared_before(kept, known, output)
+        cache_path, before = self._cached_tables(read, [str(graph is None), str(unfused is None), *options])
+        cached = read_texts(cache_path)
+        if _results_in(cached.texts):
+            return _compared_before(cache_path, cached, output)
         with self._place(output) as place, _plain_paths(npu, golden) as paths:
             rule = []
             for flag, path in (("-f", graph), ("-cf", unfused)):
@@ -538,26 +529,26 @@ class Tools:
             made = sorted(name for name in os.listdir(place) if name.endswith((".csv", ".txt")))
             results = _results_in(made)
             if not results:
-                raise run.failure("it wrote no result")
+                raise run.failure(Message("note.compare.no_result"))
             for name in results:
                 problem = _table_problem(os.path.join(place, name))
                 if problem:
-                    raise run.failure(f"its result is not complete: {problem}")
+                    raise run.failure(Message("note.compare.incomplete_result", problem=problem))
             notes = _warning(run, "its result is complete")
-            if kept and signatures(read) == before and _depends_on_files_alone(run):
-                keep(kept, [os.path.join(place, name) for name in made], notes)
+            if cache_path and signatures(read) == before and _depends_on_files_alone(run):
+                keep_texts(cache_path, [os.path.join(place, name) for name in made], notes)
             moved = tuple(_move(os.path.join(place, name), output) for name in made)
         return Produced(paths=moved, notes=notes)
 
-    def _kept_tables(self, read: Sequence[str], how: Sequence[str]) -> tuple[str, list[object]]:
-        """The file in which the tables that msaccucmp makes of such files are kept, and what changes when they do.
+    def _cached_tables(self, read: Sequence[str], how: Sequence[str]) -> tuple[str, list[object]]:
+        """Return the file that caches msaccucmp's tables of such files, and signatures that change when they do.
 
         The file is "" where they cannot be read.
         """
         python, script = self._msaccucmp()
         makers = [shutil.which(python) or python, self.toolkit.set_env or "", *_modules_beside(script)]
         version = [self.toolkit.version, *(os.environ.get(name, "") for name in _LIBRARY_VARIABLES)]
-        version += [word for one in makers for word in _tools_version(one)]
+        version += [word for maker in makers for word in _tools_version(maker)]
         try:
             before = signatures(read)
             key = content_key([*version, *how], read)
@@ -577,7 +568,7 @@ class Tools:
             run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
             made = sorted(name for name in os.listdir(place) if name.endswith((".npy", ".bin")))
             if not made:
-                raise run.failure(f"it decoded nothing of {', '.join(sorted(dumps)[:3])}")
+                raise run.failure(Message("note.compare.nothing_decoded", names=sorted(dumps)))
             moved = tuple(_move(os.path.join(place, name), output) for name in made)
         return Produced(paths=moved, notes=_warning(run, f"{len(made)} tensors were decoded"))
 
@@ -588,7 +579,7 @@ class Tools:
             run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
             made = sorted(name for name in os.listdir(place) if name.endswith((".txt", ".json", ".npy")))
             if not any(name.startswith("overflow_summary_") for name in made):
-                raise run.failure("it wrote no summary")
+                raise run.failure(Message("note.compare.no_summary"))
             moved = tuple(_move(os.path.join(place, name), output) for name in made)
         return Produced(paths=moved, notes=_warning(run, "its summary is complete"))
 
@@ -611,12 +602,12 @@ class Tools:
 
     @contextmanager
     def _place(self, folder: str) -> Iterator[str]:
-        """A folder, inside `folder` where that is possible, for what is not complete yet; it is removed in the end."""
+        """Yield a folder, inside `folder` where possible, for files that are not complete yet; removed in the end."""
         try:
             os.makedirs(folder, exist_ok=True)
             place = os.path.abspath(tempfile.mkdtemp(prefix=_TEMPORARY, dir=_plain_folder(folder)))
         except OSError as error:
-            raise OutputError.of(folder, f"cannot be written ({error.strerror})", "name another with --work") from None
+            raise OutputError.of(folder, "compare.not_writable", reason=error.strerror) from None
         try:
             yield place
         finally:
@@ -625,12 +616,12 @@ class Tools:
 
 @contextmanager
 def _plain_paths(*paths: str, link: Callable[[str, str], object] = os.symlink) -> Iterator[tuple[str, ...]]:
-    """The paths as msaccucmp takes them.
+    """Return the paths as msaccucmp takes them.
 
     It refuses spaces, quotes and much else in a path and resolves links to folders: so what lies in such a place is
     reached through a plain folder of links to the files. `overflow` resolves those of files too: it gets copies.
     """
-    found = []
+    plain = []
     with tempfile.TemporaryDirectory(prefix="precision_tool_", dir=_plain_folder()) as links:
         for number, path in enumerate(paths):
             whole = os.path.realpath(path)
@@ -641,8 +632,8 @@ def _plain_paths(*paths: str, link: Callable[[str, str], object] = os.symlink) -
                     whole = f"{place}.h5"
             elif not _is_plain(whole):
                 whole = _linked(whole, place, link)
-            found.append(whole)
-        yield tuple(found)
+            plain.append(whole)
+        yield tuple(plain)
 
 
 def _linked(folder: str, place: str, link: Callable[[str, str], object]) -> str:
@@ -653,29 +644,23 @@ def _linked(folder: str, place: str, link: Callable[[str, str], object]) -> str:
             try:
                 link(os.path.join(folder, name), os.path.join(place, name))
             except OSError as error:
-                raise OutputError(
-                    f"{place}: cannot hold {name} ({error.strerror or error})",
-                    "msaccucmp takes no path with spaces, quotes and the like: move the dump, or set TMPDIR to a "
-                    "folder with room for a copy; --engine native takes it where it is",
-                ) from error
+                reason = error.strerror or str(error)
+                raise OutputError("compare.no_link", folder=place, name=name, reason=reason) from error
     return place
 
 
-def _plain_folder(*wanted: str) -> str:
-    """The first folder to write to whose path msaccucmp takes, in links resolved: of `wanted`, else a temporary one."""
-    for folder in (*wanted, tempfile.gettempdir(), *_TEMPORARY_FOLDERS):
+def _plain_folder(*folders: str) -> str:
+    """Return the first folder to write to whose resolved path msaccucmp takes: of `folders`, else a temporary one."""
+    for folder in (*folders, tempfile.gettempdir(), *_TEMPORARY_FOLDERS):
         if _is_plain(os.path.realpath(folder)) and os.access(folder, os.W_OK | os.X_OK):
             return folder
-    raise OutputError(
-        f"{tempfile.gettempdir()}: msaccucmp takes no path with spaces, quotes and the like",
-        "set TMPDIR to a folder without them",
-    )
+    raise OutputError("compare.no_plain_folder", folder=tempfile.gettempdir())
 
 
 def _short_folder() -> str:
-    """A folder for msaccucmp's temporary files; its processes talk through sockets there, whose paths are short."""
+    """Return a folder for msaccucmp's temporary files; its sockets there need short paths."""
     folders = (tempfile.gettempdir(), *_TEMPORARY_FOLDERS)
-    return next((one for one in folders if len(os.fsencode(one)) <= _MAX_SOCKET_FOLDER), folders[0])
+    return next((folder for folder in folders if len(os.fsencode(folder)) <= _MAX_SOCKET_FOLDER), folders[0])
 
 
 def _is_plain(path: str) -> bool:
@@ -683,12 +668,12 @@ def _is_plain(path: str) -> bool:
 
 
 def _tools_version(program: str) -> tuple[str, ...]:
-    """What changes when a program is another one."""
+    """Return words that change when a program is another one."""
     return os.path.realpath(program), str(signature_of(program))
 
 
 def _modules_beside(script: str) -> Iterator[str]:
-    """The files of the program that a script belongs to, itself among them."""
+    """Return the files of the program that a script belongs to, itself among them."""
     for folder, folders, names in os.walk(os.path.dirname(os.path.realpath(script))):
         folders[:] = sorted(name for name in folders if name != "__pycache__")
         yield from (os.path.join(folder, name) for name in sorted(names) if name.endswith((".py", ".pyc", ".so")))
@@ -702,13 +687,13 @@ def _depends_on_files_alone(run: ToolRun) -> bool:
         return not any(b"[ERROR]" in line for line in file)
 
 
-def _compared_before(kept: str, known: Kept, output: str) -> Produced:
-    paths = [os.path.join(output, name) for name in known.texts]
-    for path, text in zip(paths, known.texts.values(), strict=True):
+def _compared_before(cache_path: str, cached: CachedTexts, output: str) -> Produced:
+    paths = [os.path.join(output, name) for name in cached.texts]
+    for path, text in zip(paths, cached.texts.values(), strict=True):
         with atomic_text(path) as file:
             file.write(text)
-    told = f"msaccucmp compared files of this content before: its result of then, kept in {kept}"
-    return Produced(paths=tuple(paths), notes=(*known.notes, f"{told} (remove it to have it compare again)"))
+    note = f"msaccucmp compared files of this content before: its result of then, kept in {cache_path}"
+    return Produced(paths=tuple(paths), notes=(*cached.notes, f"{note} (remove it to have it compare again)"))
 
 
 def _results_in(names: Iterable[str]) -> list[str]:
@@ -720,35 +705,36 @@ def _is_om(path: str) -> bool:
         return file.size >= len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC
 
 
-def _json_problem(path: str) -> str:
-    """Why a file is no complete JSON of a graph; empty if it is."""
+def _json_problem(path: str) -> Message | str:
+    """Return why a file is no complete JSON of a graph; "" if it is."""
     try:
         with open_text(path, errors="surrogateescape") as file:
             root = json.load(file)
     except DataNotFoundError:
-        return "it wrote no file"
+        return Message("note.compare.no_file")
     except PrecisionToolError as error:
         return error.message
     except (ValueError, RecursionError) as error:
-        return f"the file is cut off or no JSON ({error})"
-    return "" if isinstance(root, dict) and "graph" in root else "it holds no graph"
+        return Message("note.compare.cut_json", reason=str(error))
+    return "" if isinstance(root, dict) and "graph" in root else Message("note.compare.no_graph_in_json")
 
 
-def _table_problem(path: str) -> str:
-    """Why a table is not complete; empty if it is."""
+def _table_problem(path: str) -> Message | str:
+    """Return why a table is not complete; "" if it is."""
+    name = os.path.basename(path)
     try:
         text = read_text(path, _MAX_TABLE, errors="surrogateescape", newline="")
     except PrecisionToolError as error:
         return error.message
     if not text.endswith("\n"):
-        return f"{os.path.basename(path)} ends in the middle of a line"
+        return Message("note.compare.cut_line", file=name)
     try:
         lines = list(csv.reader(text.splitlines()))
     except csv.Error as error:
-        return f"{os.path.basename(path)} is no valid CSV: {error}"
+        return Message("note.compare.bad_table", file=name, reason=str(error))
     if len(lines) < 2:
-        return f"{os.path.basename(path)} has no line of an op"
-    return "" if all(len(line) == len(lines[0]) for line in lines) else f"{os.path.basename(path)} has lines cut off"
+        return Message("note.compare.empty_table", file=name)
+    return "" if all(len(line) == len(lines[0]) for line in lines) else Message("note.compare.cut_lines", file=name)
 
 
 def _move(path: str, folder: str) -> str:

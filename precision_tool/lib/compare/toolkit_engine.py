@@ -30,7 +30,7 @@ from precision_tool.lib.version import __version__
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolkitResult:
-    """What msaccucmp wrote for one leaf: `path` is its table, `others` what it wrote beside it."""
+    """The files that msaccucmp wrote for one leaf: `path` is its table, `others` the others."""
 
     leaf: DumpLeaf
     path: str
@@ -86,13 +86,10 @@ def _compare_h5(npu: str, golden: str, folder: str, tools: Tools, options: Compa
     flags, prefix = msaccucmp_options(options), prefix_of(options)
     common = CompareOptions(
         graph=options.graph, threshold=options.threshold, noise=options.noise, metrics=options.metrics,
-        compat=options.compat, extremes=options.extremes, beside=options.beside, prefix=options.prefix,
+        compat=options.compat, extremes=options.extremes, extra_pairs=options.extra_pairs, prefix=options.prefix,
     )  # fmt: skip
     if options != common:
-        raise UsageError(
-            "of two .h5 files msaccucmp compares all ops and whole tensors: only --algorithm goes with that",
-            "leave the other options out, or use --engine native",
-        )
+        raise UsageError("compare.toolkit_h5_options")
     files, notes = pair_h5_files(npu, golden)
     results: list[ToolkitResult] = []
     failed: list[PrecisionToolError] = []
@@ -118,7 +115,7 @@ def _result(leaf: DumpLeaf, made: Produced, folder: str, prefix: str, notes: tup
 def _all_results(
     results: list[ToolkitResult], failed: Sequence[PrecisionToolError], notes: Sequence[str]
 ) -> list[ToolkitResult]:
-    """The results with notes on all of them; the last error if there is none."""
+    """Return the results with notes on all of them; the last error if there is none."""
     if not results:
         raise failed[-1]
     lost = tuple(f"not compared by the toolkit: {error.message}" for error in failed)
@@ -141,35 +138,29 @@ def _rename(path: str, folder: str, prefix: str) -> str:
 
 
 def _golden_folder(inputs: Inputs, leaf: DumpLeaf, position: int) -> tuple[str, DumpLeaf | None]:
-    """The benchmark's folder as msaccucmp takes it, and the leaf of the other run that it is, if it is one."""
+    """Return the benchmark's folder as msaccucmp takes it, and the leaf of the other run that it is, if it is one."""
     if isinstance(inputs.golden, Run):
         other = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
         return other.path, other
     assert isinstance(inputs.golden, GoldenFiles)
     if not all(NPY.has_suffix(file.path) for file in inputs.golden.files):
-        raise DataNotFoundError(
-            f"{inputs.golden.root}: tensor files of tfdbg, which msaccucmp does not read",
-            "`tf_dump` turns them into .npy; or use --engine native",
-        )
+        raise DataNotFoundError("compare.toolkit_tfdbg", folder=inputs.golden.root)
     folders = {posixpath.dirname(file.path) for file in inputs.golden.files}
     if len(folders) > 1:
-        raise DataNotFoundError(
-            f"{inputs.golden.root}: benchmark tensors lie in {len(folders)} folders, msaccucmp takes one",
-            "name one of them with -rt, or use --engine native",
-        )
+        raise DataNotFoundError("compare.toolkit_folders", folder=inputs.golden.root, count=len(folders))
     return folders.pop(), None
 
 
 def graph_json(
     leaf: DumpLeaf, graph: str | None, graphs: GraphChooser, tools: Tools, *, prefers_chosen: bool = True
 ) -> tuple[str, tuple[str, ...]]:
-    """The graph of a leaf as JSON: as it is, by atc, or, where there is no atc, by us."""
+    """Return the graph of a leaf as JSON: as it is, by atc, or, where there is no atc, by us."""
     path = graph
     if graph is None or folder_exists(graph):
         path = graphs.of(leaf, graph, prefers_chosen=prefers_chosen).file.path
     assert path is not None
     if not exists(path):
-        raise DataNotFoundError.of(path, "no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
+        raise DataNotFoundError.of(path, "compare.no_graph", option="-g")
     if tools.toolkit.atc is not None:
         with open_binary(path) as file:
             if not is_json(file.read(64)):
@@ -188,9 +179,9 @@ def graph_json(
 
 
 def msaccucmp_options(options: CompareOptions) -> list[str]:
-    """Our options in msaccucmp's words; UsageError for what it cannot do."""
+    """Return our options in msaccucmp's words; UsageError for what it cannot do."""
     if options.custom is not None:
-        raise UsageError("--custom: metrics of your own are computed by the native engine only", "use --engine native")
+        raise UsageError("compare.toolkit_custom")
     words: list[str] = []
     selection = options.selection
     if isinstance(selection, OpRange):
@@ -198,9 +189,7 @@ def msaccucmp_options(options: CompareOptions) -> list[str]:
     elif isinstance(selection, OpIds):
         words += ["-s", ",".join(map(str, selection.ids))]
     elif isinstance(selection, OpNames):
-        raise UsageError(
-            "-op: msaccucmp writes no result of single ops", "use --engine native, or --select with its id"
-        )
+        raise UsageError("compare.toolkit_ops")
     if options.metrics is not None and options.metrics != METRIC_COLUMNS:
         words += ["-alg", ",".join(options.metrics)]
     if options.limit:

@@ -221,7 +221,7 @@ def read_results(
     if path is None:
         check_data(data.workspace.root)
     space = data.workspace
-    paths = newest_results(space, tells=True) if path is None else find_results(named_result(space, path))
+    paths = newest_results(space, notes_newer=True) if path is None else find_results(named_result(space, path))
     return [
         analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=part_of(one))
         for one in paths

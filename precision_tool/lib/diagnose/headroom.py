@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import ceil, floor, isfinite, isnan, log2
 from statistics import median
 
-from precision_tool.lib.compare.run_values import Fed, RunOp, RunValues
+from precision_tool.lib.compare.run_values import OpInput, RunOp, RunValues
 from precision_tool.lib.compare.tensor_figures import figures_of
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.messages import Message
@@ -99,7 +99,7 @@ def trail_to(values: RunValues, op: RunOp, slot: int, golden: Golden | None = No
     return tuple(reversed(steps))
 
 
-def _driver(values: RunValues, op: RunOp) -> tuple[Fed, Extremes] | None:
+def _driver(values: RunValues, op: RunOp) -> tuple[OpInput, Extremes] | None:
     """The input with the largest values."""
     candidates = []
     for fed in values.inputs(op):

@@ -14,7 +14,7 @@ from enum import StrEnum
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.compare.known_values import NOTHING, KnownValues
 from precision_tool.lib.compare.named_tensors import read_named, view_of
-from precision_tool.lib.compare.run_values import SOURCE_TYPES, Fed, RunOp, RunValues
+from precision_tool.lib.compare.run_values import SOURCE_TYPES, OpInput, RunOp, RunValues
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.compare.tensor_figures import extremes_of, limit_of
 from precision_tool.lib.data.dump_names import flatten
@@ -233,7 +233,7 @@ def judge(values: RunValues, op: RunOp, told: bool = False) -> OverflowOp | None
     )
 
 
-def _slot(values: RunValues, op: RunOp, fed: Fed) -> SlotValues:
+def _slot(values: RunValues, op: RunOp, fed: OpInput) -> SlotValues:
     name = f"input:{fed.slot}"
     return SlotValues(
         slot=name,

@@ -16,7 +16,7 @@ from enum import StrEnum
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.compare.integers import is_alike, same_range
 from precision_tool.lib.compare.pairwise import compare_pairs
-from precision_tool.lib.compare.run_values import SOURCE_TYPES, Fed, RunOp, RunValues, slot_of
+from precision_tool.lib.compare.run_values import SOURCE_TYPES, OpInput, RunOp, RunValues, slot_of
 from precision_tool.lib.compare.scheduler import ALL_CORES, Progress, Resources, counting
 from precision_tool.lib.data.axis_alignment import align
 from precision_tool.lib.data.default_sides import default_npu
@@ -221,11 +221,13 @@ def _slots(left: RunValues, op: RunOp, right: RunValues, other: RunOp) -> Iterat
         yield replace(pair, producer=fed.producer, in_place=fed.in_place)
     theirs = dict(right.outputs(other))
     for slot, tensor in outputs.items():
-        one, two = Fed(slot=slot, tensor=tensor), Fed(slot=slot, tensor=theirs.get(slot))
+        one, two = OpInput(slot=slot, tensor=tensor), OpInput(slot=slot, tensor=theirs.get(slot))
         yield _slot_pair(f"output:{slot}", one, two, slices)
 
 
-def _slot_pair(slot: str, one: Fed, two: Fed | None, slices: tuple[dict[int, OpDump], dict[int, OpDump]]) -> SlotPair:
+def _slot_pair(
+    slot: str, one: OpInput, two: OpInput | None, slices: tuple[dict[int, OpDump], dict[int, OpDump]]
+) -> SlotPair:
     """Both runs' tensors; of an op in slices those of the first thread whose slices differ."""
     left, right = slices
     if not any(dump.path == getattr(one.tensor, "path", "") for dump in left.values()):
@@ -233,13 +235,13 @@ def _slot_pair(slot: str, one: Fed, two: Fed | None, slices: tuple[dict[int, OpD
     pairs = []
     for thread in sorted({*left, *right}):
         parts = [slot_of(run[thread], slot) if thread in run else None for run in (left, right)]
-        pair = _compared(slot, Fed(slot=one.slot, tensor=parts[0]), Fed(slot=one.slot, tensor=parts[1]))
+        pair = _compared(slot, OpInput(slot=one.slot, tensor=parts[0]), OpInput(slot=one.slot, tensor=parts[1]))
         pairs.append(replace(pair, reason=pair.reason or Message("check.random.thread", thread=thread)))
     order = (State.DIFFERENT, State.UNKNOWN, State.EQUAL)
     return min(pairs, key=lambda pair: order.index(pair.state))
 
 
-def _compared(slot: str, one: Fed, two: Fed | None) -> SlotPair:
+def _compared(slot: str, one: OpInput, two: OpInput | None) -> SlotPair:
     left, right = one.tensor, None if two is None else two.tensor
     if left is None or right is None:
         reason = one.reason or ("" if two is None else two.reason)

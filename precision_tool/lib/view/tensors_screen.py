@@ -508,7 +508,7 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout
         parts.append(Text(f"and {len(failed) - _SHOWN_ROWS} more that failed", style="yellow"))
     size, number = byte_size(sum(row.nbytes for row in done)), counted(len(done), "tensor")
     parts.append(plain(f"{number} decoded, {size}, into {shown_path(folder)}", "green" if done else ""))
-    kept = Counter(row.kept for row in done if row.kept)
+    kept = Counter(row.as_stored for row in done if row.as_stored)
     if kept:
         parts.append(plain(f"{kept.total()} of them kept as stored, as they have no {layout}:", "yellow"))
         parts += [plain(f"  {number}: {why}", "yellow") for why, number in kept.most_common(3)]
@@ -522,5 +522,9 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout
 def decoded_json(rows: Sequence[Decoded], folder: str) -> str:
     """All rows as one JSON document."""
     failed = sum(bool(row.reason) for row in rows)
-    counts = {"decoded": len(rows) - failed, "kept_as_stored": sum(bool(row.kept) for row in rows), "failed": failed}
+    counts = {
+        "decoded": len(rows) - failed,
+        "kept_as_stored": sum(bool(row.as_stored) for row in rows),
+        "failed": failed,
+    }
     return json_text({"folder": folder, **counts, "tensors": [asdict(row) for row in rows]})

@@ -29,7 +29,7 @@ from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.result_csv import read_output_figures, read_result
 from precision_tool.lib.compare.result_files import read_source
 from precision_tool.lib.compare.scheduler import THIS_THREAD
-from precision_tool.lib.compare.toolkit import _MEMORY, _json_problem, _remembered, _table_problem, read_kept
+from precision_tool.lib.compare.toolkit import _MEMORY, _json_problem, _remembered, _table_problem, read_texts
 from precision_tool.lib.data import dump_names as file_names
 from precision_tool.lib.data import graph_cache as cache
 from precision_tool.lib.data.dump_tree import find_benchmark, find_named, find_run
@@ -337,7 +337,7 @@ def _small_json(path: str) -> Reasons:
     folder = Path(path).parent
     read_small_json(path)
     read_source(str(folder / "input.csv"))
-    read_kept(path)
+    read_texts(path)
     shutil.copyfile(path, folder / _MEMORY)
     _remembered([folder], ["/x"])
     decoded_cosines(Path(path).read_bytes())
