@@ -24,7 +24,7 @@ LEAF = StudyLeaf(path="/d/0", data="/d", step=3, rank=5, device=5, model="m/1", 
 PLAN = LeafPlan(leaf=LEAF, fingerprint="all")
 VOTE = Vote(op="g", type="HcomAllReduce", role=Role.COLLECTIVE, number=7, epoch=2, inputs=("a",), outputs=("b", ""))
 OUTCOME = LeafOutcome(
-    rows=3, compared=2, below=1, network="n", notes=("x",), judged=True, votes=(VOTE,), epochs={"g": 2},
+    rows=3, compared=2, below=1, network="n", judged=True, votes=(VOTE,), epochs={"g": 2},
     first=FirstOp(op="g", type="T", kind="first_faulty_op", number=7, epoch=2),
 )  # fmt: skip
 

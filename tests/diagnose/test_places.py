@@ -21,6 +21,7 @@ from precision_tool.lib.diagnose.checked_ops import examine_in
 from precision_tool.lib.diagnose.study import study_rows
 from precision_tool.lib.diagnose.study_plan import StudyOptions
 from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.messages import Message
 from precision_tool.lib.session import ALL, Session
 
 Placed = tuple[Path, RanksTruth]
@@ -86,20 +87,21 @@ def test_vcs_says_what_has_changed_since_the_study(tmp_path: Path) -> None:
     session = precision_tool.open_data(data, work=tmp_path / "work")
     session.study(resources=THIS_THREAD)
 
-    def notes() -> list[str]:
+    def changed() -> list[str]:
         session.workspace.notes.clear()
         session.at(0, 1)
         assert study_rows(session.workspace, session.place()[0], 0.98)
-        return [note for note in session.workspace.notes if "changed since the study" in note]
+        notes = [note for note in session.workspace.notes if isinstance(note, Message)]
+        return [part.kind for note in notes if note.kind == "study.note.changed" for part in note.changed]
 
-    assert notes() == []
+    assert changed() == []
     leaf = next(one for one in truth.leaves if one.rank == 1)
     file = next((tmp_path / leaf.dump_dir).iterdir())
     os.utime(file, (7, 7))
-    assert notes() == [f"{tmp_path / leaf.dump_dir}: its dump changed since the study: `ac --all` does it anew"]
+    assert changed() == ["study.note.its_dump"]
     assert leaf.golden_dir is not None
     next((tmp_path / leaf.golden_dir).iterdir()).unlink()
-    assert ["its dump and its benchmark changed" in note for note in notes()] == [True]
+    assert changed() == ["study.note.its_dump", "study.note.its_benchmark"]
 
 
 def test_the_prompt_keeps_the_place(placed: Placed) -> None:

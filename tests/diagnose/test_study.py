@@ -33,7 +33,12 @@ from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import Stat
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.view.study_screen import study_block
+
+
+def place(step: int, rank: int) -> Message:
+    return Message("study.place", step=step, rank=rank)
 
 
 def studied(root: Path, truth: RanksTruth, work: Path, **options: object) -> Study:
@@ -110,7 +115,7 @@ def test_ranks_are_counted_over_servers(tmp_path: Path) -> None:
     culprit = found.conclusion.culprit
     assert culprit is not None
     assert (culprit.rank, culprit.op) == (8, truth.culprit)
-    assert any("ranks are counted over the data folders" in note for note in found.notes)
+    assert [note.devices for note in found.notes if note.kind == "study.note.counted_ranks"] == [2]
 
 
 def test_whoever_works_and_however_often_it_is_asked_the_answer_is_the_same(
@@ -173,11 +178,11 @@ def test_damaged_files_and_graphs_are_told_and_the_rest_is_done(tmp_path: Path) 
     found = studied(tmp_path, truth, tmp_path / "work")
     assert found.conclusion.culprit is not None
     assert (found.conclusion.culprit.step, found.conclusion.culprit.op) == (1, truth.culprit)
-    assert any("cannot be read, the first in step 0, rank 1" in note for note in found.notes)
+    assert [note.place for note in found.notes if note.kind == "study.note.unreadable"] == [place(0, 1)]
     shutil.rmtree(root / "npu" / "debug_0" / "graph")
     (tmp_path / "elsewhere").mkdir()
     found = studied(tmp_path, truth, tmp_path / "elsewhere")
-    assert any("4 folders of 4 cannot be recomputed: " in note for note in found.notes)
+    assert [(note.count, note.all) for note in found.notes if note.kind == "study.note.no_graph"] == [(4, 4)]
     assert found.conclusion.culprit is None
 
 
@@ -189,7 +194,7 @@ def test_ranks_that_run_other_graphs_are_held_against_those_of_their_own(tmp_pat
     folders = [*(str(tmp_path / "first" / one) for one in stage.data), str(tmp_path / "second")]
     (tmp_path / "work").mkdir()
     found = run_study(StudyOptions(folders=folders), str(tmp_path / "work"), workers=1)
-    assert any(note.startswith("ranks run 2 different graphs") for note in found.notes)
+    assert [note.count for note in found.notes if note.kind == "study.note.other_graphs"] == [2]
     culprit = found.conclusion.culprit
     assert culprit is not None
     assert (culprit.op, culprit.path) == (other.culprit, str(other.dump_dir))
@@ -207,10 +212,9 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     other.mkdir()
     device.rename(other / "1")
     found = studied(tmp_path, truth, tmp_path / "work", judging=Judging.SUSPECTS)
-    notes = "\n".join(found.notes)
-    assert "rank 1 lacks step 1" in notes
-    assert "1 folder of 3 without a benchmark, the first step 0, rank 0" in notes
-    assert "their clocks differ, or they are of different runs" in notes
+    assert Message("study.note.lacks_steps", rank=1, count=1, steps="1") in found.notes
+    assert Message("study.note.some_without_benchmark", count=1, all=3, place=place(0, 0)) in found.notes
+    assert "study.note.clocks" in [note.kind for note in found.notes]
     with pytest.raises(DataNotFoundError, match="no such data folder"):
         run_study(StudyOptions(folders=[str(tmp_path / "nowhere")]), str(tmp_path / "work"), workers=1)
 
@@ -222,10 +226,9 @@ def test_a_data_folder_that_is_not_there_is_left_out_of_several(
     folders = [str(root / truth.data[0]), str(tmp_path / "gone"), str(tmp_path)]
     found = run_study(StudyOptions(folders=folders), str(tmp_path), workers=1)
     assert found.conclusion.culprit is not None
-    notes = "\n".join(found.notes)
-    assert "left out: " in notes
-    assert "gone: no such data folder" in notes
-    assert f"{tmp_path}: no dump file below this folder" in notes
+    (skipped,) = [note for note in found.notes if note.kind == "study.note.skipped"]
+    assert "gone: no such data folder" in skipped.reason
+    assert Message("study.note.no_dump_below", folder=str(tmp_path)) in found.notes
 
 
 def test_a_folder_that_goes_away_meanwhile_is_a_leaf_with_its_reason(tmp_path: Path) -> None:
@@ -272,10 +275,10 @@ def test_folders_above_that_are_called_as_ranks_with_several_devices_are_servers
     shutil.copytree(home, tmp_path / "worker2")
     listed = prepare(StudyOptions(folders=[str(tmp_path / name / truth.data[0]) for name in ("worker1", "worker2")]))
     assert [plan.leaf.rank for plan in listed.plans] == [*range(6), *range(6)]
-    assert any("worker2/precision_data from rank 3 on" in note for note in listed.notes)
+    assert any("worker2/precision_data from rank 3 on" in render(note) for note in listed.notes)
     together = prepare(StudyOptions(folders=[str(tmp_path)], npu=str(tmp_path)))
     assert [plan.leaf.rank for plan in together.plans] == [*range(6), *range(6)]
-    assert any(f"{tmp_path / 'worker2'} from rank 3 on" in note for note in together.notes)
+    assert any(f"{tmp_path / 'worker2'} from rank 3 on" in render(note) for note in together.notes)
 
 
 def test_a_benchmark_of_one_rank_is_not_that_of_a_device_of_another_server(tmp_path: Path) -> None:
@@ -390,7 +393,7 @@ def test_what_a_later_run_dumped_again_is_what_counts(tmp_path: Path) -> None:
     found = run_study(StudyOptions(folders=[str(data)]), str(tmp_path), workers=1)
     assert {one.leaf.time for one in found.leaves} == {newer.name}
     assert found.conclusion.culprit is None
-    assert any(f"older dumps of the same step and rank are left out: 2, of {old.name}" in note for note in found.notes)
+    assert Message("study.note.older", count=2, first=old.name, last=None) in found.notes
 
 
 def test_another_network_of_the_step_is_no_older_dump(tmp_path: Path) -> None:

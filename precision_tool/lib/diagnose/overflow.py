@@ -646,11 +646,7 @@ def _nothing_there(data: DataFolder, folder: str | None, root: str) -> Precision
     if folder is not None:
         data.run_at(folder)  # says what is wrong with it
     default = str(data.workspace.dump_dir(0))
-    nothing = DataNotFoundError(
-        f"no overflow status file in {root}, and no dump in {default}",
-        "run the training with npu_overflow, or with npu_dump, first; or name a folder with dumps",
-    )
-    return nothing_below(nothing, root, default)
+    return nothing_below(DataNotFoundError("diagnose.overflow_no_data", folder=root, dumps=default), root, default)
 
 
 def told_statuses(data: DataFolder, graph: str | None = None) -> tuple[StatusReport, ...]:

@@ -22,7 +22,6 @@ T = TypeVar("T")
 
 _MAX_BYTES = 64 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
-_HINT = "run the training script again, or move the file away"
 #: Folders above a leaf folder of dump files up to that of its run, at most.
 _MOST_FOLDERS = 8
 #: The format stands in the first bytes of a passport.
@@ -85,16 +84,12 @@ def parse_passport(text: str, path: str = PASSPORT) -> Passport:
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise FormatError.of(path, f"damaged ({str(error)[:200]})", _HINT) from None
+        raise FormatError.of(path, "diagnose.passport.damaged", reason=str(error)[:200]) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise FormatError.of(path, "is no passport of a run", _HINT)
+        raise FormatError.of(path, "diagnose.passport.not_passport")
     version = document.get("version")
     if version != VERSION:
-        raise FormatError.of(
-            path,
-            f"version {shown(str(version))} of the passport; {VERSION} is read here",
-            "update precision_tool",
-        )
+        raise FormatError.of(path, "diagnose.passport.version", version=shown(str(version)), expected=VERSION)
     reader = _Reader(path)
     return Passport(
         path=path,
@@ -129,42 +124,42 @@ class _Reader:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def fail(self, where: str, why: str) -> NoReturn:
-        """Raises what is wrong."""
-        raise FormatError.of(self._path, f"{shown(where)}: {why}", _HINT)
+    def fail(self, where: str, problem: str, **fields: Any) -> NoReturn:
+        """Raise the FormatError `diagnose.passport.<problem>` of the field `where`."""
+        raise FormatError.of(self._path, f"diagnose.passport.{problem}", field=shown(where), **fields)
 
     def text(self, value: object, where: str) -> str:
         """A text of bounded length."""
         if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
-            self.fail(where, f"must be a text of at most {MOST_CHARACTERS} characters")
+            self.fail(where, "not_text", limit=MOST_CHARACTERS)
         return value
 
     def plain(self, value: object, where: str) -> Plain:
         """A text, a finite number, a truth value or nothing."""
         if isinstance(value, float) and not isfinite(value):
-            self.fail(where, "must be finite")
+            self.fail(where, "not_finite")
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 63:
-            self.fail(where, "is too large a number")
+            self.fail(where, "too_large")
         return value if value is None or isinstance(value, (bool, int, float)) else self.text(value, where)
 
     def mapping(self, document: Mapping[str, Any], key: str, check: Callable[[object, str], T]) -> dict[str, T]:
         """An object of checked values; nothing for one that is not there."""
         found = document.get(key, {})
         if not isinstance(found, dict):
-            self.fail(key, "must be an object")
+            self.fail(key, "not_object")
         return {self.text(name, key): check(value, f"{key}.{name}") for name, value in found.items()}
 
     def rows(self, document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
         """A list of objects."""
         found = document.get(key, [])
         if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-            self.fail(key, "must be a list of objects")
+            self.fail(key, "not_objects")
         return found
 
     def count(self, value: object, where: str) -> int:
         """A whole number, 0 or more."""
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-            self.fail(where, "must be a whole number, 0 or more")
+            self.fail(where, "not_count")
         return value
 
     def optimizer(self, row: Mapping[str, Any]) -> Optimizer:
@@ -182,11 +177,11 @@ class _Reader:
             name = self.text(row.get("name"), f"{key}.name")
             shape, digest = row.get("shape"), row.get("sha256")
             if name in found:
-                self.fail(f"{key}.{name}", "stands twice")
+                self.fail(f"{key}.{name}", "twice")
             if not isinstance(shape, list) or len(shape) > 64:
-                self.fail(f"{key}.{name}", "has no shape")
+                self.fail(f"{key}.{name}", "no_shape")
             if not isinstance(digest, str) or not _SHA256.match(digest):
-                self.fail(f"{key}.{name}", "has no sha256 of 64 digits")
+                self.fail(f"{key}.{name}", "no_hash")
             sizes = tuple(self.count(size, f"{key}.{name}") for size in shape)
             found[name] = TensorHash(type=self.text(row.get("type"), f"{key}.{name}"), shape=sizes, sha256=digest)
         return found

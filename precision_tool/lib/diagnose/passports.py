@@ -109,7 +109,7 @@ def find_passports(space: Workspace, npu: str | None = None, golden: str | None 
     try:
         return compare_passports(read_passport(ours), read_passport(theirs))
     except PrecisionToolError as error:
-        note = f"what the runs were cannot be told: {error.message}"
+        note = Message("note.diagnose.passports_unread", reason=error.message)
         space.notes += [note] if note not in space.notes else []
         return None
 

@@ -435,19 +435,13 @@ def find_random(
     other = None if right is None else data.run_at(right)
     graphs = Graphs(data, graph)
     if other is None:
-        data.workspace.notes.append(
-            f"there is no second run ({data.workspace.dump_dir(1)}): only the memory of this one is checked; "
-            "name the dump of another run of the same script with -rt"
-        )
+        data.workspace.notes.append(Message("note.diagnose.no_second_run", folder=str(data.workspace.dump_dir(1))))
     reports = [
         _compare_leaf(data, leaf, position, one, other, graphs, resources) for position, leaf in enumerate(one.leaves)
     ]
     found = [each for each in reports if each is not None]
     if not found:
-        raise DataNotFoundError(
-            f"{left} and {right} have no device, model and step in common",
-            "collect the same steps in both runs, or name the two folders of files themselves",
-        )
+        raise DataNotFoundError("diagnose.nothing_in_common", left=left, right=right)
     return found
 
 
@@ -471,10 +465,10 @@ def _compare_leaf(
     try:
         counterpart = golden_leaf(other, leaf, position, len(one.leaves))
     except DataNotFoundError as error:
-        data.workspace.notes.append(f"not compared: {error.message}")
+        data.workspace.notes.append(Message("note.diagnose.not_compared", reason=error.message))
         return None
     if counterpart.path == leaf.path:
-        raise DataNotFoundError.of(leaf.path, "both runs are the same folder", "name the dump of another run with -rt")
+        raise DataNotFoundError.of(leaf.path, "diagnose.same_folder")
     # The other run's own graph, as the compiler may have numbered its ops in another way.
     beside = graphs.of(counterpart)
     right = RunValues(counterpart, beside.file if beside is not None else file)

@@ -22,6 +22,7 @@ from precision_tool.lib.data.settings import Settings, with_settings
 from precision_tool.lib.diagnose.replica_votes import is_communication
 from precision_tool.lib.diagnose.statistics_rules import OpBytes, StatisticsFound, Suspicion
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages import Message, render
 
 _CERTAIN, _PRODUCER, _NEAR = 3.0, 1 / 3, 0.05
 #: A dump file's header, and the directory's share of it.
@@ -67,9 +68,8 @@ class Redump:
 
     def config_text(self) -> str:
         """The lines of a `precision_config.py`."""
-        ranks = ", ".join(map(str, self.ranks))
-        head = f"# A whole dump of what the statistics leave open: on ranks {ranks}, {self.nbytes:,} bytes.\n"
-        return head + "".join(f"{name} = {value!r}\n" for name, value in self.settings().items())
+        head = render(Message("study.redump", ranks=self.ranks, nbytes=self.nbytes), "en")
+        return f"# {head}\n" + "".join(f"{name} = {value!r}\n" for name, value in self.settings().items())
 
 
 def parse_bytes(text: str) -> int:
@@ -82,7 +82,7 @@ def parse_bytes(text: str) -> int:
     except (ValueError, KeyError, OverflowError):
         value = 0.0
     if not 1 <= value < 2**63:
-        raise UsageError(f"--budget {text!r}: no number of bytes", "write it like 50GB or 800MB")
+        raise UsageError("diagnose.budget", value=repr(text))
     return int(value)
 
 

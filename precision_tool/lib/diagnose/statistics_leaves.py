@@ -180,8 +180,7 @@ def unpack(path: str, data: bytes, wanted: Sequence[str] | None = None) -> Colum
                     continue
                 columns[name] = _read_texts(arrays[key], arrays[f"{name}.texts"])
     except (ValueError, KeyError, IndexError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        hint = "`ac --all --fresh` begins anew"
-        raise FormatError.of(path, f"rows that the study kept cannot be read ({error})", hint) from error
+        raise FormatError.of(path, "diagnose.rows_damaged", reason=str(error)) from error
     return columns
 
 
@@ -428,7 +427,7 @@ def unpack_statistics(path: str, data: bytes, step: int, rank: int) -> LeafStati
     """The statistics of a leaf again. FormatError for bytes, of the file `path`, not of `pack_statistics`."""
     columns: dict[str, Any] = {**unpack(path, data)}
     if set(columns) != {"ops", "types", "unread", *_OF_NAMES, *_OF_LEAF}:
-        raise FormatError.of(path, "statistics that the study kept cannot be read", "`ac --all --fresh` begins anew")
+        raise FormatError.of(path, "diagnose.statistics_damaged")
     names = TensorNames(
         ops=tuple(columns["ops"]), types=tuple(columns["types"]), **{name: columns[name] for name in _OF_NAMES}
     )

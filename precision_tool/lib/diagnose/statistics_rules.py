@@ -28,6 +28,7 @@ from precision_tool.lib.diagnose.statistics_leaves import (
     of_ops,
 )
 from precision_tool.lib.diagnose.study_journal import LeafState
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.tensor import TensorStatistics
 
 
@@ -564,7 +565,7 @@ class StatisticsFound:
     tensors: int
     ranks: tuple[int, ...]
     ops: Mapping[str, OpBytes] = field(repr=False)
-    unread: tuple[str, ...] = field(default=(), repr=False)
+    unread: tuple[Message | str, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """It as JSON."""
@@ -577,7 +578,12 @@ class StatisticsFound:
             }
             for one in self.suspicions
         ]  # fmt: skip
-        return {"suspicions": found, "leaves": self.leaves, "tensors": self.tensors, "unread": list(self.unread)}
+        return {
+            "suspicions": found,
+            "leaves": self.leaves,
+            "tensors": self.tensors,
+            "unread": list(map(render, self.unread)),
+        }
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -606,7 +612,7 @@ def judge_statistics(
     looked_at: dict[int, list[LookedAt]] = {}
     runs: dict[int, frozenset[str]] = {}  # of the names that ranks with one network share
     ops: dict[str, OpBytes] = {}
-    unread: list[str] = []
+    unread: list[Message | str] = []
     tensors = 0
     for (step, program), of_step in groupby(told, key=lambda state: (state.leaf.step, state.leaf.program)):
         leaves, golden = [], {}

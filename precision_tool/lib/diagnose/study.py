@@ -68,9 +68,9 @@ from precision_tool.lib.diagnose.study_task import LeafDone
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.table import ColumnChoice, Table
-from precision_tool.lib.model.wording import counted
 
 
 def find_place(folders: Sequence[str], step: int | None, rank: int | None) -> tuple[Place, str]:
@@ -83,11 +83,8 @@ def find_place(folders: Sequence[str], step: int | None, rank: int | None) -> tu
         leaf for leaf in listing.leaves if (step is None or leaf.step == step) and (rank is None or leaf.rank == rank)
     ]
     if not fitting:
-        asked = [f"{what} {number}" for what, number in (("step", step), ("rank", rank)) if number is not None]
-        raise DataNotFoundError(
-            f"no dump of {', '.join(asked)}: there are steps {spans(listing.steps)} of ranks {spans(listing.ranks)}",
-            "name another with --step and --rank; `all` goes back to all of them",
-        )
+        steps, ranks = spans(listing.steps), spans(listing.ranks)
+        raise DataNotFoundError("diagnose.study_place", step=step, rank=rank, steps=steps, ranks=ranks)
     first = fitting[0]
     leaves = [leaf for leaf in fitting if (leaf.step, leaf.rank) == (first.step, first.rank)]
     benchmarks = pair_benchmarks(listing.leaves).folders
@@ -106,10 +103,10 @@ def study_rows(space: Workspace, place: Place, threshold: float) -> list[Analysi
     return [analyse(path, table, threshold) for path, table in tables]
 
 
-def kept_rows(results: Sequence[str], place: Place, notes: list[str]) -> list[tuple[str, Table]]:
-    """What studies in these folders of results have of a place, a table for each model, and the journal that has it.
+def kept_rows(results: Sequence[str], place: Place, notes: list[str | Message]) -> list[tuple[str, Table]]:
+    """Return the rows that studies in these folders of results have of a place: journal and table of each model.
 
-    `notes` is told what has changed since. DataNotFoundError where none has anything.
+    What has changed since is appended to `notes`. DataNotFoundError where none has any rows.
     """
     journals = [posixpath.join(folder, "study", JOURNAL) for folder in results]
     found = []
@@ -121,17 +118,17 @@ def kept_rows(results: Sequence[str], place: Place, notes: list[str]) -> list[tu
                 notes += _changed(path, kept, place)
                 break
     if not found:
-        raise DataNotFoundError(f"{place.leaves[0]}: no study has anything of it yet", "`ac --all` makes one")
+        raise DataNotFoundError.of(place.leaves[0], "diagnose.study_no_rows")
     return found
 
 
-def _changed(path: str, kept: KeptRows, place: Place) -> list[str]:
-    """What has changed since a study had a leaf; of another benchmark than the place's nothing is known."""
+def _changed(path: str, kept: KeptRows, place: Place) -> list[Message]:
+    """Return a note on what has changed since a study had a leaf; another benchmark than the place's is not checked."""
     dump, benchmark = place.prints.get(path, (kept.dump, kept.benchmark_print))
-    changed = ["its dump"] if dump != kept.dump else []
+    changed = [Message("study.note.its_dump")] if dump != kept.dump else []
     if kept.benchmark == place.golden and benchmark != kept.benchmark_print:
-        changed.append("its benchmark")
-    return [f"{path}: {' and '.join(changed)} changed since the study: `ac --all` does it anew"] if changed else []
+        changed.append(Message("study.note.its_benchmark"))
+    return [Message("study.note.changed", path=path, changed=changed)] if changed else []
 
 
 # --- A study from its folders to its conclusion: list, pair, plan, work, count votes, conclude ---
@@ -143,6 +140,8 @@ _WINDOW = 2
 TASKS, _LEAST_BYTES = 8, 1 << 20
 #: A leaf of fewer bytes is not shared by all workers: one has done it soon enough.
 _SHARED_BYTES = 1 << 30
+#: Groups of ranks that a note names.
+_MAX_GROUPS = 4
 #: What is said of rows without a tensor that could be read.
 _NOT_THERE = (Status.NO_NPU_DUMP, Status.UNREADABLE)
 
@@ -161,15 +160,15 @@ class Study:
         On how many tensors replicas agree, by step.
     maps : tuple of HeatMap
         How far off each op is: step × op and rank × op.
-    notes : tuple of str
-        What a user should know of the data.
+    notes : tuple of Message
+        Remarks on the data: what was left out, what could not be read, how ranks were counted.
     """
 
     conclusion: Conclusion
     leaves: tuple[LeafState, ...]
     votes: tuple[StepVotes, ...]
     maps: tuple[HeatMap, ...] = field(repr=False)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
     judging: Judging = Judging.FIRST
     threshold: float = DEFAULT_THRESHOLD
     journal: str = ""
@@ -228,7 +227,7 @@ class Study:
             "maps": [one.to_dict() for one in self.maps],
             "table": self.table or None,
             "statistics": None if self.statistics is None else self.statistics.to_dict(),
-            "notes": list(self.notes),
+            "notes": list(map(render, self.notes)),
         }
 
 
@@ -238,7 +237,7 @@ def _leaf(one: LeafState) -> dict[str, Any]:
         "path": one.leaf.path, "tensors": one.rows, "compared": one.compared, "below": one.below,
         "not_finite": one.bad, "judged": one.judged, "right": one.right, "network": one.network,
         "accused": [{"op": each.op, "type": each.type, "cause": str(each.cause)} for each in one.accused],
-        "failure": one.failure or None,
+        "failure": render(one.failure) if one.failure else None,
     }  # fmt: skip
 
 
@@ -283,7 +282,6 @@ class Runner:
     ) -> None:
         """Does what the journal does not know. WorkStoppedError after Ctrl+C; what is done is kept."""
         progress = resources.progress or (lambda done, total: None)
-        known = dict.fromkeys(plan.leaf.path for plan in self._prepared.plans)
         for plan, outcome in self._journal.known(self._prepared.plans, self._key):
             self._remember(plan, outcome)
         left = [plan for plan in self._prepared.plans if not self._is_done(plan)]
@@ -298,7 +296,7 @@ class Runner:
             self._done += task.nbytes
             progress(min(self._done, self._total), self._total)
 
-        def give_up(task: Task, reason: str) -> None:
+        def give_up(task: Task, reason: Message) -> None:
             lost = LeafOutcome(failure=reason, judged=task.judges)
             take(task, [LeafDone(path=plan.leaf.path, outcome=lost) for plan in task.leaves], True)
 
@@ -308,13 +306,14 @@ class Runner:
                 take=take, give_up=give_up,
             )  # fmt: skip
         except KeyboardInterrupt:
-            done = f"{len(self.states)} of {counted(len(known), 'dump folder')}"
-            raise WorkStoppedError(f"stopped: {done} done", "the same command goes on from there") from None
+            raise self._stopped("study_stopped") from None
         except BrokenExecutor as error:
-            done = f"{len(self.states)} of {counted(len(known), 'dump folder')}"
-            raise WorkStoppedError(
-                f"the executor takes no more tasks: {done} done", "the same command goes on from there", exit_code=2
-            ) from error
+            raise self._stopped("study_executor_lost", exit_code=2) from error
+
+    def _stopped(self, kind: str, exit_code: int = 130) -> WorkStoppedError:
+        count = len({plan.leaf.path for plan in self._prepared.plans})
+        text = render(Message(f"error.diagnose.{kind}.text", done=len(self.states), count=count))
+        return WorkStoppedError(text, render(Message(f"error.diagnose.{kind}.hint")), exit_code=exit_code)
 
     def _remember(self, plan: LeafPlan, outcome: LeafOutcome) -> None:
         path = plan.leaf.path
@@ -438,29 +437,30 @@ class Runner:
         return path
 
 
-def _network_notes(states: Sequence[LeafState]) -> list[str]:
-    """That ranks run different graphs, as the stages of a pipeline do."""
+def _network_notes(states: Sequence[LeafState]) -> list[Message]:
+    """Return a note where ranks run different graphs, as the stages of a pipeline do."""
     ranks: dict[str, set[int]] = {}
     for state in states:
         if state.network:
             ranks.setdefault(state.network, set()).add(state.leaf.rank)
     if len(ranks) < 2:
         return []
-    shown = "; ".join(f"ranks {spans(each, 3)}" for each in sorted(ranks.values(), key=min)[:4])
-    return [f"ranks run {len(ranks)} different graphs, and are compared with those of their own: {shown}"]
+    groups = sorted(ranks.values(), key=min)[:_MAX_GROUPS]
+    shown = [Message("study.ranks", count=len(group), ranks=spans(group, 3)) for group in groups]
+    return [Message("study.note.other_graphs", count=len(ranks), groups=shown)]
 
 
-def _lacking_notes(states: Sequence[LeafState]) -> list[str]:
-    """That there are dumps without a graph, and tensors that cannot be read."""
+def _lacking_notes(states: Sequence[LeafState]) -> list[Message]:
+    """Return notes on dumps without a graph, and on tensors that cannot be read."""
     notes = []
     lacking = [state for state in states if state.lack]
     if lacking:
-        notes.append(f"{counted(len(lacking), 'folder')} of {len(states)} cannot be recomputed: {lacking[0].lack}")
+        notes.append(Message("study.note.no_graph", count=len(lacking), all=len(states), reason=lacking[0].lack))
     unread = [state for state in states if state.unreadable]
     if unread:
-        where = f"step {unread[0].leaf.step}, rank {unread[0].leaf.rank}"
+        place = Message("study.place", step=unread[0].leaf.step, rank=unread[0].leaf.rank)
         count = sum(state.unreadable for state in unread)
-        notes.append(f"{counted(count, 'tensor')} cannot be read, the first in {where}: the table says why")
+        notes.append(Message("study.note.unreadable", count=count, place=place))
     return notes
 
 

@@ -215,9 +215,7 @@ def _stored(path: str) -> bytes:
 
 
 def _damaged(path: str, error: object) -> FormatError:
-    return FormatError.of(
-        path, f"the journal of the study is damaged ({error})", "remove it, or `ac --all --fresh`: all is done anew"
-    )
+    return FormatError.of(path, "diagnose.journal_damaged", reason=str(error))
 
 
 def _packed(votes: Iterable[Vote]) -> bytes:
@@ -299,7 +297,4 @@ def _only_one(path: str, folder: str) -> Iterator[None]:
         with only_process(path):
             yield
     except LockedError as error:
-        raise UsageError(
-            f"{folder}: another study is at work in this folder{f' ({error})' if str(error) else ''}",
-            "wait for it, or give this one a folder of its own with --work DIR",
-        ) from error
+        raise UsageError.of(folder, "diagnose.study_busy", holder=str(error)) from error

@@ -27,7 +27,7 @@ from precision_tool.lib.data.workspace import Workspace, lies_in, open_workspace
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import check_folder, folder_exists, is_folder, real_path
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.messages import Message
 
 #: The time at which GE built a model, in the model's name: ge_default_20260302093000_1.
 _BUILT = re.compile(r"(?<=_)\d{14}(?=_|/|$)", re.ASCII)
@@ -83,15 +83,15 @@ class Source:
     data: str
     dump: str
     #: Why nothing can be read of it.
-    failure: str = ""
+    failure: PrecisionToolError | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """What was found, in order; `notes` say what was left out and how ranks were numbered."""
+    """The leaves in order; `notes` say what was left out and how ranks were numbered."""
 
     leaves: tuple[StudyLeaf, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ def sources_of(folders: Sequence[str], npu: str | None = None) -> list[Source]:
         except PrecisionToolError as error:
             if len(folders) == 1:
                 raise
-            found.append(Source(data=folder, dump="", failure=error.message))
+            found.append(Source(data=folder, dump="", failure=error))
     return found
 
 
@@ -132,7 +132,7 @@ def _source_of(folder: str) -> Source:
         return Source(data=place, dump=default_npu(open_workspace(place)))
     if folder_exists(place):
         return Source(data="", dump=place)
-    raise DataNotFoundError.of(folder, "no such data folder", "name the folders that hold npu/debug_0")
+    raise DataNotFoundError.of(folder, "diagnose.no_data_folder")
 
 
 def list_leaves(
@@ -146,19 +146,19 @@ def list_leaves(
     `steps` and `ranks` say which are wanted. Of a step that was dumped at several times the newest is kept. Folders
     that cannot be listed, and sources without a dump, are notes; DataNotFoundError where there is no dump at all.
     """
-    notes: list[str] = []
+    notes: list[Message] = []
     refused: list[PrecisionToolError] = []
     found: list[tuple[int, StudyLeaf]] = []
     named: set[str] = set()
     for number, source in enumerate(sources):
         place = real_path(source.dump) if source.dump else ""
         if place and place in named:
-            notes.append(f"named twice, and taken once: {source.data or source.dump}")
+            notes.append(Message("study.note.named_twice", folder=source.data or source.dump))
             continue
         named.add(place)
-        if source.failure:
-            refused.append(DataNotFoundError(source.failure))
-            notes.append(f"left out: {source.failure}")
+        if source.failure is not None:
+            refused.append(source.failure)
+            notes.append(Message("study.note.skipped", reason=source.failure.message))
             continue
         before = len(found)
         unread: list[PrecisionToolError] = []
@@ -168,27 +168,21 @@ def list_leaves(
             unread.append(error)
         refused += unread
         if len(found) == before and len(sources) > 1:
-            notes.append(f"{source.dump}: {unread[0].message if unread else 'no dump file below this folder'}")
+            nothing = Message("study.note.no_dump_below", folder=source.dump)
+            notes.append(Message("error.place", where=source.dump, reason=unread[0].message) if unread else nothing)
         elif unread:
-            notes.append(f"folders that cannot be read: {len(unread)}, the first {unread[0].message}")
+            notes.append(Message("study.note.unread_folders", count=len(unread), reason=unread[0].message))
     if not found:
         if refused:
             raise refused[0]
-        shown = ", ".join(source.dump for source in sources[:3])
-        raise DataNotFoundError(
-            f"{shown}: no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
-            "collect dump data on the NPU (enable_dump), or name other folders with --data",
-        )
+        folders = [source.dump for source in sources[:3]]
+        raise DataNotFoundError("diagnose.no_dump_below", folders=folders, count=len(folders))
     leaves = _numbered(found, sources, notes)
     leaves = _newest(leaves, notes)
     wanted = [leaf for leaf in leaves if (steps is None or steps(leaf.step)) and (ranks is None or ranks(leaf.rank))]
     if not wanted:
         listing = Listing(leaves=tuple(leaves))
-        raise UsageError(
-            f"no dump of the steps and ranks that were asked for: there are steps {spans(listing.steps)} "
-            f"of ranks {spans(listing.ranks)}",
-            "change --step or --rank",
-        )
+        raise UsageError("diagnose.no_such_steps", steps=spans(listing.steps), ranks=spans(listing.ranks))
     wanted.sort(key=lambda leaf: leaf.key)
     notes += [*_gaps(wanted), *_clocks(wanted)]
     return Listing(leaves=tuple(wanted), notes=tuple(notes))
@@ -234,7 +228,9 @@ def _is_dump(name: str, has_mapping: bool) -> bool:
     return not is_status_file(name) and names.is_dump_file(name)
 
 
-def _numbered(found: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source], notes: list[str]) -> list[StudyLeaf]:
+def _numbered(
+    found: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source], notes: list[Message]
+) -> list[StudyLeaf]:
     """The leaves with their ranks: as folders tell, else the devices, counted over the servers where these repeat.
 
     A folder called `worker1` that has several devices is a server, and no rank.
@@ -253,11 +249,8 @@ def _numbered(found: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source],
     a_server = max(max(one) for one in devices.values()) + 1
     first = {key: place * a_server for place, key in enumerate(devices)}
     folders = {(number, leaf.rank): _server_folder(leaf, sources[number]) for number, leaf in reversed(found)}
-    shown = [f"{folders[key]} from rank {start} on" for key, start in first.items()]
-    more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
-    notes.append(
-        f"ranks are counted over the data folders, {counted(a_server, 'device')} each: {', '.join(shown[:3])}{more}"
-    )
+    servers_shown = [Message("study.note.server", folder=folders[key], rank=start) for key, start in first.items()]
+    notes.append(Message("study.note.counted_ranks", devices=a_server, servers=servers_shown))
     return [
         leaf if is_ranked(number, leaf) else replace(leaf, rank=first[number, leaf.rank] + leaf.device)
         for number, leaf in found
@@ -272,7 +265,7 @@ def _server_folder(leaf: StudyLeaf, source: Source) -> str:
     return posixpath.join(place, *parts[: own + 1])
 
 
-def _newest(leaves: Sequence[StudyLeaf], notes: list[str]) -> list[StudyLeaf]:
+def _newest(leaves: Sequence[StudyLeaf], notes: list[Message]) -> list[StudyLeaf]:
     """Of each rank, model and step the newest dump."""
     kept: dict[tuple[int, int, str], list[StudyLeaf]] = {}
     older: list[StudyLeaf] = []
@@ -284,8 +277,8 @@ def _newest(leaves: Sequence[StudyLeaf], notes: list[str]) -> list[StudyLeaf]:
             newer.append(leaf)
     if older:
         times = sorted({leaf.time for leaf in older if leaf.time})
-        when = f", of {times[0]}" + (f" to {times[-1]}" if times[1:] else "") if times else ""
-        notes.append(f"older dumps of the same step and rank are left out: {len(older)}{when}")
+        first, last = (times[0] if times else None), (times[-1] if times[1:] else None)
+        notes.append(Message("study.note.older", count=len(older), first=first, last=last))
     return [leaf for found in kept.values() for leaf in found]
 
 
@@ -305,8 +298,8 @@ def _sketch(file_names: Iterable[str]) -> tuple[int, ...]:
     return tuple(heapq.nsmallest(_SKETCHED, {zlib.crc32(op.encode("utf-8", "surrogateescape")) for op in ops}))
 
 
-def _gaps(leaves: Sequence[StudyLeaf]) -> list[str]:
-    """Ranks that lack steps which others have; and a step that most ranks lack."""
+def _gaps(leaves: Sequence[StudyLeaf]) -> list[Message]:
+    """Return a note where ranks lack steps that others have."""
     steps: dict[int, set[int]] = {}
     for leaf in leaves:
         steps.setdefault(leaf.rank, set()).add(leaf.step)
@@ -315,14 +308,14 @@ def _gaps(leaves: Sequence[StudyLeaf]) -> list[str]:
     if not lacking:
         return []
     rank, missing = min(lacking.items())
-    first = f"rank {rank} lacks {'step' if len(missing) == 1 else 'steps'} {spans(missing)}"
+    fields = {"rank": rank, "count": len(missing), "steps": spans(missing)}
     if len(lacking) == 1:
-        return [f"{first}, which other ranks have"]
-    return [f"{len(lacking)} of {len(steps)} ranks lack steps that others have: {first}"]
+        return [Message("study.note.lacks_steps", **fields)]
+    return [Message("study.note.ranks_lack_steps", ranks=len(lacking), all=len(steps), **fields)]
 
 
-def _clocks(leaves: Sequence[StudyLeaf]) -> list[str]:
-    """That ranks say they dumped a step at times far apart: their clocks differ, or they are of different runs."""
+def _clocks(leaves: Sequence[StudyLeaf]) -> list[Message]:
+    """Return a note on the first step that ranks dumped at times far apart: clocks differ, or the runs do."""
     times: dict[int, set[str]] = {}
     for leaf in leaves:
         if leaf.time:
@@ -333,9 +326,7 @@ def _clocks(leaves: Sequence[StudyLeaf]) -> list[str]:
         except ValueError:  # digits that are no time
             continue
         if last - first > _FAR_APART:
-            when = f"step {step} was dumped at {first} on one rank and at {last} on another"
-            why = "their clocks differ, or they are of different runs"
-            return [f"{when}: {why}; what ran first is told by steps and communication, not by clocks"]
+            return [Message("study.note.clocks", step=step, first=str(first), last=str(last))]
     return []
 
 
@@ -361,7 +352,7 @@ def parse_numbers(text: str) -> Callable[[int], bool]:
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,12})\s*(?:(-)\s*(\d{1,12})?)?\s*", part, re.ASCII)
         if match is None:
-            raise UsageError(f"{text!r}: no numbers like 3, 0-7 or 1,5,8-", "separate them with commas")
+            raise UsageError("diagnose.numbers", value=repr(text))
         low = int(match[1])
         wanted.append((low, low if match[2] is None else float("inf") if match[3] is None else int(match[3])))
     return lambda number: any(low <= number <= high for low, high in wanted)
@@ -428,10 +419,7 @@ def find_benchmarks(root: str) -> Benchmarks:
             found[None, None] = BenchmarkFolder(path=place)
             digests[None, None] = hashlib.sha256()
     if not found:
-        raise DataNotFoundError(
-            f"{root}: no benchmark tensor (op.index.timestamp.npy) and no dump below this folder",
-            "collect them on CPU or GPU, one .npy a tensor, or name another folder with -rt",
-        )
+        raise DataNotFoundError.of(root, "diagnose.no_benchmark_below")
     if set(found) == {(None, None)}:
         found[None, None] = BenchmarkFolder(path=place)
     by_place = {key: replace(one, fingerprint=digests[key].hexdigest()) for key, one in found.items()}
@@ -465,7 +453,7 @@ class Paired:
     """The benchmark folder of each leaf, by the leaf's path; `notes` say what has none."""
 
     folders: dict[str, BenchmarkFolder]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
 
 def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> Paired:
@@ -474,7 +462,7 @@ def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> P
     DataNotFoundError where `golden` was named and holds none. Leaves of a data folder without one are compared with
     that of another data folder, if just one has any.
     """
-    notes: list[str] = []
+    notes: list[Message] = []
     known: dict[str, Benchmarks | None] = {}
     if golden is not None:
         common = find_benchmarks(golden)
@@ -485,7 +473,7 @@ def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> P
         own = {data for data, one in known.items() if one is not None}
         having = [one for one in known.values() if one is not None]
         if len(having) == 1 and len(known) > 1:
-            notes.append(f"{having[0].root} is the benchmark of every data folder: no other has one")
+            notes.append(Message("study.note.common_benchmark", folder=having[0].root))
             known = dict.fromkeys(known, having[0])
         found = {}
         for leaf in leaves:
@@ -495,17 +483,15 @@ def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> P
                 found[leaf.path] = one
     lacking = [leaf for leaf in leaves if leaf.path not in found]
     if lacking and found:
-        first = lacking[0]
-        notes.append(
-            f"{counted(len(lacking), 'folder')} of {len(leaves)} without a benchmark, the first step {first.step}, "
-            f"rank {first.rank}: judged by its own dump"
-        )
+        place = Message("study.place", step=lacking[0].step, rank=lacking[0].rank)
+        counts = {"count": len(lacking), "all": len(leaves)}
+        notes.append(Message("study.note.some_without_benchmark", place=place, **counts))
     elif lacking:
-        notes.append("there is no benchmark: every dump is judged by itself, and ranks by each other")
+        notes.append(Message("study.note.no_benchmark"))
     return Paired(folders=found, notes=tuple(notes))
 
 
-def _of_data(data: str, notes: list[str]) -> Benchmarks | None:
+def _of_data(data: str, notes: list[Message]) -> Benchmarks | None:
     """What a data folder has: tf/dump, else tf/tf_debug, else the second NPU run."""
     if not data:
         return None
@@ -516,7 +502,7 @@ def _of_data(data: str, notes: list[str]) -> Benchmarks | None:
     except DataNotFoundError:
         return None
     except PrecisionToolError as error:
-        notes.append(f"{error.message}: taken for no benchmark")
+        notes.append(Message("study.note.benchmark_unread", reason=error.message))
         return None
 
 
@@ -551,7 +537,7 @@ class Beside:
 NOTHING = Beside()
 
 
-def find_beside(leaves: Sequence[StudyLeaf], notes: list[str]) -> dict[str, Beside]:
+def find_beside(leaves: Sequence[StudyLeaf], notes: list[Message]) -> dict[str, Beside]:
     """What is beside each leaf, by its path; those without anything are left out. What cannot be listed is a note."""
     by_data: dict[str, list[StudyLeaf]] = {}
     for leaf in leaves:
@@ -562,7 +548,7 @@ def find_beside(leaves: Sequence[StudyLeaf], notes: list[str]) -> dict[str, Besi
         try:
             found |= _beside(open_workspace(data), of_data)
         except PrecisionToolError as error:
-            notes.append(f"{error.message}: verdicts do without the other runs and status files of {data}")
+            notes.append(Message("study.note.runs_unread", reason=error.message, folder=data))
     return found
 
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from precision_tool.lib.diagnose.verdict_model import Verdict
+from precision_tool.lib.messages import Message
 
 
 class Role(StrEnum):
@@ -62,13 +63,13 @@ class FirstOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafCounts:
-    """What a leaf comes to in numbers; one that could not be worked on has a `failure` and nothing else.
+    """A leaf in numbers; one that could not be worked on has a `failure` and nothing else.
 
     `rows`, `compared`, `unreadable` and `below` count tensors; `bad` those with NaN or Inf. `lack` says why there is no
     graph, without which nothing is recomputed. `network` tells graphs apart: replicas have the same.
     """
 
-    failure: str = ""
+    failure: Message | str = ""
     rows: int = 0
     compared: int = 0
     unreadable: int = 0
@@ -76,7 +77,7 @@ class LeafCounts:
     bad: int = 0
     first_bad: str = ""
     network: str = ""
-    lack: str = ""
+    lack: Message | str = ""
     #: Whether its ops were recomputed, or would have been if that had been possible.
     judged: bool = False
 
@@ -102,19 +103,17 @@ class LeafOutcome(LeafCounts):
     verdict: Verdict | None = None
     epochs: Mapping[str, int] | None = None
     votes: tuple[Vote, ...] = ()
-    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """It as JSON."""
         return {
-            **self.counts(),
+            **{name: value.to_dict() if isinstance(value, Message) else value for name, value in self.counts().items()},
             "graph": self.graph,
             "run": self.run,
             "first": None if self.first is None else asdict(self.first),
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
             "epochs": None if self.epochs is None else dict(self.epochs),
             "votes": [asdict(vote) for vote in self.votes],
-            "notes": list(self.notes),
         }
 
     @classmethod
@@ -122,15 +121,18 @@ class LeafOutcome(LeafCounts):
         """It again. KeyError, TypeError or ValueError for what is none."""
         first, verdict = document["first"], document["verdict"]
         return cls(
-            **{name: document[name] for name in COUNTS},
+            **{name: _value(document[name]) for name in COUNTS},
             graph=document["graph"],
             run=document["run"],
             first=None if first is None else FirstOp(**{one.name: first[one.name] for one in fields(FirstOp)}),
             verdict=None if verdict is None else Verdict.from_dict(verdict),
             epochs=document["epochs"],
             votes=tuple(read_vote(vote) for vote in document["votes"]),
-            notes=tuple(document["notes"]),
         )
+
+
+def _value(stored: Any) -> Any:
+    return Message.from_dict(stored) if isinstance(stored, dict) else stored
 
 
 def read_vote(one: Mapping[str, Any]) -> Vote:

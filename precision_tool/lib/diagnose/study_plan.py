@@ -29,6 +29,7 @@ from precision_tool.lib.diagnose.study_leaves import (
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.io.files import content_signature_of, exists, read_bytes
 from precision_tool.lib.io.native.library import description
+from precision_tool.lib.messages import Message
 
 #: Bytes of a task: large enough that handing it over costs nothing, small enough that losing one does not hurt.
 TASK_BYTES = 256 << 20
@@ -197,7 +198,7 @@ class Prepared:
     """What will be worked on: every leaf with what it is compared with, in order."""
 
     plans: tuple[LeafPlan, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Message, ...]
     #: Paths of leaves whose benchmark is of just their step and rank, and of those with the first step of their rank.
     own: frozenset[str]
     starts: frozenset[str]
@@ -214,16 +215,14 @@ def prepare(options: StudyOptions) -> Prepared:
     DataNotFoundError where there is no dump, or what was named is not there.
     """
     if options.graph is not None and not exists(options.graph):
-        raise DataNotFoundError(
-            f"{options.graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out"
-        )
+        raise DataNotFoundError.of(options.graph, "diagnose.no_graph")
     sources = sources_of(options.folders, options.npu)
     listing = list_leaves(sources, steps=_numbers(options.steps), ranks=_numbers(options.ranks))
     golden = options.golden
     if golden is None and options.npu is not None and len(options.folders) == 1:
         listing = _of_folder(listing, options.folders[0])
     paired = pair_benchmarks(listing.leaves, golden)
-    unread: list[str] = []
+    unread: list[Message] = []
     beside = find_beside(listing.leaves, unread)
     graphs: dict[str, str] = {}
     plans = []

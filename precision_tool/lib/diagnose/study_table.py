@@ -14,6 +14,7 @@ from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.files import store_of
 from precision_tool.lib.io.stores import NewFile
+from precision_tool.lib.messages import render
 from precision_tool.lib.model.table import ColumnChoice
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def write_table(path: str, states: Sequence[LeafState], read: Read) -> int:
     The file appears under its name when it is whole. UsageError without pyarrow, OutputError if it cannot be written.
     """
     if not has_parquet():
-        raise UsageError("the table of a study needs pyarrow", "pip install 'precision-tool[cluster]'")
+        raise UsageError("diagnose.no_pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -106,7 +107,7 @@ def _batch(state: LeafState, columns: Columns | None, schema: pa.Schema) -> pa.R
         columns = {name: coded([""]) for name in TEXTS}
         columns |= {name: np.zeros(1, np.int64) for name in WHOLE}
         columns |= {name: np.full(1, np.nan) for name in NUMBERS}
-        columns |= {"status": coded(["failed"]), "reason": coded([state.failure])}
+        columns |= {"status": coded(["failed"]), "reason": coded([render(state.failure, "en")])}
     count = len(columns["op"])
     arrays: list[Any] = []
     for field in schema:

@@ -109,7 +109,6 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
         verdict=verdict,
         epochs={one.culprit: epochs.of(one.culprit) for one in suspects},
         votes=tuple(votes_of(result.dumps, file, epochs, executor)),
-        notes=result.notes,
         judged=diagnosis.recomputed,
     )  # fmt: skip
     statistics = b""
