@@ -58,7 +58,7 @@ def test_an_op_is_that_of_the_step_and_rank(placed: Placed) -> None:
 
 def test_a_place_that_was_not_dumped_is_told_with_those_there_are(placed: Placed) -> None:
     data, _ = placed
-    with pytest.raises(DataNotFoundError, match="no dump of step 7: there are steps 0, 1 of ranks 0, 1"):
+    with pytest.raises(DataNotFoundError, match="no dump of step 7: the data has steps 0, 1 of ranks 0, 1"):
         said(data, "ls", "--step", "7")
 
 
@@ -66,7 +66,7 @@ def test_vcs_lists_what_a_study_has_of_a_place(placed: Placed, tmp_path: Path) -
     data, truth = placed
     session = precision_tool.open_data(data, work=tmp_path)
     session.at(1, 1)
-    with pytest.raises(DataNotFoundError, match="no study has anything of it yet"):
+    with pytest.raises(DataNotFoundError, match="no study has results"):
         study_rows(session.workspace, session.place()[0], 0.98)
     study = session.study(StudyOptions(csv=True), THIS_THREAD)
     (path,) = (one for one in study.csvs if "step_1_rank_1" in one)

@@ -18,7 +18,7 @@ from executors import AtOnce
 from memory_store import MemoryStore
 from rich.console import Console
 
-from precision_tool.lib.compare.scheduler import THIS_THREAD, WorkStoppedError
+from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources, WorkStoppedError
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.diagnose import study as study_module
@@ -45,7 +45,7 @@ def studied(root: Path, truth: RanksTruth, work: Path, **options: object) -> Stu
     """The study of a demo, in this process."""
     work.mkdir(exist_ok=True)
     folders = [str(root / folder) for folder in truth.data]
-    return run_study(StudyOptions(folders=folders, **options), str(work), workers=1)  # type: ignore[arg-type]
+    return run_study(StudyOptions(folders=folders, **options), str(work), THIS_THREAD)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -125,10 +125,12 @@ def test_whoever_works_and_however_often_it_is_asked_the_answer_is_the_same(
     first = studied(root, truth, tmp_path / "first")
     (tmp_path / "second").mkdir()
     options = StudyOptions(folders=[str(root / folder) for folder in truth.data])
-    second = run_study(options, str(tmp_path / "second"), workers=2, executor=AtOnce())
+    second = run_study(options, str(tmp_path / "second"), Resources(workers=2, executor=AtOnce()))
     asked: list[tuple[int, int]] = []
     again = run_study(
-        options, str(tmp_path / "second"), workers=1, progress=lambda done, total: asked.append((done, total))
+        options,
+        str(tmp_path / "second"),
+        Resources(workers=1, progress=lambda done, total: asked.append((done, total))),
     )
     assert len(asked) == 1  # all is known: nothing is done again
     assert asked[0][0] == asked[0][1]
@@ -151,10 +153,10 @@ def test_ctrl_c_keeps_what_is_done_and_the_next_study_goes_on(kernel: tuple[Path
             raise KeyboardInterrupt
 
     with pytest.raises(WorkStoppedError, match=r"stopped: [1-8] of 9 dump folders done") as caught:
-        run_study(options, str(tmp_path), workers=1, progress=stop)
+        run_study(options, str(tmp_path), Resources(workers=1, progress=stop))
     assert caught.value.exit_code == 130
     again: list[int] = []
-    found = run_study(options, str(tmp_path), workers=1, progress=lambda done, _: again.append(done))
+    found = run_study(options, str(tmp_path), Resources(workers=1, progress=lambda done, _: again.append(done)))
     assert again[0] == told[1]  # where it was stopped
     assert found.conclusion.culprit is not None
 
@@ -193,7 +195,7 @@ def test_ranks_that_run_other_graphs_are_held_against_those_of_their_own(tmp_pat
     shutil.rmtree(tmp_path / "second" / "tf")
     folders = [*(str(tmp_path / "first" / one) for one in stage.data), str(tmp_path / "second")]
     (tmp_path / "work").mkdir()
-    found = run_study(StudyOptions(folders=folders), str(tmp_path / "work"), workers=1)
+    found = run_study(StudyOptions(folders=folders), str(tmp_path / "work"), THIS_THREAD)
     assert [note.count for note in found.notes if note.kind == "study.note.other_graphs"] == [2]
     culprit = found.conclusion.culprit
     assert culprit is not None
@@ -216,7 +218,7 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     assert Message("study.note.some_without_benchmark", count=1, all=3, place=place(0, 0)) in found.notes
     assert "study.note.clocks" in [note.kind for note in found.notes]
     with pytest.raises(DataNotFoundError, match="no such data folder"):
-        run_study(StudyOptions(folders=[str(tmp_path / "nowhere")]), str(tmp_path / "work"), workers=1)
+        run_study(StudyOptions(folders=[str(tmp_path / "nowhere")]), str(tmp_path / "work"), THIS_THREAD)
 
 
 def test_a_data_folder_that_is_not_there_is_left_out_of_several(
@@ -224,7 +226,7 @@ def test_a_data_folder_that_is_not_there_is_left_out_of_several(
 ) -> None:
     root, truth = kernel
     folders = [str(root / truth.data[0]), str(tmp_path / "gone"), str(tmp_path)]
-    found = run_study(StudyOptions(folders=folders), str(tmp_path), workers=1)
+    found = run_study(StudyOptions(folders=folders), str(tmp_path), THIS_THREAD)
     assert found.conclusion.culprit is not None
     (skipped,) = [note for note in found.notes if note.kind == "study.note.skipped"]
     assert "gone: no such data folder" in skipped.reason
@@ -354,7 +356,7 @@ def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
     truth = generate_demo(data, fault="fused")
     options = StudyOptions(folders=[str(data)])
     (tmp_path / "alone").mkdir()
-    expected = run_study(options, str(tmp_path / "alone"), workers=1)
+    expected = run_study(options, str(tmp_path / "alone"), THIS_THREAD)
     monkeypatch.setattr(study_module, "_SHARED_BYTES", 1)
     shared: list[Executor | None] = []
     work = run_task
@@ -371,7 +373,7 @@ def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
 
     monkeypatch.setattr(study_module, "run_tasks", run_by_crews)
     (tmp_path / "shared").mkdir()
-    found = run_study(options, str(tmp_path / "shared"), workers=3)
+    found = run_study(options, str(tmp_path / "shared"), Resources(workers=3))
     assert isinstance(shared[0], Dying if dies else AtOnce)
     assert shared[1:] == ([None] if dies else [])  # after that one worker does it
     assert found.conclusion.culprit is not None
@@ -390,7 +392,7 @@ def test_what_a_later_run_dumped_again_is_what_counts(tmp_path: Path) -> None:
     shutil.copytree(old, newer)
     for model in list(newer.glob("*/ge_default_*")):
         model.rename(model.with_name(model.name.replace(old.name, newer.name)))
-    found = run_study(StudyOptions(folders=[str(data)]), str(tmp_path), workers=1)
+    found = run_study(StudyOptions(folders=[str(data)]), str(tmp_path), THIS_THREAD)
     assert {one.leaf.time for one in found.leaves} == {newer.name}
     assert found.conclusion.culprit is None
     assert Message("study.note.older", count=2, first=old.name, last=None) in found.notes

@@ -102,7 +102,7 @@ def _finders(data: DataFolder, options: CompareOptions) -> Finders:
 
 
 def _sides(space: Workspace, npu: str | None, golden: str | None) -> tuple[str, str]:
-    """The two folders, by default those of the data folder; notes tell what else could be compared."""
+    """Return the two folders, by default those of the data folder; notes tell what else could be compared."""
     is_default = npu is None and golden is None
     if is_default and is_folder(space.dump_dir(1)) and benchmark_folder(space) is not None:
         space.notes.append(Message(_SECOND_RUN, folder=str(space.debug_dir(1))))
@@ -146,10 +146,10 @@ def compare_other_run(
         return None
     try:
         pair = find_pair(data.run_graphs())
-        mine = [run for run in (pair.fused, pair.unfused) if run.number == 0]
-        if len(mine) != 1:
+        own = [run for run in (pair.fused, pair.unfused) if run.number == 0]
+        if len(own) != 1:
             return None
-        other = pair.unfused if mine[0] is pair.fused else pair.fused
+        other = pair.unfused if own[0] is pair.fused else pair.fused
         number = other.number or 0
         place = str(space.dump_dir(number))
         prefix = f"{RUN_PREFIX}{number}_"
@@ -215,14 +215,16 @@ def read_results(
     space = data.workspace
     paths = newest_results(space, tells=True) if path is None else find_results(named_result(space, path))
     return [
-        analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=part_of(one))
-        for one in paths
+        analyse(
+            result, with_noise(read_result(result), noise), threshold, source=read_source(result), part=part_of(result)
+        )
+        for result in paths
     ]
 
 
 @contextmanager
 def _ctrl_c_ignored() -> Iterator[None]:
-    """Ctrl+C does nothing in this block. Only the main thread may, and need, say so."""
+    """Ignore Ctrl+C in this block; only the main thread can, and needs to."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -30,7 +30,7 @@ _HEAD = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorHash:
-    """What is known of a variable or of what was fed."""
+    """Type, shape and hash of a variable or of an input batch."""
 
     type: str
     shape: tuple[int, ...]
@@ -64,12 +64,12 @@ class Passport:
 
 
 def read_passport(path: str) -> Passport:
-    """The passport in a file. FormatError says where it is damaged; DataNotFoundError if it is not there."""
+    """Return the passport in a file. FormatError says where it is damaged; DataNotFoundError if it is not there."""
     return parse_passport(read_text(path, _MAX_BYTES), path)
 
 
 def passport_above(folder: str) -> str | None:
-    """The passport of the run that a folder of dump files or tensors belongs to: beside it, or some folders above."""
+    """Return the passport of the run of a folder of dump files or tensors: in it, or some folders above."""
     here = posixpath.abspath(folder)
     for _ in range(_MOST_FOLDERS):
         path = posixpath.join(here, PASSPORT)
@@ -80,7 +80,7 @@ def passport_above(folder: str) -> str | None:
 
 
 def parse_passport(text: str, path: str = PASSPORT) -> Passport:
-    """The passport in a text. FormatError as above."""
+    """Return the passport in a text. FormatError as above."""
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError, MemoryError) as error:
@@ -129,13 +129,13 @@ class _Reader:
         raise FormatError.of(self._path, f"diagnose.passport.{problem}", field=shown(where), **fields)
 
     def text(self, value: object, where: str) -> str:
-        """A text of bounded length."""
+        """Return a text of bounded length."""
         if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
             self.fail(where, "not_text", limit=MOST_CHARACTERS)
         return value
 
     def plain(self, value: object, where: str) -> Plain:
-        """A text, a finite number, a truth value or nothing."""
+        """Return a text, a finite number, a truth value or nothing."""
         if isinstance(value, float) and not isfinite(value):
             self.fail(where, "not_finite")
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 63:
@@ -143,27 +143,27 @@ class _Reader:
         return value if value is None or isinstance(value, (bool, int, float)) else self.text(value, where)
 
     def mapping(self, document: Mapping[str, Any], key: str, check: Callable[[object, str], T]) -> dict[str, T]:
-        """An object of checked values; nothing for one that is not there."""
-        found = document.get(key, {})
-        if not isinstance(found, dict):
+        """Return an object of checked values; nothing for one that is not there."""
+        members = document.get(key, {})
+        if not isinstance(members, dict):
             self.fail(key, "not_object")
-        return {self.text(name, key): check(value, f"{key}.{name}") for name, value in found.items()}
+        return {self.text(name, key): check(value, f"{key}.{name}") for name, value in members.items()}
 
     def rows(self, document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-        """A list of objects."""
-        found = document.get(key, [])
-        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        """Return a list of objects."""
+        rows = document.get(key, [])
+        if not isinstance(rows, list) or not all(isinstance(each, dict) for each in rows):
             self.fail(key, "not_objects")
-        return found
+        return rows
 
     def count(self, value: object, where: str) -> int:
-        """A whole number, 0 or more."""
+        """Return a whole number, 0 or more."""
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
             self.fail(where, "not_count")
         return value
 
     def optimizer(self, row: Mapping[str, Any]) -> Optimizer:
-        """One optimizer."""
+        """Return one optimizer."""
         return Optimizer(
             type=self.text(row.get("type"), "optimizers.type"),
             hyperparameters=self.mapping(row, "hyperparameters", self.plain),
@@ -171,17 +171,17 @@ class _Reader:
         )
 
     def tensors(self, document: Mapping[str, Any], key: str) -> dict[str, TensorHash]:
-        """The hashes of a part, by name."""
-        found: dict[str, TensorHash] = {}
+        """Return the hashes of a part, by name."""
+        tensors: dict[str, TensorHash] = {}
         for row in self.rows(document, key):
             name = self.text(row.get("name"), f"{key}.name")
             shape, digest = row.get("shape"), row.get("sha256")
-            if name in found:
+            if name in tensors:
                 self.fail(f"{key}.{name}", "twice")
             if not isinstance(shape, list) or len(shape) > 64:
                 self.fail(f"{key}.{name}", "no_shape")
             if not isinstance(digest, str) or not _SHA256.match(digest):
                 self.fail(f"{key}.{name}", "no_hash")
             sizes = tuple(self.count(size, f"{key}.{name}") for size in shape)
-            found[name] = TensorHash(type=self.text(row.get("type"), f"{key}.{name}"), shape=sizes, sha256=digest)
-        return found
+            tensors[name] = TensorHash(type=self.text(row.get("type"), f"{key}.{name}"), shape=sizes, sha256=digest)
+        return tensors

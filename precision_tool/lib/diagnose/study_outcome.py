@@ -31,7 +31,7 @@ class BlockMeans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """What one rank has of an op that must be the same on all replicas: hashes of its tensors, by slot.
+    """Hashes of the tensors, by slot, that one rank has of an op whose results must be the same on all replicas.
 
     `number` is the op's place in the order of execution, `epoch` how many communication ops ran before it. `group` is
     the communication group, "" where the graph does not tell. `fed` and `came` are, by slot, what an all-reduce
@@ -46,8 +46,8 @@ class Vote:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     group: str = ""
-    fed: tuple[BlockMeans, ...] = ()
-    came: tuple[BlockMeans, ...] = ()
+    input_means: tuple[BlockMeans, ...] = ()
+    output_means: tuple[BlockMeans, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +82,16 @@ class LeafCounts:
     judged: bool = False
 
     def counts(self) -> dict[str, Any]:
-        """The fields of this class by name."""
+        """Return the fields of this class by name."""
         return {name: getattr(self, name) for name in COUNTS}
 
 
-COUNTS = tuple(one.name for one in fields(LeafCounts))
+COUNTS = tuple(item.name for item in fields(LeafCounts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafOutcome(LeafCounts):
-    """What was found in one leaf.
+    """Outcome of one leaf.
 
     `epochs` has, by suspect of the verdict, how many communication ops ran before it.
     """
@@ -105,7 +105,7 @@ class LeafOutcome(LeafCounts):
     votes: tuple[Vote, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """It as JSON."""
+        """Return it as JSON."""
         return {
             **{name: value.to_dict() if isinstance(value, Message) else value for name, value in self.counts().items()},
             "graph": self.graph,
@@ -118,13 +118,13 @@ class LeafOutcome(LeafCounts):
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> LeafOutcome:
-        """It again. KeyError, TypeError or ValueError for what is none."""
+        """Return the outcome of a JSON document. KeyError, TypeError or ValueError for what is none."""
         first, verdict = document["first"], document["verdict"]
         return cls(
             **{name: _value(document[name]) for name in COUNTS},
             graph=document["graph"],
             run=document["run"],
-            first=None if first is None else FirstOp(**{one.name: first[one.name] for one in fields(FirstOp)}),
+            first=None if first is None else FirstOp(**{each.name: first[each.name] for each in fields(FirstOp)}),
             verdict=None if verdict is None else Verdict.from_dict(verdict),
             epochs=document["epochs"],
             votes=tuple(read_vote(vote) for vote in document["votes"]),
@@ -135,12 +135,12 @@ def _value(stored: Any) -> Any:
     return Message.from_dict(stored) if isinstance(stored, dict) else stored
 
 
-def read_vote(one: Mapping[str, Any]) -> Vote:
-    """A vote of JSON. KeyError, TypeError or ValueError for what is none."""
-    slots = {name: tuple(one[name]) for name in ("inputs", "outputs")}
-    means = {name: tuple(_read_means(each) for each in one[name]) for name in ("fed", "came")}
-    return Vote(**{**one, **slots, **means, "role": Role(one["role"])})
+def read_vote(document: Mapping[str, Any]) -> Vote:
+    """Return a vote of JSON. KeyError, TypeError or ValueError for what is none."""
+    slots = {name: tuple(document[name]) for name in ("inputs", "outputs")}
+    means = {name: tuple(_read_means(each) for each in document[name]) for name in ("input_means", "output_means")}
+    return Vote(**{**document, **slots, **means, "role": Role(document["role"])})
 
 
-def _read_means(one: Mapping[str, Any]) -> BlockMeans:
-    return BlockMeans(means=tuple(one["means"]), sizes=tuple(one["sizes"]), rounding=one["rounding"])
+def _read_means(document: Mapping[str, Any]) -> BlockMeans:
+    return BlockMeans(means=tuple(document["means"]), sizes=tuple(document["sizes"]), rounding=document["rounding"])

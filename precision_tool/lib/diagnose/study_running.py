@@ -82,7 +82,7 @@ class _StudyWork:
         self.is_taken = False
 
     def is_done(self) -> bool:
-        """Whether nothing is left to be done."""
+        """Return whether nothing is left to be done."""
         return self._ended and not self._again
 
     def next_task(self, running: Collection[_Try]) -> _Try | None:
