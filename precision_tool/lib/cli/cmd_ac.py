@@ -34,7 +34,7 @@ from precision_tool.lib.compare.result_csv import write_own_errors
 from precision_tool.lib.compare.result_files import named_result
 from precision_tool.lib.data.workspace import typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
-from precision_tool.lib.diagnose.run_checks import Analysis, tell_overflow
+from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.io.local import shared_open_files
@@ -139,7 +139,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
         return code
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
-            analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
+            analyses = [explain_overflow(analysis, check.finding) for analysis in analyses]
     diagnoses = [replace(one, analysis=analysis) for one, analysis in zip(diagnoses, analyses, strict=True)]
     code = finish(
         session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares, held=held, other=other

@@ -18,11 +18,12 @@ import shlex
 import tempfile
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Iterable, List, Optional
+from typing import Iterable, List, Optional, Union
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike, check_local, is_folder, list_folder
+from precision_tool.lib.messages import Message
 
 #: Where results go when the data folder cannot be written, below the working folder.
 FALLBACK_WORK_FOLDER = "precision_work"
@@ -55,7 +56,7 @@ class Workspace:
     def __init__(self, root: PathLike = "precision_data", work: Optional[PathLike] = None) -> None:
         self.root = Path(root)
         self.work = None if work is None else Path(work)
-        self.notes: List[str] = []
+        self.notes: List[Union[str, Message]] = []
         # Folders still worth trying for results, best first.
         self._bases = [Path(FALLBACK_WORK_FOLDER)]
         if self.work is not None:
