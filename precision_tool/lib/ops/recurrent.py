@@ -607,5 +607,5 @@ def _dynamic_rnn_grad(call: Call) -> Outputs:
         dtype=needed(call, 0).dtype,
     )  # fmt: skip
     gradients = _through_time(layer, dh, dc)
-    states = [Output(array=array.value[None], summed=array.summed[None]) for array in (gradients.dh, gradients.dc)]
-    return [gradients.dw, gradients.db, gradients.dx, *states]
+    initial = [Output(array=array.value[None], summed=array.summed[None]) for array in (gradients.dh, gradients.dc)]
+    return [gradients.dw, gradients.db, gradients.dx, *initial]
