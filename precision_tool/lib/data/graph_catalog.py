@@ -336,7 +336,9 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
     if len(different) == 1:
         return tuple(hits)
     if different:
-        raise UsageError(f"{name!r} fits {len(different)} ops: {first_of(different, _MAX_LISTED)}", "give more of the name")
+        raise UsageError(
+            f"{name!r} fits {len(different)} ops: {first_of(different, _MAX_LISTED)}", "give more of the name"
+        )
     op_names = dict.fromkeys(op.name for _, _, op in every_op(runs))
     originals = dict.fromkeys(original for _, _, op in every_op(runs) for original in op.original_names or ())
     raise DataNotFoundError(

@@ -114,7 +114,7 @@ class Diagnosis:
     ----------
     analysis : Analysis, optional
         The rows and what the checks found; None for a run that was not compared.
-    judged : Judged, optional
+    judged : RunVerdict, optional
         The verdict with every op's, as recomputed now.
     stored : StoredVerdict, optional
         The verdict that an earlier diagnosis left beside the result.
