@@ -102,7 +102,7 @@ def test_a_run_that_was_not_judged_is_not_shown_as_without_a_fault(runs: tuple[P
     shown = tool("ls", "--wrong", cwd=tmp_path).out
     assert "1 of 83 ops" in shown
     assert "0 of 83" not in shown
-    assert shown.rstrip().endswith("not judged: the newest verdict is not of it")
+    assert shown.rstrip().endswith("not checked: the newest verdict is on another run")
 
 
 def test_a_wrong_folder_gets_the_right_one_told(beside: tuple[Path, str]) -> None:

@@ -123,7 +123,7 @@ def test_of_several_data_folders_one_rank_has_to_be_said(tmp_path: Path) -> None
     truth = generate_ranks(tmp_path, ranks=9, steps=1, fault="fused", fault_step=0, fault_rank=8, benchmark="none")
     first, second = (tmp_path / folder for folder in truth.data)
     session = Session(load_settings({"data": first, "more_data": [second]}))
-    with pytest.raises(UsageError, match="which of the data folders"):
+    with pytest.raises(UsageError, match="several data folders"):
         session.at()
     placed = session.at(rank=8)
     assert placed.workspace.root == second
