@@ -34,7 +34,7 @@ from precision_tool.lib.compare.result_csv import write_own_errors
 from precision_tool.lib.compare.result_files import named_result
 from precision_tool.lib.data.workspace import typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
-from precision_tool.lib.diagnose.run_checks import Analysis
+from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.io.local import shared_open_files

@@ -22,7 +22,7 @@ from precision_tool.lib.data.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WO
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.extensions import take_notes
 from precision_tool.lib.io import urls
-from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.view.text import plain, shown_reason
 
@@ -256,9 +256,9 @@ def tell_notes(session: Session, output: Output) -> None:
     session.workspace.notes.clear()
 
 
-def show_note(output: Output, note: str) -> None:
+def show_note(output: Output, note: str | Message) -> None:
     """Print a note on standard error."""
-    output.err.print(plain(text("screen.cli.note", text=shown_reason(note)), "yellow"), soft_wrap=True)
+    output.err.print(plain(text("screen.cli.note", text=shown_reason(render(note))), "yellow"), soft_wrap=True)
 
 
 def spaced(parts: Sequence[Sequence[RenderableType]]) -> list[RenderableType]:
