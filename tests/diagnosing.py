@@ -5,24 +5,24 @@ from __future__ import annotations
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
 from precision_tool.lib.diagnose.comparing import compare
-from precision_tool.lib.diagnose.decide import Judged
+from precision_tool.lib.diagnose.decide import RunVerdict
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, leaves_alone, leaves_of
 from precision_tool.lib.session import Session
 
 
 def judged_results(
     session: Session, options: CompareOptions = DEFAULT_OPTIONS, resources: Resources = ALL_CORES
-) -> list[Judged]:
+) -> list[RunVerdict]:
     """Compare the data folder by one worker and return the verdict on each leaf, by these resources."""
     analyses = compare(session.data, options=options, resources=Resources(1))
     return _judged(leaves_of(session.data, analyses), resources)
 
 
-def judged_alone(session: Session, resources: Resources = ALL_CORES) -> list[Judged]:
+def judged_alone(session: Session, resources: Resources = ALL_CORES) -> list[RunVerdict]:
     """Return the verdict on each model of the NPU run without a benchmark."""
     return _judged(leaves_alone(session.data), resources)
 
 
-def _judged(leaves: list[Leaf], resources: Resources) -> list[Judged]:
+def _judged(leaves: list[Leaf], resources: Resources) -> list[RunVerdict]:
     diagnoses = [diagnose_leaf(leaf, DiagnoseOptions(compares=False), resources) for leaf in leaves]
     return [diagnosis.judged for diagnosis in diagnoses if diagnosis.judged is not None]

@@ -13,9 +13,9 @@ from builders import Array, graph_op, out_tensor, write_dump
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, Found, Missing, NoBenchmark
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
-from precision_tool.lib.diagnose.judge import Judge
 from precision_tool.lib.diagnose.op_values import Compared, RunValues
-from precision_tool.lib.diagnose.verdict_model import OpJudgement, SlotJudgement
+from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.model.graph import Graph, GraphFile, TensorDesc
 
@@ -67,7 +67,7 @@ def packed(tensor: tuple[Array, str, str]) -> OutTensor:
 
 def recompute(
     tmp_path: Path, fused: Fused, benchmark: BenchmarkSide | None = None, compared: Compared | None = None
-) -> OpJudgement:
+) -> OpResult:
     """Writes the dump of a fused op and its graphs, and judges it."""
     folder = tmp_path / f"dump_{len(list(tmp_path.iterdir()))}"
     inputs, output = [packed(one) for one in fused.inputs], packed(fused.output)
@@ -103,9 +103,9 @@ def recompute(
         unfused = GraphFile(path="unfused", graphs=(Graph(name="u", ops=tuple(ops)),))
     file = GraphFile(path="fused", graphs=(Graph(name="f", ops=(*feeds, op)),))
     leaf = walk.find_run(str(folder)).leaves[0]
-    return Judge(RunValues(leaf, file, benchmark or NoBenchmark(), compared=compared), unfused).examine(op)
+    return Recomputer(RunValues(leaf, file, benchmark or NoBenchmark(), compared=compared), unfused).examine(op)
 
 
-def worst(found: OpJudgement) -> SlotJudgement:
+def worst(found: OpResult) -> SlotResult:
     assert found.worst_slot is not None, found.reason
     return found.worst_slot

@@ -341,8 +341,6 @@ class Session:
             options = replace(options, folders=[*map(str, (self.settings.data, *self.settings.more_data))])
         options = replace(options, results=options.results or str(self.workspace.output_dir("study")))
         disk = self.workspace.on_disk()
-        return run_study(
-            options, str(disk.output_dir("study")), cache=str(disk.output_dir("cache")), workers=resources.workers,
-            executor=resources.executor, progress=resources.progress, fresh=fresh, watch_seconds=watch_seconds,
-            seen=on_study,
-        )  # fmt: skip
+        options = replace(options, fresh=fresh, watch_seconds=watch_seconds)
+        folder, cache = str(disk.output_dir("study")), str(disk.output_dir("cache"))
+        return run_study(options, folder, resources, cache=cache, on_study=on_study)

@@ -18,7 +18,7 @@ import numpy as np
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.diagnose.comparing import compare
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, diagnose_leaf, leaves_alone, leaves_of
-from precision_tool.lib.diagnose.verdict_model import OpJudgement, State
+from precision_tool.lib.diagnose.verdict_model import OpResult, State
 from precision_tool.lib.session import Session
 
 #: Bounds of the classes of the distribution.
@@ -37,7 +37,7 @@ class Figures:
     ratios: dict[str, float]
 
 
-def figures_of(name: str, ops: Sequence[OpJudgement]) -> Figures:
+def figures_of(name: str, ops: Sequence[OpResult]) -> Figures:
     """The figures of judged ops."""
     states = [one.state for one in ops]
     worst = {one.name: one.worst_slot for one in ops}
@@ -51,7 +51,7 @@ def figures_of(name: str, ops: Sequence[OpJudgement]) -> Figures:
     )
 
 
-def judged(data: Path, work: str) -> list[OpJudgement]:
+def judged(data: Path, work: str) -> list[OpResult]:
     """Every op of the run under test, judged beside the benchmark where there is one."""
     session = Session(load_settings({"data": str(data), "work": work}))
     if session.data.has_dump_alone():

@@ -155,7 +155,7 @@ def test_the_demo_word_with_options(tmp_path: Path) -> None:
     (tmp_path / "mine" / "precision_data").mkdir()
     (tmp_path / "mine" / "precision_data" / "letter").write_text("dear")
     bad = tool("demo", "mine", cwd=tmp_path, code=2)
-    assert "mine/precision_data is not empty and holds no earlier demo" in bad.err
+    assert "mine/precision_data: the folder is not empty and contains no earlier demo" in bad.err
     assert (tmp_path / "mine" / "precision_data" / "letter").read_text() == "dear"
 
 

@@ -680,7 +680,7 @@ def test_both_kinds_of_dump_in_one_data_folder(data: Path) -> None:
     assert "50 of 50 data sets" in listed.text
     both = tool("vc", cwd=data)
     assert "matched by op and order" not in both.text
-    assert "precision_data/pt holds PyTorch dumps too" in both.text
+    assert "precision_data/pt also holds PyTorch dumps" in both.text
     assert "/Addmm/4/output/result" in tool("pt", "/Addmm/4/output/result", cwd=data).out
     assert "/Addmm/4" in tool("ni", "Addmm/4", cwd=data).text
 

@@ -51,7 +51,7 @@ def beside(runs: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> 
 def test_two_npu_runs_have_their_counts_own_errors_and_a_report(alone: tuple[Path, str]) -> None:
     cwd, culprit = alone
     run = tool("ac", "-c", "--json", "--report", "report.html", cwd=cwd)
-    assert "is there too" not in run.err
+    assert "exists too" not in run.err
     verdict = json.loads(run.out)["results"][0]["verdict"]
     assert (verdict["culprit"], verdict["run"]) == (culprit, 1)
     assert verdict["suspects"][0]["below"] > 10
@@ -81,7 +81,7 @@ def test_the_next_step_compares_the_guilty_run(beside: tuple[Path, str]) -> None
     cwd, culprit = beside
     first = tool("ac", "-c", "--report", "report.html", cwd=cwd)
     assert "\n        precision-tool ac -c -lt debug_1\n" in first.out
-    assert "is there too" not in first.text
+    assert "exists too" not in first.text
     report = result_of(cwd / "report.html")
     at = names_of(report).index(culprit)
     assert {one["npu"]["path"].split("/")[2] for one in report["details"][str(at)]} == {"debug_1"}

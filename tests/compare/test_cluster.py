@@ -33,8 +33,8 @@ from precision_tool.lib.data.pair_selection import OpNames
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose import study
-from precision_tool.lib.diagnose.judge import Judge
-from precision_tool.lib.diagnose.verdict_model import OpJudgement
+from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.diagnose.verdict_model import OpResult
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.model.graph import Op
@@ -260,14 +260,14 @@ def test_the_command_says_what_one_process_says(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    judge = Judge._judged
+    recompute = Recomputer._recompute_safely
     judged_here: list[Op] = []
 
-    def judged(self: Judge, op: Op, *, lightly: bool = False) -> OpJudgement:
+    def judged(self: Recomputer, op: Op, *, lightly: bool = False) -> OpResult:
         judged_here.append(op)
-        return judge(self, op, lightly=lightly)
+        return recompute(self, op, lightly=lightly)
 
-    monkeypatch.setattr(Judge, "_judged", judged)
+    monkeypatch.setattr(Recomputer, "_recompute_safely", judged)
     told, counts = [], []
     for number, options in enumerate((["--workers", "1"], ["--cluster", address])):
         work = tmp_path / str(number)

@@ -289,9 +289,11 @@ def test_a_status_file_of_an_op_that_cannot_be_recomputed(tmp_path: Path) -> Non
 
 def test_the_end_of_the_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = layers().write(tmp_path)
-    monkeypatch.setattr("precision_tool.lib.diagnose.judge.Judge._judge", lambda self, base: replace(base, reason="x"))
+    monkeypatch.setattr(
+        "precision_tool.lib.diagnose.recomputer.Recomputer._recompute", lambda self, base: replace(base, reason="x")
+    )
     clock = iter(range(0, 10_000_000, 100))
-    monkeypatch.setattr("precision_tool.lib.diagnose.judge.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("precision_tool.lib.diagnose.recomputer.time.monotonic", lambda: float(next(clock)))
     found = verdict_of(data)
     late = dict(found.tally.reasons)[Message("reason.out_of_time")]
     assert 0 < late < found.tally.ops

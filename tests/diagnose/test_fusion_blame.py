@@ -24,11 +24,11 @@ from precision_tool.lib.demo.dump_writer import OutTensor, write_dump
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.fusion_blame import (
     Blame,
+    BlameVerdict,
     Ground,
     OpBlame,
     PassBlame,
     Sign,
-    Verdict,
     blame,
     smallest_switches,
 )
@@ -86,19 +86,19 @@ def verdict_of(result: object) -> Blame:
 @pytest.mark.parametrize(
     ("output", "fed", "verdict", "words"),
     [
-        (WRONG, FED, Verdict.GUILTY, "its output is 81.65% off, and its inputs agree"),
-        (RIGHT, FED, Verdict.CLEAN, "its output agrees"),
-        (SLIGHTLY, FED, Verdict.SUSPICIOUS, "though not below the threshold"),
-        (WRONG, FED[::-1].copy(), Verdict.NOT_JUDGED, "its inputs are 33.90% off already"),
-        (values(-9, 9, -9, 9), FED[::-1].copy(), Verdict.SUSPICIOUS, "much more than its inputs (33.90%)"),
-        (values(1, 2, 3, np.nan), FED, Verdict.GUILTY, "its output is infinitely off"),
-        (None, FED, Verdict.NOT_JUDGED, "it was not dumped"),
+        (WRONG, FED, BlameVerdict.GUILTY, "its output is 81.65% off, and its inputs agree"),
+        (RIGHT, FED, BlameVerdict.CLEAN, "its output agrees"),
+        (SLIGHTLY, FED, BlameVerdict.SUSPICIOUS, "though not below the threshold"),
+        (WRONG, FED[::-1].copy(), BlameVerdict.NOT_JUDGED, "its inputs are 33.90% off already"),
+        (values(-9, 9, -9, 9), FED[::-1].copy(), BlameVerdict.SUSPICIOUS, "much more than its inputs (33.90%)"),
+        (values(1, 2, 3, np.nan), FED, BlameVerdict.GUILTY, "its output is infinitely off"),
+        (None, FED, BlameVerdict.NOT_JUDGED, "it was not dumped"),
         # Cosines of 0.986 and 0.974: what accumulates looks like this.
-        (values(1, 2, 3, 2.5), values(5, 6, 7, 5.4), Verdict.SUSPICIOUS, "are nearly as far off"),
+        (values(1, 2, 3, 2.5), values(5, 6, 7, 5.4), BlameVerdict.SUSPICIOUS, "are nearly as far off"),
     ],
 )
 def test_a_verdict_by_comparison(
-    tmp_path: Path, output: Array | None, fed: Array, verdict: Verdict, words: str
+    tmp_path: Path, output: Array | None, fed: Array, verdict: BlameVerdict, words: str
 ) -> None:
     """There is no formula for a Thing, so that the other run decides."""
     (found,) = judged(tmp_path, fused(output, fed), unfused()).passes
@@ -128,13 +128,13 @@ def test_an_input_that_could_not_be_compared_leaves_a_doubt(tmp_path: Path) -> N
     nodes = fused(WRONG)
     doubtful = [*nodes[:1], other, replace(nodes[1], inputs=(nodes[0], other))]
     (op,) = judged(tmp_path, doubtful, unfused()).ops
-    assert op.verdict is Verdict.SUSPICIOUS
+    assert op.verdict is BlameVerdict.SUSPICIOUS
     assert "the inputs that could be compared agree, and input:1 could not be" in op_words(op)
 
 
 def test_without_inputs_a_small_error_may_have_come_in(tmp_path: Path) -> None:
     (op,) = judged(tmp_path, [replace(fused(SLIGHTLY)[1], inputs=())], unfused()).ops
-    assert op.verdict is Verdict.NOT_JUDGED
+    assert op.verdict is BlameVerdict.NOT_JUDGED
     assert "which may have come in: no input could be compared" in op_words(op)
 
 
@@ -142,7 +142,7 @@ def test_a_pass_that_both_runs_have_is_not_judged_by_comparing_them(tmp_path: Pa
     nodes = fused(RIGHT, passes=["PackFusionPass"])
     result = judged(tmp_path, nodes, nodes)
     (op,) = result.ops
-    assert op.verdict is Verdict.NOT_JUDGED
+    assert op.verdict is BlameVerdict.NOT_JUDGED
     assert "the other run has it too, made by PackFusionPass" in op_words(op)
 
 
@@ -154,14 +154,14 @@ def test_a_pass_that_is_always_on_and_wrong_in_both_runs(tmp_path: Path) -> None
     right = Node(name="t/Squaret/Abs", type="Square", inputs=(data(fed),), output=fed**2,
                  originals=("t/Square", "t/Abs"), passes=("PackFusionPass",))  # fmt: skip
     first, second = judged(tmp_path, [data(fed), op, right], [data(fed), op, right]).ops
-    assert first.verdict is Verdict.SUSPICIOUS
+    assert first.verdict is BlameVerdict.SUSPICIOUS
     assert "is 100.00% off, and so is the other run's, which PackFusionPass made too" in op_words(first)
-    assert second.verdict is Verdict.CLEAN
+    assert second.verdict is BlameVerdict.CLEAN
 
 
 def test_a_fault_that_no_switch_avoids(tmp_path: Path) -> None:
     result = judged(tmp_path, fused(WRONG, passes=["PackFusionPass"]), unfused())
-    assert result.passes[0].verdict is Verdict.GUILTY
+    assert result.passes[0].verdict is BlameVerdict.GUILTY
     assert not result.passes[0].is_switchable
     assert result.switch_off == ()
     assert [op.op_name for op in result.unavoidable] == ["a+b"]
@@ -174,9 +174,9 @@ def test_an_op_without_a_pass_is_told_and_not_charged(tmp_path: Path) -> None:
     assert {one.name for one in result.passes} == {"ThingPass", NO_PASS}
     (note,) = blame_notes(result)
     assert note.startswith("the graph names no pass for 1 fused op: c+d; collect graphs")
-    with pytest.raises(UsageError, match="has 1 fused op, but none names its pass"):
+    with pytest.raises(UsageError, match="1 fused op, but none names its pass"):
         judged(tmp_path / "other", [source, replace(op, passes=())], unfused())
-    with pytest.raises(UsageError, match="has no op that a pass made"):
+    with pytest.raises(UsageError, match="no op was made by a fusion pass"):
         judged(tmp_path / "none", unfused(), unfused())
 
 
@@ -187,7 +187,7 @@ def test_a_fused_run_and_benchmark_tensors(tmp_path: Path) -> None:
     )
     (result,) = compare_folders(str(tree.leaf), str(tree.root / "tf" / "dump"), resources=THIS_THREAD)
     found = verdict_of(result)
-    assert (found.passes[0].verdict, found.switch_off) == (Verdict.GUILTY, ("ThingPass",))
+    assert (found.passes[0].verdict, found.switch_off) == (BlameVerdict.GUILTY, ("ThingPass",))
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.002, 1.5])
@@ -209,8 +209,8 @@ def test_recomputing_decides_whatever_the_other_run_says(tmp_path: Path, factor:
         )
         square = Node(name="r/Square", type="Square", inputs=(relu,), output=WRONG, originals=("r/Square",))
         (found,) = judged(tmp_path / name, [data(fed), op], [source, relu, square]).ops
-        wrong = Verdict.GUILTY if name == "wrong" else Verdict.SUSPICIOUS
-        assert found.verdict is (Verdict.CLEAN if factor == 1.0 else wrong)
+        wrong = BlameVerdict.GUILTY if name == "wrong" else BlameVerdict.SUSPICIOUS
+        assert found.verdict is (BlameVerdict.CLEAN if factor == 1.0 else wrong)
         assert op_words(found).startswith("recomputed (Relu, Square) from its own inputs")
         assert found.recomputed is not None
         assert found.recomputed.error == pytest.approx(factor - 1, abs=1e-6)
@@ -234,7 +234,7 @@ def test_an_op_that_is_right_and_saturates_says_so(tmp_path: Path, end: float, w
     found = judged(tmp_path, [data(fed), op], [source, relu, square])
     (one,) = found.ops
     told = f"it {word} in 1 of 4 elements (the true result reaches 90000, where float16 ends at 65504)"
-    assert one.verdict is Verdict.CLEAN
+    assert one.verdict is BlameVerdict.CLEAN
     assert told in op_words(one)
     assert told in pass_words(found.passes[0])
     out = io.StringIO()
@@ -262,9 +262,9 @@ def test_a_formula_that_fits_neither_side_is_not_trusted(tmp_path: Path) -> None
         other = Node(name="other", type="Thing", output=last, originals=("other",))
         sides.append([data(), *first, other, *square("b", other, last[::-1].copy(), passes)])
     found = {op.op_name: op for op in judged(tmp_path, *sides).ops}
-    assert found["a/Squarea/Abs"].verdict is Verdict.CLEAN
+    assert found["a/Squarea/Abs"].verdict is BlameVerdict.CLEAN
     assert "the formula of Square, Abs fits neither side where the two agree" in op_words(found["a/Squarea/Abs"])
-    assert found["b/Squareb/Abs"].verdict is Verdict.NOT_JUDGED
+    assert found["b/Squareb/Abs"].verdict is BlameVerdict.NOT_JUDGED
 
 
 def test_a_number_that_should_be_finite(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_number_that_should_be_finite(tmp_path: Path) -> None:
     nodes = [data(), Node(name="s/Squares/Abs", type="Square", inputs=(data(),), output=broken,
                           originals=("s/Square", "s/Abs"), passes=("P",))]  # fmt: skip
     (op,) = judged(tmp_path, nodes, [data(), Node(name="s/Abs", type="Abs", output=right, originals=("s/Abs",))]).ops
-    assert op.verdict is Verdict.GUILTY
+    assert op.verdict is BlameVerdict.GUILTY
     assert "its output is not finite in 1 element where it should be" in op_words(op)
 
 
@@ -284,9 +284,9 @@ def test_the_pair_of_the_demo(tmp_path: Path, seed: int) -> None:
         options=CompareOptions(other_graph=""),
     )  # fmt: skip
     found = verdict_of(result)
-    guilty = [one.name for one in found.passes if one.verdict is Verdict.GUILTY]
+    guilty = [one.name for one in found.passes if one.verdict is BlameVerdict.GUILTY]
     assert tuple(guilty) == truth.culprit_passes == found.switch_off
-    assert [op.op_name for op in found.ops if op.verdict is Verdict.GUILTY] == [truth.culprit]
+    assert [op.op_name for op in found.ops if op.verdict is BlameVerdict.GUILTY] == [truth.culprit]
     # Those after it are fed wrong numbers, and are found right all the same.
     assert all(op.recomputed is not None for op in found.ops if is_switchable(op.passes[0]))
     (benchmark,) = compare_folders(str(tmp_path / "npu/debug_1/dump"), str(tmp_path / "tf/dump"), resources=THIS_THREAD)
@@ -316,8 +316,8 @@ def test_runs_whose_inputs_were_not_dumped(tmp_path: Path, monkeypatch: pytest.M
         assert found.switch_off == truth.culprit_passes
         verdicts = {op.op_name: op.verdict for op in found.ops if is_switchable(op.passes[0])}
         assert truth.culprit is not None
-        assert verdicts.pop(truth.culprit) is Verdict.GUILTY
-        assert set(verdicts.values()) == {Verdict.CLEAN}
+        assert verdicts.pop(truth.culprit) is BlameVerdict.GUILTY
+        assert set(verdicts.values()) == {BlameVerdict.CLEAN}
         assert all(op.recomputed is not None and not op.recomputed.borrowed for op in found.ops
                    if op.op_name in verdicts)  # fmt: skip
 
@@ -327,9 +327,9 @@ def test_an_op_after_a_wrong_one_whose_inputs_nobody_knows(tmp_path: Path) -> No
     after = Node(name="c+d", type="Thing", output=WRONG, originals=("c", "d"), passes=("LaterPass",))
     other = [*unfused(), *(Node(name=name, type="Thing", output=RIGHT, originals=(name,)) for name in "cd")]
     verdicts = {one.name: one.verdict for one in judged(tmp_path, [source, op, after], other).passes}
-    assert verdicts == {"ThingPass": Verdict.GUILTY, "LaterPass": Verdict.NOT_JUDGED}
+    assert verdicts == {"ThingPass": BlameVerdict.GUILTY, "LaterPass": BlameVerdict.NOT_JUDGED}
     (alone,) = judged(tmp_path / "alone", [after], other[2:]).passes
-    assert alone.verdict is Verdict.SUSPICIOUS
+    assert alone.verdict is BlameVerdict.SUSPICIOUS
 
 
 # --- the smallest set -------------------------------------------------------------------------------------------------
@@ -341,12 +341,12 @@ made_by = st.lists(st.tuples(st.sets(st.sampled_from(NAMES), min_size=1, max_siz
 def passes_of(ops: list[tuple[set[str], bool]]) -> list[PassBlame]:
     blames = [
         OpBlame(op_name=str(number), op_type="", passes=tuple(sorted(passes)), originals=(), index=number,
-                verdict=Verdict.GUILTY if guilty else Verdict.CLEAN,
+                verdict=BlameVerdict.GUILTY if guilty else BlameVerdict.CLEAN,
                 ground=Ground(sign=Sign.INPUTS_AGREE))
         for number, (passes, guilty) in enumerate(ops)
     ]  # fmt: skip
     return [
-        PassBlame(name=name, verdict=Verdict.GUILTY, ops=tuple(op for op in blames if name in op.passes),
+        PassBlame(name=name, verdict=BlameVerdict.GUILTY, ops=tuple(op for op in blames if name in op.passes),
                   is_switchable=is_switchable(name))
         for name in sorted({name for op in blames for name in op.passes})
     ]  # fmt: skip

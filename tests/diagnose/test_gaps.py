@@ -169,7 +169,7 @@ def test_a_variable_behind_ops_without_files(tmp_path: Path) -> None:
 
 def test_what_is_too_large_is_not_judged_with_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their inputs are in memory together."""
-    monkeypatch.setattr(gaps, "_MOST_ELEMENTS", 64)
+    monkeypatch.setattr(gaps, "_MAX_ELEMENTS", 64)
     found = verdict_of(layers().with_part("two/MatMul", wrong=negated).write(tmp_path, leave_out=LOST, benchmark=False))
     assert found.culprit is None
     assert found.tally.not_recomputed == 3

@@ -29,8 +29,8 @@ _QUIET = Compared(quiet=frozenset({"fused"}))
 
 @pytest.fixture(autouse=True)
 def _smaller_ops_are_glanced_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glance, "_GLANCED_FROM", 1 << 15)
-    monkeypatch.setattr(glance, "_FEWEST", 1 << 9)
+    monkeypatch.setattr(glance, "_SAMPLE_FROM_ELEMENTS", 1 << 15)
+    monkeypatch.setattr(glance, "_MIN_SAMPLE_ELEMENTS", 1 << 9)
 
 
 def halves(seed: int, *shape: int, scale: float = 1.0) -> Array:
@@ -267,9 +267,9 @@ def test_the_verdict_on_a_fault_is_the_same(
 ) -> None:
     data = layers().with_part(op, **changes).write(tmp_path)
     before = verdict_of(data)
-    monkeypatch.setattr(glance, "_GLANCED_FROM", 0)
-    monkeypatch.setattr(glance, "_FEWEST", 1)
-    monkeypatch.setattr(glance, "_FEWEST_ROWS", 2)
+    monkeypatch.setattr(glance, "_SAMPLE_FROM_ELEMENTS", 0)
+    monkeypatch.setattr(glance, "_MIN_SAMPLE_ELEMENTS", 1)
+    monkeypatch.setattr(glance, "_MIN_SAMPLE_ROWS", 2)
     looked_at: list[bool] = []
     monkeypatch.setattr(RunValues, "compared_alike", _noting(RunValues.compared_alike, looked_at))
     after = verdict_of(data)

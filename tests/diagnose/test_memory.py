@@ -14,8 +14,8 @@ from tiny_network import Network, Part, layers, numbers, source
 
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.diagnose.judge import Judge
-from precision_tool.lib.diagnose.verdict_model import Cause, Lack, OpJudgement, Unseen, Verdict
+from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.diagnose.verdict_model import Cause, NotChecked, NotCheckedKind, OpResult, Verdict
 from precision_tool.lib.ops.optimizers import updated_inputs
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.verdict_messages import proof, same_fault
@@ -81,16 +81,16 @@ def test_recomputing_the_op_tells_which_copy_is_its(tmp_path: Path, reader: str,
 def test_what_was_judged_stays_when_the_time_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The op whose readers differ keeps its judgement, and the verdict says why it does not tell which is right."""
 
-    def too_late(judge: Judge, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
+    def too_late(judge: Recomputer, judged: Sequence[OpResult]) -> list[OpResult]:
         judge.deadline = -1.0
         return list(judged)
 
-    monkeypatch.setattr(Judge, "judge_again", too_late)
+    monkeypatch.setattr(Recomputer, "recompute_guessed", too_late)
     network = read_by("a/Neg", wrong={"a/Neg": overwritten})
     found = verdict_of(network.write(tmp_path, leave_out=[PRODUCER], benchmark=False))
     assert found.suspects[0].fact("told_by") == "nobody"
     assert (found.tally.right, found.tally.not_recomputed) == (found.tally.ops - 1, 1)  # the random numbers alone
-    unsettled = [each for each in found.gaps if isinstance(each, Unseen) and each.lack is Lack.UNSETTLED]
+    unsettled = [each for each in found.gaps if isinstance(each, NotChecked) and each.lack is NotCheckedKind.UNSETTLED]
     assert [each.count for each in unsettled] == [1]
 
 

@@ -11,15 +11,15 @@ import pytest
 from precision_tool import tf_config
 from precision_tool.lib.diagnose.plan import plan, with_passports_known
 from precision_tool.lib.diagnose.verdict_model import (
+    Action,
     Cause,
-    Do,
     Fact,
-    Lack,
+    NotChecked,
+    NotCheckedKind,
     Proof,
     Step,
+    StepText,
     Suspect,
-    ToldStep,
-    Unseen,
     Verdict,
 )
 from precision_tool.lib.messages import Message, render
@@ -29,7 +29,7 @@ from precision_tool.lib.view.verdict_screen import verdict_json
 
 def steps_for(
     cause: Cause, proof: Proof = Proof.RECOMPUTED, culprit: str = "fc/MatMul", **facts: object
-) -> list[ToldStep]:
+) -> list[StepText]:
     told = tuple(Fact(name=name, value=value) for name, value in facts.items())
     one = Suspect(culprit=culprit, cause=cause, proof=proof, confidence=0.9, number=0, facts=told)
     return list(plan_steps(plan(one, (one,), True)))
@@ -106,12 +106,12 @@ def test_a_clean_verdict_says_where_to_look_instead() -> None:
     assert callable(tf_config.passport)
     known = with_passports_known(steps, differ=False)
     assert [step.line for step in plan_steps(known)] == ["ac -c"]
-    assert with_passports_known(steps, differ=True)[0] == Step(do=Do.MEND_PASSPORTS)
+    assert with_passports_known(steps, differ=True)[0] == Step(do=Action.MEND_PASSPORTS)
     assert [step.line for step in plan_steps(plan(None, (), False))] == ["tf_dump"]
 
 
-@pytest.mark.parametrize("do", Do)
-def test_every_step_has_its_words(do: Do) -> None:
+@pytest.mark.parametrize("do", Action)
+def test_every_step_has_its_words(do: Action) -> None:
     told = plan_step(Step(do=do, number=3))
     assert re.fullmatch(r"[^{}]+[^{}.:]", render(told.why, "en"))
     assert plan_step(Step(do=do, command=("ni", "fc 1"), number=3)).line == "ni 'fc 1'"
@@ -119,15 +119,15 @@ def test_every_step_has_its_words(do: Do) -> None:
 
 
 def test_one_op_in_hf32_is_one() -> None:
-    steps = [plan_step(Step(do=Do.NO_HF32_ANYWHERE, number=number)) for number in (1, 2345)]
+    steps = [plan_step(Step(do=Action.NO_HF32_ANYWHERE, number=number)) for number in (1, 2345)]
     why = [render(step.why, "en").partition(" float32")[0] for step in steps]
     assert why == ["1 op multiplies", "2,345 ops multiply"]
 
 
 def test_steps_are_kept_as_values_and_those_of_older_releases_as_they_were_told() -> None:
     steps = (
-        Step(do=Do.KEEP_TYPE, code="with a:", ops=("fc/MatMul",)),
-        Step(do=Do.DIVIDE_LOSS_SCALE, command=("overflow",), number=8),
+        Step(do=Action.KEEP_TYPE, code="with a:", ops=("fc/MatMul",)),
+        Step(do=Action.DIVIDE_LOSS_SCALE, command=("overflow",), number=8),
     )
     kept = Verdict(culprit=None, cause=Cause.NONE, confidence=1.0, next=steps).to_dict()
     assert json.loads(json.dumps(kept))["next"][1] == {
@@ -136,15 +136,15 @@ def test_steps_are_kept_as_values_and_those_of_older_releases_as_they_were_told(
     assert Verdict.from_dict(kept).next == steps
     old = {**kept, "next": [{"why": "look at the op", "line": "ni a", "file": ""}]}
     again = Verdict.from_dict(old)
-    assert plan_steps(again.next) == (ToldStep(why="look at the op", line="ni a"),)
+    assert plan_steps(again.next) == (StepText(why="look at the op", line="ni a"),)
     assert again.to_dict() == old
     assert verdict_json(again) == old
     assert [[*step] for step in verdict_json(Verdict.from_dict(kept))["next"]] == [["why", "line", "file"]] * 2
 
 
-@pytest.mark.parametrize("lack", Lack)
-def test_what_was_not_seen_is_kept_as_values_and_told_in_words(lack: Lack) -> None:
-    gap = Unseen(lack=lack, count=2, ops=5, unknown=1, op="fc/MatMul")
+@pytest.mark.parametrize("lack", NotCheckedKind)
+def test_what_was_not_seen_is_kept_as_values_and_told_in_words(lack: NotCheckedKind) -> None:
+    gap = NotChecked(lack=lack, count=2, ops=5, unknown=1, op="fc/MatMul")
     verdict = Verdict(culprit=None, cause=Cause.NONE, confidence=1.0, gaps=(gap,))
     kept = json.loads(json.dumps(verdict.to_dict()))
     assert Verdict.from_dict(kept).gaps == (gap,)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.diagnose import candidate_formulas as ways
-from precision_tool.lib.diagnose import judge
+from precision_tool.lib.diagnose import recomputer
 from precision_tool.lib.diagnose import sampling as in_blocks
 from precision_tool.lib.diagnose.op_values import Rows, read_values, spread
-from precision_tool.lib.diagnose.verdict_model import OpJudgement, State
+from precision_tool.lib.diagnose.verdict_model import OpResult, State
 from precision_tool.lib.io import ge_dump
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.op_arguments import distinct
@@ -155,7 +155,7 @@ def judged(
     given: list[Array],
     originals: tuple[str, ...] = ("c/Conv2D", "c/BiasAdd", "c/Relu"),
     golden: Array | None = None,
-) -> OpJudgement:
+) -> OpResult:
     """The op judged by itself; `golden` is what the benchmark has of its output."""
     images, filters, bias = given
     fused = Fused(
@@ -176,7 +176,7 @@ def test_some_rows_tell_a_mistake_as_all_rows_do(
     got = put_out(true)
     wrong = fault(got.copy())
     few = judged(tmp_path, wrong, given)
-    monkeypatch.setattr(judge, "_SAMPLED_FROM", np.inf)
+    monkeypatch.setattr(recomputer, "_SAMPLED_FROM", np.inf)
     whole = judged(tmp_path, wrong, given)
     assert few.state is whole.state is State.WRONG
     one, other = worst(few), worst(whole)
@@ -195,8 +195,8 @@ def test_some_rows_tell_a_mistake_as_all_rows_do(
 
 
 def test_an_image_between_the_rows_is_found_by_the_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_blocks, "MOST_WORK", 1e5)
-    monkeypatch.setattr(judge, "_SAMPLED_FROM", 1e6)
+    monkeypatch.setattr(in_blocks, "MAX_WHOLE_WORK", 1e5)
+    monkeypatch.setattr(recomputer, "_SAMPLED_FROM", 1e6)
     given, true = convolved(1)
     sound = put_out(true)
     wrong = sound.copy()

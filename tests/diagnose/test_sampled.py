@@ -16,10 +16,10 @@ from tiny_network import Network, matmul, numbers, source, unary
 
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.diagnose import judge
+from precision_tool.lib.diagnose import recomputer
 from precision_tool.lib.diagnose import sampling as in_blocks
 from precision_tool.lib.diagnose import sampling as row_sums
-from precision_tool.lib.diagnose.verdict_model import Cause, OpJudgement, State, Verdict
+from precision_tool.lib.diagnose.verdict_model import Cause, OpResult, State, Verdict
 from precision_tool.lib.messages import Message
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.op_screen import verdict_lines
@@ -28,10 +28,10 @@ from precision_tool.lib.view.verdict_messages import gap
 
 @pytest.fixture(autouse=True)
 def _small_ops_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_blocks, "MOST_WORK", 1e5)
-    monkeypatch.setattr(in_blocks, "MOST_WIDE_WORK", 1e5)
-    monkeypatch.setattr(judge, "_SAMPLED_FROM", 1e5)
-    monkeypatch.setattr(judge, "_SAMPLES", 64)
+    monkeypatch.setattr(in_blocks, "MAX_WHOLE_WORK", 1e5)
+    monkeypatch.setattr(in_blocks, "MAX_WIDE_WORK", 1e5)
+    monkeypatch.setattr(recomputer, "_SAMPLED_FROM", 1e5)
+    monkeypatch.setattr(recomputer, "_SAMPLES", 64)
 
 
 def one_column(got: Array) -> Array:
@@ -104,7 +104,7 @@ def test_without_a_benchmark_the_sums_of_rows_tell(tmp_path: Path, fault: Callab
     assert (found.culprit, found.cause) == ("one/MatMul", Cause.KERNEL)
 
 
-def over_the_range(tmp_path: Path, rows: int, fault: Callable[[Array], Array] | None = None) -> OpJudgement:
+def over_the_range(tmp_path: Path, rows: int, fault: Callable[[Array], Array] | None = None) -> OpResult:
     """A product of which some rows go over float32's range, as they have to; a fault is in one of the others."""
     a, b = numbers(120, 50, seed=1), numbers(50, 90, seed=2)
     a[:rows] = np.sign(a[:rows]) * np.float32(2e38)
@@ -125,7 +125,7 @@ def test_rows_over_the_range_do_not_hide_a_fault(
 ) -> None:
     """They have no sum, and there are more of them than are recomputed."""
     monkeypatch.setattr(row_sums, "_SHOWN", 2 * 90)
-    monkeypatch.setattr(judge, "_WHOLE_UP_TO", most_work)
+    monkeypatch.setattr(recomputer, "_WHOLE_UP_TO", most_work)
     assert over_the_range(tmp_path, 20, fault).state is State.WRONG
 
 
@@ -138,7 +138,7 @@ def test_an_op_is_acquitted_by_sums_only_where_every_row_has_one_or_is_recompute
     assert worst(few).sampled is not None
     whole = over_the_range(tmp_path, 20)
     assert (whole.state, worst(whole).sampled) == (State.RIGHT, None)
-    monkeypatch.setattr(judge, "_WHOLE_UP_TO", 0.0)
+    monkeypatch.setattr(recomputer, "_WHOLE_UP_TO", 0.0)
     many = over_the_range(tmp_path, 20)
     assert (many.state, worst(many).is_summed) == (State.DOUBTFUL, False)
     assert many.reason == Message("reason.rows_off")
@@ -170,7 +170,7 @@ def test_what_ni_shows_says_of_how_many_elements_it_tells(tmp_path: Path) -> Non
     shown = {}
     for one in judged.ops:
         out = io.StringIO()
-        Console(file=out, width=200).print(verdict_lines("", one.to_keep(), ()))
+        Console(file=out, width=200).print(verdict_lines("", one.verdict(), ()))
         shown[one.name] = out.getvalue()
     assert "of 10,800 elements recomputed, and the sums of all rows" in shown["one/MatMul"]
     assert "elements recomputed" not in shown["one/Relu"]
@@ -181,8 +181,8 @@ def test_a_small_result_of_many_products_is_recomputed_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Array], Array] | None
 ) -> None:
     """Every place of it is asked for, so that nothing is left for sums of rows, and no gap is told."""
-    monkeypatch.setattr(judge, "_SAMPLES", 120 * 90)
-    monkeypatch.setattr(judge, "odd_rows", lambda *_: pytest.fail("all elements are recomputed"))
+    monkeypatch.setattr(recomputer, "_SAMPLES", 120 * 90)
+    monkeypatch.setattr(recomputer, "odd_rows", lambda *_: pytest.fail("all elements are recomputed"))
     made = network() if fault is None else network().with_part("one/MatMul", wrong=lambda got: fault(got.copy()))
     found = verdict_of(made.write(tmp_path, benchmark=False))
     assert found.gaps == ()

@@ -20,7 +20,7 @@ from tiny_network import (
 )
 
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.diagnose.verdict_model import Cause, Do, Step, Verdict
+from precision_tool.lib.diagnose.verdict_model import Action, Cause, Step, Verdict
 from precision_tool.lib.session import Session
 
 
@@ -45,7 +45,7 @@ def test_a_scale_that_gradients_are_divided_by_again(tmp_path: Path, scale: floa
         assert (found.culprit, found.cause) == (None, Cause.LOSS_SCALE)
         (one,) = found.suspects
         assert (one.culprit, one.fact("factor")) == ("loss_scale", scale)
-        assert Do.SAME_LOSS_SCALE in [step.do for step in found.next if isinstance(step, Step)]
+        assert Action.SAME_LOSS_SCALE in [step.do for step in found.next if isinstance(step, Step)]
 
 
 @pytest.mark.parametrize(

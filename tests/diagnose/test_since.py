@@ -233,6 +233,6 @@ def test_a_damaged_one(tmp_path: Path) -> None:
     damaged = tmp_path / "verdict_x.json"
     damaged.write_text('{"version": 1, "check": 1}')
     assert (
-        "verdict_x.json: no verdict of this version"
+        "verdict_x.json: not a verdict of this version"
         in tool("ac", "-c", "--since", str(damaged), cwd=tmp_path, code=2).text
     )

@@ -20,11 +20,11 @@ from tiny_network import fused, layers
 from precision_tool.lib.compare import scheduler
 from precision_tool.lib.compare.scheduler import Resources, WorkersLostError
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.diagnose import judging_in_parallel as spread
-from precision_tool.lib.diagnose.decide import Judged
+from precision_tool.lib.diagnose import parallel_recomputing as spread
+from precision_tool.lib.diagnose.decide import RunVerdict
 from precision_tool.lib.diagnose.error_shape import misfit
-from precision_tool.lib.diagnose.judge import Judge
-from precision_tool.lib.diagnose.verdict_model import OpJudgement, State, is_late
+from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.diagnose.verdict_model import OpResult, State, is_late
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Op
@@ -49,14 +49,14 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def judged_by(count: int, data: Path) -> Judged:
+def judged_by(count: int, data: Path) -> RunVerdict:
     session = Session(load_settings({"data": str(data), "work": str(data / f"work{count}")}))
     (judged,) = judged_results(session, resources=Resources(count))
     assert judged is not None
     return judged
 
 
-def timeless(judged: Judged) -> list[OpJudgement]:
+def timeless(judged: RunVerdict) -> list[OpResult]:
     return [replace(one, op=replace(one.op, attrs={}), seconds=0.0) for one in judged.ops]
 
 
@@ -79,11 +79,11 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
 
     def judged(
         numbers: Sequence[int], key: object, fitting: object, lightly: bool, recipe: object, seconds_left: float
-    ) -> tuple[list[OpJudgement] | None, tuple[object, ...] | None, dict[Any, int]]:
+    ) -> tuple[list[OpResult] | None, tuple[object, ...] | None, dict[Any, int]]:
         order.extend((number, lightly) for number in numbers)
         if lightly and 1 in numbers:
             return None, None, {}
-        found = [OpJudgement(op=ops[number], number=number, state=State.RIGHT) for number in numbers]
+        found = [OpResult(op=ops[number], number=number, state=State.RIGHT) for number in numbers]
         return found, ("shape",), {}
 
     monkeypatch.setattr(spread, "_judge_task", judged)
@@ -93,7 +93,7 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
         computing=lambda: ops, key=lambda op: keys[int(op.name)], fitting={}, values=values,
         for_others=lambda: lambda: None, seconds_left=1.0,
     )  # fmt: skip
-    found = spread.judge_ops(judge, Resources(1, AtOnce()))
+    found = spread.recompute_ops(judge, Resources(1, AtOnce()))
     assert [one.op for one in found] == ops
     assert order[:4] == [(1, True), (4, False), (1, False), (3, True)]
     assert sorted(order[4:6]) == [(5, True), (6, True)]
@@ -141,14 +141,14 @@ def test_the_number_of_processes_does_not_matter(tmp_path: Path, forked: list[in
 def test_a_process_that_dies_costs_only_what_it_had(
     tmp_path: Path, forked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    judge = Judge.judge
+    recompute = Recomputer.recompute
 
-    def dies(self: Judge, op: Any) -> OpJudgement:
+    def dies(self: Recomputer, op: Any) -> OpResult:
         if op.type == "Tanh":
             os._exit(9)
-        return judge(self, op)
+        return recompute(self, op)
 
-    monkeypatch.setattr(Judge, "judge", dies)
+    monkeypatch.setattr(Recomputer, "recompute", dies)
     found = judged_by(2, layers().write(tmp_path))
     assert forked == [2]
     (tanh, *_) = (one for one in found.ops if one.op.type == "Tanh")
@@ -198,10 +198,10 @@ def test_what_fails_on_a_cluster_costs_only_what_was_not_done(
 
 def test_a_worker_that_begins_late_has_no_time_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A verdict may take so long in all, however many workers make their judges, and whenever they do."""
-    judges: list[Judge] = []
-    for_others = Judge.for_others
+    judges: list[Recomputer] = []
+    for_others = Recomputer.for_others
 
-    def known(self: Judge) -> Callable[[], Judge]:
+    def known(self: Recomputer) -> Callable[[], Recomputer]:
         judges.append(self)
         return for_others(self)
 
@@ -215,7 +215,7 @@ def test_a_worker_that_begins_late_has_no_time_of_its_own(tmp_path: Path, monkey
                 judges[0].deadline = time.monotonic() - 1.0
             return found
 
-    monkeypatch.setattr(Judge, "for_others", known)
+    monkeypatch.setattr(Recomputer, "for_others", known)
     session = Session(load_settings({"data": str(layers().write(tmp_path)), "work": str(tmp_path / "work")}))
     executor = Late()
     (judged,) = judged_results(session, resources=Resources(1, executor))

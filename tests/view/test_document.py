@@ -16,7 +16,7 @@ from command_line import check_golden_text, only_result, tool
 from report_files import compared, data_of, names_of, result_of, shown_without
 
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.diagnose.verdict_model import Cause, Do, Fact, Proof, Step, Suspect, Verdict, tally
+from precision_tool.lib.diagnose.verdict_model import Action, Cause, Fact, Proof, Step, Suspect, Verdict, tally
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.messages import LANGUAGES, Message, render
 from precision_tool.lib.view.op_network import error_path, network_of
@@ -424,7 +424,7 @@ def test_ops_have_one_number_everywhere(tmp_path: Path) -> None:
 
 
 def test_lines_to_copy_are_lines(tmp_path: Path) -> None:
-    step = Step(do=Do.KEEP_TYPE, code="with npu_scope.keep_dtype_scope():", ops=("conv",))
+    step = Step(do=Action.KEEP_TYPE, code="with npu_scope.keep_dtype_scope():", ops=("conv",))
     (shown,) = steps_document(plan_steps([step]))
     assert len(shown["line"].split("\n")) == 2
     assert "\\n" not in shown["line"]

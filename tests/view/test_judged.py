@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from precision_tool.lib.messages import Message
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.view.verdict_screen import allowed_error, judged_message
 
-RIGHT = JudgedOp(
+RIGHT = OpVerdict(
     name="a", type="Conv2D", number=0, state="right", slot=0, own_error=8e-4, rounding=2e-4, worst=7.0, slack=8.0
 )
 

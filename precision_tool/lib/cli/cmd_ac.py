@@ -34,7 +34,7 @@ from precision_tool.lib.compare.result_csv import write_own_errors
 from precision_tool.lib.compare.result_files import named_result
 from precision_tool.lib.data.workspace import typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
-from precision_tool.lib.diagnose.run_checks import Analysis, tell_overflow
+from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.io.local import shared_open_files
@@ -124,8 +124,8 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
 
     diagnoses = _diagnoses(session, args, output, analyses, is_alone=lack is not None)
     analyses = [one.analysis for one in diagnoses if one.analysis is not None]
-    verdicts = [None if one.kept is None else one.kept.as_verdict() for one in diagnoses]
-    op_verdicts = {op.name: op for one in diagnoses if one.kept is not None for op in one.kept.runs[0].ops}
+    verdicts = [None if one.stored is None else one.stored.as_verdict() for one in diagnoses]
+    op_verdicts = {op.name: op for one in diagnoses if one.stored is not None for op in one.stored.runs[0].ops}
     checks = [with_verdicts(check, op_verdicts) for check in checks]
     if any(one is not None and one.run for one in verdicts):  # its next step says how that run is compared
         from precision_tool.lib.diagnose.comparing import forget_second_run
@@ -139,7 +139,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
         return code
     for check in checks:
         if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
-            analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
+            analyses = [explain_overflow(analysis, check.finding) for analysis in analyses]
     diagnoses = [replace(one, analysis=analysis) for one, analysis in zip(diagnoses, analyses, strict=True)]
     code = finish(
         session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares, held=held, other=other
@@ -187,7 +187,7 @@ def _held_against(
     """What became of an earlier verdict; on the screen only where --since asked for it, else a note names it."""
     from precision_tool.lib.diagnose.stored_verdict import since
 
-    held = None if earlier is None else next((since(earlier, one.kept) for one in diagnoses if one.kept), None)
+    held = None if earlier is None else next((since(earlier, one.stored) for one in diagnoses if one.stored), None)
     if args.since is not None or held is None or args.json:
         return held
     if not held.is_same_dump:  # else nothing can have changed
@@ -243,7 +243,7 @@ def _diagnoses(
     if not is_alone:
         earlier = [None if one.leaf is not None else read_beside(one.path, one.threshold) for one in analyses]
         if earlier and all(earlier):
-            return [Diagnosis(analysis=one, kept=kept) for one, kept in zip(analyses, earlier, strict=True)]
+            return [Diagnosis(analysis=one, stored=kept) for one, kept in zip(analyses, earlier, strict=True)]
     with cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
         resources = resources_of(session, args, executor, progress)
         if is_alone:
@@ -251,7 +251,7 @@ def _diagnoses(
         else:
             leaves = leaves_of(session.data, analyses, args.left, args.graph)
         diagnoses = [diagnose_leaf(leaf, DiagnoseOptions(compares=False), resources) for leaf in leaves]
-    diagnoses = [replace(one, kept=one.to_keep(args.threshold)) for one in diagnoses]
+    diagnoses = [replace(one, stored=one.to_store(args.threshold)) for one in diagnoses]
     with suppress(OutputError):  # whoever asks for it later has it judged again
         _keep(session, diagnoses)
     return diagnoses
@@ -263,7 +263,7 @@ def _keep(session: Session, diagnoses: Sequence[Diagnosis]) -> None:
 
     time = datetime.now().strftime("%Y%m%d%H%M%S")
     for number, diagnosis in enumerate(diagnoses):
-        analysis, verdict = diagnosis.analysis, diagnosis.kept
+        analysis, verdict = diagnosis.analysis, diagnosis.stored
         if verdict is None:
             continue
         if analysis is None:

@@ -130,7 +130,7 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
             "--json has the reason of each",
         )
     found = study.conclusion.culprit is not None or any(one.below or one.bad for one in study.leaves)
-    found |= not study.tells or (study.statistics is not None and bool(study.statistics.suspicions))
+    found |= not study.has_evidence or (study.statistics is not None and bool(study.statistics.suspicions))
     return FOUND if args.fail and found else DONE
 
 

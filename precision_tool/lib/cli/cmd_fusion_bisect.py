@@ -64,7 +64,7 @@ def bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
         interrupted = True
         try:
             before = len(run.tries)
-            result = bisect_passes(passes, run.ask, reserve=reserve, known=run.known, confirmed=run.confirmed)
+            result = bisect_passes(passes, run.ask, reserve=reserve, results=run.known, confirmed=run.confirmed)
             interrupted = False
         finally:
             run.close()

@@ -15,7 +15,7 @@ from precision_tool.lib.data.dump_tree import nothing_below
 from precision_tool.lib.data.fusion_pair import Fusion
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.comparing import compare, fusion_pair
-from precision_tool.lib.diagnose.fusion_blame import Blame, Verdict, blame_compared
+from precision_tool.lib.diagnose.fusion_blame import Blame, BlameVerdict, blame_compared
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import is_folder, list_folder
 from precision_tool.lib.io.fusion_switch import Switches
@@ -70,7 +70,7 @@ def blame(session: Session, args: argparse.Namespace, output: Output) -> int:
     elif off and not args.json:
         output.out.print(plain("`fusion blame --write` does it; `fusion off PASS` as well", "dim"))
     not_clean = any(
-        one.verdict in (Verdict.GUILTY, Verdict.SUSPICIOUS) for result, _, _ in found for one in result.passes
+        one.verdict in (BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS) for result, _, _ in found for one in result.passes
     )
     judged = any(result.is_judged for result, _, _ in found)
     return FOUND if args.fail and (not_clean or not judged) else DONE

@@ -24,7 +24,7 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_catalog import FoundOp
 from precision_tool.lib.data.neighbourhood import Wiring, connections, neighbourhood
 from precision_tool.lib.diagnose.stored_verdict import op_verdicts
-from precision_tool.lib.model.op_verdict import Examined, JudgedOp
+from precision_tool.lib.model.op_verdict import Examined, OpVerdict
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import op_screen as report
 from precision_tool.lib.view.console import ProgressReport
@@ -138,7 +138,7 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
     )
 
 
-def _judged(kept: JudgedOp | None, examined: Examined | None) -> JudgedOp | None:
+def _judged(kept: OpVerdict | None, examined: Examined | None) -> OpVerdict | None:
     """What is known of the op: as it was judged now, unless the verdict on its whole run knows more."""
     now = None if examined is None else examined.judged
     if now is None or (kept is not None and kept.is_decided and not now.is_decided):

@@ -71,14 +71,14 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
     """Return the results that are meant with the verdicts kept beside them; without a result the newest verdict."""
     threshold = session.settings.threshold
     if path is not None and path.endswith(".json"):
-        return [Diagnosis(kept=read_verdict(path))]
+        return [Diagnosis(stored=read_verdict(path))]
     try:
         analyses = read_results(session.data, path, threshold)
     except DataNotFoundError:
         alone = newest_verdicts(session.workspace) if path is None else []
         if not alone:
             raise
-        return [Diagnosis(kept=verdict) for verdict in alone]
+        return [Diagnosis(stored=verdict) for verdict in alone]
     verdicts = [read_beside(one.path) for one in analyses]
     if not any(verdicts):
         session.workspace.notes.append("no verdict is kept beside this result: `ac` judges it first")
@@ -89,7 +89,7 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
         else analysis
         for analysis, verdict in zip(analyses, verdicts, strict=True)
     ]
-    return [Diagnosis(analysis=one, kept=verdict) for one, verdict in zip(analyses, verdicts, strict=True)]
+    return [Diagnosis(analysis=one, stored=verdict) for one, verdict in zip(analyses, verdicts, strict=True)]
 
 
 def tell_report(path: str, output: Output) -> None:

@@ -16,6 +16,7 @@ from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace, lies_in
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io import tfdbg_runs as runs
+from precision_tool.lib.messages import render
 from precision_tool.lib.training import tfdbg_analyzer as analyzer
 from precision_tool.lib.training import tfdbg_copy as extract
 
@@ -98,7 +99,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     if args.engine == "tfdbg":
         log_folder = os.path.abspath(str(workspace.output_dir(WORD)))
         done = analyzer.extract_with_analyzer(files, dumps, folder, log_folder, args.time_limit, _Progress())
-        for note in workspace.notes:
+        for note in map(render, workspace.notes):
             _say(note)
         _say(f"what the analyzer printed: {log_folder}")
     else:

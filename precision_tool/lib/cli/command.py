@@ -28,7 +28,7 @@ from precision_tool.lib.view.text import plain, shown_reason
 if TYPE_CHECKING:  # the words of verdicts are loaded when one is shown
     from precision_tool.lib.compare.cluster import ClusterExecutor
     from precision_tool.lib.compare.scheduler import Progress, Resources
-    from precision_tool.lib.diagnose.verdict_model import ToldStep
+    from precision_tool.lib.diagnose.verdict_model import StepText
     from precision_tool.lib.view.verdict_screen import NextSteps
 
 DONE, FOUND = 0, 1
@@ -261,13 +261,13 @@ def spaced(parts: Sequence[Sequence[RenderableType]]) -> list[RenderableType]:
     return [line for number, part in enumerate(parts) for line in (*([Text()] if number else []), *part)]
 
 
-def collect_again(session: Session, output: Output, before: Sequence[ToldStep] = ()) -> NextSteps:
+def collect_again(session: Session, output: Output, before: Sequence[StepText] = ()) -> NextSteps:
     """To see whether it helped: held against an earlier verdict, if one named a culprit. `before` is done first."""
     from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
-    from precision_tool.lib.diagnose.verdict_model import ToldStep
+    from precision_tool.lib.diagnose.verdict_model import StepText
     from precision_tool.lib.view.verdict_screen import NextSteps
 
     has_earlier = any(one.verdict["culprit"] is not None for one in newest_verdicts(session.workspace))
     line = "ac -c --since" if has_earlier else "ac -c"
     why = "then collect again, and see whether it helped" if before else "collect again, and see whether it helped"
-    return NextSteps([*before, ToldStep(why=why, line=line)], output.command_for(session))
+    return NextSteps([*before, StepText(why=why, line=line)], output.command_for(session))

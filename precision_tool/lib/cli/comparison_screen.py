@@ -51,15 +51,15 @@ def _show_next_alone(session: Session, analysis: Analysis, output: Output) -> No
     faulty = [one for one in analysis.findings if one.kind is FindingKind.FIRST_FAULTY_OP]
     if analysis.has_graph or not faulty or analysis.leaf is None:
         return
-    from precision_tool.lib.diagnose.verdict_model import ToldStep
+    from precision_tool.lib.diagnose.verdict_model import StepText
     from precision_tool.lib.view.verdict_screen import NextSteps
 
     name = faulty[0].op_name
     copying = shlex.join(["h5copy", "-i", analysis.leaf.leaf.path, "-o", "output.h5", "-s", name])
     steps = [
-        ToldStep(why="look at the values of both sides", line=shlex.join(["ni", name])),
-        ToldStep(why="copy it out, to run it alone on the NPU", line=copying),
-        ToldStep(why="and dump what it does inside the NPU", line="acl_json acl.json --dump-path output_IR2TBE"),
+        StepText(why="look at the values of both sides", line=shlex.join(["ni", name])),
+        StepText(why="copy it out, to run it alone on the NPU", line=copying),
+        StepText(why="and dump what it does inside the NPU", line="acl_json acl.json --dump-path output_IR2TBE"),
     ]
     output.out.print(NextSteps(steps, output.command_for(session)))
 

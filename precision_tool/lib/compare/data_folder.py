@@ -413,7 +413,7 @@ class DataFolder:
     def graph_chooser(self, graph: str | None = None) -> GraphChooser:
         """Return the chooser of a dump's graph, which prefers the user's choice, or uses `graph` instead."""
         chosen = self.chosen_graph() if graph is None else None
-        return GraphChooser(store=self.store, extra_folders=(".",), chosen=chosen, kept=self._choices)
+        return GraphChooser(store=self.store, extra_folders=(".",), chosen=chosen, choices=self._choices)
 
     @alone
     def run_folders(self) -> tuple[RunFolder, ...]:

@@ -56,20 +56,20 @@ def align(
     `golden_layout` is what another copy of the benchmark tensor has shown its order to be.
     """
     form = _form(npu), _form(golden), origin_layout, origin_shape, golden_layout
-    alignment = _known.get(form)
+    alignment = _alignments.get(form)
     if alignment is None:
         alignment = _align(npu, golden, origin_layout, origin_shape, golden_layout)
         if npu.fortran_order or golden.fortran_order:
             alignment = _as_they_lie(alignment, npu, golden)
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[form] = alignment
+        if len(_alignments) >= _MAX_ALIGNMENTS:
+            _alignments.clear()
+        _alignments[form] = alignment
     return alignment
 
 
 #: Alignments by all that they depend on: a network has few shapes, and each many times.
-_known: dict[object, Alignment] = {}
-_MOST_KNOWN = 4096
+_alignments: dict[object, Alignment] = {}
+_MAX_ALIGNMENTS = 4096
 
 
 def _form(tensor: Tensor) -> tuple[object, ...]:
@@ -105,11 +105,11 @@ def _as_they_lie(alignment: Alignment, npu: Tensor, golden: Tensor) -> Alignment
     if all(plan.is_flat for plan in plans):  # read in C order, so any shape will do that keeps the axes
         shape = npu.shape if npu.fortran_order else golden.shape
         plans = layouts.plain_plan(shape), layouts.plain_plan(shape)
-    one, two = (
+    npu_plan, golden_plan = (
         layouts.reversed_plan(plan, tensor.shape) if tensor.fortran_order else plan
         for plan, tensor in zip(plans, (npu, golden), strict=True)
     )
-    return replace(alignment, npu_plan=one, golden_plan=two)
+    return replace(alignment, npu_plan=npu_plan, golden_plan=golden_plan)
 
 
 def _check_sizes(npu: Tensor, golden: Tensor) -> None:
@@ -225,13 +225,13 @@ def _align_blocked(
         golden_plan = layouts.plain_plan(plan.logical_shape)
         differ = layouts.squeezed(shape) != layouts.squeezed(golden.shape)
         shapes = f"shapes differ, compared element by element: NPU {list(shape)}, benchmark {list(golden.shape)}"
-        said = note or (shapes if differ else "")
-        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, said, layout)
+        shown_note = note or (shapes if differ else "")
+        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, shown_note, layout)
     why = reasons[0] if reasons else f"benchmark shape {list(golden.shape)}"
-    known = npu.origin_shape if npu.origin_shape is not None else origin_shape
-    if known is not None and prod(known) != golden.size:
+    declared = npu.origin_shape if npu.origin_shape is not None else origin_shape
+    if declared is not None and prod(declared) != golden.size:
         raise SizeMismatchError(
-            f"different sizes: NPU {list(known)} ({prod(known)} elements, stored as {npu.layout} {list(npu.shape)}), "
+            f"different sizes: NPU {list(declared)} ({prod(declared)} elements, stored as {npu.layout} {list(npu.shape)}), "
             f"benchmark {list(golden.shape)} ({golden.size} elements)"
         )
     raise LayoutError(f"{npu.layout} {list(npu.shape)} cannot be read as the benchmark's shape: {why}")
@@ -257,11 +257,11 @@ def _align_plain_with_blocked(
     npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
 ) -> Alignment:
     """An NPU dump in a plain layout with one in a blocked layout: as the other way round."""
-    known = golden.origin_shape
-    if known is not None and prod(known) != npu.size:
+    declared = golden.origin_shape
+    if declared is not None and prod(declared) != npu.size:
         raise SizeMismatchError(
-            f"different sizes: NPU {list(npu.shape)} ({npu.size} elements, {npu.layout}), benchmark {list(known)} "
-            f"({prod(known)} elements, stored as {golden.layout} {list(golden.shape)})"
+            f"different sizes: NPU {list(npu.shape)} ({npu.size} elements, {npu.layout}), benchmark {list(declared)} "
+            f"({prod(declared)} elements, stored as {golden.layout} {list(golden.shape)})"
         )
     layout = npu.layout if layouts.is_named(npu.layout) else origin_layout
     turned = _align_blocked(golden, npu, layout, origin_shape)
@@ -280,19 +280,21 @@ def _align_two_blocked(
     reasons: list[str] = []
     for target, shape in product(dict.fromkeys(targets), dict.fromkeys(shapes)):
         try:
-            one, two = (layouts.plan(tensor.layout, tensor.shape, target, shape) for tensor in (npu, golden))
+            npu_plan, golden_plan = (
+                layouts.plan(tensor.layout, tensor.shape, target, shape) for tensor in (npu, golden)
+            )
         except LayoutError as error:
             reasons.append(str(error))
             continue
-        if one.logical_shape == two.logical_shape:
-            return Alignment(one, two, shape)
+        if npu_plan.logical_shape == golden_plan.logical_shape:
+            return Alignment(npu_plan, golden_plan, shape)
     for shape in dict.fromkeys(shapes):
         # Two graphs may call the axes of one tensor by different names.
-        one_name, two_name = (_first_fitting(tensor, targets, shape) for tensor in (npu, golden))
-        if one_name is not None and two_name is not None:
-            one, two = one_name[1], two_name[1]
-            note = f"{npu.layout} read as {one_name[0]}, {golden.layout} as {two_name[0]}: the two graphs do not agree"
-            return Alignment(one, two, shape, note)
+        npu_reading, golden_reading = (_first_fitting(tensor, targets, shape) for tensor in (npu, golden))
+        if npu_reading is not None and golden_reading is not None:
+            npu_plan, golden_plan = npu_reading[1], golden_reading[1]
+            note = f"{npu.layout} read as {npu_reading[0]}, {golden.layout} as {golden_reading[0]}: the two graphs do not agree"
+            return Alignment(npu_plan, golden_plan, shape, note)
     why = reasons[0] if reasons else "no layout fits both"
     raise LayoutError(f"stored as {npu.layout} and {golden.layout}, which cannot be brought to one shape: {why}")
 

@@ -101,8 +101,8 @@ def _has_entries(folder: Path) -> bool:
 
 
 def _check_no_file(folder: Path) -> None:
-    found = stat_of(str(folder))
-    if found is not None and found.kind is not Kind.FOLDER:
+    entry = stat_of(str(folder))
+    if entry is not None and entry.kind is not Kind.FOLDER:
         raise DataNotFoundError.of(
             folder, "a file where a folder should be", "move it away, and put the folder of dump files there"
         )

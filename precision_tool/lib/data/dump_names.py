@@ -84,8 +84,8 @@ def whole_name(op_name: str) -> str:
 
 def slice_number(op_name: str) -> int | None:
     """Which slice a name is of, None for one that is of none."""
-    found = _SLICE.findall(op_name)
-    return int(found[-1]) if found else None
+    numbers = _SLICE.findall(op_name)
+    return int(numbers[-1]) if numbers else None
 
 
 def outside_threads(op_name: str) -> str:
@@ -106,11 +106,11 @@ def pattern(text: str) -> Callable[[str], bool]:
 
     Case does not matter, nor whether it is spelled with `/` or `_`.
     """
-    wanted = flatten(text).lower()
-    if _GLOB.search(wanted):
-        matches = re.compile(fnmatch.translate(wanted)).match
+    flat = flatten(text).lower()
+    if _GLOB.search(flat):
+        matches = re.compile(fnmatch.translate(flat)).match
         return lambda name: matches(flatten(name).lower()) is not None
-    return lambda name: wanted in flatten(name).lower()
+    return lambda name: flat in flatten(name).lower()
 
 
 def op_number(text: str) -> int | None:

@@ -21,7 +21,7 @@ from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 #: The task type of ops that FFTS+ runs in slices, in the names of their files.
 _FFTS = 4
 #: Slices whose shapes a reason names.
-_NAMED = 8
+_MAX_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +110,15 @@ class DumpIndex:
 
     def op(self, op_name: str) -> DumpedOp:
         """The tensors of an op that is in the index; per tensor the newest file that holds it wins."""
-        known = self._ops.get(op_name)
-        if known is None:
-            known = self._ops[op_name] = self._merge(op_name, self._of(op_name))
-        return known
+        cached = self._ops.get(op_name)
+        if cached is None:
+            cached = self._ops[op_name] = self._merge(op_name, self._of(op_name))
+        return cached
 
     def op_by_header(self, op_name: str, real_name: str) -> DumpedOp | None:
         """As `op`, for one of several ops whose names are flattened alike: by the names inside the files."""
         files = self._of(op_name)
-        mine, nameless = [], 0
+        matching, nameless = [], 0
         for file in files:
             try:
                 inside = open_op_dump(file.path).op_name
@@ -126,9 +126,9 @@ class DumpIndex:
                 continue  # nobody's: it cannot be told whose it is
             nameless += not inside
             if inside == real_name:
-                mine.append(file)
-        if mine:
-            return self._merge(op_name, mine)
+                matching.append(file)
+        if matching:
+            return self._merge(op_name, matching)
         if not nameless:
             return None
         unclear = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
@@ -143,14 +143,14 @@ class DumpIndex:
         Where there are not as many tasks it cannot be told whose a file is, which is an error of the op.
         """
         key = f"{op_name}\0{place}"
-        known = self._ops.get(key)
-        if known is not None:
-            return known
+        cached = self._ops.get(key)
+        if cached is not None:
+            return cached
         files = self._of(op_name)
         tasks = sorted({(file.name.task_id, file.name.stream_id or 0) for file in files})
         if len(tasks) == count:
-            mine = [file for file in files if (file.name.task_id, file.name.stream_id or 0) == tasks[place]]
-            op = self._merge(op_name, mine)
+            matching = [file for file in files if (file.name.task_id, file.name.stream_id or 0) == tasks[place]]
+            op = self._merge(op_name, matching)
             op.told_apart = f"one of {count} ops of this name, whose dumps are told apart by the order of their tasks"
         else:
             op = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
@@ -162,8 +162,8 @@ class DumpIndex:
 
     def forget_changed(self) -> None:
         """Forgets the ops of which a file has changed since it was opened; they are read again when asked for."""
-        for name, known in list(self._ops.items()):
-            if any(signature_of(path) != known.signatures[path] for path in known.paths):
+        for name, op in list(self._ops.items()):
+            if any(signature_of(path) != op.signatures[path] for path in op.paths):
                 del self._ops[name]
 
     def _merge(self, op_name: str, files: list[DumpFile]) -> DumpedOp:
@@ -237,12 +237,12 @@ def _joined_output(dumps: list[OpDump], number: int, axis: int) -> Found:
             why = dict(dump.bad_slots).get(f"output:{number}", "not in this slice, so that the slices cannot be joined")
             return Missing(f"{dump.path}: output {number}: {why}", damaged=True, path=dump.path)
         shapes = dumps[0].slicing.shapes if dumps[0].slicing is not None and dumps[0].slicing.is_threaded else ()
-        told = shapes[place][number] if place < len(shapes) and number < len(shapes[place]) else part.shape
-        parts.append(replace(part, shape=told) if min(told, default=0) >= 0 and prod(told) == part.size else part)
+        shape = shapes[place][number] if place < len(shapes) and number < len(shapes[place]) else part.shape
+        parts.append(replace(part, shape=shape) if min(shape, default=0) >= 0 and prod(shape) == part.size else part)
     whole = joined(tuple(parts), axis, number)
     if whole is None:
-        shapes_told = ", ".join(str(part.shape) for part in parts[:_NAMED])
-        why = f"its slices {shapes_told} cannot be joined along axis {axis}"
+        shapes_text = ", ".join(str(part.shape) for part in parts[:_MAX_NAMED])
+        why = f"its slices {shapes_text} cannot be joined along axis {axis}"
         return Missing(f"{dumps[0].path}: output {number}: {why}", damaged=True, path=dumps[0].path)
     return whole
 
@@ -258,7 +258,7 @@ class BenchmarkSide(ABC):
         """Output `index` of the op with this name."""
         return self.output(flatten(real_name), index)
 
-    def tells(self, real_name: str, index: int) -> bool:
+    def has_real_name(self, real_name: str, index: int) -> bool:
         """Whether it has output `index` of the op of just this name, not only of one that file names spell so."""
         return False
 
@@ -323,18 +323,18 @@ class GoldenFiles(BenchmarkSide):
         file = self._benchmark.by_real_name.get((real_name, index))
         return self._open(file.path) if file is not None else self.output(flatten(real_name), index)
 
-    def tells(self, real_name: str, index: int) -> bool:
+    def has_real_name(self, real_name: str, index: int) -> bool:
         """Whether the real name of the tensor's op is known to be this one."""
         return (real_name, index) in self._benchmark.by_real_name
 
     def _open(self, path: str) -> Found:
-        known = self._opened.get(path)
-        if known is not None:
-            return known[0]
+        cached = self._opened.get(path)
+        if cached is not None:
+            return cached[0]
         signature = signature_of(path)  # before it is read: a change meanwhile shows
-        found = _open_golden(path)
-        self._opened[path] = found, signature
-        return found
+        tensor = _open_golden(path)
+        self._opened[path] = tensor, signature
+        return tensor
 
     def forget_changed(self) -> None:
         """Forgets the tensors of these files."""

@@ -57,10 +57,10 @@ def find_graph_files(
     folders: Iterable[str],
     flat_folders: Iterable[str] = (),
     *,
-    wanted: Callable[[str], bool] = names.is_build_graph,
+    fits: Callable[[str], bool] = names.is_build_graph,
     stamps: Stamps | None = None,
 ) -> list[str]:
-    """Paths of all Build graphs (or those with `wanted` names) below `folders` and directly in `flat_folders`.
+    """Paths of all Build graphs (or those with `fits` names) below `folders` and directly in `flat_folders`.
 
     `stamps` notes the folders and the files.
     """
@@ -72,18 +72,18 @@ def find_graph_files(
             stamps.note(folder)
         with suppress(PrecisionToolError):  # not there, or not to be read
             listed.append((folder, list_folder(folder)))
-    found = list(
+    paths = list(
         dict.fromkeys(
             posixpath.join(folder, name)
             for folder, file_names in listed
             for name in file_names
-            if wanted(name) or INFER.is_graph(folder, name)
+            if fits(name) or INFER.is_graph(folder, name)
         )
     )
     if stamps is not None:
-        for path in found:
+        for path in paths:
             stamps.note(path)
-    return found
+    return paths
 
 
 def graph_folders(dump_path: str, stamps: Stamps | None = None) -> list[str]:
@@ -112,8 +112,8 @@ def dumped_ops(leaf: DumpLeaf) -> set[str]:
 
 def matched_ops(file: GraphFile, leaf: DumpLeaf) -> int:
     """How many of the dumped ops the graph names."""
-    known = {names.base_name(names.flatten(op.name)) for op in file.ops}
-    return len(dumped_ops(leaf) & known)
+    graph_ops = {names.base_name(names.flatten(op.name)) for op in file.ops}
+    return len(dumped_ops(leaf) & graph_ops)
 
 
 def is_named_by(graph_names: Iterable[str], model_name: str) -> bool:
@@ -147,14 +147,14 @@ def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
     best = max(parts, key=lambda part: (is_named_by([part.graphs[0].name], leaf.model_name), matched_ops(part, leaf)))
     if is_om(file.path):
         return best
-    kept = list(best.graphs)
+    graphs = list(best.graphs)
     for part in parts:
-        more = [graph for graph in part.graphs if all(graph is not one for one in kept)]
-        if matched_ops(replace(file, graphs=(*kept, *more)), leaf) > matched_ops(
-            replace(file, graphs=tuple(kept)), leaf
+        more = [graph for graph in part.graphs if all(graph is not included for included in graphs)]
+        if matched_ops(replace(file, graphs=(*graphs, *more)), leaf) > matched_ops(
+            replace(file, graphs=tuple(graphs)), leaf
         ):
-            kept += more
-    return best if len(kept) == len(best.graphs) else replace(file, graphs=tuple(kept))
+            graphs += more
+    return best if len(graphs) == len(best.graphs) else replace(file, graphs=tuple(graphs))
 
 
 def load_choice(path: str, leaf: DumpLeaf, reason: str, store: GraphStore) -> GraphChoice:
@@ -228,12 +228,12 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
         what = f"the best of {len(skims)} graphs" if len(skims) > 1 else "the only graph"
         what += f", {skim.path},"
         hint = "the graphs and the dump are of different runs: collect both in one run, or name a graph with -g"
-        told = ""
+        damage = ""
         if unread:
-            told, hint = f"{_told(unread)}; ", "copy the damaged graph again, or name one with -g"
+            damage, hint = f"{_unread_text(unread)}; ", "copy the damaged graph again, or name one with -g"
             what = "the best of the others"  # which one does not matter: it is of another model
         raise (UnreadGraphError if unread else DataNotFoundError)(
-            f"no graph fits the dump: {told}{what} names {matched} of {counted(total, 'dumped op')}", hint
+            f"no graph fits the dump: {damage}{what} names {matched} of {counted(total, 'dumped op')}", hint
         )
     reasons = [f"its name is the dump's model folder {leaf.model_name}"] if by_name else []
     if skim.data_source_types:
@@ -278,7 +278,7 @@ def _naming_most(
     return best
 
 
-def _told(unread: Sequence[tuple[str, str]]) -> str:
+def _unread_text(unread: Sequence[tuple[str, str]]) -> str:
     """Which files cannot be read and why; their errors name them, and `graphs` shows these whole."""
     more = len(unread) - 1
     why, *_ = unread[0][1].split("; still open")
@@ -286,7 +286,7 @@ def _told(unread: Sequence[tuple[str, str]]) -> str:
 
 
 def _doubt(unread: Sequence[tuple[str, str]], used: str) -> str:
-    return f"{_told(unread)}; the graph in use, {used}, is only the best of the others" if unread else ""
+    return f"{_unread_text(unread)}; the graph in use, {used}, is only the best of the others" if unread else ""
 
 
 def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
@@ -358,7 +358,7 @@ class GraphChooser:
     extra_folders: tuple[str, ...] = ()
     chosen: str | None = None
     #: What was chosen, for which leaf, and what the choice was made from.
-    kept: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = field(default_factory=dict, repr=False)
+    choices: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = field(default_factory=dict, repr=False)
 
     def of(
         self, leaf: DumpLeaf, graph: str | None = None, models: Collection[str] = (), *, prefers_chosen: bool = True
@@ -370,15 +370,15 @@ class GraphChooser:
         """
         chosen = self.chosen if prefers_chosen else None
         key = (leaf.path, graph, chosen, self.extra_folders, frozenset(models))
-        known = self.kept.get(key)
-        if known is not None and known[0] == leaf and known[2].are_current():
-            return known[1]
+        cached = self.choices.get(key)
+        if cached is not None and cached[0] == leaf and cached[2].are_current():
+            return cached[1]
         stamps = Stamps()
         choice = _find_graph(leaf, graph, self.extra_folders, self.store, chosen, models, stamps)
         signature = self.store.signature(choice.file.path)
         if signature is not None:
             stamps.note_read(choice.file.path, signature)
-        self.kept[key] = (leaf, choice, stamps)
+        self.choices[key] = (leaf, choice, stamps)
         return choice
 
 

@@ -82,7 +82,11 @@ def golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLe
     if len(other.leaves) == 1 and count == 1:
         return other.leaves[0]
     for parts in (("device", "model_id", "step"), ("device", "step"), ("step",)):
-        fitting = [one for one in other.leaves if all(getattr(one, part) == getattr(leaf, part) for part in parts)]
+        fitting = [
+            candidate
+            for candidate in other.leaves
+            if all(getattr(candidate, part) == getattr(leaf, part) for part in parts)
+        ]
         if len(fitting) == 1:
             return fitting[0]
     if len(other.leaves) == count and other.leaves[position].step == leaf.step:

@@ -65,7 +65,7 @@ class DataKind(ABC):
 
 
 #: Of files left out, as many are named.
-_NAMED = 3
+_MAX_NAMED = 3
 
 
 class H5Files(DataKind):
@@ -84,7 +84,7 @@ class H5Files(DataKind):
     def files(self, folder: str, stamps: Stamps | None = None) -> list[str]:
         """The files below a folder, by path; none where there is no such folder. `stamps` notes the folders."""
         try:
-            found = [
+            paths = [
                 posixpath.join(place, name)
                 for place, names in list_folders(folder, stamps)
                 for name in names
@@ -92,13 +92,13 @@ class H5Files(DataKind):
             ]
         except PrecisionToolError:
             return []
-        return sorted(found)
+        return sorted(paths)
 
     def find(self, path: str, stamps: Stamps | None = None) -> Run:
         """Each file is a model of its own, named after it where there are several."""
-        found = _files_of(path, "dump", stamps)
-        names = [posixpath.splitext(posixpath.basename(one))[0] if len(found) > 1 else "" for one in found]
-        leaves = [DumpLeaf(path=one, files=(), model_name=name) for one, name in zip(found, names, strict=True)]
+        files = _files_of(path, "dump", stamps)
+        names = [posixpath.splitext(posixpath.basename(file))[0] if len(files) > 1 else "" for file in files]
+        leaves = [DumpLeaf(path=file, files=(), model_name=name) for file, name in zip(files, names, strict=True)]
         return Run(root=path, leaves=tuple(leaves))
 
     def check_goes_with(self, path: str, other: str, options: dict[str, str | None]) -> None:
@@ -144,17 +144,17 @@ def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str,
     if not same:
         same = [(_newest(left), _newest(right))]
     notes = []
-    for what, root, all_files, kept in (
-        ("NPU", roots[0], left, {one for one, _ in same}),
+    for what, root, all_files, paired in (
+        ("NPU", roots[0], left, {npu_file for npu_file, _ in same}),
         ("benchmark", roots[1], right, {other for _, other in same}),
     ):
-        others = [posixpath.relpath(path, root) for path in all_files if path not in kept]
+        others = [posixpath.relpath(path, root) for path in all_files if path not in paired]
         if others:
-            more = ", …" if len(others) > _NAMED else ""
-            names = ", ".join(others[:_NAMED]) + more
+            more = ", …" if len(others) > _MAX_NAMED else ""
+            names = ", ".join(others[:_MAX_NAMED]) + more
             count = counted(len(others), "more .h5 file")
             notes.append(f"{count} of the {what} left out ({names}): name one with -lt, -rt")
-    return tuple(H5Pair(npu=one, golden=other) for one, other in same), tuple(notes)
+    return tuple(H5Pair(npu=npu_file, golden=other) for npu_file, other in same), tuple(notes)
 
 
 def _apart(left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
@@ -175,11 +175,11 @@ def _files_of(path: str, what: str, stamps: Stamps | None = None) -> list[str]:
         if not exists(path):
             raise DataNotFoundError.of(path, "no such file", f"name the .h5 file of the {what}, or its folder")
         return [path]
-    found = PYTORCH.files(path, stamps)
-    if not found:
+    files = PYTORCH.files(path, stamps)
+    if not files:
         nothing = DataNotFoundError.of(path, "no .h5 file below this folder", f"name the .h5 file of the {what}")
         raise nothing_below(nothing, path)
-    return found
+    return files
 
 
 def _newest(paths: list[str]) -> str:
@@ -246,8 +246,8 @@ class InferDump(GeDump):
 
     def _model_of(self, path: str) -> str:
         """Where the graphs of a dump below `dump_data` belong, there or not; empty for other dumps."""
-        root, found, _ = posixpath.abspath(path).rpartition(posixpath.join("/", self._DUMPS, ""))
-        return posixpath.join(root, self._MODEL) if found else ""
+        root, separator, _ = posixpath.abspath(path).rpartition(posixpath.join("/", self._DUMPS, ""))
+        return posixpath.join(root, self._MODEL) if separator else ""
 
 
 class NpyFiles(DataKind):

@@ -23,7 +23,7 @@ class OpDumps:
         places: dict[str, list[int]] = {}
         for op in ops:
             places.setdefault(op.name, []).append(id(op))
-        self._repeated = {name: found for name, found in places.items() if len(found) > 1}
+        self._repeated = {name: ids for name, ids in places.items() if len(ids) > 1}
 
     def find(self, op: Op) -> DumpedOp | None:
         """The op's dump, None if there is none."""
@@ -58,4 +58,4 @@ def alike(names: Iterable[str]) -> frozenset[str]:
     by_flat: dict[str, set[str]] = {}
     for name in names:
         by_flat.setdefault(flatten(name), set()).add(name)
-    return frozenset(name for found in by_flat.values() if len(found) > 1 for name in found)
+    return frozenset(name for spelled in by_flat.values() if len(spelled) > 1 for name in spelled)

@@ -79,8 +79,8 @@ def groups_of(file: GraphFile) -> list[Group]:
             groups[key] = Group([op], names or (op.name,), inserted=not names)
         else:
             group.ops.append(op)
-            known = group.original_names
-            group.original_names = (*known, *(name for name in names if name not in known))
+            listed = group.original_names
+            group.original_names = (*listed, *(name for name in names if name not in listed))
     return list(groups.values())
 
 
@@ -117,20 +117,22 @@ def is_inserted(op: Op) -> bool:
 
 def counterparts(file: GraphFile, other: GraphFile) -> Counterparts:
     """Which op of `other` stands where an op of `file` does, for the ops that the compiler put in."""
-    mine, theirs = _Inserted(file), _Inserted(other)
-    found: dict[str, str] = {}
-    left, right = list(mine.ops), list(theirs.ops)
-    for what, is_sure in ((_whole, True), (_fed, False), (_read, False)):
-        ours, others = _by_key(left, mine, what), _by_key(right, theirs, what)
+    left_side, right_side = _Inserted(file), _Inserted(other)
+    matches: dict[str, str] = {}
+    left, right = list(left_side.ops), list(right_side.ops)
+    for what, is_sure in ((_by_both, True), (_by_sources, False), (_by_readers, False)):
+        ours, others = _by_key(left, left_side, what), _by_key(right, right_side, what)
         for key, ops in ours.items():
             same = others.get(key, [])
             # Ops that connect the same are copies of each other; of what is only alike there must be one.
             if len(ops) == len(same) and (is_sure or len(ops) == 1):
-                found.update((flatten(one.name), flatten(two.name)) for one, two in zip(ops, same, strict=True))
-        used = set(found.values())
-        left = [op for op in left if flatten(op.name) not in found]
+                matches.update(
+                    (flatten(left_op.name), flatten(right_op.name)) for left_op, right_op in zip(ops, same, strict=True)
+                )
+        used = set(matches.values())
+        left = [op for op in left if flatten(op.name) not in matches]
         right = [op for op in right if flatten(op.name) not in used]
-    return Counterparts(found, frozenset(flatten(op.name) for op in mine.ops))
+    return Counterparts(matches, frozenset(flatten(op.name) for op in left_side.ops))
 
 
 @dataclass
@@ -171,21 +173,21 @@ def _source(graph: Graph, op: Op, slot: int) -> _End:
         if producer is None or not is_inserted(producer) or len(between) == _MAX_CHAIN:
             return (edge.producer, edge.index, *between)
         between.append(_made(producer))
-        edge = next((one for one in producer.inputs if one is not None), None)
+        edge = next((candidate for candidate in producer.inputs if candidate is not None), None)
     return tuple(between)
 
 
 def _readers(readers: dict[str, list[tuple[Op, int]]], op: Op) -> Iterable[_End]:
     """The ops of the script, and their inputs, that read an op, and the ops between."""
     todo: list[tuple[str, tuple[Hashable, ...]]] = [(op.name, ())]
-    seen = {op.name}
+    visited = {op.name}
     while todo:
         name, between = todo.pop()
         for reader, slot in readers[name]:
             if not is_inserted(reader):
                 yield (reader.name, slot, *between)
-            elif reader.name not in seen and len(between) < _MAX_CHAIN:
-                seen.add(reader.name)
+            elif reader.name not in visited and len(between) < _MAX_CHAIN:
+                visited.add(reader.name)
                 todo.append((reader.name, (*between, _made(reader))))
 
 
@@ -194,23 +196,23 @@ def _made(op: Op) -> Hashable:
     return op.type, tuple((desc.dtype, desc.layout) for desc in op.output_descs)
 
 
-def _whole(op: Op, links: _Links) -> Hashable:
+def _by_both(op: Op, links: _Links) -> Hashable:
     return _made(op), tuple(links.feeds), frozenset(links.readers)
 
 
-def _fed(op: Op, links: _Links) -> Hashable:
+def _by_sources(op: Op, links: _Links) -> Hashable:
     return _made(op), tuple(links.feeds)
 
 
-def _read(op: Op, links: _Links) -> Hashable:
+def _by_readers(op: Op, links: _Links) -> Hashable:
     return _made(op), frozenset(links.readers)
 
 
 def _by_key(ops: Iterable[Op], side: _Inserted, what: Callable[[Op, _Links], Hashable]) -> dict[Hashable, list[Op]]:
-    found: dict[Hashable, list[Op]] = defaultdict(list)
+    groups: dict[Hashable, list[Op]] = defaultdict(list)
     for op in ops:
-        found[what(op, side.links[id(op)])].append(op)
-    return found
+        groups[what(op, side.links[id(op)])].append(op)
+    return groups
 
 
 # --- Which original tensor a tensor of the graph stands for ---
@@ -257,7 +259,7 @@ class Origins:
     def _feeding(self, group: Group) -> set[int]:
         """The ops of a group that another op of it reads, directly or through ops the compiler put in."""
         members = {id(op) for op in group.ops}
-        found = set()
+        feeding = set()
         for op in group.ops:
             for edge in _data_inputs(op):
                 producer = self.producer(op, edge)
@@ -267,37 +269,35 @@ class Origins:
                     inputs = _data_inputs(producer)
                     producer = self.producer(producer, inputs[0]) if inputs and steps < _MAX_STEPS else None
                 if producer is not None and id(producer) in members:
-                    found.add(id(producer))
-        return found
+                    feeding.add(id(producer))
+        return feeding
 
-    def _behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
+    def _passed_on_from(self, op: Op, index: int) -> tuple[Op, Edge] | None:
         """The op and its edge that feed what `op` only passes on; None if `op` makes its output itself."""
         if op.type in TRANSPARENT_TYPES:
             inputs = _data_inputs(op)
             return (op, inputs[0]) if inputs else None
-        return self.calls.behind(op, index)
+        return self.calls.passed_on_from(op, index)
 
     def of(self, op: Op, index: int, benchmark: BenchmarkSide) -> Origin | NoOrigin:
         """The original tensor of output `index` of `op`; of several on the way back the first the benchmark has."""
         first: Origin | None = None
-        seen: set[tuple[int, int]] = set()
+        visited: set[tuple[int, int]] = set()
         start = op
-        while (id(op), index) not in seen:
-            seen.add((id(op), index))
-            found = self._own(op, index)
-            if isinstance(found, Origin):
-                if found.op_name in self.alike and not benchmark.tells(found.op_name, found.index):
-                    why = (
-                        f"benchmark file names spell {found.op_name} like another op: whose tensor it is cannot be told"
-                    )
+        while (id(op), index) not in visited:
+            visited.add((id(op), index))
+            origin = self._own(op, index)
+            if isinstance(origin, Origin):
+                if origin.op_name in self.alike and not benchmark.has_real_name(origin.op_name, origin.index):
+                    why = f"benchmark file names spell {origin.op_name} like another op: whose tensor it is cannot be told"
                     return NoOrigin(Status.NO_BENCHMARK, why)
-                first = first or found
-                if not isinstance(benchmark.output_of(found.op_name, found.index), Missing):
-                    return found
-            behind = self._behind(op, index)
-            if behind is None or (first is not None and not _keeps_values(op)):
-                return first or found
-            reader, edge = behind
+                first = first or origin
+                if not isinstance(benchmark.output_of(origin.op_name, origin.index), Missing):
+                    return origin
+            passed_on = self._passed_on_from(op, index)
+            if passed_on is None or (first is not None and not _keeps_values(op)):
+                return first or origin
+            reader, edge = passed_on
             producer = self.producer(reader, edge)
             if producer is None:
                 why = f"the graph has no op {edge.producer} to trace it back to"

@@ -302,8 +302,8 @@ def _checked(name: str, value: object, where: str) -> Any:
 def with_settings(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
     """`settings` (those in force for None) with some values of its fields replaced; None is not given."""
     settings = load_settings() if settings is None else settings
-    given = {name: _checked(name, value, name) for name, value in options.items() if value is not None}
-    return replace(settings, **given)
+    checked = {name: _checked(name, value, name) for name, value in options.items() if value is not None}
+    return replace(settings, **checked)
 
 
 def _shown(value: object) -> str:
@@ -353,10 +353,10 @@ def _assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]]:
         raise UsageError(f"{where}: {error.msg}", "write NAME = VALUE, texts in quotes") from None
     except (ValueError, RecursionError, MemoryError) as error:  # zero bytes, absurd nesting
         raise UsageError(f"{path}: cannot be read ({error})", "write NAME = VALUE, one per line") from None
-    found = []
-    known: Dict[str, object] = {}
+    assignments = []
+    variables: Dict[str, object] = {}
     for node in body:
-        if isinstance(node, ast.Import) and [(one.name, one.asname) for one in node.names] == [("os", None)]:
+        if isinstance(node, ast.Import) and [(alias.name, alias.asname) for alias in node.names] == [("os", None)]:
             continue  # for os.path.join
         if isinstance(node, ast.Expr) and isinstance(_literal(node.value), str):
             continue  # a docstring
@@ -366,7 +366,7 @@ def _assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]]:
                 "the file is read, never executed",
             )
         try:
-            value = _value(node.value, known)
+            value = _value(node.value, variables)
         except RecursionError:
             value = _NO_LITERAL
         if value is _NO_LITERAL:
@@ -375,18 +375,18 @@ def _assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]]:
                 f"{path} line {node.lineno}: the value of {name} must be a plain number or text",
                 "the file is read, never executed: no arithmetic, and no calls but os.path.join of texts and names",
             )
-        known[node.targets[0].id] = value
-        found.append((node.targets[0].id, value, node.lineno))
-    return found
+        variables[node.targets[0].id] = value
+        assignments.append((node.targets[0].id, value, node.lineno))
+    return assignments
 
 
 _NO_LITERAL = object()
 
 
-def _value(node: ast.expr, known: Mapping[str, object]) -> object:
-    """The value of a literal, of a name of `known`, or of `os.path.join` of such; else `_NO_LITERAL`."""
+def _value(node: ast.expr, variables: Mapping[str, object]) -> object:
+    """The value of a literal, of a name of `variables`, or of `os.path.join` of such; else `_NO_LITERAL`."""
     if isinstance(node, ast.Name):
-        return known.get(node.id, _NO_LITERAL)
+        return variables.get(node.id, _NO_LITERAL)
     if not isinstance(node, ast.Call):
         return _literal(node)
     called = node.func
@@ -397,7 +397,7 @@ def _value(node: ast.expr, known: Mapping[str, object]) -> object:
     )  # fmt: skip
     if not is_join or node.keywords or not node.args:
         return _NO_LITERAL
-    parts = [_value(part, known) for part in node.args]
+    parts = [_value(part, variables) for part in node.args]
     texts = [part for part in parts if isinstance(part, str)]
     joined = os.path.join(*texts) if len(texts) == len(parts) and sum(map(len, texts)) <= _MAX_JOINED else None
     return _NO_LITERAL if joined is None else joined

@@ -18,11 +18,12 @@ import shlex
 import tempfile
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Iterable, List, Optional
+from typing import Iterable, List, Optional, Union
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike, check_local, is_folder, list_folder
+from precision_tool.lib.messages import Message
 
 #: Where results go when the data folder cannot be written, below the working folder.
 FALLBACK_WORK_FOLDER = "precision_work"
@@ -55,7 +56,7 @@ class Workspace:
     def __init__(self, root: PathLike = "precision_data", work: Optional[PathLike] = None) -> None:
         self.root = Path(root)
         self.work = None if work is None else Path(work)
-        self.notes: List[str] = []
+        self.notes: List[Union[str, Message]] = []
         # Folders still worth trying for results, best first.
         self._bases = [Path(FALLBACK_WORK_FOLDER)]
         if self.work is not None:
@@ -74,8 +75,8 @@ class Workspace:
     def debug_numbers(self) -> List[int]:
         """The numbers N of the `npu/debug_N` folders that exist, in order. FormatError where that cannot be told."""
         folders = (path for path in _children(self.root / "npu") if is_folder(path))
-        found = (re.match(r"debug_([0-9]+)\Z", path.name) for path in folders)
-        return sorted(int(match.group(1)) for match in found if match)
+        matches = (re.match(r"debug_([0-9]+)\Z", path.name) for path in folders)
+        return sorted(int(match.group(1)) for match in matches if match)
 
     def dump_dir(self, number: int = 0) -> Path:
         """Dump files of an NPU run."""
@@ -162,14 +163,14 @@ class Workspace:
 
     def compare_dirs(self) -> List[Path]:
         """The `vector_compare/{time}` folders of earlier comparisons, newest first."""
-        found: List[Path] = []
+        candidates: List[Path] = []
         for base in self.result_dirs():
             try:
-                found += _children(base / "vector_compare")
+                candidates += _children(base / "vector_compare")
             except FormatError as error:  # results elsewhere are as good; and new ones can be written elsewhere
                 note = f"{error.message}; results in it are not seen"
                 self.notes += [note] if note not in self.notes else []
-        return sorted(filter(_is_time_dir, found), key=lambda path: path.name, reverse=True)
+        return sorted(filter(_is_time_dir, candidates), key=lambda path: path.name, reverse=True)
 
     def named(self, path: str) -> str:
         """A path as the user named it: seen from the working folder, else from the data folder or its `npu`."""
@@ -333,7 +334,7 @@ def _near_data(root: Path) -> Optional[str]:
         return typed_path(str(inside))
     whole = Path(os.path.abspath(str(place)))
     for folder in (whole, *whole.parents):
-        if any(_is_run(path) for path in _seen(folder / "npu")) or is_folder(folder / "tf" / "dump"):
+        if any(_is_run(path) for path in _visible_children(folder / "npu")) or is_folder(folder / "tf" / "dump"):
             return typed_path(str(folder))
     return None
 
@@ -352,7 +353,7 @@ def _is_run(folder: Path) -> bool:
     return re.match(r"debug_[0-9]+\Z", folder.name) is not None and is_folder(folder)
 
 
-def _seen(folder: Path) -> Iterable[Path]:
+def _visible_children(folder: Path) -> Iterable[Path]:
     """What lies in a folder, as far as that can be told."""
     with contextlib.suppress(FormatError):
         return _children(folder)

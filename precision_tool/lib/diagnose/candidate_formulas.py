@@ -21,7 +21,7 @@ from precision_tool.lib.data.origins import originals
 from precision_tool.lib.diagnose.error_shape import norm
 from precision_tool.lib.diagnose.formulas import (
     ROWS_FIRST,
-    Beside,
+    BenchmarkValues,
     Formula,
     Ref,
     Stage,
@@ -32,15 +32,15 @@ from precision_tool.lib.diagnose.formulas import (
     run_stage,
     script_tensor,
 )
-from precision_tool.lib.diagnose.op_values import Fed, Rows, RunValues, spread
+from precision_tool.lib.diagnose.op_values import OpInputs, Rows, RunValues, Slot, spread
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import Input, NotComputedError, Output
 
 #: Stages that are computed at most to find one chain.
-_MOST_TRIED = 600
+_MAX_CHAINS_TRIED = 600
 #: Ways to feed one stage that are looked at.
-_MOST_WAYS = 4096
+_MAX_ARGUMENTS_TRIED = 4096
 #: How near a stage must come to the benchmark's tensor, which was computed in float32 and another order.
 _NEAR = 2e-4
 #: How near to what was put out in a type of fewer digits.
@@ -78,14 +78,14 @@ _MATRIX_UNIT = frozenset({
 
 
 def kind_in(name: str) -> str | None:
-    """The type that the name of an op of the script ends with: `conv1/Relu_1` is a Relu."""
+    """Return the type that the name of an op of the script ends with: `conv1/Relu_1` is a Relu."""
     word = re.sub(r"_\d+$", "", re.split(r"[/.]", name)[-1])
-    known = _SPELLED.get(word.lower())
-    if known is not None:
-        return known
+    spelled = _SPELLED.get(word.lower())
+    if spelled is not None:
+        return spelled
     if table.find(word) is not None:
         return word
-    return next((one for one in table.all_types() if one.lower() == word.lower()), None)
+    return next((op_type for op_type in table.all_types() if op_type.lower() == word.lower()), None)
 
 
 class Kinds:
@@ -103,24 +103,24 @@ class Kinds:
         return self._by_gradient.get(name) or kind_in(name)
 
     def stages(self, op: Op) -> list[tuple[str, ...]]:
-        """The types that each original op may be of; several where its name does not tell."""
+        """Return the types that each original op may be of; several where its name does not tell."""
         names = originals(op)
-        found = [self.of(name) for name in names]
-        if op.type in _MATRIX_UNIT and op.type not in found:
+        kinds = [self.of(name) for name in names]
+        if op.type in _MATRIX_UNIT and op.type not in kinds:
             # The op's own type stands for the original that spells it otherwise, or does not tell it at all.
-            alike = [at for at, one in enumerate(found) if one in _MATRIX_UNIT and one is not None]
-            unknown = [at for at, one in enumerate(found) if one is None]
+            alike = [at for at, kind in enumerate(kinds) if kind in _MATRIX_UNIT and kind is not None]
+            unknown = [at for at, kind in enumerate(kinds) if kind is None]
             for at in (alike or unknown)[:1]:
-                found[at] = op.type
-        stages: list[tuple[str, ...]] = [(one,) if one is not None else _TRIED for one in found]
-        if found and found[0] is None and op.type not in found and table.find(op.type) is not None:
-            stages[0] = (op.type, *(one for one in _TRIED if one != op.type))  # many are named after their first op
+                kinds[at] = op.type
+        stages: list[tuple[str, ...]] = [(kind,) if kind is not None else _TRIED for kind in kinds]
+        if kinds and kinds[0] is None and op.type not in kinds and table.find(op.type) is not None:
+            stages[0] = (op.type, *(kind for kind in _TRIED if kind != op.type))  # many are named after their first op
         return stages
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """What a chain is held against: tensors of the script by flattened name and output.
+class ChainReference:
+    """Tensors that a chain has to reproduce, of the script by flattened name and output.
 
     `inputs` are the op's by slot, as the benchmark has them (None where it does not have all).
     """
@@ -134,19 +134,19 @@ class Known:
 def rows_of_chain(
     op: Op, kinds: Kinds, inputs: Mapping[int, Input], got: Mapping[int, Input]
 ) -> tuple[int, frozenset[int]] | None:
-    """The rows that every stage may treat one by one, and the inputs that have them, however the stages hang together.
+    """Return the rows that every stage may treat one by one, and the inputs that are cut into them.
 
     None where there are none. What is found on some rows has to be held against all.
     """
     first, *others = kinds.stages(op)
-    shapes = {one.array.shape for one in got.values()}
+    shapes = {tensor.array.shape for tensor in got.values()}
     if len(shapes) != 1 or not inputs or is_turned(op.attrs):
         return None
     (shape,) = shapes
     by_element = all(map(table.is_by_element, first))
     if not shape or not (by_element or ROWS_FIRST.issuperset(first)):
         return None
-    if any(one != "BiasAdd" and not table.is_by_element(one) for types in others for one in types):
+    if any(tensor != "BiasAdd" and not table.is_by_element(tensor) for types in others for tensor in types):
         return None
     slots = sorted(inputs)
     alone = [] if by_element else slots[1:2]
@@ -160,39 +160,41 @@ def rows_of_chain(
 class ChainSearch:
     """Finds the chain of one fused op. `puts_out` names the tensors of the script that its outputs are."""
 
-    def __init__(self, op: Op, kinds: Kinds, known: Known, puts_out: Mapping[int, tuple[str, int]]) -> None:
+    def __init__(
+        self, op: Op, kinds: Kinds, reference: ChainReference, puts_out: Mapping[int, tuple[str, int]]
+    ) -> None:
         self._op = op
         self._names = originals(op)
         self._flat = [flatten(name) for name in self._names]
         self._types = kinds.stages(op)
-        self._known = known
-        self._slots = sorted(known.inputs)
+        self._reference = reference
+        self._slots = sorted(reference.inputs)
         self._puts_out = puts_out
         self._shown = {self._flat.index(key[0]) for key in puts_out.values() if key[0] in self._flat}
-        self._left = _MOST_TRIED
+        self._left = _MAX_CHAINS_TRIED
 
     def formulas(self) -> Iterator[Formula]:
-        """Chains that fit, the surest first: the benchmark's; then those that fit what was put out; then the plain."""
-        if self._known.golden_inputs is not None:
-            found = next(self._extend([], [], self._known.golden_inputs, self._is_golden), None)
-            if found is not None:
+        """Yield the chains that fit: first the benchmark, then the dumped output; last the plain ones."""
+        if self._reference.golden_inputs is not None:
+            golden_stages = next(self._extend([], [], self._reference.golden_inputs, self._is_golden), None)
+            if golden_stages is not None:
                 is_told = self._is_told()
-                yield self._formula(found, certain=is_told)
+                yield self._formula(golden_stages, certain=is_told)
                 if is_told:
                     return
-        self._left = _MOST_TRIED
-        fitting = next(self._extend([], [], self._known.inputs, self._is_put_out), None)
+        self._left = _MAX_CHAINS_TRIED
+        fitting = next(self._extend([], [], self._reference.inputs, self._is_put_out), None)
         if fitting is not None:
             yield self._formula(fitting, certain=False)
         refuted = fitting is None and self._left > 0  # every way was tried
-        self._left = _MOST_TRIED
-        if all(len(one) == 1 for one in self._types):
-            plain = _unlike([one for one in self._some(16) if _is_line(one)])
+        self._left = _MAX_CHAINS_TRIED
+        if all(len(types) == 1 for types in self._types):
+            plain = _unlike([types for types in self._some(16) if _is_line(types)])
             for stages in plain:
                 yield replace(self._formula(stages, certain=len(plain) == 1), is_refuted=refuted)
 
     def _some(self, count: int) -> Iterator[list[Stage]]:
-        for number, stages in enumerate(self._extend([], [], self._known.inputs, lambda stage, made: True)):
+        for number, stages in enumerate(self._extend([], [], self._reference.inputs, lambda stage, made: True)):
             if number >= count:
                 return
             yield stages
@@ -212,7 +214,7 @@ class ChainSearch:
         inputs: Mapping[int, Input],
         fits: Callable[[int, Sequence[Output | None]], bool],
     ) -> Iterator[list[Stage]]:
-        """Every way to go on from some stages, whose results are `made`."""
+        """Yield every way to go on from some stages, whose results are `made`."""
         number = len(stages)
         taken = sum(ref.stage is None for stage in stages for ref in stage.args if ref is not None)
         used = {ref.stage for stage in stages for ref in stage.args if ref is not None}
@@ -236,50 +238,50 @@ class ChainSearch:
                         yield from self._extend([*stages, stage], [*made, result], inputs, fits)
 
     def _arities(self, op_type: str, number: int) -> Sequence[int]:
-        """How many inputs a stage may have."""
+        """Return how many inputs a stage may have."""
         if op_type in _VARIADIC:
             return range(2, len(self._slots) + number + 1)
         return _TAKES.get(op_type, (2,))
 
     def _args(self, number: int, op_type: str, arity: int, taken: int, unused: set[int]) -> Iterator[tuple[Ref, ...]]:
-        """What a stage may be fed; results that nothing uses yet come first, and the op's inputs in their order."""
-        results = [Ref(0, one) for one in sorted(range(number), key=lambda stage: (stage not in unused, -stage))]
-        ways = _sums(results, arity) if op_type == "AddN" else product([*results, None], repeat=arity)
-        for way, chosen in enumerate(ways):
-            if way >= _MOST_WAYS:
+        """Yield the arguments that a stage may have: unused results first, then the op's inputs in order."""
+        results = [Ref(0, choice) for choice in sorted(range(number), key=lambda stage: (stage not in unused, -stage))]
+        choices = _sums(results, arity) if op_type == "AddN" else product([*results, None], repeat=arity)
+        for way, chosen in enumerate(choices):
+            if way >= _MAX_ARGUMENTS_TRIED:
                 self._left = 0
                 return
             args: list[Ref] = []
             now = taken
-            for one in chosen:
-                if one is None:
+            for choice in chosen:
+                if choice is None:
                     if now >= len(self._slots):
                         break
                     args.append(Ref(self._slots[now]))
                     now += 1
                 else:
-                    args.append(one)
+                    args.append(choice)
             if len(args) == arity and len(self._slots) - now <= 4 * (len(self._names) - number - 1):
                 yield tuple(args)
 
     def _is_told(self) -> bool:
-        """Whether the benchmark has a tensor of each op whose name does not tell what it is, which then only fits."""
+        """Return whether the benchmark has a tensor of each op whose name does not show its type."""
         ambiguous = (name for name, types in zip(self._names, self._types, strict=True) if len(types) > 1)
-        return all(self._known.golden(name, 0) is not None for name in ambiguous)
+        return all(self._reference.golden(name, 0) is not None for name in ambiguous)
 
     def _is_golden(self, number: int, made: Sequence[Output | None]) -> bool:
-        """Whether a stage gives what the benchmark has of it; True where it has nothing."""
+        """Return whether a stage gives what the benchmark has of it; True where it has nothing."""
         for index, output in enumerate(made):
-            golden = self._known.golden(self._names[number], index) if output is not None else None
+            golden = self._reference.golden(self._names[number], index) if output is not None else None
             if golden is None or output is None:
                 continue
             return _near(np.asarray(output.array, np.float64), golden, _NEAR)
         return True
 
     def _is_put_out(self, number: int, made: Sequence[Output | None]) -> bool:
-        """Whether a stage gives what the op puts out of it; True where it puts out nothing of it."""
+        """Return whether a stage gives what the op puts out of it; True where it puts out nothing of it."""
         for index, output in enumerate(made):
-            have = self._known.put_out.get((self._flat[number], index))
+            have = self._reference.put_out.get((self._flat[number], index))
             if have is not None and output is not None:
                 near = _NEAR_STORED.get(have.dtype, _NEAR)
                 if not _near(np.asarray(have.array, np.float64), np.asarray(output.array, np.float64), near):
@@ -288,21 +290,21 @@ class ChainSearch:
 
 
 def _sums(results: Sequence[Ref], arity: int) -> Iterator[tuple[Ref | None, ...]]:
-    """What a sum may be fed: each result once, in any order; None is an input of the op."""
+    """Yield what a sum may be fed: each result once, in any order; None is an input of the op."""
     for count in range(min(len(results), arity), -1, -1):
         for some in combinations(results, count):
             yield (*some, *[None] * (arity - count))
 
 
 def rebound(op: Op, shape: Sequence[object], puts_out: Mapping[int, tuple[str, int]]) -> Formula | None:
-    """The chain of an op that is fused as another is whose formula has this `shape`."""
+    """Return the chain of an op that is fused as another is whose formula has this `shape`."""
     names = originals(op)
     if len(names) != len(shape):
         return None
     stages = []
-    for name, one in zip(names, shape, strict=True):
-        assert isinstance(one, tuple)
-        stages.append(Stage(name=name, op_type=one[0], args=one[1], attrs=op.attrs))
+    for name, stage_shape in zip(names, shape, strict=True):
+        assert isinstance(stage_shape, tuple)
+        stages.append(Stage(name=name, op_type=stage_shape[0], args=stage_shape[1], attrs=op.attrs))
     flat = [flatten(name) for name in names]
     outputs = {slot: Ref(key[1], flat.index(key[0])) for slot, key in puts_out.items() if key[0] in flat}
     if not outputs and len(op.output_descs) <= 1:
@@ -311,7 +313,7 @@ def rebound(op: Op, shape: Sequence[object], puts_out: Mapping[int, tuple[str, i
 
 
 def _is_line(stages: Sequence[Stage]) -> bool:
-    """Whether every stage works on the result of the one before it."""
+    """Return whether every stage works on the result of the one before it."""
     return all(
         any(ref is not None and ref.stage == number for ref in stage.args) for number, stage in enumerate(stages[1:])
     )
@@ -324,25 +326,27 @@ _GRADIENTS = ("dy", "grad", "gradients", "backprops", "dx")
 
 
 def _unlike(chains: Sequence[list[Stage]]) -> list[list[Stage]]:
-    """The chains without those that are another with commuted inputs, or that feed a gradient in a wrong place."""
-    found: dict[object, list[Stage]] = {}
+    """Return the distinct chains: inputs may commute, and gradients must flow into gradient inputs."""
+    distinct_chains: dict[object, list[Stage]] = {}
     for stages in chains:
         shape = tuple(
-            (one.op_type, tuple(sorted(one.args, key=repr)) if one.op_type in _COMMUTING else one.args)
-            for one in stages
+            (stage.op_type, tuple(sorted(stage.args, key=repr)) if stage.op_type in _COMMUTING else stage.args)
+            for stage in stages
         )
-        found.setdefault(shape, stages)
-    backwards = [stages for stages in found.values() if all(map(_flows_backwards, stages))]
-    return backwards or list(found.values())
+        distinct_chains.setdefault(shape, stages)
+    backwards = [stages for stages in distinct_chains.values() if all(map(_flows_backwards, stages))]
+    return backwards or list(distinct_chains.values())
 
 
 def _flows_backwards(stage: Stage) -> bool:
-    """Whether the op of a gradient is fed the result before it as the gradient, and not as what it is taken at."""
+    """Return whether the op of a gradient takes the result before it as its gradient input."""
     spec = table.find(stage.op_type)
     if spec is None or not stage.op_type.endswith("Grad") or not set(spec.inputs) & set(_GRADIENTS):
         return True
-    fed = [number for number, ref in enumerate(stage.args) if ref is not None and ref.stage is not None]
-    return not fed or any(number < len(spec.inputs) and spec.inputs[number] in _GRADIENTS for number in fed)
+    from_stages = [number for number, ref in enumerate(stage.args) if ref is not None and ref.stage is not None]
+    return not from_stages or any(
+        number < len(spec.inputs) and spec.inputs[number] in _GRADIENTS for number in from_stages
+    )
 
 
 def _value(ref: Ref | None, inputs: Mapping[int, Input], made: Sequence[Sequence[Output | None]]) -> Input | None:
@@ -373,31 +377,33 @@ def _near(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], limit: float) 
 
 
 #: Elements of a large op's output that are looked at to find out how its parts hang together, and the fewest rows.
-_SEARCHED_ELEMENTS, _FEWEST_ROWS = 1 << 16, 2
+_SEARCHED_ELEMENTS, _MIN_SAMPLE_ROWS = 1 << 16, 2
 #: In how many pieces these rows lie at most: each of the benchmark's is a read of its own.
 _PIECES = 32
 
 
-class Ways:
+class CandidateFormulas:
     """The formulas of a run's ops. `unfused` is a graph that has the original ops of its fused ones."""
 
-    def __init__(self, values: RunValues, beside: Beside, unfused: GraphFile | None = None) -> None:
-        self.values, self.beside, self.unfused = values, beside, unfused
+    def __init__(self, values: RunValues, benchmark: BenchmarkValues, unfused: GraphFile | None = None) -> None:
+        self.values, self.benchmark, self.unfused = values, benchmark, unfused
         self._unfused = UnfusedGraph(unfused) if unfused is not None else None
         self._kinds = Kinds(values.file)
         #: Ways in which ops are fused that fitted the benchmark or a dump, by type, passes and types of stages.
         self.fitting: dict[object, tuple[object, ...]] = {}
 
     def key(self, op: Op) -> object:
-        """What ops that are fused alike share."""
+        """Return what ops that are fused alike share."""
         return op.type, op.pass_names, tuple(self._kinds.of(name) for name in op.original_names or ())
 
-    def known(self, op: Op, fed: Fed) -> Iterator[Formula]:
-        """What the op may compute as far as that need not be found out; no number that it is fed is looked at."""
-        return self.formulas(op, fed, {}, known_only=True)
+    def without_search(self, op: Op, op_inputs: OpInputs) -> Iterator[Formula]:
+        """Yield the formulas of the op that are known without a search, whatever the numbers of its inputs."""
+        return self.formulas(op, op_inputs, {}, no_search=True)
 
-    def formulas(self, op: Op, fed: Fed, got: Mapping[int, Input], *, known_only: bool = False) -> Iterator[Formula]:
-        """What the op may compute, best first; with `known_only` nothing that has to be found out first."""
+    def formulas(
+        self, op: Op, op_inputs: OpInputs, got: Mapping[int, Input], *, no_search: bool = False
+    ) -> Iterator[Formula]:
+        """Yield what the op may compute, best first; with `no_search` nothing that has to be found out first."""
         slots = self.values.input_slots(op)
         graph_slots = {slot.graph_index: slot.index for slot in slots}
         if not is_fused(op):
@@ -405,51 +411,55 @@ class Ways:
             return
         # Whether the op's own type is known to be a part of what it does: then it is not all of it.
         is_known = False
-        puts_out = {}
-        for number in range(max(len(op.output_descs), 1)):
-            key = script_tensor(self.values.origins, op, number)
-            if key is not None:
-                puts_out[number] = key
-        if self._unfused is not None:
-            keys: dict[tuple[str, int], int] = {}
-            parameters: set[int] = set()
-            for slot in slots:
-                root = self.values.fed_by.get((id(op), slot.graph_index))
-                if root is not None and self.values.parameter_of(root) is not None:
-                    parameters.add(slot.index)
-                key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
-                if key is not None:
-                    keys.setdefault(key, slot.index)
-            formula = self._unfused.formula(op, keys, puts_out)
-            if formula is None:  # parameters may have been folded into others: then those that it is fed are not they
-                own = {key: slot for key, slot in keys.items() if slot not in parameters}
-                formula = self._unfused.formula(op, own, puts_out, self.beside.lend)
-            if formula is not None:
-                is_known = op.type in formula.how
-                yield formula
+        keys = ((slot, script_tensor(self.values.origins, op, slot)) for slot in range(max(len(op.output_descs), 1)))
+        puts_out = {slot: key for slot, key in keys if key is not None}
+        formula = self._from_unfused(op, slots, puts_out)
+        if formula is not None:
+            is_known = op.type in formula.how
+            yield formula
         alike = self.fitting.get(self.key(op))
-        if alike is not None and not fed.missing and {slot.index for slot in slots} == set(fed.inputs):
+        if alike is not None and not op_inputs.missing and {slot.index for slot in slots} == set(op_inputs.inputs):
             again = rebound(op, alike, puts_out)
             if again is not None:
                 yield again
-        if known_only:
-            if alike is None and not is_known and not fed.missing and got:
-                yield from self._on_some_rows(op, fed.inputs, got, puts_out)
+        if no_search:
+            if alike is None and not is_known and not op_inputs.missing and got:
+                yield from self._on_some_rows(op, op_inputs.inputs, got, puts_out)
             return
-        if not fed.missing:
-            few = next(self._on_some_rows(op, fed.inputs, got, puts_out), None) if alike is not None else None
+        if not op_inputs.missing:
+            few = next(self._on_some_rows(op, op_inputs.inputs, got, puts_out), None) if alike is not None else None
             if few is not None and few.shape == alike:
                 # What other ops showed, and some rows say again, all rows need not be asked about.
                 yield few
                 return
-            known = self._known(op, fed.inputs, got, puts_out)
-            for formula in ChainSearch(op, self._kinds, known, puts_out).formulas():
+            reference = self._reference(op, op_inputs.inputs, got, puts_out)
+            for formula in ChainSearch(op, self._kinds, reference, puts_out).formulas():
                 is_known = is_known or (formula.is_certain and op.type in formula.how)
                 yield formula
         if not is_known and table.find(op.type) is not None:
             yield replace(direct(op, graph_slots), is_certain=False)
 
-    def _known(
+    def _from_unfused(self, op: Op, slots: Sequence[Slot], puts_out: Mapping[int, tuple[str, int]]) -> Formula | None:
+        """Return the chain of a fused op as the graph without fusion has it; None without one."""
+        if self._unfused is None:
+            return None
+        keys: dict[tuple[str, int], int] = {}
+        parameters: set[int] = set()
+        for slot in slots:
+            root = self.values.fed_by.get((id(op), slot.graph_index))
+            if root is not None and self.values.parameter_of(root) is not None:
+                parameters.add(slot.index)
+            key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
+            if key is not None:
+                keys.setdefault(key, slot.index)
+        formula = self._unfused.formula(op, keys, puts_out)
+        if formula is not None:
+            return formula
+        # Parameters may have been folded into others: then the op's parameters are not those of the script.
+        own = {key: slot for key, slot in keys.items() if slot not in parameters}
+        return self._unfused.formula(op, own, puts_out, self.benchmark.lend)
+
+    def _reference(
         self,
         op: Op,
         inputs: Mapping[int, Input],
@@ -457,31 +467,31 @@ class Ways:
         puts_out: Mapping[int, tuple[str, int]],
         rows: Rows | None = None,
         cut: frozenset[int] = frozenset(),
-    ) -> Known:
-        """What a chain is held against; with `rows` only these of the benchmark's, as `inputs` (`cut`) and `got`."""
-        return Known(
+    ) -> ChainReference:
+        """Tensors that a chain has to reproduce, of the script by flattened name and output."""
+        return ChainReference(
             inputs=inputs,
-            golden_inputs=self.beside.inputs(op, inputs, rows, cut),
-            golden=partial(self.beside.golden, rows=rows),
+            golden_inputs=self.benchmark.inputs(op, inputs, rows, cut),
+            golden=partial(self.benchmark.golden, rows=rows),
             put_out={key: got[slot] for slot, key in puts_out.items() if slot in got},
         )
 
     def _on_some_rows(
         self, op: Op, inputs: Mapping[int, Input], got: Mapping[int, Input], puts_out: Mapping[int, tuple[str, int]]
     ) -> Iterator[Formula]:
-        """The chain that fits some rows of a large op best; whether it fits all of them shows when it is judged by it.
+        """Yield the chain that fits some rows of a large op best; it still has to be checked on all rows.
 
         Trying the ways in which ops may hang together takes many times what one of them takes.
         """
-        found = rows_of_chain(op, self._kinds, inputs, got)
-        size = sum(one.array.size for one in got.values())
-        if found is None or size < _SEARCHED_ELEMENTS:
+        chain_rows = rows_of_chain(op, self._kinds, inputs, got)
+        size = sum(tensor.array.size for tensor in got.values())
+        if chain_rows is None or size < _SEARCHED_ELEMENTS:
             return
-        count, cut = found
-        rows = spread(count, max(_FEWEST_ROWS, count * _SEARCHED_ELEMENTS // size), _PIECES)
+        count, cut = chain_rows
+        rows = spread(count, max(_MIN_SAMPLE_ROWS, count * _SEARCHED_ELEMENTS // size), _PIECES)
         if rows.chosen * 2 > count:
             return
-        few = {slot: one.in_doubles() for slot, one in rows.cut(inputs, cut).items()}
-        some = {slot: one.in_doubles() for slot, one in rows.cut(got, frozenset(got)).items()}
-        search = ChainSearch(op, self._kinds, self._known(op, few, some, puts_out, rows, cut), puts_out)
+        few = {slot: tensor.in_doubles() for slot, tensor in rows.cut(inputs, cut).items()}
+        some = {slot: tensor.in_doubles() for slot, tensor in rows.cut(got, frozenset(got)).items()}
+        search = ChainSearch(op, self._kinds, self._reference(op, few, some, puts_out, rows, cut), puts_out)
         yield from islice(search.formulas(), 1)

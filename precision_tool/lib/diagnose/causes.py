@@ -11,17 +11,17 @@ import numpy as np
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.diagnose.divergence import Flow, distance, find_sources, is_random, loss_scale
 from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistake
-from precision_tool.lib.diagnose.judge import is_off_all_over
 from precision_tool.lib.diagnose.op_values import NoValueError, Root, RunValues
-from precision_tool.lib.diagnose.overwritten_memory import Departure, Overwritten, stomps
+from precision_tool.lib.diagnose.overwritten_memory import Divergence, Overwritten, stomps
+from precision_tool.lib.diagnose.recomputer import is_off_all_over
 from precision_tool.lib.diagnose.verdict_model import (
     Cause,
     Fact,
     Flag,
     Gap,
-    OpJudgement,
+    OpResult,
     Proof,
-    SlotJudgement,
+    SlotResult,
     State,
     Suspect,
     number_of,
@@ -35,7 +35,7 @@ from precision_tool.lib.ops.base import Input
 #: Ops that add a bias to each channel.
 _ADDING = ("BiasAdd", "Add", "AddV2")
 #: Fewer channels, or elements in each, prove nothing.
-_FEW_CHANNELS, _FEW_ELEMENTS = 4, 4
+_MIN_CHANNELS, _MIN_ELEMENTS = 4, 4
 #: How far what was added may be from one number a channel, in units of the last place of what was added up.
 _UNITS = 4.0
 #: How near it must be to what a kernel would make of the benchmark's bias to be put down to the kernel.
@@ -43,26 +43,31 @@ _NEAR = 0.02
 
 
 def is_another_bias(values: RunValues, op: Op, bias: Root) -> bool:
-    """Whether what an op added is one number in each channel, and neither a multiple nor another order of its bias.
+    """Return whether an op added one number per channel that is no multiple nor another order of its bias.
 
     `bias` is the variable, whose numbers are the benchmark's. False where that is not known.
     """
     if op.type not in _ADDING:
         return False
-    known = values.load_benchmark(bias)
-    fed = _other_input(values, op, bias)
-    output = values.found(values.output_slot(Root(op, 0)))
-    if known is None or fed is None or not isinstance(output, Tensor) or {fed.dtype, output.dtype} - UNIT.keys():
+    golden = values.load_benchmark(bias)
+    other_input = _other_input(values, op, bias)
+    output = values.tensor_at(values.output_slot(Root(op, 0)))
+    if (
+        golden is None
+        or other_input is None
+        or not isinstance(output, Tensor)
+        or {other_input.dtype, output.dtype} - UNIT.keys()
+    ):
         return False
     try:
         got = values.load(output, op.output_descs[0] if op.output_descs else None)
     except (NoValueError, PrecisionToolError):
         return False
-    x, y = np.asarray(fed.array, np.float64), np.asarray(got.array, np.float64)
-    true = np.asarray(known.input.array, np.float64).reshape(-1)
-    if x.shape != y.shape or true.size < _FEW_CHANNELS:
+    x, y = np.asarray(other_input.array, np.float64), np.asarray(got.array, np.float64)
+    true = np.asarray(golden.input.array, np.float64).reshape(-1)
+    if x.shape != y.shape or true.size < _MIN_CHANNELS:
         return False
-    unit = max(UNIT[fed.dtype], UNIT[got.dtype])
+    unit = max(UNIT[other_input.dtype], UNIT[got.dtype])
     for axis in (axis for axis, size in enumerate(x.shape) if size == true.size):
         added = _one_a_channel(x, y, axis, unit)
         if added is not None:
@@ -71,12 +76,12 @@ def is_another_bias(values: RunValues, op: Op, bias: Root) -> bool:
 
 
 def _other_input(values: RunValues, op: Op, bias: Root) -> Input | None:
-    """What the bias is added to."""
+    """Return what the bias is added to."""
     for slot in values.input_slots(op):
         root = values.fed_by.get((id(op), slot.graph_index))
         if root is None or values.parameter_of(root) is bias.op:
             continue
-        own = values.found(slot)
+        own = values.tensor_at(slot)
         try:
             if isinstance(own, Tensor):
                 return values.load(own, slot.desc)
@@ -88,17 +93,17 @@ def _other_input(values: RunValues, op: Op, bias: Root) -> Input | None:
 
 
 def _one_a_channel(x: Doubles, y: Doubles, axis: int, unit: float) -> Doubles | None:
-    """What was added to each channel; None if it is not the same for all its elements."""
+    """Return what was added to each channel; None if it is not the same for all its elements."""
     with np.errstate(all="ignore"):
         added = np.moveaxis(y - x, axis, -1).reshape(-1, x.shape[axis])
         slack = _UNITS * unit * np.moveaxis(np.abs(x) + np.abs(y), axis, -1).reshape(added.shape)
         middle = np.median(added, axis=0)
         is_one = bool((np.abs(added - middle) <= slack).all())
-    return middle if is_one and len(added) >= _FEW_ELEMENTS else None
+    return middle if is_one and len(added) >= _MIN_ELEMENTS else None
 
 
 def _is_made_of(true: Doubles, added: Doubles) -> bool:
-    """Whether a kernel with a fault may have added this for the bias: a multiple of it, or it in another order."""
+    """Return whether a faulty kernel may have added this for the bias: a multiple, or another order of it."""
     size = float(np.linalg.norm(added))
     square = float(true @ true)
     multiple = true * (float(added @ true) / square) if square else np.zeros_like(true)
@@ -110,73 +115,72 @@ def _is_made_of(true: Doubles, added: Doubles) -> bool:
 
 
 #: Readers of a cast that are looked at.
-_MOST_READERS = 16
+_MAX_READERS = 16
 
 
 class OutOfRange:
     """Finds the ops of one run whose results their types cannot hold; `flagged` is what status files say by op."""
 
-    def __init__(
-        self, values: RunValues, flow: Flow, judged: Sequence[OpJudgement], flagged: Mapping[str, Flag]
-    ) -> None:
+    def __init__(self, values: RunValues, flow: Flow, judged: Sequence[OpResult], flagged: Mapping[str, Flag]) -> None:
         self._values, self._flow = values, flow
         self._judged, self._flagged = judged, flagged
 
     def overflows(self, faulty: Iterable[Op]) -> Iterator[Suspect]:
-        """Ops whose true result their type cannot hold; not those fed by another such op."""
-        over = [one for one in self._judged if one.overflow is not None]
-        spoiled = self._flow.behind(one.op for one in over)
-        after_faults = self._flow.behind(faulty)
-        for one in over:
-            slot = one.overflow
+        """Yield ops whose true result their type cannot hold; not those fed by another such op."""
+        over = [recomputed for recomputed in self._judged if recomputed.overflow is not None]
+        spoiled = self._flow.downstream(recomputed.op for recomputed in over)
+        after_faults = self._flow.downstream(faulty)
+        for recomputed in over:
+            slot = recomputed.overflow
             assert slot is not None
-            if id(one.op) in spoiled or not one.finite_inputs:
+            if id(recomputed.op) in spoiled or not recomputed.finite_inputs:
                 continue
-            golden = distance(self._values, Root(one.op, slot.slot))
+            golden = distance(self._values, Root(recomputed.op, slot.slot))
             beyond_too = golden is not None and golden.largest > LIMIT.get(slot.dtype, np.inf)
-            if id(one.op) in after_faults and not beyond_too:
+            if id(recomputed.op) in after_faults and not beyond_too:
                 continue
-            is_cast = one.op.type == "Cast"
-            flag = self._flagged.get(one.name)
+            is_cast = recomputed.op.type == "Cast"
+            flag = self._flagged.get(recomputed.name)
             facts = [
                 Fact(name="largest", value=number_of(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
                 Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
                 Fact(name="at_limit", value=slot.at_limit),
                 Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
-                Fact(name="script_ops", value=self._script_ops(one.op)), *(flag.facts if flag is not None else ()),
+                Fact(name="script_ops", value=self._script_ops(recomputed.op)),
+                *(flag.facts if flag is not None else ()),
             ]  # fmt: skip
             sure = 0.98 if flag is not None and not flag.is_doubtful else 0.95 if beyond_too else 0.9
             yield Suspect(
-                culprit=one.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
-                confidence=sure, number=one.number, op_type=one.op.type, facts=tuple(facts),
-                judgement=one, pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+                culprit=recomputed.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
+                confidence=sure, number=recomputed.number, op_type=recomputed.op.type, facts=tuple(facts),
+                result=recomputed, pass_name=recomputed.op.pass_names[0] if recomputed.op.pass_names else "",
             )  # fmt: skip
 
-    def told_by_status(self, found: Sequence[Suspect]) -> Iterator[Suspect]:
-        """Ops of which only a status file tells, as they cannot be recomputed; not those that another fault feeds."""
-        named = {one.culprit for one in found} | {name for one in found for name in one.also}
-        spoiled = self._flow.behind(op for op in self._values.ops if op.name in named)
-        for one in sorted(self._judged, key=lambda one: one.number):
-            flag = self._flagged.get(one.name)
-            if flag is None or flag.is_doubtful or one.state is not State.NOT_RECOMPUTED:
+    def told_by_status(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
+        """Yield ops that only a status file names, as they cannot be recomputed, and that no fault feeds."""
+        named = {item.culprit for item in suspects} | {name for item in suspects for name in item.also}
+        spoiled = self._flow.downstream(op for op in self._values.ops if op.name in named)
+        for item in sorted(self._judged, key=lambda op: op.number):
+            flag = self._flagged.get(item.name)
+            if flag is None or flag.is_doubtful or item.state is not State.NOT_RECOMPUTED:
                 continue
-            if one.name in named or id(one.op) in spoiled:
+            if item.name in named or id(item.op) in spoiled:
                 continue
-            spoiled |= self._flow.behind([one.op])
-            facts = (*flag.facts, Fact(name="not_recomputed", value=one.reason),
-                     Fact(name="script_ops", value=self._script_ops(one.op)))  # fmt: skip
+            spoiled |= self._flow.downstream([item.op])
+            facts = (*flag.facts, Fact(name="not_recomputed", value=item.reason),
+                     Fact(name="script_ops", value=self._script_ops(item.op)))  # fmt: skip
             yield Suspect(
-                culprit=one.name, cause=Cause.CAST if one.op.type == "Cast" else Cause.OVERFLOW,
-                proof=Proof.STATUS, confidence=0.8, number=one.number,
-                op_type=one.op.type, facts=facts, judgement=one,
-                pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+                culprit=item.name, cause=Cause.CAST if item.op.type == "Cast" else Cause.OVERFLOW,
+                proof=Proof.STATUS, confidence=0.8, number=item.number,
+                op_type=item.op.type, facts=facts, result=item,
+                pass_name=item.op.pass_names[0] if item.op.pass_names else "",
             )  # fmt: skip
 
     def lost_in_integers(self) -> Iterator[Suspect]:
-        """Casts that the compiler put in, through an integer type, of numbers that are no integers."""
-        for one in self._judged:
-            op = one.op
-            if op.type != "Cast" or op.original_names or one.state is State.WRONG:
+        """Yield casts that the compiler put in, through an integer type, of numbers that are no integers."""
+        for recomputed in self._judged:
+            op = recomputed.op
+            if op.type != "Cast" or op.original_names or recomputed.state is State.WRONG:
                 continue
             if not op.input_descs or not op.output_descs:
                 continue
@@ -197,24 +201,24 @@ class OutOfRange:
             ]  # fmt: skip
             yield Suspect(
                 culprit=op.name, cause=Cause.CAST, proof=Proof.RECOMPUTED, confidence=0.95 if back else 0.85,
-                number=one.number, op_type=op.type, also=tuple(back), facts=tuple(facts), judgement=one,
+                number=recomputed.number, op_type=op.type, also=tuple(back), facts=tuple(facts), result=recomputed,
             )  # fmt: skip
 
     def _script_ops(self, op: Op) -> list[str]:
-        """The ops of the script that an op does the work of; of a cast those that read it."""
-        found: dict[str, None] = {}
-        waiting, seen = [op], 0
-        while waiting and seen < _MOST_READERS:
-            one = waiting.pop(0)
-            seen += 1
-            if one.type in ("Cast", "TransData") and not one.original_names:
-                waiting += [slot.op for slot in self._values.readers.get((id(one), 0), ())]
+        """Return the ops of the script that an op does the work of; of a cast those that read it."""
+        names: dict[str, None] = {}
+        waiting, visited = [op], 0
+        while waiting and visited < _MAX_READERS:
+            reader = waiting.pop(0)
+            visited += 1
+            if reader.type in ("Cast", "TransData") and not reader.original_names:
+                waiting += [slot.op for slot in self._values.readers.get((id(reader), 0), ())]
             else:
-                found |= dict.fromkeys(one.original_names or (one.name,))
-        return list(found)
+                names |= dict.fromkeys(reader.original_names or (reader.name,))
+        return list(names)
 
     def _lost(self, op: Op) -> float | None:
-        """The relative distance that a cast to integers takes its input; None if that is nothing."""
+        """Return the relative distance that a cast to integers takes its input; None if that is nothing."""
         for slot in self._values.input_slots(op):
             root = self._values.fed_by.get((id(op), slot.graph_index))
             loaded = self._values.load_root(root) if root is not None else None
@@ -243,11 +247,11 @@ _BLOCK = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What the steps before found of one run."""
+    """Findings of the previous steps on one run."""
 
-    judged: Sequence[OpJudgement]
+    judged: Sequence[OpResult]
     overwritten: Sequence[Overwritten]
-    departures: Sequence[Departure]
+    divergences: Sequence[Divergence]
     #: Tensors whose true copy recomputing could not tell for want of time.
     unsettled: int = 0
     #: Ops that were judged together.
@@ -265,7 +269,7 @@ class Explainer:
         self._values = values
         self._findings = findings
         self._flow = Flow(values)
-        self._by_id = {id(one.op): one for one in findings.judged}
+        self._by_id = {id(recomputed.op): recomputed for recomputed in findings.judged}
         #: Wrong ops, by name, that may as well be right and have read another variable.
         self._either: dict[str, Op] = {}
 
@@ -274,58 +278,62 @@ class Explainer:
         return self._flow
 
     def suspects(self, compared: Sequence[str] = ()) -> list[Suspect]:
-        """Every independent fault, best first. `compared` are the ops that the comparison alone would suspect."""
+        """Return every independent fault, best first. `compared` are the suspects of the comparison alone."""
         overwritten = list(stomps(self._values, self._findings.overwritten, self._by_id))
-        departures, explained = self._borrowed()
+        divergences, explained = self._borrowed()
         shared = list(self._shared_inputs(explained))
-        explained |= {name for one in shared for name in (one.culprit, *one.also)}
+        explained |= {name for item in shared for name in (item.culprit, *item.also)}
         wrong = [*shared, *self._wrong(explained)]
         out_of_range = OutOfRange(self._values, self._flow, self._findings.judged, self._findings.flagged)
         lost = list(out_of_range.lost_in_integers())
         sources, scale = find_sources(
-            self._values, self._flow, [*self._findings.departures, *departures], self._findings.is_later
+            self._values, self._flow, [*self._findings.divergences, *divergences], self._findings.is_later
         )
         proven = [*overwritten, *wrong, *lost]
-        ops = [one.op for one in self._findings.judged if one.state is State.WRONG]
-        ops += [one.consumer for one in self._findings.overwritten]
+        ops = [item.op for item in self._findings.judged if item.state is State.WRONG]
+        ops += [item.consumer for item in self._findings.overwritten]
         proven += out_of_range.overflows([*ops, *self._ops_of(sources)])
-        found = sorted(proven, key=_rank) + sorted(sources, key=_rank)
+        suspects = sorted(proven, key=_rank) + sorted(sources, key=_rank)
         if scale is None and isinstance(self._values.benchmark, NoBenchmark):
             scale = loss_scale(self._values, self._flow)
         if scale is not None:
-            found.append(scale)
-        found += self._in_gaps(found)
-        found += out_of_range.told_by_status(found)
-        found += self._jumps(found)
-        return found or list(self._by_comparison(compared))
+            suspects.append(scale)
+        suspects += self._in_gaps(suspects)
+        suspects += out_of_range.told_by_status(suspects)
+        suspects += self._jumps(suspects)
+        return suspects or list(self._by_comparison(compared))
 
     # --- what recomputing says ---
 
-    def _borrowed(self) -> tuple[list[Departure], set[str]]:
-        """Variables that were not dumped, and that differ as every op shows that was recomputed with the benchmark's.
+    def _readers_of_borrowed(self) -> Iterable[list[tuple[Root, OpResult]]]:
+        """Return, for each undumped variable, the ops that were recomputed with the benchmark's numbers of it."""
+        by_parameter: dict[int, list[tuple[Root, OpResult]]] = {}
+        for item in self._findings.judged:
+            slots = {slot.index: slot for slot in self._values.input_slots(item.op)}
+            for index, source in item.from_elsewhere:
+                root = self._values.fed_by.get((id(item.op), slots[index].graph_index)) if index in slots else None
+                parameter = self._values.parameter_of(root) if root is not None else None
+                if source == "benchmark" and parameter is not None:
+                    by_parameter.setdefault(id(parameter), []).append((Root(parameter, 0), item))
+        return by_parameter.values()
+
+    def _borrowed(self) -> tuple[list[Divergence], set[str]]:
+        """Return undumped variables that differ, as every op shows that was recomputed with the benchmark's.
 
         With them the names of these ops, which are not to blame.
         """
-        known = {id(one.root.op): one for one in self._findings.departures}
-        by_parameter: dict[int, list[tuple[Root, OpJudgement]]] = {}
-        for one in self._findings.judged:
-            slots = {slot.index: slot for slot in self._values.input_slots(one.op)}
-            for index, source in one.from_elsewhere:
-                root = self._values.fed_by.get((id(one.op), slots[index].graph_index)) if index in slots else None
-                parameter = self._values.parameter_of(root) if root is not None else None
-                if source == "benchmark" and parameter is not None:
-                    by_parameter.setdefault(id(parameter), []).append((Root(parameter, 0), one))
-        found, explained = [], set()
-        for readers in by_parameter.values():
+        known_divergences = {id(item.root.op): item for item in self._findings.divergences}
+        divergences, explained = [], set()
+        for readers in self._readers_of_borrowed():
             root = readers[0][0]
-            wrong = [one for _, one in readers if one.state is State.WRONG]
-            judged = [one for _, one in readers if one.state in (State.WRONG, State.RIGHT)]
+            wrong = [item for _, item in readers if item.state is State.WRONG]
+            judged = [item for _, item in readers if item.state in (State.WRONG, State.RIGHT)]
             if not wrong:
                 continue
-            factors = [factor for one in wrong if (factor := _whole_factor(one)) is not None]
+            factors = [factor for item in wrong if (factor := _whole_factor(item)) is not None]
             size = root.op.output_descs[0].shape if root.op.output_descs else (0,)
             is_scalar = size in ((), (1,))
-            if id(root.op) not in known:
+            if id(root.op) not in known_divergences:
                 if len(wrong) < len(judged):
                     continue
                 is_shown = len(wrong) > 1 or (is_scalar and factors)
@@ -336,39 +344,45 @@ class Explainer:
                 if not is_shown:
                     continue
                 slot = wrong[0].worst_slot
-                found.append(
-                    Departure(
+                divergences.append(
+                    Divergence(
                         root=root, distance=slot.own if slot is not None else 0.0, different=0, size=0, cosine=0.0,
                         factor=factors[0] if len(factors) == len(wrong) else None, is_scalar=is_scalar,
                         seen_in=wrong[0].name,
                     )
                 )  # fmt: skip
-            explained |= {one.name for one in wrong}
-        return found, explained
+            explained |= {item.name for item in wrong}
+        return divergences, explained
 
     def _shared_inputs(self, explained: set[str]) -> Iterator[Suspect]:
-        """Ops whose inputs were not dumped and that are wrong together: what they both read was overwritten."""
-        readers: dict[tuple[int, int], list[OpJudgement]] = {}
+        """Yield ops whose inputs were not dumped and that are wrong together: what they both read was overwritten."""
+        readers: dict[tuple[int, int], list[OpResult]] = {}
         roots: dict[tuple[int, int], Root] = {}
-        for one in self._findings.judged:
-            if one.state is not State.WRONG or one.name in explained or not _is_unlike_kernels(one):
+        for recomputed in self._findings.judged:
+            if (
+                recomputed.state is not State.WRONG
+                or recomputed.name in explained
+                or not _is_unlike_kernels(recomputed)
+            ):
                 continue
-            slots = {slot.index: slot for slot in self._values.input_slots(one.op)}
-            for index, source in one.from_elsewhere:
-                root = self._values.fed_by.get((id(one.op), slots[index].graph_index)) if index in slots else None
+            slots = {slot.index: slot for slot in self._values.input_slots(recomputed.op)}
+            for index, source in recomputed.from_elsewhere:
+                root = (
+                    self._values.fed_by.get((id(recomputed.op), slots[index].graph_index)) if index in slots else None
+                )
                 if root is not None and source == "producer":
-                    readers.setdefault(root.key, []).append(one)
+                    readers.setdefault(root.key, []).append(recomputed)
                     roots[root.key] = root
         done: set[str] = set()
         for key, together in sorted(readers.items(), key=lambda item: (-len(item[1]), item[1][0].number)):
             producer = self._by_id.get(id(roots[key].op))
-            names = {one.name for one in together}
+            names = {recomputed.name for recomputed in together}
             if len(names) < 2 or names & done or producer is None or producer.state is not State.RIGHT:
                 continue
-            if len({one.op.pass_names for one in together}) == 1 and together[0].op.pass_names:
+            if len({recomputed.op.pass_names for recomputed in together}) == 1 and together[0].op.pass_names:
                 continue  # the same pass made them all: that explains it as well
             done |= names
-            first = min(together, key=lambda one: one.number)
+            first = min(together, key=lambda op: op.number)
             suspect = self._own_error(first)
             others = sorted(names - {first.name})
             facts = (
@@ -381,36 +395,38 @@ class Explainer:
             )  # fmt: skip
 
     def _wrong(self, explained: set[str]) -> Iterator[Suspect]:
-        """Ops with an error of their own; those of one pass are one suspect."""
+        """Yield ops with an error of their own; those of one pass are one suspect."""
         by_pass: dict[str, list[Suspect]] = {}
-        for one in self._findings.judged:
-            if one.state is not State.WRONG or one.name in explained:
+        for recomputed in self._findings.judged:
+            if recomputed.state is not State.WRONG or recomputed.name in explained:
                 continue
-            suspect = self._own_error(one)
-            if one.name in self._either:
-                suspect = _or_its_variable(suspect, self._either[one.name])
+            suspect = self._own_error(recomputed)
+            if recomputed.name in self._either:
+                suspect = _or_its_variable(suspect, self._either[recomputed.name])
             if suspect.cause is Cause.FUSION:
                 by_pass.setdefault(suspect.pass_name, []).append(suspect)
             else:
                 yield suspect
         for together in by_pass.values():
-            first = min(together, key=lambda one: one.number)
-            also = dict.fromkeys((*first.also, *(name for one in together for name in (one.culprit, *one.also))))
+            first = min(together, key=lambda op: op.number)
+            also = dict.fromkeys(
+                (*first.also, *(name for recomputed in together for name in (recomputed.culprit, *recomputed.also)))
+            )
             yield replace(first, also=tuple(name for name in also if name != first.culprit))
 
-    def _in_gaps(self, found: Sequence[Suspect]) -> Iterator[Suspect]:
-        """Ops that are wrong together, of which no file tells which one is; not those that are accused already."""
-        named = {name for one in found for name in (one.culprit, *one.also)}
+    def _in_gaps(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
+        """Yield ops that are wrong together, with no dump between them, unless they are suspects already."""
+        named = {name for item in suspects for name in (item.culprit, *item.also)}
         for gap in self._findings.gaps:
             names = {op.name for op in gap.ops} | {root.op.name for op in gap.ops for root in self._parameters(op)}
-            if gap.judgement.state is not State.WRONG or names & named:
+            if gap.result.state is not State.WRONG or names & named:
                 continue
             # What only changes the type or the order is seldom to blame.
             op = next((op for op in reversed(gap.ops) if op.type not in ("Cast", "TransData")), gap.ops[-1])
-            suspect = self._own_error(replace(gap.judgement, op=op))
+            suspect = self._own_error(replace(gap.result, op=op))
             also = tuple(other.name for other in gap.ops if other is not op)
             named |= names
-            if len(gap.borrowed) == 1 and is_off_all_over(gap.judgement):
+            if len(gap.borrowed) == 1 and is_off_all_over(gap.result):
                 variable = gap.borrowed[0]
                 also = tuple(other.name for other in gap.ops)
                 suspect = replace(suspect, culprit=variable.name, cause=Cause.WEIGHTS, op_type=variable.type)
@@ -421,63 +437,37 @@ class Explainer:
             )  # fmt: skip
 
     def _parameters(self, op: Op) -> Iterator[Root]:
-        """The variables and constants that feed an op."""
+        """Yield the variables and constants that feed an op."""
         for root in self._values.producers(op):
             parameter = self._values.parameter_of(root)
             if parameter is not None:
                 yield Root(parameter, 0)
 
-    def _own_error(self, one: OpJudgement) -> Suspect:
-        slot = one.worst_slot
+    def _own_error(self, recomputed: OpResult) -> Suspect:
+        slot = recomputed.worst_slot
         assert slot is not None
-        wrong = [other for other in one.slots if other.beyond]
+        wrong = [other for other in recomputed.slots if other.beyond]
         moved = all(other.places is not None and other.places.is_moved for other in wrong)
-        cause = Cause.LAYOUT if moved else Cause.FUSION if one.op.pass_names else Cause.KERNEL
-        if one.op.type == "Cast" and all(
+        cause = Cause.LAYOUT if moved else Cause.FUSION if recomputed.op.pass_names else Cause.KERNEL
+        if recomputed.op.type == "Cast" and all(
             other.places is not None and other.places.mistake is Mistake.NARROWED for other in wrong
         ):
             cause = Cause.CAST  # the type that it goes through is not the one that it is told to make
-        sure = 0.97 if one.is_confirmed else 0.75 if one.is_guessed else 0.9
-        if _is_seen_apart(one) and self._is_overwritten(one, slot):
+        sure = 0.97 if recomputed.is_confirmed else 0.75 if recomputed.is_guessed else 0.9
+        if _is_seen_apart(recomputed) and self._is_overwritten(recomputed, slot):
             cause, sure = Cause.STOMP, 0.7
-        unseen = [index for index, source in one.from_elsewhere if source != "benchmark"]
-        if unseen and cause is not Cause.STOMP:
+        undumped_inputs = [index for index, source in recomputed.from_elsewhere if source != "benchmark"]
+        if undumped_inputs and cause is not Cause.STOMP:
             sure = min(sure, 0.8)  # what it read may have been overwritten after it was put out
-        facts = [
-            Fact(name="own_error", value=number_of(slot.own)), Fact(name="rounding", value=number_of(slot.rounding)),
-            Fact(name="worst_over_rounding", value=number_of(slot.worst)),
-            Fact(name="wrong_elements", value=slot.beyond), Fact(name="elements", value=slot.looked_at),
-            Fact(name="exactly_rounded", value=number_of(slot.exact_share)),
-            Fact(name="recomputed_as", value=list(one.how)), Fact(name="output", value=slot.slot),
-        ]  # fmt: skip
-        if slot.sampled is not None:
-            facts.append(Fact(name="elements_in_all", value=slot.size))
-        if slot.places is not None:
-            facts.append(Fact(name="mistake", value=str(slot.places.mistake)))
-            for name in ("axis", "index", "factor", "steps"):
-                value = getattr(slot.places, name)
-                if value is not None and (name != "steps" or value):
-                    facts.append(Fact(name=name, value=value))
-            if slot.places.order:
-                facts.append(Fact(name="order", value=list(slot.places.order)))
-        if unseen:
-            facts.append(Fact(name="inputs_not_dumped", value=unseen))
-        for name in ("fed", "benchmark_own", "amplification"):
-            value = getattr(slot, name)
-            if value is not None:
-                facts.append(Fact(name=name, value=number_of(value)))
-        if one.is_by_another:
-            facts.append(Fact(name="another_obeys", value=True))
-        elif one.is_confirmed is not None:
-            facts.append(Fact(name="benchmark_obeys", value=one.is_confirmed))
         return Suspect(
-            culprit=one.name, cause=cause, proof=Proof.RECOMPUTED, confidence=sure if one.is_dumped else sure - 0.1,
-            number=one.number, op_type=one.op.type, facts=tuple(facts), judgement=one,
-            pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+            culprit=recomputed.name, cause=cause, proof=Proof.RECOMPUTED,
+            confidence=sure if recomputed.is_dumped else sure - 0.1, number=recomputed.number,
+            op_type=recomputed.op.type, facts=_own_error_facts(recomputed, slot, undumped_inputs), result=recomputed,
+            pass_name=recomputed.op.pass_names[0] if recomputed.op.pass_names else "",
         )  # fmt: skip
 
-    def _is_overwritten(self, one: OpJudgement, slot: SlotJudgement) -> bool:
-        """Whether the wrong elements are one run that another tensor may have been written over, here or before."""
+    def _is_overwritten(self, recomputed: OpResult, slot: SlotResult) -> bool:
+        """Return whether the wrong elements are one run, which another tensor may have overwritten."""
         places = slot.places
         if places is None or not places.is_run:
             return False
@@ -485,92 +475,126 @@ class Explainer:
         # What was written there has nothing to do with what should stand there; a narrower type comes near it.
         if slot.own < UNIT["bfloat16"] * sqrt(length / places.size):
             return False
-        elsewhere = {index for index, _ in one.from_elsewhere}
+        elsewhere = {index for index, _ in recomputed.from_elsewhere}
         sizes = [
-            prod(fed.desc.shape)
-            for fed in self._values.input_slots(one.op)
-            if fed.index in elsewhere and fed.desc is not None
+            prod(input_slot.desc.shape)
+            for input_slot in self._values.input_slots(recomputed.op)
+            if input_slot.index in elsewhere and input_slot.desc is not None
         ]
         # A sum of many elements is one: as much of an input is more bytes.
         stretch = max(1.0, *(size / places.size for size in sizes)) if sizes else 1.0
         return length * stretch * data_types.BY_NAME[slot.dtype].bits >= 8 * _BLOCK
 
     def _ops_of(self, suspects: Iterable[Suspect]) -> list[Op]:
-        names = {one.culprit for one in suspects}
+        names = {suspect.culprit for suspect in suspects}
         return [op for op in self._values.ops if op.name in names]
 
     # --- by comparison alone ---
 
-    def _jumps(self, known: Sequence[Suspect]) -> Iterator[Suspect]:
-        """The first op that cannot be recomputed, is much farther off than what it is fed, and follows no suspect."""
-        followers = self._flow.behind(self._ops_of(known))
-        named = {name for one in known for name in (one.culprit, *one.also)}
-        for one in self._findings.judged:
-            if one.state is not State.NOT_RECOMPUTED or is_random(one.op) or one.op.type in ("Cast", "TransData"):
+    def _jumps(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
+        """Yield the first op that cannot be recomputed, is far more off than its inputs, and follows no suspect."""
+        followers = self._flow.downstream(self._ops_of(suspects))
+        named = {name for item in suspects for name in (item.culprit, *item.also)}
+        for item in self._findings.judged:
+            if item.state is not State.NOT_RECOMPUTED or is_random(item.op) or item.op.type in ("Cast", "TransData"):
                 continue
-            if id(one.op) in followers or one.name in named:
+            if id(item.op) in followers or item.name in named:
                 continue
-            out = distance(self._values, Root(one.op, 0))
+            out = distance(self._values, Root(item.op, 0))
             if out is None or not out.relative > _FAR:
                 continue
-            fed = [distance(self._values, root) for root in self._values.producers(one.op)]
-            fed = [found for found in fed if found is not None]
-            if len(fed) < len(list(self._values.producers(one.op))):
+            distances = [distance(self._values, root) for root in self._values.producers(item.op)]
+            distances = [input_distance for input_distance in distances if input_distance is not None]
+            if len(distances) < len(list(self._values.producers(item.op))):
                 continue
-            largest = max((found.relative for found in fed if found is not None), default=0.0)
+            largest = max(
+                (input_distance.relative for input_distance in distances if input_distance is not None), default=0.0
+            )
             if out.relative / max(largest, 2.0**-11) <= _JUMP:
                 continue
             facts = (
                 Fact(name="distance", value=number_of(out.relative)), Fact(name="fed", value=number_of(largest)),
-                Fact(name="not_recomputed", value=one.reason),
+                Fact(name="not_recomputed", value=item.reason),
             )  # fmt: skip
             yield Suspect(
-                culprit=one.name, cause=Cause.FUSION if one.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
-                confidence=0.6 if not largest else 0.4, number=one.number, op_type=one.op.type, facts=facts,
-                judgement=one, pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+                culprit=item.name, cause=Cause.FUSION if item.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
+                confidence=0.6 if not largest else 0.4, number=item.number, op_type=item.op.type, facts=facts,
+                result=item, pass_name=item.op.pass_names[0] if item.op.pass_names else "",
             )  # fmt: skip
             return
 
     def _by_comparison(self, names: Iterable[str]) -> Iterator[Suspect]:
-        """The first of the ops whose inputs agree and whose output does not that recomputing does not acquit."""
-        by_name = {one.name: one for one in self._findings.judged}
+        """Yield the first of the ops whose inputs agree and whose output does not that recomputing does not acquit."""
+        by_name = {recomputed.name: recomputed for recomputed in self._findings.judged}
         for name in names:
-            one = by_name.get(name)
-            if one is None or (one.state is not State.NOT_RECOMPUTED and not one.is_guessed):
+            recomputed = by_name.get(name)
+            if recomputed is None or (recomputed.state is not State.NOT_RECOMPUTED and not recomputed.is_guessed):
                 continue
             yield Suspect(
-                culprit=one.name, cause=Cause.FUSION if one.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
-                confidence=0.35, number=one.number, op_type=one.op.type,
-                facts=(Fact(name="not_recomputed", value=one.reason),), judgement=one,
-                pass_name=one.op.pass_names[0] if one.op.pass_names else "",
+                culprit=recomputed.name, cause=Cause.FUSION if recomputed.op.pass_names else Cause.KERNEL,
+                proof=Proof.COMPARED, confidence=0.35, number=recomputed.number, op_type=recomputed.op.type,
+                facts=(Fact(name="not_recomputed", value=recomputed.reason),), result=recomputed,
+                pass_name=recomputed.op.pass_names[0] if recomputed.op.pass_names else "",
             )  # fmt: skip
             return
 
 
 def _or_its_variable(suspect: Suspect, variable: Op) -> Suspect:
-    """An op that is wrong, or was fed another variable than the benchmark's: no file tells which."""
+    """Return an op that is wrong, or was fed another variable than the benchmark's: no file tells which."""
     return replace(
         suspect, confidence=min(suspect.confidence, 0.5), also=(*suspect.also, variable.name),
         facts=(*suspect.facts, Fact(name="or_variable", value=variable.name)),
     )  # fmt: skip
 
 
-def _whole_factor(one: OpJudgement) -> float | None:
-    """The one factor by which all of an op's wrong output is off."""
-    slot = one.worst_slot
+def _own_error_facts(recomputed: OpResult, slot: SlotResult, undumped_inputs: Sequence[int]) -> tuple[Fact, ...]:
+    """Return the figures of an op whose output `slot` is wrong."""
+    facts = [
+        Fact(name="own_error", value=number_of(slot.own)), Fact(name="rounding", value=number_of(slot.rounding)),
+        Fact(name="worst_over_rounding", value=number_of(slot.worst)),
+        Fact(name="wrong_elements", value=slot.beyond), Fact(name="elements", value=slot.looked_at),
+        Fact(name="exactly_rounded", value=number_of(slot.exact_share)),
+        Fact(name="recomputed_as", value=list(recomputed.how)), Fact(name="output", value=slot.slot),
+    ]  # fmt: skip
+    if slot.sampled is not None:
+        facts.append(Fact(name="elements_in_all", value=slot.size))
+    if slot.places is not None:
+        facts.append(Fact(name="mistake", value=str(slot.places.mistake)))
+        for name in ("axis", "index", "factor", "steps"):
+            value = getattr(slot.places, name)
+            if value is not None and (name != "steps" or value):
+                facts.append(Fact(name=name, value=value))
+        if slot.places.order:
+            facts.append(Fact(name="order", value=list(slot.places.order)))
+    if undumped_inputs:
+        facts.append(Fact(name="inputs_not_dumped", value=undumped_inputs))
+    for name in ("fed", "benchmark_own", "amplification"):
+        value = getattr(slot, name)
+        if value is not None:
+            facts.append(Fact(name=name, value=number_of(value)))
+    if recomputed.is_by_another:
+        facts.append(Fact(name="another_obeys", value=True))
+    elif recomputed.is_confirmed is not None:
+        facts.append(Fact(name="benchmark_obeys", value=recomputed.is_confirmed))
+    return tuple(facts)
+
+
+def _whole_factor(recomputed: OpResult) -> float | None:
+    """Return the one factor by which all of an op's wrong output is off."""
+    slot = recomputed.worst_slot
     if slot is None or slot.places is None or slot.places.mistake is not Mistake.SCALED:
         return None
     return slot.places.factor if slot.places.wrong >= 0.9 * slot.places.size or slot.looked_at == slot.beyond else None
 
 
-def _is_seen_apart(one: OpJudgement) -> bool:
-    """Whether an op was recomputed from what others put out, or its result seen in what others read."""
-    return not one.is_dumped or any(source in ("producer", "reader") for _, source in one.from_elsewhere)
+def _is_seen_apart(recomputed: OpResult) -> bool:
+    """Return whether an op was recomputed from what others put out, or its result seen in what others read."""
+    return not recomputed.is_dumped or any(source in ("producer", "reader") for _, source in recomputed.from_elsewhere)
 
 
-def _is_unlike_kernels(one: OpJudgement) -> bool:
-    """Whether none of the simple mistakes of a kernel explains an op's error."""
-    slot = one.worst_slot
+def _is_unlike_kernels(recomputed: OpResult) -> bool:
+    """Return whether none of the simple mistakes of a kernel explains an op's error."""
+    slot = recomputed.worst_slot
     unlike = (Mistake.UNKNOWN, Mistake.NOT_FINITE, Mistake.TAIL)
     return slot is not None and slot.places is not None and slot.places.mistake in unlike
 
@@ -579,6 +603,6 @@ def _is_unlike_kernels(one: OpJudgement) -> bool:
 _SOURCES = (Cause.INPUT, Cause.WEIGHTS, Cause.RANDOM)
 
 
-def _rank(one: Suspect) -> tuple[int, int]:
-    tier = _SOURCES.index(one.cause) if one.cause in _SOURCES else 0
-    return tier, one.number
+def _rank(suspect: Suspect) -> tuple[int, int]:
+    tier = _SOURCES.index(suspect.cause) if suspect.cause in _SOURCES else 0
+    return tier, suspect.number

@@ -14,23 +14,23 @@ from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.inputs import own_benchmark
 from precision_tool.lib.diagnose.divergence import is_random
 from precision_tool.lib.diagnose.formulas import Formula
-from precision_tool.lib.diagnose.judge import Judge
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, PARAMETER_TYPES, NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.overflow import LeafOverflow, OverflowOp, OverflowReport, StatusReport
 from precision_tool.lib.diagnose.overflow_advice import OverflowResult, overflow_result
-from precision_tool.lib.diagnose.overwritten_memory import beside_benchmark
+from precision_tool.lib.diagnose.overwritten_memory import compare_with_benchmark
 from precision_tool.lib.diagnose.random_errors import RandomReport
-from precision_tool.lib.diagnose.verdict_model import OpJudgement
+from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.diagnose.verdict_model import OpResult
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.model.graph import GraphFile, Op
-from precision_tool.lib.model.op_verdict import Element, Examined, JudgedOp, Source
+from precision_tool.lib.model.op_verdict import Element, Examined, OpVerdict, Source
 from precision_tool.lib.ops.base import Input, NotComputedError
 
 #: Elements that are shown: the first ones, and those that are farthest off.
 _FIRST, _WORST = 4, 4
 #: Products from which on only a part of the output is recomputed to be shown, and about how much of it.
-_MOST_WORK, _SAMPLES = 2e9, 1 << 12
+_MAX_WORK, _SAMPLES = 2e9, 1 << 12
 
 
 def examine_in(data: DataFolder, run: RunGraph, op: Op) -> Examined | None:
@@ -52,7 +52,7 @@ def references_of(data: DataFolder, run: RunGraph) -> tuple[BenchmarkSide, Graph
 
 
 def examine(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None = None) -> Examined | None:
-    """What recomputing says of one op of a run; None for a run without a dump.
+    """Return what recomputing says of one op of a run; None for a run without a dump.
 
     Only the dump files of the op and of those around it are opened. `unfused` is a graph that has the original ops of
     fused ones.
@@ -60,25 +60,25 @@ def examine(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile 
     if run.leaf is None:
         return None
     values = RunValues(run.leaf, run.file, benchmark, near=op)
-    judge = Judge(values, unfused, only=lambda other: other is op)
-    if not judge.computing() or is_random(op):
+    recomputer = Recomputer(values, unfused, only=lambda other: other is op)
+    if not recomputer.computing() or is_random(op):
         return _source(values, op)
-    judged = judge.examine(op)
+    judged = recomputer.examine(op)
     try:
-        elements = _elements(judge, judged)
+        elements = _elements(recomputer, judged)
     except (NotComputedError, NoValueError):
         elements = ()
-    return Examined(judged=judged.to_keep(), elements=elements)
+    return Examined(judged=judged.verdict(), elements=elements)
 
 
-def _elements(judge: Judge, judged: OpJudgement) -> tuple[Element, ...]:
-    """The first elements of the output that is farthest off, and the worst."""
+def _elements(recomputer: Recomputer, judged: OpResult) -> tuple[Element, ...]:
+    """Return the first elements of the output that is farthest off, and the worst."""
     slot, formula = judged.worst_slot, judged.formula
     if slot is None or formula is None:
         return ()
-    op, values = judged.op, judge.values
-    inputs = judge.fed(op).inputs
-    have = judge.outputs(op).get(slot.slot)
+    op, values = judged.op, recomputer.values
+    inputs = recomputer.inputs_of(op).inputs
+    have = recomputer.outputs(op).get(slot.slot)
     if have is None:
         return ()
     desc = op.output_descs[slot.slot] if slot.slot < len(op.output_descs) else None
@@ -110,17 +110,17 @@ def _elements(judge: Judge, judged: OpJudgement) -> tuple[Element, ...]:
 
 
 def _source(values: RunValues, op: Op) -> Examined | None:
-    """What nothing computes beside the benchmark's; None of an op that makes no numbers, or where a side lacks them."""
+    """Return a computed-by-nothing tensor next to the benchmark's; None where a side lacks it."""
     if op.type not in DATA_TYPES and op.type not in PARAMETER_TYPES and not is_random(op):
         return None
     roots = (Root(op, index) for index in range(max(len(op.output_descs), 1)))
-    found = [one for root in roots if (one := beside_benchmark(values, root)) is not None]
-    if not found:
+    pairs = [pair for root in roots if (pair := compare_with_benchmark(values, root)) is not None]
+    if not pairs:
         return None
-    mine, golden, apart = next((one for one in found if one[2] is not None), found[0])
-    array, other = np.asarray(mine.input.array), np.asarray(golden.input.array).reshape(-1)
+    npu, golden, apart = next((pair for pair in pairs if pair[2] is not None), pairs[0])
+    array, other = np.asarray(npu.input.array), np.asarray(golden.input.array).reshape(-1)
     got = array.reshape(-1)
-    seen_in = mine.slot.name if mine.slot is not None else ""
+    seen_in = npu.slot.name if npu.slot is not None else ""
     source = Source(different=0, size=got.size, seen_in=seen_in)
     if apart is not None:
         source = replace(source, different=apart.different, distance=apart.distance)
@@ -141,10 +141,10 @@ def _source(values: RunValues, op: Op) -> Examined | None:
 
 
 def _chosen(off: np.ndarray) -> list[tuple[int, bool]]:
-    """The positions that are shown of so large errors: the first ones, and those farthest off (True)."""
+    """Return the positions that are shown of so large errors: the first ones, and those farthest off (True)."""
     order = np.argsort(-off, kind="stable")[:_WORST]
     return [(number, False) for number in range(min(_FIRST, off.size))] + [
-        (int(one), True) for one in order if off[one] > 0
+        (int(place), True) for place in order if off[place] > 0
     ]
 
 
@@ -153,13 +153,13 @@ def _place(position: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _true(formula: Formula, inputs: Mapping[int, Input], slot: int) -> tuple[np.ndarray | None, np.ndarray]:
-    """The recomputed output, flat, and the places of its elements; None for all of them."""
+    """Return the recomputed output, flat, and the places of its elements; None for all of them."""
     work = formula.work(inputs)
-    if work > _MOST_WORK:
-        found = formula.sample(inputs, _SAMPLES)
-        if found is None:
+    if work > _MAX_WORK:
+        sample = formula.sample(inputs, _SAMPLES)
+        if sample is None:
             raise NotComputedError("too_many_products", number=work)
-        return found[0], np.asarray(found[1].array).reshape(-1)
+        return sample[0], np.asarray(sample[1].array).reshape(-1)
     made = formula.run(inputs).get(slot)
     if made is None:
         raise NotComputedError("output_without_formula", slot=slot)
@@ -167,7 +167,7 @@ def _true(formula: Formula, inputs: Mapping[int, Input], slot: int) -> tuple[np.
 
 
 def _number(value: object) -> float | str:
-    """A number as JSON and people take it; of a complex one its text."""
+    """Return a number as JSON and people take it; of a complex one its text."""
     if isinstance(value, np.generic):
         value = value.item()
     return str(value) if isinstance(value, complex) else float(value)  # type: ignore[arg-type]
@@ -177,11 +177,11 @@ def _number(value: object) -> float | str:
 
 
 #: Judges one op of a run; None for one that computes nothing, or was not dumped.
-Examine = Callable[[RunGraph, Op], JudgedOp | None]
+Examine = Callable[[RunGraph, Op], OpVerdict | None]
 
 
 #: Of so many status files at most the ops are judged; there may be one for every op of a network.
-_MOST = 8
+_MAX_STATUS_OPS = 8
 
 
 def recompute_overflow(data: DataFolder, report: OverflowReport) -> OverflowReport:
@@ -198,7 +198,7 @@ def recompute_random(data: DataFolder, reports: Sequence[RandomReport], graph: s
 
 
 def _examiner(data: DataFolder) -> Examine:
-    def examined(run: RunGraph, op: Op) -> JudgedOp | None:
+    def examined(run: RunGraph, op: Op) -> OpVerdict | None:
         examination = examine_in(data, run, op)
         return None if examination is None else examination.judged
 
@@ -206,33 +206,43 @@ def _examiner(data: DataFolder) -> Examine:
 
 
 def with_judged_overflow(report: OverflowReport, examine: Examine) -> OverflowReport:
-    """The report with a judgement of the op that each leaf names first, and of those of the first status files."""
-    graphs = [one.graph for one in report.leaves if one.graph is not None]
+    """Return the report with the verdict on the first op of each leaf and of the first status files."""
+    graphs = [leaf_overflow.graph for leaf_overflow in report.leaves if leaf_overflow.graph is not None]
 
     def judged(op: OverflowOp, run: RunGraph | None) -> OverflowOp:
-        found = None if run is None else next((one for one in run.file.ops if one.name == op.name), None)
-        return op if found is None or run is None else replace(op, judged=examine(run, found))
+        graph_op = (
+            None if run is None else next((candidate for candidate in run.file.ops if candidate.name == op.name), None)
+        )
+        return op if graph_op is None or run is None else replace(op, judged=examine(run, graph_op))
 
-    def in_leaf(one: LeafOverflow) -> LeafOverflow:
-        first = one.first
-        if first is None or one.graph is None:
-            return one
-        new = judged(first, replace(one.graph, leaf=one.leaf))
-        return replace(one, ops=tuple(new if op is first else op for op in one.ops))
+    def in_leaf(leaf_overflow: LeafOverflow) -> LeafOverflow:
+        first = leaf_overflow.first
+        if first is None or leaf_overflow.graph is None:
+            return leaf_overflow
+        new = judged(first, replace(leaf_overflow.graph, leaf=leaf_overflow.leaf))
+        return replace(leaf_overflow, ops=tuple(new if op is first else op for op in leaf_overflow.ops))
 
     leaves = tuple(map(in_leaf, report.leaves))
-    known = {one.first.name: one.first.judged for one in leaves if one.first is not None}
+    first_verdicts = {
+        leaf_overflow.first.name: leaf_overflow.first.judged
+        for leaf_overflow in leaves
+        if leaf_overflow.first is not None
+    }
     statuses: list[StatusReport] = []
-    for one in report.statuses:
-        op = one.op
-        if op is not None and len(statuses) < _MOST:
-            op = replace(op, judged=known[op.name]) if op.name in known else judged(op, next(iter(graphs), None))
-        statuses.append(replace(one, op=op))
+    for leaf_overflow in report.statuses:
+        op = leaf_overflow.op
+        if op is not None and len(statuses) < _MAX_STATUS_OPS:
+            op = (
+                replace(op, judged=first_verdicts[op.name])
+                if op.name in first_verdicts
+                else judged(op, next(iter(graphs), None))
+            )
+        statuses.append(replace(leaf_overflow, op=op))
     return replace(report, leaves=leaves, statuses=tuple(statuses))
 
 
-def with_verdicts(check: CheckResult, ops: Mapping[str, JudgedOp]) -> CheckResult:
-    """The check for overflow with what the verdicts, by name of the op, say of the op that it names first."""
+def with_verdicts(check: CheckResult, ops: Mapping[str, OpVerdict]) -> CheckResult:
+    """Return the check for overflow with what the verdicts, by name of the op, say of the op that it names first."""
     if not isinstance(check, OverflowResult):
         return check
     report = with_judged_overflow(check.report, lambda _, op: ops.get(op.name))
@@ -243,13 +253,17 @@ def _random(report: RandomReport, runs: Mapping[str, RunGraph], examine: Examine
     first = report.first
     if first is None:
         return report
-    found = []
+    verdicts = []
     for path in (report.left, report.right):
         run = runs.get(path)
-        op = None if run is None else next((one for one in run.file.ops if one.name == first.name), None)
+        op = (
+            None
+            if run is None
+            else next((candidate for candidate in run.file.ops if candidate.name == first.name), None)
+        )
         judged = None if run is None or op is None else examine(run, op)
         if judged is None:
             return report
-        found.append(judged)
-    new = replace(first, judged=tuple(found))
+        verdicts.append(judged)
+    new = replace(first, judged=tuple(verdicts))
     return replace(report, ops=tuple(new if op is first else op for op in report.ops))

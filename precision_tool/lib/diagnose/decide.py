@@ -23,44 +23,44 @@ from precision_tool.lib.data.origins import originals
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.diagnose.causes import Explainer, Findings
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
-from precision_tool.lib.diagnose.error_shape import UNIT, misfit
+from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, misfit
 from precision_tool.lib.diagnose.formulas import Formula, Ref, Stage
-from precision_tool.lib.diagnose.judge import Judge, largest_of, slot_of
-from precision_tool.lib.diagnose.judging_in_parallel import judge_ops
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
     Compared,
     NoValueError,
+    OpInputs,
     Root,
     RunValues,
     Slot,
 )
 from precision_tool.lib.diagnose.overwritten_memory import (
-    Departure,
+    Divergence,
     Overwritten,
-    ToldBy,
-    departure,
+    Witness,
+    divergence_of,
     first_unsteady,
     is_repeated,
     overwritten,
 )
+from precision_tool.lib.diagnose.parallel_recomputing import recompute_ops
 from precision_tool.lib.diagnose.plan import plan
+from precision_tool.lib.diagnose.recomputer import Recomputer, largest_of, slot_of
 from precision_tool.lib.diagnose.sampling import narrowing
 from precision_tool.lib.diagnose.verdict_model import (
+    Action,
     Cause,
-    Do,
     Fact,
     Flag,
     Gap,
-    Lack,
-    OpJudgement,
+    NotChecked,
+    NotCheckedKind,
+    OpResult,
     Proof,
-    SlotJudgement,
     State,
     Step,
     Suspect,
-    Unseen,
     Verdict,
     WorstCosine,
     is_late,
@@ -70,39 +70,39 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.ops.base import Input, NotComputedError, Output, Wanted
+from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output, OutputSpec
 
 #: Ops that are judged as one at most, elements that they are fed together, and multiplications that this may take.
-_MOST_OPS, _MOST_ELEMENTS, _MOST_WORK = 6, 1 << 23, 1e9
+_MAX_OPS, _MAX_ELEMENTS, _MAX_WORK = 6, 1 << 23, 1e9
 #: Results between them are rounded to types of their own, whose effect is only estimated: they are wrong from here on,
 #: as a relative distance and in units of what rounding explains.
 _FAR, _BEYOND = 0.02, 20.0
 
 
-def gaps(judge: Judge, judged: Sequence[OpJudgement]) -> Iterator[Gap]:
-    """Every op that could not be recomputed for want of its inputs, with those before it that make them."""
-    computing = {id(op) for op in judge.computing()}
-    for one in judged:
-        if time.monotonic() > judge.deadline:
+def gaps(recomputer: Recomputer, judged: Sequence[OpResult]) -> Iterator[Gap]:
+    """Yield every op that could not be recomputed for want of its inputs, with those before it that make them."""
+    computing = {id(op) for op in recomputer.computing()}
+    for recomputed in judged:
+        if time.monotonic() > recomputer.deadline:
             return
-        if one.state is not State.NOT_RECOMPUTED or is_random(one.op) or one.is_dumped:
+        if recomputed.state is not State.NOT_RECOMPUTED or is_random(recomputed.op) or recomputed.is_dumped:
             continue
         try:
-            with np.errstate(all="ignore"), judge.values.reading():
-                found = _judged(judge, computing, one)
+            with np.errstate(all="ignore"), recomputer.values.reading():
+                gap = _gap_of(recomputer, computing, recomputed)
         except (NotComputedError, NoValueError, PrecisionToolError, MemoryError):
             continue
         except (ValueError, IndexError, TypeError, KeyError):
             continue  # a formula that the shapes contradict
-        if found is not None:
-            yield found
+        if gap is not None:
+            yield gap
 
 
 @dataclass(slots=True)
 class _Chain:
     """The formulas of several ops, put together."""
 
-    judge: Judge
+    recomputer: Recomputer
     computing: set[int]
     stages: list[Stage] = field(default_factory=list)
     inputs: dict[int, Input] = field(default_factory=dict)
@@ -113,37 +113,23 @@ class _Chain:
     _done: dict[int, dict[int, Ref]] = field(default_factory=dict)
 
     def add(self, op: Op) -> dict[int, Ref]:
-        """Puts an op behind those that make what it is fed; its outputs by slot. NotComputedError says why not."""
-        known = self._done.get(id(op))
-        if known is not None:
-            return known
-        if len(self.ops) >= _MOST_OPS or id(op) not in self.computing or is_random(op):
+        """Add an op after the producers of its inputs; return its outputs by slot. NotComputedError if it cannot."""
+        cached = self._done.get(id(op))
+        if cached is not None:
+            return cached
+        if len(self.ops) >= _MAX_OPS or id(op) not in self.computing or is_random(op):
             raise NotComputedError("no_formula", op_type=op.type)
         self.ops.append(op)
         self.elements += sum(
             tensor.size
-            for root in self.judge.values.producers(op)
-            for _, tensor in islice(self.judge.values.copies(root), 1)
+            for root in self.recomputer.values.producers(op)
+            for _, tensor in islice(self.recomputer.values.copies(root), 1)
         )
-        if self.elements > _MOST_ELEMENTS:
+        if self.elements > _MAX_ELEMENTS:
             raise NotComputedError("too_many_elements", number=self.elements)
-        fed = self.judge.fed(op)
-        refs: dict[int, Ref] = {}
-        for slot in self.judge.values.input_slots(op):
-            if slot.index in fed.inputs:
-                number = len(self.inputs)
-                self.inputs[number] = fed.inputs[slot.index]
-                refs[slot.index] = Ref(number)
-            root = self.judge.values.fed_by.get((id(op), slot.graph_index))
-            parameter = self.judge.values.parameter_of(root) if root is not None else None
-            if parameter is not None and fed.elsewhere.get(slot.index) == "benchmark":
-                self.borrowed.append(parameter)
-            if slot.index in fed.inputs:
-                continue
-            if root is None:
-                raise NotComputedError("fed_unknown", name=op.name, slot=slot.index)
-            refs[slot.index] = self._output(root, slot)
-        formula = next(self.judge.ways.known(op, fed), None)
+        op_inputs = self.recomputer.inputs_of(op)
+        refs = self._inputs(op, op_inputs)
+        formula = next(self.recomputer.candidates.without_search(op, op_inputs), None)
         if formula is None or formula.lent:
             raise NotComputedError("fused_unknown")
         base = len(self.stages)
@@ -154,8 +140,25 @@ class _Chain:
         self._done[id(op)] = {slot: _later(ref, base) for slot, ref in formula.outputs.items()}
         return self._done[id(op)]
 
+    def _inputs(self, op: Op, op_inputs: OpInputs) -> dict[int, Ref]:
+        """Return the inputs of an op by slot: dumped ones as inputs of the chain, others as outputs of its stages."""
+        refs: dict[int, Ref] = {}
+        for slot in self.recomputer.values.input_slots(op):
+            root = self.recomputer.values.fed_by.get((id(op), slot.graph_index))
+            parameter = self.recomputer.values.parameter_of(root) if root is not None else None
+            if parameter is not None and op_inputs.elsewhere.get(slot.index) == "benchmark":
+                self.borrowed.append(parameter)
+            if slot.index in op_inputs.inputs:
+                refs[slot.index] = Ref(len(self.inputs))
+                self.inputs[len(self.inputs)] = op_inputs.inputs[slot.index]
+            elif root is None:
+                raise NotComputedError("fed_unknown", name=op.name, slot=slot.index)
+            else:
+                refs[slot.index] = self._output(root, slot)
+        return refs
+
     def _output(self, root: Root, slot: Slot) -> Ref:
-        """What a slot is fed, in the shape that its op takes: ops that only give it another one are passed by."""
+        """Return the input of a slot in the shape that its op takes, through ops that only reshape it."""
         made = self.add(root.op)
         if root.index not in made:
             raise NotComputedError("fed_without_formula", op_type=root.op.type)
@@ -164,7 +167,7 @@ class _Chain:
         taken = slot.desc.origin_shape if slot.desc is not None else None
         if taken is None or put_out is None or taken == put_out or min(taken, default=0) < 0:
             return ref
-        self.stages.append(Stage(name=slot.name, op_type="Reshape", args=(ref,), wanted=(Wanted(shape=taken),)))
+        self.stages.append(Stage(name=slot.name, op_type="Reshape", args=(ref,), wanted=(OutputSpec(shape=taken),)))
         return Ref(0, len(self.stages) - 1)
 
 
@@ -172,53 +175,47 @@ def _later(ref: Ref, base: int) -> Ref:
     return Ref(ref.slot, (ref.stage or 0) + base)
 
 
-def _judged(judge: Judge, computing: set[int], one: OpJudgement) -> Gap | None:
-    tensors = judge.outputs(one.op)
+def _gap_of(recomputer: Recomputer, computing: set[int], recomputed: OpResult) -> Gap | None:
+    tensors = recomputer.outputs(recomputed.op)
     if not tensors:
         return None
-    chain = _Chain(judge, computing)
-    outputs = chain.add(one.op)
-    if len(chain.ops) < 2 or not all(isfinite(largest_of(fed)) for fed in chain.inputs.values()):
+    chain = _Chain(recomputer, computing)
+    outputs = chain.add(recomputed.op)
+    if len(chain.ops) < 2 or not all(isfinite(largest_of(tensor)) for tensor in chain.inputs.values()):
         return None
     formula = Formula(stages=tuple(chain.stages), outputs={slot: outputs[slot] for slot in tensors if slot in outputs})
-    if not formula.outputs or formula.work(chain.inputs) > _MOST_WORK:
+    if not formula.outputs or formula.work(chain.inputs) > _MAX_WORK:
         return None
     coarsest = max(chain.types, key=lambda dtype: UNIT[dtype], default="float32")
     true, stored = formula.run(chain.inputs), formula.run(chain.inputs, coarsest)
     slots, is_wrong = [], False
     for slot, out in true.items():
-        descs = one.op.output_descs
-        have = judge.values.load(tensors[slot], descs[slot] if slot < len(descs) else None)
-        found = _slot(slot, have, out, stored[slot], formula, chain.inputs, coarsest)
-        if found is None:
+        descs = recomputed.op.output_descs
+        have = recomputer.values.load(tensors[slot], descs[slot] if slot < len(descs) else None)
+        fit = _misfit(have, out, stored[slot], formula.kind, narrowing(formula, chain.inputs))
+        if fit is None:
             return None
-        slots.append(found)
-        is_wrong |= bool(found.beyond) and found.own > max(_FAR, _BEYOND * found.rounding)
-    ops = sorted(chain.ops, key=lambda op: judge.values.order[id(op)])
-    is_right = not any(found.beyond for found in slots)
+        compared_slot = slot_of(slot, replace(have, dtype=coarsest), out, fit, formula.kind)
+        slots.append(compared_slot)
+        is_wrong |= bool(compared_slot.beyond) and compared_slot.own > max(_FAR, _BEYOND * compared_slot.rounding)
+    ops = sorted(chain.ops, key=lambda op: recomputer.values.order[id(op)])
+    is_right = not any(compared_slot.beyond for compared_slot in slots)
     state = State.WRONG if is_wrong else State.RIGHT if is_right else State.DOUBTFUL
     return Gap(
         ops=ops,
-        judgement=replace(one, state=state, reason=None, how=formula.how, slots=tuple(slots)),
+        result=replace(recomputed, state=state, reason=None, how=formula.how, slots=tuple(slots)),
         borrowed=chain.borrowed,
     )
 
 
-def _slot(
-    slot: int, have: Input, out: Output, stored: Output, formula: Formula, inputs: dict[int, Input], coarsest: str
-) -> SlotJudgement | None:
-    """One output held against the true one; what rounding between makes of it is that of all elements together.
-
-    It is as exact as the `coarsest` type between.
-    """
+def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -> Misfit | None:
+    """Compare an output with the true one, given the mean rounding of all elements between; None if it cannot be."""
     if have.array.size != out.array.size or have.dtype not in UNIT or have.array.dtype.kind == "c":
         return None
     off = np.asarray(stored.array, np.float64).reshape(-1) - np.asarray(out.array, np.float64).reshape(-1)
     noise = np.full(off.shape, np.sqrt(np.mean(np.square(off))))
-    fit = misfit(have.array, out, have.dtype, formula.kind, u_in=narrowing(formula, inputs), noise=noise)
-    if not fit.compared.any():
-        return None
-    return slot_of(slot, replace(have, dtype=coarsest), out, fit, formula.kind)
+    fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise)
+    return fit if fit.compared.any() else None
 
 
 # --- The steps one after the other: judge each op alone, look at copies and sources, name the causes, rank, plan ---
@@ -254,7 +251,7 @@ class Subject:
     number: int | None = None
     cosines: Mapping[tuple[str, str], float] | None = None
     #: What comparing it with the benchmark showed.
-    seen: Compared | None = None
+    comparison: Compared | None = None
     #: Ops that the comparison alone would suspect, the likeliest first.
     compared: Sequence[str] = ()
     threshold: float = DEFAULT_THRESHOLD
@@ -265,118 +262,118 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judged:
+class RunVerdict:
     """The verdict on one run with every op's judgement behind it: its number, and paths of its dump and its graph.
 
-    `beside` are runs that were judged on the way, and are not to blame.
+    `blameless` are runs that were judged on the way, and are not to blame.
     """
 
     verdict: Verdict
-    ops: Sequence[OpJudgement] = field(repr=False)
+    ops: Sequence[OpResult] = field(repr=False)
     run: int | None
     npu: str
     graph: str
-    beside: Sequence[Judged] = field(default=(), repr=False)
+    blameless: Sequence[RunVerdict] = field(default=(), repr=False)
     #: The loss scale by the op that holds it, as far as it shows.
     scales: Mapping[str, float] = field(default_factory=dict)
 
 
-def judge_run(
+def decide_run(
     subject: Subject,
     *,
     seconds: float = SECONDS,
     resources: Resources = ALL_CORES,
-) -> Judged:
+) -> RunVerdict:
     """Return the verdict on one run. Progress is counted in ops."""
-    values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.seen)
-    judge = Judge(values, subject.unfused, seconds=seconds)
-    judged = judge.judge_again(judge_ops(judge, resources))
+    values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.comparison)
+    recomputer = Recomputer(values, subject.unfused, seconds=seconds)
+    judged = recomputer.recompute_guessed(recompute_ops(recomputer, resources))
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
-    again = _JudgedAgain(judge)
+    again = _CopyTrials(recomputer)
     memory = overwritten(values, again.is_right)
     judged = again.by_true_copies(judged, memory)
-    together = tuple(gaps(judge, judged))
-    right = {id(one.judgement.op): one.judgement for one in together if one.judgement.state is State.RIGHT}
-    judged = [right.get(id(one.op), one) for one in judged]
+    together = tuple(gaps(recomputer, judged))
+    right = {id(item.result.op): item.result for item in together if item.result.state is State.RIGHT}
+    judged = [right.get(id(item.op), item) for item in judged]
     findings = Findings(
         gaps=together,
         judged=tuple(judged),
         flagged=subject.flagged,
         overwritten=memory,
         unsettled=len(again.unsettled),
-        departures=tuple(departures(sides, values)),
+        divergences=tuple(divergences(sides, values)),
         is_later=subject.is_later,
     )
     explainer = Explainer(values, findings)
-    suspects = [_with_followers(one, values, explainer, subject) for one in explainer.suspects(subject.compared)]
-    scale = next((one for one in suspects if one.cause is Cause.LOSS_SCALE), None)
-    return Judged(
+    suspects = [_with_followers(item, values, explainer, subject) for item in explainer.suspects(subject.compared)]
+    scale = next((item for item in suspects if item.cause is Cause.LOSS_SCALE), None)
+    return RunVerdict(
         verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged),
         run=subject.number, npu=subject.leaf.path, graph=subject.file.path, scales=known_scales(values, scale),
     )  # fmt: skip
 
 
-class _JudgedAgain:
+class _CopyTrials:
     """Judges ops that were not dumped by another of the copies that their readers have."""
 
-    def __init__(self, judge: Judge) -> None:
-        self._judge = judge
-        self._computing = {id(op) for op in judge.computing()}
+    def __init__(self, recomputer: Recomputer) -> None:
+        self._recomputer = recomputer
+        self._computing = {id(op) for op in recomputer.computing()}
         #: Tensors of which recomputing might have told the true copy, had there been time.
         self.unsettled: set[tuple[int, int]] = set()
 
     def is_right(self, root: Root, copy: Slot) -> bool | None:
-        """Whether an op is right if a reader's copy is what it put out; None where it cannot be recomputed."""
+        """Return whether an op is right if a reader's copy is what it put out; None where it cannot be recomputed."""
         if id(root.op) not in self._computing:
             return None
-        self._judge.values.take_for_true(root, copy)
-        found = self._judge.judge(root.op)
-        self._judge.values.take_for_true(root, None)
-        if is_late(found):
+        self._recomputer.values.take_for_true(root, copy)
+        recomputed = self._recomputer.recompute(root.op)
+        self._recomputer.values.take_for_true(root, None)
+        if is_late(recomputed):
             self.unsettled.add(root.key)
-        return None if found.state is State.NOT_RECOMPUTED else found.state is State.RIGHT
+        return None if recomputed.state is State.NOT_RECOMPUTED else recomputed.state is State.RIGHT
 
-    def by_true_copies(self, judged: Sequence[OpJudgement], memory: Sequence[Overwritten]) -> list[OpJudgement]:
-        """The judgements with those done again whose readers do not all have the same: of the op and of all it feeds.
+    def by_true_copies(self, judged: Sequence[OpResult], memory: Sequence[Overwritten]) -> list[OpResult]:
+        """Return the results, recomputing ops whose readers disagree on a tensor, and the ops that it feeds.
 
         Where there is no time for that, the judgement that there is stays.
         """
-        disputed = {one.root.key: one for one in memory if one.told_by is not ToldBy.PRODUCER}
-        ops = {id(one.producer) for one in disputed.values()}
-        for one in disputed.values():
-            self._judge.values.take_for_true(one.root, one.true)
-            ops |= {id(slot.op) for slot in self._judge.values.readers.get(one.root.key, ())}
-        return [self._again(one) if id(one.op) in ops and _is_fed_elsewhere(one) else one for one in judged]
+        disputed = {item.root.key: item for item in memory if item.witness is not Witness.PRODUCER}
+        ops = {id(item.producer) for item in disputed.values()}
+        for item in disputed.values():
+            self._recomputer.values.take_for_true(item.root, item.true)
+            ops |= {id(slot.op) for slot in self._recomputer.values.readers.get(item.root.key, ())}
+        return [self._again(item) if id(item.op) in ops and _is_fed_elsewhere(item) else item for item in judged]
 
-    def _again(self, one: OpJudgement) -> OpJudgement:
-        found = self._judge.judge(one.op)
-        return one if is_late(found) else found
-
-
-def _is_fed_elsewhere(one: OpJudgement) -> bool:
-    """Whether an op was judged by what others have of what it read or put out."""
-    return not one.is_dumped or any(source == "reader" for _, source in one.from_elsewhere)
+    def _again(self, recomputed: OpResult) -> OpResult:
+        again = self._recomputer.recompute(recomputed.op)
+        return recomputed if is_late(again) else again
 
 
-def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
-    """The verdict where no run computes wrong, and an op computes differently in two; None if there is none."""
+def _is_fed_elsewhere(recomputed: OpResult) -> bool:
+    """Return whether an op was judged by what others have of what it read or put out."""
+    return not recomputed.is_dumped or any(source == "reader" for _, source in recomputed.from_elsewhere)
+
+
+def unsteady(subject: Subject, other: Subject, clean: RunVerdict) -> RunVerdict | None:
+    """Return the verdict where no run computes wrong, and an op computes differently in two; None if there is none."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps)
-    found = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps))
-    if found is None:
+    difference = first_unsteady(values, RunValues(other.leaf, other.file, other.benchmark, dumps=other.dumps))
+    if difference is None:
         return None
     facts = (
-        Fact(name="distance", value=float(f"{found.distance:.6g}")), Fact(name="output", value=found.output),
-        Fact(name="different_elements", value=found.different), Fact(name="elements", value=found.size),
+        Fact(name="distance", value=float(f"{difference.distance:.6g}")), Fact(name="output", value=difference.output),
+        Fact(name="different_elements", value=difference.different), Fact(name="elements", value=difference.size),
         Fact(name="same_inputs", value=True),
     )  # fmt: skip
     suspect = Suspect(
-        culprit=found.op.name, cause=Cause.RANDOM, proof=Proof.RUNS, confidence=0.7,
-        number=values.order[id(found.op)], op_type=found.op.type, facts=facts,
+        culprit=difference.op.name, cause=Cause.RANDOM, proof=Proof.RUNS, confidence=0.7,
+        number=values.order[id(difference.op)], op_type=difference.op.type, facts=facts,
     )  # fmt: skip
-    behind = Flow(values).behind([found.op])
-    suspect = replace(suspect, followers=len(behind), index=values.indices[id(found.op)])
+    followers = Flow(values).downstream([difference.op])
+    suspect = replace(suspect, followers=len(followers), index=values.indices[id(difference.op)])
     verdict = replace(
         clean.verdict, culprit=suspect.culprit, cause=suspect.cause, confidence=suspect.confidence,
         ranking=(suspect.culprit,), suspects=(suspect,), facts=facts,
@@ -385,32 +382,32 @@ def unsteady(subject: Subject, other: Subject, clean: Judged) -> Judged | None:
     return replace(clean, verdict=verdict)
 
 
-def departures(values: RunValues, judged: RunValues) -> list[Departure]:
-    """Data, variables, constants and random numbers that differ from the benchmark's; of the ops of `judged`."""
+def divergences(values: RunValues, judged: RunValues) -> list[Divergence]:
+    """Return the data, variables, constants and random numbers that differ from the benchmark's."""
     if isinstance(values.benchmark, NoBenchmark):
         return []
-    found = []
+    divergences = []
     for op in values.ops:
         if op.type not in DATA_TYPES and op.type not in PARAMETER_TYPES and not is_random(op):
             continue
         for index in range(max(len(op.output_descs), 1)):
-            one = departure(values, Root(op, index))
-            if one is not None:
-                found.append(replace(one, root=Root(judged.ops[values.order[id(op)]], index)))
-    return found
+            divergence = divergence_of(values, Root(op, index))
+            if divergence is not None:
+                divergences.append(replace(divergence, root=Root(judged.ops[values.order[id(op)]], index)))
+    return divergences
 
 
-def _with_followers(one: Suspect, values: RunValues, explainer: Explainer, subject: Subject) -> Suspect:
-    names = {one.culprit, *one.also} - {one.fact("producer")}
-    behind = explainer.flow.behind(op for op in values.ops if op.name in names)
+def _with_followers(suspect: Suspect, values: RunValues, explainer: Explainer, subject: Subject) -> Suspect:
+    names = {suspect.culprit, *suspect.also} - {suspect.fact("producer")}
+    followers = explainer.flow.downstream(op for op in values.ops if op.name in names)
     cosines = subject.cosines or {}
     low: dict[str, float] = {}
     for (name, slot), cosine in cosines.items():
         if slot.startswith("output"):
             low[name] = min(low.get(name, 1.0), cosine if cosine == cosine else -1.0)
-    below = sum(low.get(op.name, 1.0) < subject.threshold for op in behind.values())
-    index = values.indices[id(values.ops[one.number])]
-    return replace(one, followers=len(behind), below=below, index=index)
+    below = sum(low.get(op.name, 1.0) < subject.threshold for op in followers.values())
+    index = values.indices[id(values.ops[suspect.number])]
+    return replace(suspect, followers=len(followers), below=below, index=index)
 
 
 def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], worst: WorstCosine | None) -> Verdict:
@@ -425,20 +422,20 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
             *_sampled(partly, findings.judged, has_benchmark),
         ),
     )  # fmt: skip
-    guilty = [one for one in suspects if one.cause is not Cause.LOSS_SCALE]
+    guilty = [item for item in suspects if item.cause is not Cause.LOSS_SCALE]
     if not guilty:
-        unseen = 0.0 if has_benchmark else _IN_PART * sum(not one.is_summed for one in partly)
+        unseen = 0.0 if has_benchmark else _IN_PART * sum(not item.is_summed for item in partly)
         unseen += len(_unread_ops(subject))
-        seen = max(counts.right - unseen, 0.0) / counts.ops if counts.ops else 0.0
+        checked_fraction = max(counts.right - unseen, 0.0) / counts.ops if counts.ops else 0.0
         cause = suspects[0].cause if suspects else Cause.NONE
         facts = suspects[0].facts if suspects else (Fact(name="recomputed", value=counts.right),)
         return replace(
-            base, cause=cause, confidence=_CLEAN * seen, facts=facts,
+            base, cause=cause, confidence=_CLEAN * checked_fraction, facts=facts,
             next=plan(None, suspects, has_benchmark, findings.judged),
         )  # fmt: skip
     first = guilty[0]
-    names = dict.fromkeys(name for one in guilty for name in (one.culprit,))
-    names |= dict.fromkeys(name for one in guilty for name in one.also)
+    names = dict.fromkeys(name for item in guilty for name in (item.culprit,))
+    names |= dict.fromkeys(name for item in guilty for name in item.also)
     return replace(
         base,
         culprit=first.culprit,
@@ -453,69 +450,77 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
 
 
 def _unread_ops(subject: Subject) -> Sequence[str]:
-    """Ops of which something was dumped that cannot be read."""
-    return subject.seen.unread if subject.seen is not None else ()
+    """Return ops of which something was dumped that cannot be read."""
+    return subject.comparison.unread if subject.comparison is not None else ()
 
 
-def _unread(subject: Subject) -> tuple[Unseen, ...]:
-    """That files could not be read, of which the verdict goes by what other ops have of them."""
+def _unread(subject: Subject) -> tuple[NotChecked, ...]:
+    """Return that files could not be read, of which the verdict goes by what other ops have of them."""
     unread = _unread_ops(subject)
-    return (Unseen(lack=Lack.NOT_READ, count=len(unread), op=unread[0]),) if unread else ()
+    return (NotChecked(lack=NotCheckedKind.NOT_READ, count=len(unread), op=unread[0]),) if unread else ()
 
 
-def _gaps(judged: Sequence[OpJudgement]) -> tuple[Unseen, ...]:
-    """What a dump of everything would have told."""
-    missing = [one for one in judged if not one.is_dumped]
+def _gaps(judged: Sequence[OpResult]) -> tuple[NotChecked, ...]:
+    """Return what a dump of everything would have told."""
+    missing = [recomputed for recomputed in judged if not recomputed.is_dumped]
     if not missing:
         return ()
-    unknown = sum(one.state is State.NOT_RECOMPUTED for one in missing)
-    return (Unseen(lack=Lack.NOT_DUMPED, count=len(missing), ops=len(judged), unknown=unknown),)
+    unknown = sum(recomputed.state is State.NOT_RECOMPUTED for recomputed in missing)
+    return (NotChecked(lack=NotCheckedKind.NOT_DUMPED, count=len(missing), ops=len(judged), unknown=unknown),)
 
 
-def _late(judged: Sequence[OpJudgement]) -> tuple[Unseen, ...]:
-    """That the time was over before every op was recomputed."""
-    late = [one for one in judged if is_late(one)]
-    return (Unseen(lack=Lack.OUT_OF_TIME, count=len(late), ops=len(judged)),) if late else ()
+def _late(judged: Sequence[OpResult]) -> tuple[NotChecked, ...]:
+    """Return that the time was over before every op was recomputed."""
+    late = [recomputed for recomputed in judged if is_late(recomputed)]
+    return (NotChecked(lack=NotCheckedKind.OUT_OF_TIME, count=len(late), ops=len(judged)),) if late else ()
 
 
-def _unsettled(tensors: int) -> tuple[Unseen, ...]:
-    """That the time was over before recomputing could tell which copies of a tensor are the true ones."""
-    return (Unseen(lack=Lack.UNSETTLED, count=tensors),) if tensors else ()
+def _unsettled(tensors: int) -> tuple[NotChecked, ...]:
+    """Return that the time was over before recomputing could tell which copies of a tensor are the true ones."""
+    return (NotChecked(lack=NotCheckedKind.UNSETTLED, count=tensors),) if tensors else ()
 
 
-def _right_in_part(subject: Subject, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
-    """The ops of which only some elements were recomputed, without those whose others the comparison shows to be right.
+def _right_in_part(subject: Subject, judged: Sequence[OpResult]) -> list[OpResult]:
+    """Return the ops that were checked on a sample and that the comparison does not show to be right.
 
     These are right where they were looked at.
     """
-    quiet = subject.seen.quiet if subject.seen is not None else frozenset()
-    return [one for one in judged if one.state is State.RIGHT and one.is_sampled and one.name not in quiet]
+    quiet = subject.comparison.quiet if subject.comparison is not None else frozenset()
+    return [
+        recomputed
+        for recomputed in judged
+        if recomputed.state is State.RIGHT and recomputed.is_sampled and recomputed.name not in quiet
+    ]
 
 
-def _sampled(partly: Sequence[OpJudgement], judged: Sequence[OpJudgement], has_benchmark: bool) -> tuple[Unseen, ...]:
-    """That some ops were recomputed in part only, where a fault of few elements may not show."""
+def _sampled(partly: Sequence[OpResult], judged: Sequence[OpResult], has_benchmark: bool) -> tuple[NotChecked, ...]:
+    """Return that some ops were recomputed in part only, where a fault of few elements may not show."""
     if not partly:
         return ()
-    by_sums = Lack.SAMPLED_SUMS if all(one.is_summed for one in partly) else Lack.SAMPLED
-    lack = Lack.SAMPLED_FARTHEST if has_benchmark else by_sums
-    return (Unseen(lack=lack, count=len(partly), ops=len(judged)),)
+    by_sums = (
+        NotCheckedKind.SAMPLED_SUMS if all(recomputed.is_summed for recomputed in partly) else NotCheckedKind.SAMPLED
+    )
+    lack = NotCheckedKind.SAMPLED_FARTHEST if has_benchmark else by_sums
+    return (NotChecked(lack=lack, count=len(partly), ops=len(judged)),)
 
 
 def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:
-    """The worst cosine of an output, and where the distance behind it begins."""
+    """Return the worst cosine of an output, and where the distance behind it begins."""
     outputs = {key: value for key, value in (subject.cosines or {}).items() if key[1].startswith("output")}
     if not outputs:
         return None
     (name, slot), cosine = min(outputs.items(), key=lambda item: item[1] if item[1] == item[1] else -2.0)
     below = len({key[0] for key, value in outputs.items() if not value >= subject.threshold})
     by_name = {op.name: op for op in values.ops}
-    op, seen = by_name.get(name), set()
+    op, visited = by_name.get(name), set()
     begin = name
-    while op is not None and id(op) not in seen:
-        seen.add(id(op))
+    while op is not None and id(op) not in visited:
+        visited.add(id(op))
         begin = op.name
-        fed = [(outputs.get((root.op.name, f"output:{root.index}"), 1.0), root.op) for root in values.producers(op)]
-        lowest = min(fed, key=lambda one: one[0], default=(1.0, None))
+        producers = [
+            (outputs.get((root.op.name, f"output:{root.index}"), 1.0), root.op) for root in values.producers(op)
+        ]
+        lowest = min(producers, key=lambda candidate: candidate[0], default=(1.0, None))
         if not lowest[0] < _NEAR_ONE:
             break
         op = lowest[1]
@@ -548,52 +553,52 @@ class Request:
     is_later: bool = False
 
 
-def judge(
+def decide(
     request: Request,
     runs: Sequence[RunGraph],
     *,
     seconds: float = SECONDS,
     resources: Resources = ALL_CORES,
-) -> Judged:
-    """The verdict on a dump; where nothing in it computes wrong, and in another run of `runs` something does, on that.
+) -> RunVerdict:
+    """Return the verdict on a dump; if nothing in it is wrong but in another of `runs` something is, on that.
 
     `runs` are the graphs of the data folder's runs.
     """
-    mine = next((run for run in runs if any(leaf.path == request.leaf.path for leaf in run.leaves)), None)
-    number = mine.number if mine is not None else None
-    others = [run for run in runs if run.leaf is not None and run is not mine and run.number != number]
-    others = [run for run in others if mine is not None]
+    own_run = next((run for run in runs if any(leaf.path == request.leaf.path for leaf in run.leaves)), None)
+    number = own_run.number if own_run is not None else None
+    others = [run for run in runs if run.leaf is not None and run is not own_run and run.number != number]
+    others = [run for run in others if own_run is not None]
     benchmark, other_run = _benchmark(request, others)
     subject = Subject(
         leaf=request.leaf, file=request.file, benchmark=benchmark, unfused=others[0].file if others else None,
         dumps=request.dumps, other=other_run, number=number, cosines=_cosines(request.rows, request.file),
         compared=request.compared, threshold=request.threshold, flagged=request.flagged, is_later=request.is_later,
-        seen=Compared.of(request.rows) if isinstance(benchmark, GoldenFiles) else None,
+        comparison=Compared.of(request.rows) if isinstance(benchmark, GoldenFiles) else None,
     )  # fmt: skip
-    first = judge_run(subject, seconds=seconds, resources=resources)
+    first = decide_run(subject, seconds=seconds, resources=resources)
     if first.verdict.culprit is not None:
         return _with_parts(_with_repetition(first, subject, others), subject, others)
-    beside: list[Judged] = []
+    blameless: list[RunVerdict] = []
     for run in others[:_OTHERS]:
         assert run.leaf is not None
         other = Subject(
             leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=request.file, number=run.number,
             cosines=_cosines_of_other(request, run), threshold=request.threshold,
         )  # fmt: skip
-        found = judge_run(other, seconds=seconds, resources=resources)
-        if found.verdict.culprit is not None:
-            found = _with_parts(found, other, [one for one in runs if one is not run])
-            return replace(_with_comparison(found), beside=(first, *beside))
-        beside.append(found)
+        verdict = decide_run(other, seconds=seconds, resources=resources)
+        if verdict.verdict.culprit is not None:
+            verdict = _with_parts(verdict, other, [candidate for candidate in runs if candidate is not run])
+            return replace(_with_comparison(verdict), blameless=(first, *blameless))
+        blameless.append(verdict)
         differs = unsteady(subject, other, first)
         if differs is not None:
-            return replace(differs, beside=beside)
-    return replace(first, beside=beside)
+            return replace(differs, blameless=blameless)
+    return replace(first, blameless=blameless)
 
 
-def _with_repetition(found: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
-    """A verdict that blames random numbers, with what another run says: whether they are drawn anew each time."""
-    first = found.verdict.first
+def _with_repetition(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunGraph]) -> RunVerdict:
+    """Add to a verdict that blames random numbers whether another run draws the same ones."""
+    first = run_verdict.verdict.first
     other = next((run for run in others if run.leaf is not None), None)
     if (
         first is None
@@ -601,57 +606,61 @@ def _with_repetition(found: Judged, subject: Subject, others: Sequence[RunGraph]
         or other.leaf is None
         or not (first.cause is Cause.RANDOM and first.fact("seen_in"))
     ):
-        return found
+        return run_verdict
     op = next(op for op in subject.file.ops if op.name == first.culprit)
-    mine = RunValues(subject.leaf, subject.file, NoBenchmark(), dumps=subject.dumps, near=op)
-    again = is_repeated(mine, RunValues(other.leaf, other.file, NoBenchmark()), Root(op, first.fact("output") or 0))
+    own_values = RunValues(subject.leaf, subject.file, NoBenchmark(), dumps=subject.dumps, near=op)
+    again = is_repeated(
+        own_values, RunValues(other.leaf, other.file, NoBenchmark()), Root(op, first.fact("output") or 0)
+    )
     if again is None:
-        return found
-    verdict = _with_facts(found.verdict, Fact(name="repeats", value=again), Fact(name="other_run", value=other.number))
+        return run_verdict
+    verdict = _with_facts(
+        run_verdict.verdict, Fact(name="repeats", value=again), Fact(name="other_run", value=other.number)
+    )
     steps = plan(verdict.suspects[0], verdict.suspects, verdict.has_benchmark)
-    return replace(found, verdict=replace(verdict, next=steps))
+    return replace(run_verdict, verdict=replace(verdict, next=steps))
 
 
-def _with_parts(found: Judged, subject: Subject, others: Sequence[RunGraph]) -> Judged:
-    """A verdict that blames a fusion pass, with what a run without it says: whether the parts compute right there."""
-    first = found.verdict.first
+def _with_parts(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunGraph]) -> RunVerdict:
+    """Add to a verdict that blames a fusion pass whether the parts compute right in a run without it."""
+    first = run_verdict.verdict.first
     if first is None or first.cause is not Cause.FUSION:
-        return found
+        return run_verdict
     op = next(op for op in subject.file.ops if op.name == first.culprit)
-    wanted = set(originals(op))
+    original_ops = set(originals(op))
     for run in others:
-        parts = [one for one in run.file.ops if originals(one) and wanted.issuperset(originals(one))]
-        made = {name for one in parts for name in originals(one)}
-        if run.leaf is None or made != wanted or any(first.pass_name in one.pass_names for one in parts):
+        parts = [part for part in run.file.ops if originals(part) and original_ops.issuperset(originals(part))]
+        made = {name for part in parts for name in originals(part)}
+        if run.leaf is None or made != original_ops or any(first.pass_name in part.pass_names for part in parts):
             continue
-        judge = Judge(RunValues(run.leaf, run.file, subject.benchmark), subject.file)
-        states = {judge.examine(one).state for one in parts}
+        recomputer = Recomputer(RunValues(run.leaf, run.file, subject.benchmark), subject.file)
+        states = {recomputer.examine(part).state for part in parts}
         if not states <= {State.RIGHT, State.WRONG}:
             continue
         right = Fact(name="parts_right", value=states == {State.RIGHT})
-        verdict = _with_facts(found.verdict, right, Fact(name="parts_run", value=run.number))
-        return replace(found, verdict=verdict)
-    return found
+        verdict = _with_facts(run_verdict.verdict, right, Fact(name="parts_run", value=run.number))
+        return replace(run_verdict, verdict=verdict)
+    return run_verdict
 
 
 def _with_facts(verdict: Verdict, *more: Fact) -> Verdict:
-    """The verdict with more facts of its first suspect."""
+    """Return the verdict with more facts of its first suspect."""
     first = verdict.suspects[0]
     first = replace(first, facts=(*first.facts, *more))
     return replace(verdict, suspects=(first, *verdict.suspects[1:]), facts=first.facts)
 
 
-def _with_comparison(found: Judged) -> Judged:
-    """The verdict on a run that was not compared itself, with the step that compares it with the benchmark."""
-    verdict = found.verdict
-    if not verdict.has_benchmark or found.run is None:
-        return found
-    step = Step(do=Do.COMPARE_RUN, command=("ac", "-c", "-lt", f"debug_{found.run}"))
-    return replace(found, verdict=replace(verdict, next=(*verdict.next[:-1], step, verdict.next[-1])))
+def _with_comparison(run_verdict: RunVerdict) -> RunVerdict:
+    """Return the verdict on a run that was not compared itself, with the step that compares it with the benchmark."""
+    verdict = run_verdict.verdict
+    if not verdict.has_benchmark or run_verdict.run is None:
+        return run_verdict
+    step = Step(do=Action.COMPARE_RUN, command=("ac", "-c", "-lt", f"debug_{run_verdict.run}"))
+    return replace(run_verdict, verdict=replace(verdict, next=(*verdict.next[:-1], step, verdict.next[-1])))
 
 
 def _benchmark(request: Request, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:
-    """What the dump is held against, and another NPU run that tells of random numbers."""
+    """Return what the dump is held against, and another NPU run that tells of random numbers."""
     golden = request.golden
     if isinstance(golden, GoldenFiles):
         return golden, None
@@ -659,14 +668,16 @@ def _benchmark(request: Request, others: Sequence[RunGraph]) -> tuple[BenchmarkS
     if golden is not None:
         with suppress(DataNotFoundError):
             leaf = golden_leaf(golden, request.leaf, 0, 1)
-    other = next((run for run in others if leaf is None or any(one.path == leaf.path for one in run.leaves)), None)
+    other = next(
+        (run for run in others if leaf is None or any(own_leaf.path == leaf.path for own_leaf in run.leaves)), None
+    )
     if other is None or other.leaf is None:
         return NoBenchmark(), None
     return NoBenchmark(), GraphDumps(leaf or other.leaf, other.file)
 
 
 def _cosines(rows: Sequence[Row], file: GraphFile, *, is_other: bool = False) -> Mapping[tuple[str, str], float]:
-    """The cosines of a comparison by op and slot, of ops of the other of two NPU runs if `is_other`."""
+    """Return the cosines of a comparison by op and slot, of ops of the other of two NPU runs if `is_other`."""
     name_of = names_in(file)
     return {
         (name_of(row.pair.golden_ops[0] if is_other else row.op_name), row.slot): nan if row.mismatches else row.cosine
@@ -676,7 +687,7 @@ def _cosines(rows: Sequence[Row], file: GraphFile, *, is_other: bool = False) ->
 
 
 def _cosines_of_other(request: Request, run: RunGraph) -> Mapping[tuple[str, str], float]:
-    """The cosines that a run has as the other side of the comparison; none where it was not compared."""
+    """Return the cosines that a run has as the other side of the comparison; none where it was not compared."""
     golden = request.golden
     if not isinstance(golden, Run) or run.leaf is None or run.leaf.path not in {leaf.path for leaf in golden.leaves}:
         return {}

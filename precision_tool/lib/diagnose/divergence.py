@@ -12,7 +12,7 @@ import numpy as np
 from precision_tool.lib.diagnose.error_shape import norm
 from precision_tool.lib.diagnose.headroom import LOSS_SCALE
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, VARIABLE_TYPES, Root, RunValues, Slot
-from precision_tool.lib.diagnose.overwritten_memory import Departure
+from precision_tool.lib.diagnose.overwritten_memory import Divergence
 from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Proof, Suspect, number_of
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.ops.optimizers import updated_inputs
@@ -28,25 +28,25 @@ class Flow:
             for root in values.producers(op):
                 self._next.setdefault(id(root.op), []).append(op)
 
-    def behind(self, ops: Iterable[Op]) -> dict[int, Op]:
-        """Every op that is fed, directly or not, by one of `ops`, by id."""
+    def downstream(self, ops: Iterable[Op]) -> dict[int, Op]:
+        """Return every op that is fed, directly or not, by one of `ops`, by id."""
         return _reached(ops, lambda op: self._next.get(id(op), ()))
 
-    def before(self, op: Op) -> dict[int, Op]:
-        """Every op that feeds `op`, directly or not, by id."""
-        return _reached([op], lambda one: [root.op for root in self._values.producers(one)])
+    def upstream(self, op: Op) -> dict[int, Op]:
+        """Return every op that feeds `op`, directly or not, by id."""
+        return _reached([op], lambda reader: [root.op for root in self._values.producers(reader)])
 
 
 def _reached(ops: Iterable[Op], next_of: Callable[[Op], Iterable[Op]]) -> dict[int, Op]:
-    """Every op that one way leads to from `ops`, which are among them only if it leads back."""
-    found: dict[int, Op] = {}
-    waiting = [one for op in ops for one in next_of(op)]
+    """Return every op that one way leads to from `ops`, which are among them only if it leads back."""
+    reached: dict[int, Op] = {}
+    waiting = [next_op for op in ops for next_op in next_of(op)]
     while waiting:
         op = waiting.pop()
-        if id(op) not in found:
-            found[id(op)] = op
+        if id(op) not in reached:
+            reached[id(op)] = op
             waiting += next_of(op)
-    return found
+    return reached
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class Distance:
 
 
 def distance(values: RunValues, root: Root) -> Distance | None:
-    """How far a tensor is from the benchmark's; None where one of the two is not there."""
+    """Return how far a tensor is from the benchmark's; None where one of the two is not there."""
     golden = values.load_benchmark(root)
-    mine = values.load_root(root) if golden is not None else None
-    if golden is None or mine is None or golden.input.array.size != mine.input.array.size:
+    npu = values.load_root(root) if golden is not None else None
+    if golden is None or npu is None or golden.input.array.size != npu.input.array.size:
         return None
-    if golden.input.array.dtype.kind == "c" or mine.input.array.dtype.kind == "c":
+    if golden.input.array.dtype.kind == "c" or npu.input.array.dtype.kind == "c":
         return None
-    x = np.asarray(mine.input.array, np.float64).reshape(-1)
+    x = np.asarray(npu.input.array, np.float64).reshape(-1)
     y = np.asarray(golden.input.array, np.float64).reshape(-1)
     both = np.isfinite(x) & np.isfinite(y)
     x, y = x[both], y[both]
@@ -100,24 +100,24 @@ _REWRITING = frozenset({"Cast", "TransData"})
 
 
 def is_scale(factor: float) -> bool:
-    """Whether a factor is a power of two other than 1."""
+    """Return whether a factor is a power of two other than 1."""
     if not (isfinite(factor) and factor > 0):
         return False
     power = log2(factor)
     return abs(power - round(power)) <= _POWER and round(power) != 0
 
 
-def known_scales(values: RunValues, found: Suspect | None) -> dict[str, float]:
-    """The loss scale of a run by its op's name: the one that was found, else scalars that are called so."""
-    if found is not None:
-        return {found.culprit: found.fact("factor")} if found.fact("factor") is not None else {}
+def known_scales(values: RunValues, suspect: Suspect | None) -> dict[str, float]:
+    """Return the loss scale of a run by its op's name: the one that was found, else scalars that are called so."""
+    if suspect is not None:
+        return {suspect.culprit: suspect.fact("factor")} if suspect.fact("factor") is not None else {}
     named = [op for op in values.ops if LOSS_SCALE.search(op.name) and not op.inputs and _is_scalar(op)]
     scales = {op.name: _number(values, Root(op, 0)) for op in named}
     return {name: value for name, value in scales.items() if value is not None and isfinite(value)}
 
 
 def loss_scale(values: RunValues, flow: Flow) -> Suspect | None:
-    """The variable that scales the loss, where a run shows that the gradients are divided by it again."""
+    """Return the variable that scales the loss, where a run shows that the gradients are divided by it again."""
     return next(iter(_scales(values, flow)), None)
 
 
@@ -136,15 +136,15 @@ def _scales(values: RunValues, flow: Flow) -> Iterator[Suspect]:
         root = Root(op, 0)
         if not _is_scalar(op):
             continue
-        found, inverse = _unscaled(values, flow, root)
-        found = [one for one in found if _updates(values, flow, one.op)]
-        if not found:
+        unscalings, inverse = _unscaled(values, flow, root)
+        unscalings = [unscaling for unscaling in unscalings if _updates(values, flow, unscaling.op)]
+        if not unscalings:
             continue
-        factor = _factor(values, root, inverse, found)
-        if factor is not None and is_scale(factor) and _is_divided_by(values, found, factor):
+        factor = _factor(values, root, inverse, unscalings)
+        if factor is not None and is_scale(factor) and _is_divided_by(values, unscalings, factor):
             facts = (
-                Fact(name="factor", value=float(f"{factor:.6g}")), Fact(name="unscaled_by", value=found[0].op.name),
-                Fact(name="gradients", value=len(found)),
+                Fact(name="factor", value=float(f"{factor:.6g}")),
+                Fact(name="unscaled_by", value=unscalings[0].op.name), Fact(name="gradients", value=len(unscalings)),
             )  # fmt: skip
             yield Suspect(
                 culprit=op.name, cause=Cause.LOSS_SCALE, proof=Proof.RECOMPUTED, confidence=0.9,
@@ -153,7 +153,7 @@ def _scales(values: RunValues, flow: Flow) -> Iterator[Suspect]:
 
 
 def _unscaled(values: RunValues, flow: Flow, root: Root) -> tuple[list[_Unscaling], list[Root]]:
-    """What divides by a scalar something that this scalar feeds, and the tensors that are its reciprocal."""
+    """Return what divides by a scalar something that this scalar feeds, and the tensors that are its reciprocal."""
     inverse: list[Root] = []
     dividing: list[Slot] = []
     scaled: list[Op] = []
@@ -167,26 +167,30 @@ def _unscaled(values: RunValues, flow: Flow, root: Root) -> tuple[list[_Unscalin
                 dividing.append(slot)
         else:
             scaled.append(slot.op)
-    for one in inverse:
-        dividing += [slot for slot in values.readers.get(one.key, ()) if slot.op.type in _MULTIPLYING]
-    behind = flow.behind(scaled)
-    behind |= {id(op): op for op in scaled}
-    found = []
+    for reciprocal in inverse:
+        dividing += [slot for slot in values.readers.get(reciprocal.key, ()) if slot.op.type in _MULTIPLYING]
+    followers = flow.downstream(scaled)
+    followers |= {id(op): op for op in scaled}
+    unscalings = []
     for slot in dividing:
-        others = [fed for fed in values.producers(slot.op) if fed.key not in {root.key, *(one.key for one in inverse)}]
-        if len(others) == 1 and id(others[0].op) in behind:
-            found.append(_Unscaling(slot.op, others[0]))
-    return found, inverse
+        others = [
+            producer
+            for producer in values.producers(slot.op)
+            if producer.key not in {root.key, *(reciprocal.key for reciprocal in inverse)}
+        ]
+        if len(others) == 1 and id(others[0].op) in followers:
+            unscalings.append(_Unscaling(slot.op, others[0]))
+    return unscalings, inverse
 
 
 def _updates(values: RunValues, flow: Flow, op: Op) -> bool:
-    """Whether what an op puts out is the gradient of a variable that the run updates.
+    """Return whether what an op puts out is the gradient of a variable that the run updates.
 
     An update behind it is of as many elements, or reads it itself: one that merely stands behind it is behind
     everything that the loss is made of.
     """
     count = _count(op.output_descs[0]) if op.output_descs else None
-    for update in flow.behind([op]).values():
+    for update in flow.downstream([op]).values():
         if not updated_inputs(update.type):
             continue
         if count is not None and count in map(_count, update.input_descs):
@@ -197,25 +201,25 @@ def _updates(values: RunValues, flow: Flow, op: Op) -> bool:
 
 
 def _count(desc: TensorDesc) -> int | None:
-    """Elements of a tensor, without padding; None where the graph does not tell."""
+    """Return elements of a tensor, without padding; None where the graph does not tell."""
     shape = desc.origin_shape if desc.origin_shape is not None else desc.shape
     return prod(shape) if shape and min(shape) >= 0 else None
 
 
 def _written_by(values: RunValues, root: Root) -> Op:
-    """The op that put out a tensor, before it was cast or stored otherwise."""
-    seen: set[int] = set()
-    while root.op.type in _REWRITING and id(root.op) not in seen:
-        seen.add(id(root.op))
+    """Return the op that put out a tensor, before it was cast or stored otherwise."""
+    visited: set[int] = set()
+    while root.op.type in _REWRITING and id(root.op) not in visited:
+        visited.add(id(root.op))
         root = next(values.producers(root.op), root)
     return root.op
 
 
-def _is_divided_by(values: RunValues, found: Sequence[_Unscaling], factor: float) -> bool:
-    """Whether a gradient was divided by the factor, or none is known on both sides."""
+def _is_divided_by(values: RunValues, unscalings: Sequence[_Unscaling], factor: float) -> bool:
+    """Return whether a gradient was divided by the factor, or none is known on both sides."""
     is_known = False
-    for one in found:
-        quotient = _quotient(values, one)
+    for unscaling in unscalings:
+        quotient = _quotient(values, unscaling)
         if quotient is None:
             continue
         if abs(quotient / factor - 1) <= _ROUNDED:
@@ -228,21 +232,21 @@ def _is_scalar(op: Op) -> bool:
     return bool(op.output_descs) and prod(op.output_descs[0].shape) == 1
 
 
-def _factor(values: RunValues, root: Root, inverse: list[Root], found: list[_Unscaling]) -> float | None:
-    """The scale, from its own copies, its reciprocal's, or what a gradient was divided by; None where nothing shows."""
+def _factor(values: RunValues, root: Root, inverse: list[Root], unscalings: list[_Unscaling]) -> float | None:
+    """Return the scale from its copies, its reciprocal's, or what divided a gradient; None if unknown."""
     value = _number(values, root)
     if value is not None:
         return value
-    for one in inverse:
-        value = _number(values, one)
+    for item in inverse:
+        value = _number(values, item)
         if value:
             return 1 / value
-    return next((quotient for one in found if (quotient := _quotient(values, one)) is not None), None)
+    return next((quotient for item in unscalings if (quotient := _quotient(values, item)) is not None), None)
 
 
-def _quotient(values: RunValues, one: _Unscaling) -> float | None:
-    """What a gradient was divided by; None where it is not known before and after, or is not finite, or zero."""
-    scaled, back = values.load_root(one.gradient), values.load_root(Root(one.op, 0))
+def _quotient(values: RunValues, unscaling: _Unscaling) -> float | None:
+    """Return what a gradient was divided by; None where it is not known before and after, or is not finite, or zero."""
+    scaled, back = values.load_root(unscaling.gradient), values.load_root(Root(unscaling.op, 0))
     if scaled is None or back is None or scaled.input.array.size != back.input.array.size:
         return None
     x = np.asarray(scaled.input.array, np.float64).reshape(-1)
@@ -276,65 +280,66 @@ _OTHER_NUMBERS = 0.5
 
 
 def is_random(op: Op) -> bool:
-    """Whether an op draws random numbers."""
+    """Return whether an op draws random numbers."""
     return bool(_RANDOM.search(op.type))
 
 
 def find_sources(
-    values: RunValues, flow: Flow, departures: Sequence[Departure], is_later: bool = False
+    values: RunValues, flow: Flow, divergences: Sequence[Divergence], is_later: bool = False
 ) -> tuple[list[Suspect], Suspect | None]:
-    """Data, variables and random numbers that differ from the benchmark's; a loss scale is told apart.
+    """Return the sources that differ from the benchmark's, and apart from them a loss scale.
 
     Where an earlier step was judged too (`is_later`), variables are what both sides have trained since: that they
     differ accuses nobody.
     """
-    found = []
+    sources = []
     scale = None
-    for one in departures:
-        op = one.root.op
+    for divergence in divergences:
+        op = divergence.root.op
         cause = Cause.RANDOM if is_random(op) else Cause.INPUT if op.type in DATA_TYPES else Cause.WEIGHTS
-        if cause is Cause.RANDOM and one.different < _OTHER_NUMBERS * one.size:
+        if cause is Cause.RANDOM and divergence.different < _OTHER_NUMBERS * divergence.size:
             cause = Cause.KERNEL  # the same numbers, and some of them spoilt
         facts = (
-            Fact(name="distance", value=number_of(one.distance)), Fact(name="cosine", value=number_of(one.cosine)),
-            Fact(name="different_elements", value=one.different), Fact(name="elements", value=one.size),
-            Fact(name="factor", value=one.factor), Fact(name="reordered", value=one.reordered),
-            Fact(name="output", value=one.root.index), Fact(name="seen_in", value=one.seen_in),
+            Fact(name="distance", value=number_of(divergence.distance)),
+            Fact(name="cosine", value=number_of(divergence.cosine)),
+            Fact(name="different_elements", value=divergence.different), Fact(name="elements", value=divergence.size),
+            Fact(name="factor", value=divergence.factor), Fact(name="reordered", value=divergence.reordered),
+            Fact(name="output", value=divergence.root.index), Fact(name="seen_in", value=divergence.seen_in),
         )  # fmt: skip
         suspect = Suspect(
             culprit=op.name, cause=cause, proof=Proof.SOURCE, confidence=_LOADED,
             number=values.order[id(op)], op_type=op.type, facts=facts,
         )  # fmt: skip
-        if cause is Cause.WEIGHTS and _is_loss_scale(values, flow, one):
+        if cause is Cause.WEIGHTS and _is_loss_scale(values, flow, divergence):
             scale = replace(suspect, cause=Cause.LOSS_SCALE)
             continue
         if cause is Cause.WEIGHTS and is_later:
             continue
         if cause is Cause.WEIGHTS and (step := _step(values)):
             suspect = replace(suspect, confidence=_TRAINED, facts=(*facts, Fact(name="step", value=step)))
-        found.append(suspect)
+        sources.append(suspect)
     together: dict[str, Suspect] = {}
-    for suspect in found:
-        known = together.get(suspect.culprit)
-        if known is None or suspect.fact("distance") > known.fact("distance"):
+    for suspect in sources:
+        previous = together.get(suspect.culprit)
+        if previous is None or suspect.fact("distance") > previous.fact("distance"):
             together[suspect.culprit] = suspect
     return list(together.values()), scale
 
 
 def _step(values: RunValues) -> int:
-    """The step of the dump; 0 where its folder does not tell, too."""
+    """Return the step of the dump; 0 where its folder does not tell, too."""
     step = values.leaf.step
     return int(step) if step.isascii() and step.isdigit() else 0
 
 
-def _is_loss_scale(values: RunValues, flow: Flow, one: Departure) -> bool:
-    """Whether a number that is a power of two times the benchmark's scales gradients, and them back."""
-    if not one.is_scalar or one.factor is None or one.factor <= 0:
+def _is_loss_scale(values: RunValues, flow: Flow, divergence: Divergence) -> bool:
+    """Return whether a number that is a power of two times the benchmark's scales gradients, and them back."""
+    if not divergence.is_scalar or divergence.factor is None or divergence.factor <= 0:
         return False
-    power = log2(one.factor)
-    if not is_scale(one.factor):
+    power = log2(divergence.factor)
+    if not is_scale(divergence.factor):
         return False
-    followers = flow.behind([one.root.op])
+    followers = flow.downstream([divergence.root.op])
     scaled = back = 0
     for op in followers.values():
         off = distance(values, Root(op, 0))

@@ -19,9 +19,9 @@ Doubles = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 #: Orders of the axes that are tried at most (all of five axes).
-_MOST_ORDERS = 120
+_MAX_ORDERS = 120
 #: Steps along an axis that are tried at most.
-_MOST_STEPS = 32
+_MAX_STEPS = 32
 #: Share of the elements that a mistake must explain.
 _EXPLAINED = 0.99
 #: Share of a run of elements that is wrong, where all that made it was overwritten: zeros and masks hide some.
@@ -31,13 +31,13 @@ _LOOKED_AT = 1 << 22
 #: Bits in the mantissas of narrow types, and their unit roundoff: bfloat16, float16.
 _NARROW = ((8, 2.0**-8), (11, 2.0**-11))
 #: Different values that a type must hold at least: one in eight of float16 has the mantissa of bfloat16.
-_FEW = 8
+_MIN_ELEMENTS = 8
 #: Relative closeness of two values that are the same but for rounding, in units of the last place.
 _UNITS = 16.0
 
 
 class Mistake(StrEnum):
-    """What would have made an error. `UNKNOWN` if none of them."""
+    """Known causes of an error by its shape; `UNKNOWN` if none of them fits."""
 
     #: Every value is there, in the order of other axes.
     AXES = "axes"
@@ -60,7 +60,7 @@ class Mistake(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where an output is wrong. Offsets are in elements in the order of the script.
+    """Location of wrong elements. Offsets are in elements in the order of the script.
 
     `axis` and `index` name the one slice that holds every wrong element, if there is one. `factor` is the scale of
     the wrong elements, `order` the order of axes, `steps` how far it is shifted along `axis`.
@@ -79,19 +79,19 @@ class Places:
 
     @property
     def is_run(self) -> bool:
-        """Whether the wrong elements are one run inside the tensor that no simple mistake of a kernel explains."""
+        """Return whether the wrong elements are one run, which another tensor may have overwritten."""
         length = self.last - self.first + 1
         inside = self.last < self.size - 1 and length < self.size
         return self.mistake is Mistake.UNKNOWN and inside and self.wrong >= _DENSE * length
 
     @property
     def is_moved(self) -> bool:
-        """Whether the values are right and stand in the wrong places for a wrong order of the axes."""
+        """True if the values are right and stand in the wrong places for a wrong order of the axes."""
         return self.mistake in (Mistake.AXES, Mistake.PERMUTED)
 
 
 def places_of(got: npt.NDArray[Any], true: npt.NDArray[Any], bad: Flags, unit: float) -> Places:
-    """The shape of an error. `got` and `true` have one shape, `bad` is flat; `unit` is the type's unit roundoff."""
+    """Return the shape of an error: `got`, `true` have one shape, `bad` is flat, `unit` is the roundoff."""
     where = np.flatnonzero(bad)
     base: dict[str, Any] = {
         "wrong": int(where.size),
@@ -110,7 +110,7 @@ def places_of(got: npt.NDArray[Any], true: npt.NDArray[Any], bad: Flags, unit: f
 
 
 def _close(y: Doubles, f: Doubles, unit: float, wrong: int | None = None) -> bool:
-    """Whether two tensors are the same but for rounding, in all but a few elements.
+    """Return whether two tensors are the same but for rounding, in all but a few elements.
 
     `wrong` is how many are off without the mistake that is tried: it must explain nearly all of these. In a tensor
     of few different values any order of them is nearly right.
@@ -122,7 +122,7 @@ def _close(y: Doubles, f: Doubles, unit: float, wrong: int | None = None) -> boo
 
 
 def _moved(y: Doubles, f: Doubles, unit: float, where: npt.NDArray[np.intp]) -> dict[str, Any] | None:
-    """The order in which every right value is there; the elements at `where` are off where they stand.
+    """Return the order in which every right value is there; the elements at `where` are off where they stand.
 
     These have the same values among them: among all of them a few others would be near some value too.
     """
@@ -144,52 +144,52 @@ def _moved(y: Doubles, f: Doubles, unit: float, where: npt.NDArray[np.intp]) -> 
 
 
 def _orders(count: int) -> Iterator[tuple[int, ...]]:
-    yield from islice((order for order in permutations(range(count)) if order != tuple(range(count))), _MOST_ORDERS)
+    yield from islice((order for order in permutations(range(count)) if order != tuple(range(count))), _MAX_ORDERS)
 
 
 def _steps(shape: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Axes and steps, the short ones first."""
+    """Return axes and steps, the short ones first."""
     for axis, extent in enumerate(shape):
-        for steps in range(1, min(extent // 2, _MOST_STEPS) + 1):
+        for steps in range(1, min(extent // 2, _MAX_STEPS) + 1):
             yield axis, steps
             yield axis, -steps
 
 
 def _shape(y: Doubles, f: Doubles, bad: Flags, where: npt.NDArray[np.intp], unit: float) -> dict[str, Any]:
     flat, right = y.reshape(-1), f.reshape(-1)
-    found: dict[str, Any] = {"mistake": Mistake.UNKNOWN}
+    shape_fields: dict[str, Any] = {"mistake": Mistake.UNKNOWN}
     place = _slice(bad.reshape(f.shape), where)
     if place is not None:
-        found |= {"axis": place[0], "index": place[1]}
+        shape_fields |= {"axis": place[0], "index": place[1]}
     if not flat.any():
-        return found | {"mistake": Mistake.ZERO}
+        return shape_fields | {"mistake": Mistake.ZERO}
     x, t = flat[where], right[where]
     if _is_narrowed(x, t, unit):
-        return found | {"mistake": Mistake.NARROWED}
+        return shape_fields | {"mistake": Mistake.NARROWED}
     squares = float(t @ t)
     if squares and (where.size > 1 or flat.size == 1):
         factor = float(x @ t) / squares
         if factor and _close(x, factor * t, unit):
-            return found | {"mistake": Mistake.SCALED, "factor": factor}
+            return shape_fields | {"mistake": Mistake.SCALED, "factor": factor}
     if _is_tail(bad.reshape(f.shape), where):
-        return found | {"mistake": Mistake.TAIL}
-    return found
+        return shape_fields | {"mistake": Mistake.TAIL}
+    return shape_fields
 
 
 def _is_narrowed(x: Doubles, t: Doubles, unit: float) -> bool:
-    """Whether a narrower type than theirs holds the values, all next to the right ones, and not by chance."""
-    if not x.any() or np.unique(x).size < _FEW:
+    """Return whether a narrower type than theirs holds the values, all next to the right ones, and not by chance."""
+    if not x.any() or np.unique(x).size < _MIN_ELEMENTS:
         return False
     held = [(x == np.rint(x)) & (np.abs(x - t) <= 1)] if (t != np.rint(t)).any() else []
     for bits, other in _NARROW:
         if other > unit > 0:
             mantissa = np.ldexp(np.frexp(x)[0], bits)
             held.append((mantissa == np.rint(mantissa)) & (np.abs(x - t) <= (other + 2 * unit) * np.abs(t)))
-    return any(np.count_nonzero(one) >= _EXPLAINED * x.size for one in held)
+    return any(np.count_nonzero(mask) >= _EXPLAINED * x.size for mask in held)
 
 
 def _slice(bad: Flags, where: npt.NDArray[np.intp]) -> tuple[int, int] | None:
-    """Axis and index of the one slice that holds every wrong element."""
+    """Return axis and index of the one slice that holds every wrong element."""
     if where.size == bad.size or bad.ndim < 1:
         return None
     for axis, at in enumerate(np.unravel_index(where, bad.shape)):
@@ -199,7 +199,7 @@ def _slice(bad: Flags, where: npt.NDArray[np.intp]) -> tuple[int, int] | None:
 
 
 def _is_tail(bad: Flags, where: npt.NDArray[np.intp]) -> bool:
-    """Whether only the end of the tensor, or of its rows, is wrong."""
+    """Return whether only the end of the tensor, or of its rows, is wrong."""
     if not bad.ndim or where.size == bad.size:
         return False
     if where[0] >= bad.size // 2 and where[-1] == bad.size - 1:
@@ -235,7 +235,7 @@ SLACK = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
-    """How an output differs from the true result. Arrays are flat and as long as the output.
+    """Differences of an output from the true result. Arrays are flat and as long as the output.
 
     `ratio` is |y − f| over what rounding makes of it (rms), 0 where the two cannot or need not be compared; `bad` is
     True where that is more than the kind's slack. `over` is True where the true result is beyond the type's range.
@@ -300,7 +300,7 @@ class Misfit:
 
 
 def norm(array: npt.NDArray[Any]) -> float:
-    """The Euclidean norm, also of numbers whose squares leave float64's range."""
+    """Return the Euclidean norm, also of numbers whose squares leave float64's range."""
     flat = array.reshape(-1)
     if not flat.size:
         return 0.0
@@ -313,13 +313,13 @@ def norm(array: npt.NDArray[Any]) -> float:
         return largest * float(np.linalg.norm(flat / largest)) if largest not in (0.0, inf) else largest
 
 
-def is_judged(dtype: str) -> bool:
-    """Whether it is known how a type is rounded: not of complex numbers, nor of floats of 8 bits and fewer."""
+def has_rounding(dtype: str) -> bool:
+    """Return whether it is known how a type is rounded: not of complex numbers, nor of floats of 8 bits and fewer."""
     return dtype in UNIT or dtype.startswith(_WHOLE)
 
 
 def sigma_of(true: Doubles, out: Output, dtype: str, u_in: float) -> Doubles:
-    """The rms of rounding per element (flat)."""
+    """Return the rms of rounding per element (flat)."""
     unit = UNIT.get(dtype, 0.0)
     parts = (unit * np.abs(true)) ** 2
     for size, rounded in ((out.summed, ACCUMULATED), (out.terms, u_in)):
@@ -333,7 +333,7 @@ def sigma_of(true: Doubles, out: Output, dtype: str, u_in: float) -> Doubles:
 def misfit(
     got: npt.NDArray[Any], out: Output, dtype: str, kind: Kind, *, u_in: float = 0.0, noise: Doubles | None = None
 ) -> Misfit:
-    """Compares an output with the true one. `noise` is what rounding inside makes of an element beside `out`'s.
+    """Compare an output with the true one. `noise` is the inner rounding of an element apart from `out`'s.
 
     Both may be of any shape of as many elements. Where the true result is not finite nothing is compared; beyond the
     range of the type neither (`over`).
@@ -378,7 +378,7 @@ def misfit(
 
 
 def _same(y: Doubles, true: Doubles, out: Output, dtype: str, kind: Kind) -> Misfit | None:
-    """The misfit of what only moves numbers and moved them right, as most such ops do; None where it is not so."""
+    """Return the misfit of an op that only moves numbers, and moved them right; None for others."""
     if kind is not Kind.EXACT or isinstance(out.summed, np.ndarray) or isinstance(out.terms, np.ndarray):
         return None
     if out.summed or out.terms or not np.array_equal(y, true):
@@ -396,7 +396,7 @@ def _same(y: Doubles, true: Doubles, out: Output, dtype: str, kind: Kind) -> Mis
 
 
 def rounded_to(array: Doubles, dtype: str) -> Doubles:
-    """The array as a type stores it: to nearest; what is beyond its range becomes infinite."""
+    """Return the array as a type stores it: to nearest; what is beyond its range becomes infinite."""
     if dtype == "float16":
         with np.errstate(all="ignore"):
             return array.astype(np.float16).astype(np.float64)

@@ -43,7 +43,7 @@ def _graph_again() -> Fact:
 
 
 def _of(op: OpAgreement, kind: FindingKind, grade: Grade, message: Message, facts: Iterable[Fact] = ()) -> Finding:
-    """A finding on an op, with all that the result has of it."""
+    """Return a finding on an op, with all that the result has of it."""
     return Finding(
         kind=kind,
         grade=grade,
@@ -57,7 +57,7 @@ def _of(op: OpAgreement, kind: FindingKind, grade: Grade, message: Message, fact
 
 
 def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph: str = "") -> list[Finding]:
-    """The first op in execution order whose inputs agree and whose output does not, and what else must be known.
+    """Return the first op in execution order whose inputs agree and whose output does not, and related findings.
 
     Said before it: that some op was fed differing values before any op made an error (other weights, other
     data). Said with it: ops that crossed the threshold earlier by accumulated error alone, or whose true output
@@ -101,7 +101,7 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph:
 
 
 def _all_agree(ops: Sequence[OpAgreement], threshold: float, unread_graph: str) -> Finding:
-    """No faulty op; or that none is known, where no graph says what the outputs of some ops are to be held against."""
+    """Return the finding that no op is faulty; or that none is known, where a graph is missing."""
     if not any(op.is_unseen for op in ops) or not (unread_graph or is_without_graph(ops)):
         message = Message("finding.all_agree", threshold=threshold)
         return Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, message=message)
@@ -123,7 +123,7 @@ def is_without_graph(ops: Iterable[OpAgreement]) -> bool:
 
 
 def _by_statistics(ops: Sequence[OpAgreement], unread_graph: str) -> Finding:
-    """What a dump of statistics alone tells: the first op whose inputs' agree and whose output's do not.
+    """Return the first op of a dump of statistics whose inputs' agree and whose output's do not.
 
     Less than a comparison: values in another order, or wrong ones of the same size, have the same statistics.
     """
@@ -162,7 +162,7 @@ def _not_compared(row: Row) -> Fact:
 
 
 def find_unreadable(rows: Sequence[Row]) -> list[Finding]:
-    """What could not be read: a check that did not see everything must not pass in silence."""
+    """Return findings on what could not be read: a check that did not see everything must not pass in silence."""
     bad = [row for row in rows if row.status == Status.UNREADABLE]
     if not bad:
         return []
@@ -185,7 +185,7 @@ def find_unreadable(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _different_input(op: OpAgreement, before: Sequence[OpAgreement], threshold: float) -> Finding:
-    """An input that differs although no op `before` was seen to compute wrong.
+    """Return an input that differs although no op `before` was seen to compute wrong.
 
     If one of them put the same tensor out right, something changed it on the way; else one that ran and could not be
     compared may have made the difference.

@@ -19,7 +19,7 @@ from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES
 from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, originals
 from precision_tool.lib.diagnose.error_shape import norm, rounded_to
 from precision_tool.lib.diagnose.op_values import PARAMETER_TYPES, NoValueError, Root, Rows, RunValues
-from precision_tool.lib.diagnose.verdict_model import OpJudgement
+from precision_tool.lib.diagnose.verdict_model import OpResult
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import op_table as table
@@ -31,9 +31,9 @@ from precision_tool.lib.ops.base import (
     NotComputedError,
     OpSpec,
     Output,
+    OutputSpec,
     Places,
     RowSums,
-    Wanted,
 )
 from precision_tool.lib.ops.op_arguments import distinct
 
@@ -50,7 +50,7 @@ _FILTERS = ("HWCN", "DHWCN")
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """What a stage is fed: an input of the op by its slot (`stage` None), or a result of an earlier stage."""
+    """Argument of a stage: an input of the op by its slot (`stage` None), or a result of an earlier stage."""
 
     slot: int
     stage: int | None = None
@@ -64,7 +64,7 @@ class Stage:
     op_type: str
     args: tuple[Ref | None, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    wanted: tuple[Wanted, ...] = ()
+    wanted: tuple[OutputSpec, ...] = ()
 
 
 class _Remembered(Mapping[str, Any]):
@@ -116,23 +116,23 @@ class Formula:
 
     @property
     def shape(self) -> tuple[object, ...]:
-        """What formulas of ops that are fused alike share."""
+        """Structure that formulas of similarly fused ops share."""
         return tuple((stage.op_type, stage.args) for stage in self.stages)
 
     def is_same(self, other: Formula) -> bool:
-        """Whether another one computes the very same, however sure it is."""
+        """Return whether another one computes the very same, however sure it is."""
         if self.lent or other.lent or self.shape != other.shape or self.outputs != other.outputs:
             return False
         return all(a.attrs is b.attrs and a.wanted == b.wanted for a, b in zip(self.stages, other.stages, strict=True))
 
     @property
     def kind(self) -> Kind:
-        """How its results are rounded."""
+        """Rounding of its results."""
         kinds = {spec.kind for stage in self.stages if (spec := table.find(stage.op_type)) is not None}
         return next(iter(kinds)) if len(kinds) == 1 else Kind.COMPOSITE
 
     def work(self, inputs: Mapping[int, Input]) -> float:
-        """Multiplications and additions of the stages that work on the op's inputs alone; the others' are few."""
+        """Return the multiplications and additions of the stages that work on the op's inputs alone."""
         total = 0.0
         inputs = {**inputs, **self.lent}
         for stage in self.stages:
@@ -144,7 +144,7 @@ class Formula:
     def sample(
         self, inputs: Mapping[int, Input], count: int, also: Places | None = None
     ) -> tuple[Places, Output] | None:
-        """Output 0 of the only stage at about `count` flat places, and at those of `also`.
+        """Return output 0 of the only stage at about `count` flat places, and at those of `also`.
 
         None where it cannot be had without all of it.
         """
@@ -158,7 +158,7 @@ class Formula:
         return places, spec.sampled(call, places)
 
     def row_sums(self, inputs: Mapping[int, Input]) -> RowSums | None:
-        """Sums over the columns of output 0 of the only stage; None where they cost as much as the output."""
+        """Return the sums over the columns of output 0; None where they cost as much as the output."""
         (stage, *others) = self.stages
         spec = table.find(stage.op_type)
         if others or spec is None or spec.row_sums is None or len(self.outputs) > 1:
@@ -166,7 +166,7 @@ class Formula:
         return spec.row_sums(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
 
     def batch_of(self, inputs: Mapping[int, Input]) -> tuple[int, frozenset[int]] | None:
-        """The batch that every stage treats row by row, and the inputs that have it; None if there is none."""
+        """Return the batch that every stage treats row by row, and the inputs that have it; None if there is none."""
         first = self.stages[0]
         ref = first.args[0] if first.args else None
         if first.op_type not in _ROWS_FIRST or ref is None or ref.stage is not None or len(self.outputs) > 1:
@@ -187,22 +187,24 @@ class Formula:
             if stage.op_type != "BiasAdd" and not table.is_by_element(stage.op_type):
                 return None
             if stage.op_type != "BiasAdd":
-                fed = {ref.slot for ref in stage.args if ref is not None and ref.stage is None}
+                used_slots = {ref.slot for ref in stage.args if ref is not None and ref.stage is None}
                 slots |= {
-                    slot for slot in fed if inputs[slot].array.ndim == rank and inputs[slot].array.shape[0] == rows
+                    slot
+                    for slot in used_slots
+                    if inputs[slot].array.ndim == rank and inputs[slot].array.shape[0] == rows
                 }
         return rows, frozenset(slots)
 
     def unshaped(self) -> Formula:
-        """The same without the shapes that the graph says of its results, for a part of a batch."""
+        """Return the same without the shapes that the graph says of its results, for a part of a batch."""
         stages = []
         for stage in self.stages:
-            open_shapes = tuple(replace(one, shape=None) for one in stage.wanted)
+            open_shapes = tuple(replace(request, shape=None) for request in stage.wanted)
             stages.append(replace(stage, wanted=open_shapes, attrs=_Remembered(stage.attrs)))
         return replace(self, stages=tuple(stages))
 
     def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
-        """Results by output slot. With `stored` every stage's result is rounded to that type.
+        """Return the results by output slot. With `stored` every stage's result is rounded to that type.
 
         NotComputedError says why there are none.
         """
@@ -215,9 +217,9 @@ class Formula:
         results = {}
         for slot, ref in self.outputs.items():
             made = done[ref.stage or 0]
-            found = made[ref.slot] if ref.slot < len(made) else None
-            if found is not None:
-                results[slot] = found
+            output = made[ref.slot] if ref.slot < len(made) else None
+            if output is not None:
+                results[slot] = output
         if not results:
             raise NotComputedError("outputs_without_formula", value=", ".join(self.how))
         return results
@@ -248,7 +250,7 @@ _TURNED = ("transpose_x1", "transpose_a", "adj_x1", "adj_x")
 
 
 def is_turned(attrs: Mapping[str, Any]) -> bool:
-    """Whether a matrix product takes the rows of its first input as columns."""
+    """Return whether a matrix product takes the rows of its first input as columns."""
     return any(bool(attrs.get(name)) for name in _TURNED)
 
 
@@ -263,7 +265,7 @@ def _call(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> Call:
 def run_stage(
     stage: Stage, args: tuple[Input | None, ...], stored: str = "", *, only_values: bool = False
 ) -> Sequence[Output | None]:
-    """The results of one original op from its inputs; with `only_values` they need not tell their rounding."""
+    """Return the results of one original op from its inputs; with `only_values` they need not tell their rounding."""
     spec = table.find(stage.op_type)
     if spec is None:
         raise NotComputedError("no_formula", op_type=stage.op_type)
@@ -276,7 +278,7 @@ def run_stage(
         made = spec.function(call)
         if not stored:
             return made
-        return [None if one is None else _stored(one, stored) for one in made]
+        return [None if output is None else _stored(output, stored) for output in made]
 
 
 def _stored(output: Output, dtype: str) -> Output:
@@ -286,25 +288,25 @@ def _stored(output: Output, dtype: str) -> Output:
 
 
 def _with_axes(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> tuple[Input | None, ...]:
-    """The inputs with the names of their axes: some graphs call those of images by the names of a filter's."""
+    """Return the inputs with the names of their axes: some graphs call those of images by the names of a filter's."""
     named = str(stage.attrs.get("data_format") or "")
     result: list[Input | None] = []
-    for number, one in enumerate(args):
+    for number, arg in enumerate(args):
         name = spec.inputs[min(number, len(spec.inputs) - 1)] if spec.inputs else ""
-        layout = one.layout if one is not None else "ND"
-        if one is not None and len(named) == one.array.ndim and named in _IMAGES:
+        layout = arg.layout if arg is not None else "ND"
+        if arg is not None and len(named) == arg.array.ndim and named in _IMAGES:
             if "filter" in name:
-                layout = ("HWCN" if one.array.ndim == 4 else "DHWCN") if layout in ("ND", "NHWC", "NDHWC") else layout
+                layout = ("HWCN" if arg.array.ndim == 4 else "DHWCN") if layout in ("ND", "NHWC", "NDHWC") else layout
             elif layout in ("ND", *_FILTERS):
                 layout = named
-        result.append(one if one is None or layout == one.layout else replace(one, layout=layout))
+        result.append(arg if arg is None or layout == arg.layout else replace(arg, layout=layout))
     return tuple(result)
 
 
-def wanted_of(descs: Sequence[TensorDesc]) -> tuple[Wanted, ...]:
-    """What a graph says of outputs."""
+def wanted_of(descs: Sequence[TensorDesc]) -> tuple[OutputSpec, ...]:
+    """Return what a graph says of outputs."""
     return tuple(
-        Wanted(shape=desc.origin_shape, dtype=desc.dtype or "float32", layout=desc.origin_layout or "ND")
+        OutputSpec(shape=desc.origin_shape, dtype=desc.dtype or "float32", layout=desc.origin_layout or "ND")
         for desc in descs
     )
 
@@ -313,7 +315,7 @@ def wanted_of(descs: Sequence[TensorDesc]) -> tuple[Wanted, ...]:
 
 
 def direct(op: Op, slots: Mapping[int, int]) -> Formula:
-    """The formula of the op's own type. `slots` are its dump's input slots by those of the graph."""
+    """Return the formula of the op's own type. `slots` are its dump's input slots by those of the graph."""
     last = max(slots, default=-1)
     args = tuple(Ref(slots[number]) if number in slots else None for number in range(last + 1))
     count = max(len(op.output_descs), 1)
@@ -322,7 +324,7 @@ def direct(op: Op, slots: Mapping[int, int]) -> Formula:
 
 
 def _attributes(op: Op) -> Mapping[str, Any]:
-    """The op's attributes, with those that some graphs lack and the shapes of its inputs and output tell."""
+    """Return the op's attributes, with those that some graphs lack and the shapes of its inputs and output tell."""
     shape = op.output_descs[0].origin_shape if op.output_descs else None
     if shape is None:
         return op.attrs
@@ -339,7 +341,7 @@ def _attributes(op: Op) -> Mapping[str, Any]:
 
 
 def is_fused(op: Op) -> bool:
-    """Whether an op does the work of several."""
+    """Return whether an op does the work of several."""
     return len(originals(op)) > 1
 
 
@@ -366,12 +368,12 @@ class UnfusedGraph:
             self.ops.pop(name, None)
 
     def inputs(self, op: Op) -> list[tuple[str, int] | None]:
-        """The tensors of the script that feed an op, by its slots."""
+        """Return the tensors of the script that feed an op, by its slots."""
         return [None if edge is None else script_tensor(self._origins, self._origins.producer(op, edge), edge.index)
                 for edge in op.inputs]  # fmt: skip
 
     def is_parameter(self, op: Op, slot: int) -> bool:
-        """Whether what feeds a slot is what a network has learned, or what it was built with."""
+        """Return whether what feeds a slot is what a network has learned, or what it was built with."""
         edge = op.inputs[slot]
         producer = None if edge is None else self._origins.producer(op, edge)
         for _ in range(_MAX_STEPS):
@@ -383,11 +385,13 @@ class UnfusedGraph:
     def formula(
         self,
         op: Op,
-        fed: Mapping[tuple[str, int], int],
+        inputs: Mapping[tuple[str, int], int],
         puts_out: Mapping[int, tuple[str, int]],
         lend: Callable[[tuple[str, int], TensorDesc | None], Input | None] | None = None,
     ) -> Formula | None:
-        """The chain of a fused op. `fed` are its input slots, `puts_out` its outputs, by the script's tensors.
+        """Return the chain of a fused op.
+
+        `inputs` are its input slots, `puts_out` its outputs, by the script's tensors.
 
         `lend` gives a parameter that the op is not fed.
         """
@@ -404,8 +408,8 @@ class UnfusedGraph:
             for slot, key in enumerate(self.inputs(original)):
                 if key is not None and key in made:
                     args.append(made[key])
-                elif key is not None and key in fed:
-                    args.append(Ref(fed[key]))
+                elif key is not None and key in inputs:
+                    args.append(Ref(inputs[key]))
                 elif key is None:
                     args.append(None)
                 else:
@@ -434,7 +438,7 @@ def _desc(op: Op, slot: int) -> TensorDesc | None:
 
 
 def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int] | None:
-    """The tensor of the script that an output stands for."""
+    """Return the tensor of the script that an output stands for."""
     origin = None if op is None else origins.of(op, index, NoBenchmark())
     return None if origin is None or isinstance(origin, NoOrigin) else (flatten(origin.op_name), origin.index)
 
@@ -442,19 +446,21 @@ def script_tensor(origins: Origins, op: Op | None, index: int) -> tuple[str, int
 def noise_of(
     formula: Formula, inputs: Mapping[int, Input], true: Mapping[int, Output], inside: str = "float32"
 ) -> dict[int, Doubles]:
-    """What a type inside makes of each output of a chain, flat; of a single op nothing."""
+    """Return what a type inside makes of each output of a chain, flat; of a single op nothing."""
     return noise_between(true, formula.run(inputs, inside)) if len(formula.stages) > 1 else {}
 
 
 def noise_between(true: Mapping[int, Output], stored: Mapping[int, Output]) -> dict[int, Doubles]:
-    """What a type inside makes of each output of a chain, flat: how far one way to round every stage takes it.
+    """Return what a type inside makes of each output of a chain, flat: how far one way to round every stage takes it.
 
     `true` are the results in float64, `stored` those with every stage's result rounded to the type.
     """
     noise = {}
-    for slot, one in stored.items():
+    for slot, output in stored.items():
         with np.errstate(all="ignore"):
-            off = np.asarray(one.array, np.float64).reshape(-1) - np.asarray(true[slot].array, np.float64).reshape(-1)
+            off = np.asarray(output.array, np.float64).reshape(-1) - np.asarray(true[slot].array, np.float64).reshape(
+                -1
+            )
         np.abs(off, out=off)
         if not np.isfinite(off).all():
             off = np.where(np.isfinite(off), off, 0.0)
@@ -472,14 +478,14 @@ _FARTHEST = 16
 _OBEYS = 2e-3
 
 
-class Beside:
-    """What the benchmark of a run says of its ops."""
+class BenchmarkValues:
+    """Values that the benchmark of a run has of its ops."""
 
     def __init__(self, values: RunValues) -> None:
         self._values = values
 
     def golden(self, name: str, index: int, rows: Rows | None = None) -> np.ndarray | None:
-        """A tensor of the script as the benchmark has it; `rows`: only these of one that has as many."""
+        """Return the benchmark's tensor of the script with the axes that a graph describes, or None."""
         golden = self._values.benchmark.output_of(name, index)
         if not isinstance(golden, Tensor):
             return None
@@ -489,7 +495,7 @@ class Beside:
             return None
 
     def lend(self, key: tuple[str, int], desc: TensorDesc | None) -> Input | None:
-        """A tensor of the script as the benchmark has it, with the axes that a graph describes; None if it has none."""
+        """Return the benchmark's tensor of the script with the axes that a graph describes, or None."""
         golden = self._values.benchmark.output(*key)
         if not isinstance(golden, Tensor):
             return None
@@ -499,11 +505,11 @@ class Beside:
             return None
 
     def inputs(
-        self, op: Op, fed: Mapping[int, Input], rows: Rows | None = None, cut: frozenset[int] = frozenset()
+        self, op: Op, op_inputs: Mapping[int, Input], rows: Rows | None = None, cut: frozenset[int] = frozenset()
     ) -> dict[int, Input] | None:
-        """The op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack.
+        """Return the op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack.
 
-        Of the slots in `cut` only `rows`, as `fed` has them.
+        Of the slots in `cut` only `rows`, as `op_inputs` has them.
         """
         values = self._values
         inputs: dict[int, Input] = {}
@@ -511,67 +517,71 @@ class Beside:
             root = values.fed_by.get((id(op), slot.graph_index))
             some = rows if slot.index in cut else None
             loaded = values.load_benchmark(root, some) if root is not None else None
-            mine = fed.get(slot.index)
+            own = op_inputs.get(slot.index)
             if loaded is None:
-                if mine is None or root is None or values.parameter_of(root) is None:
+                if own is None or root is None or values.parameter_of(root) is None:
                     return None
-                inputs[slot.index] = mine
+                inputs[slot.index] = own
                 continue
             array = loaded.input.array
-            if mine is not None and array.shape != mine.array.shape and array.size == mine.array.size:
-                array = array.reshape(mine.array.shape)
-            layout = mine.layout if mine is not None and len(mine.layout) == array.ndim else loaded.input.layout
+            if own is not None and array.shape != own.array.shape and array.size == own.array.size:
+                array = array.reshape(own.array.shape)
+            layout = own.layout if own is not None and len(own.layout) == array.ndim else loaded.input.layout
             inputs[slot.index] = Input(array=array, dtype=loaded.input.dtype, layout=layout)
         return inputs
 
     def farthest(self, op: Op, got: Mapping[int, Input]) -> npt.NDArray[np.intp]:
-        """The flat places of output 0 that are farthest from the benchmark's; none where that has no such tensor."""
+        """Return the flat places of output 0 that are farthest from the benchmark's.
+
+        None where that has no such tensor.
+        """
         golden = self._values.load_benchmark(Root(op, 0)) if 0 in got else None
         if golden is None or golden.input.array.size != got[0].array.size or not golden.input.array.size:
             return np.zeros(0, np.intp)
-        mine, theirs = np.asarray(got[0].array).reshape(-1), np.asarray(golden.input.array).reshape(-1)
-        if mine.dtype.kind not in "fiub" or theirs.dtype.kind not in "fiub":
+        npu, golden_values = np.asarray(got[0].array).reshape(-1), np.asarray(golden.input.array).reshape(-1)
+        if npu.dtype.kind not in "fiub" or golden_values.dtype.kind not in "fiub":
             return np.zeros(0, np.intp)
         with np.errstate(all="ignore"):
-            off = np.abs(np.subtract(mine, theirs, dtype=np.float64))
+            off = np.abs(np.subtract(npu, golden_values, dtype=np.float64))
         off[~np.isfinite(off)] = 0.0
-        off[np.isfinite(mine) != np.isfinite(theirs)] = np.inf
+        off[np.isfinite(npu) != np.isfinite(golden_values)] = np.inf
         return np.argpartition(off, -min(_FARTHEST, off.size))[-_FARTHEST:]
 
     def split(
         self,
-        found: OpJudgement,
+        recomputed: OpResult,
         formula: Formula,
-        fed: Mapping[int, Input],
+        op_inputs: Mapping[int, Input],
         rows: Rows | None = None,
         cut: frozenset[int] = frozenset(),
-    ) -> OpJudgement | None:
-        """The judgement with the inherited error and the benchmark's own; None where the benchmark does not tell.
+    ) -> OpResult | None:
+        """Add the inherited error and the benchmark's own; None where the benchmark has no such tensors.
 
         With `rows` both are those of some rows of the batch, which the inputs in `cut` have.
         """
         values = self._values
-        op = found.op
+        op = recomputed.op
         if rows is not None:
-            formula, fed = formula.unshaped(), rows.cut(fed, cut)
-        inputs = self.inputs(op, fed, rows, cut)
+            formula, op_inputs = formula.unshaped(), rows.cut(op_inputs, cut)
+        inputs = self.inputs(op, op_inputs, rows, cut)
         if inputs is None:
             return None
         try:
             true = formula.run(inputs)
-            mine_true = formula.run(fed)
+            mine_true = formula.run(op_inputs)
         except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
             return None
         moved = _relative(
             np.concatenate(
-                [np.asarray(fed[n].array, np.float64).reshape(-1) for n in inputs if n in fed] or [np.zeros(0)]
+                [np.asarray(op_inputs[n].array, np.float64).reshape(-1) for n in inputs if n in op_inputs]
+                or [np.zeros(0)]
             ),
             np.concatenate(
-                [np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in fed] or [np.zeros(0)]
+                [np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in op_inputs] or [np.zeros(0)]
             ),
         )
         slots = []
-        for slot in found.slots:
+        for slot in recomputed.slots:
             golden = values.load_benchmark(Root(op, slot.slot), rows)
             if golden is None or slot.slot not in true or golden.input.array.size != true[slot.slot].array.size:
                 return None
@@ -581,7 +591,7 @@ class Beside:
             inherited = _relative(f_n, f_b)
             kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
             slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
-        return replace(found, slots=tuple(slots))
+        return replace(recomputed, slots=tuple(slots))
 
 
 def _relative(x: np.ndarray, y: np.ndarray) -> float:
@@ -591,6 +601,6 @@ def _relative(x: np.ndarray, y: np.ndarray) -> float:
     return distance / size if size else (0.0 if not distance else np.inf)
 
 
-def is_obeyed(split: OpJudgement) -> bool:
-    """Whether the benchmark obeys the formula of a judgement that `Beside.split` gave."""
+def is_obeyed(split: OpResult) -> bool:
+    """Return whether the benchmark obeys the formula of a judgement that `BenchmarkValues.split` gave."""
     return all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots)

@@ -11,15 +11,15 @@ from statistics import median
 
 from precision_tool.lib.compare.scheduler import Progress, counting
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, GoldenFiles
-from precision_tool.lib.data.fusion_pair import COLLECT_PASSES, Fusion, is_fused
+from precision_tool.lib.data.fusion_pair import Fusion, is_fused
 from precision_tool.lib.data.inputs import find_golden
 from precision_tool.lib.data.matching import GraphDumps
 from precision_tool.lib.diagnose.agreement import OpAgreement, all_agree, distance
 from precision_tool.lib.diagnose.error_shape import LIMIT
-from precision_tool.lib.diagnose.judge import Judge
 from precision_tool.lib.diagnose.op_values import RunValues
+from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.run_checks import Analysis
-from precision_tool.lib.diagnose.verdict_model import OpJudgement, State
+from precision_tool.lib.diagnose.verdict_model import OpResult, State
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.messages import Message
@@ -28,11 +28,11 @@ from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.wording import NO_PASS, counted
+from precision_tool.lib.model.wording import NO_PASS
 
 
-class Verdict(StrEnum):
-    """What is known of an op or of a pass."""
+class BlameVerdict(StrEnum):
+    """Verdicts on an op or a pass."""
 
     GUILTY = "guilty"
     SUSPICIOUS = "suspicious"
@@ -41,7 +41,7 @@ class Verdict(StrEnum):
 
 
 #: Worst first.
-ORDER = (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.NOT_JUDGED, Verdict.CLEAN)
+ORDER = (BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS, BlameVerdict.NOT_JUDGED, BlameVerdict.CLEAN)
 
 
 class Sign(StrEnum):
@@ -85,7 +85,7 @@ class Sign(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ground:
-    """What the verdict on a fused op rests on, beside the op's figures.
+    """Grounds of the verdict on a fused op, apart from its figures.
 
     `shared` are the passes that made it in both runs, `slot` is the input that is not known, `reason` what the
     comparison says, `other_error` how far off the other side's output is where that matters.
@@ -100,7 +100,7 @@ class Ground:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotJudged(Evidence):
-    """Why the verdict's judge could not recompute it."""
+    """Reason why the op could not be recomputed."""
 
     reason: Message
 
@@ -163,7 +163,7 @@ class OpBlame:
     passes: tuple[str, ...]
     originals: tuple[str, ...]
     index: int
-    verdict: Verdict
+    verdict: BlameVerdict
     ground: Ground
     input_error: float | None = None
     output_error: float | None = None
@@ -187,7 +187,7 @@ class PassBlame:
     """
 
     name: str
-    verdict: Verdict
+    verdict: BlameVerdict
     ops: tuple[OpBlame, ...]
     is_switchable: bool
     worst: float | None = None
@@ -198,7 +198,7 @@ class PassBlame:
         """Of the ops with the pass's verdict the one that is farthest off."""
         return max((op for op in self.ops if op.verdict is self.verdict), key=lambda op: op.error or 0.0)
 
-    def count(self, verdict: Verdict) -> int:
+    def count(self, verdict: BlameVerdict) -> int:
         return sum(op.verdict is verdict for op in self.ops)
 
 
@@ -215,14 +215,14 @@ class Blame:
 
     @property
     def is_judged(self) -> bool:
-        """Whether anything is known of a pass that a switch file turns off; those are what fusion adds to a run."""
-        return any(one.is_switchable and one.verdict is not Verdict.NOT_JUDGED for one in self.passes)
+        """True if anything is known of a pass that a switch file turns off; those are what fusion adds to a run."""
+        return any(item.is_switchable and item.verdict is not BlameVerdict.NOT_JUDGED for item in self.passes)
 
     @property
     def ops(self) -> tuple[OpBlame, ...]:
         """Every fused op once, in execution order."""
-        found = {op.op_name: op for one in self.passes for op in one.ops}
-        return tuple(sorted(found.values(), key=lambda op: op.index))
+        ops = {op.op_name: op for item in self.passes for op in item.ops}
+        return tuple(sorted(ops.values(), key=lambda op: op.index))
 
 
 # --- Which fusion pass computes wrong: the error of every fused op where its inputs agree, charged to its passes ---
@@ -236,15 +236,15 @@ _NOTABLE = 0.02
 _EXACT = 14
 
 
-def _recomputed(found: OpJudgement) -> Recomputed | None:
-    """The figures of a judgement."""
-    worst = found.worst_slot
+def _recomputed(recomputed: OpResult) -> Recomputed | None:
+    """Return the figures of a judgement."""
+    worst = recomputed.worst_slot
     if worst is None:
         return None
     return Recomputed(
         error=worst.own, rounding=worst.rounding, cosine=worst.cosine, benchmark_error=worst.benchmark_own,
-        mismatches=worst.not_finite, how=", ".join(found.how),
-        borrowed=found.formula.names_lent if found.formula is not None else (),
+        mismatches=worst.not_finite, how=", ".join(recomputed.how),
+        borrowed=recomputed.formula.names_lent if recomputed.formula is not None else (),
     )  # fmt: skip
 
 
@@ -254,27 +254,27 @@ def blame(
     unfused: GraphFile | None = None,
     progress: Progress | None = None,
 ) -> Blame:
-    """Judges every fused op of a comparison.
+    """Decide for every fused op of a comparison whether its pass is to blame.
 
     `unfused` is the graph of the other run, None for benchmark tensors. `progress` hears of the ops that are done.
     UsageError if the graph has no op that a pass made.
     """
     leaf = analysis.leaf
     if leaf is None or leaf.graph is None:
-        raise UsageError("blame needs a comparison by a graph", COLLECT_PASSES)
+        raise UsageError("diagnose_verdict.blame_without_graph")
     file = leaf.graph.file
     fused = [op for op in file.ops if op.pass_names or is_fused(op)]
     if not any(op.pass_names for op in fused):
         if not fused:
-            raise UsageError(f"{file.path}: has no op that a pass made", COLLECT_PASSES)
-        raise UsageError(f"{file.path}: has {counted(len(fused), 'fused op')}, but none names its pass", COLLECT_PASSES)
+            raise UsageError.of(file.path, "diagnose_verdict.blame_no_pass")
+        raise UsageError.of(file.path, "diagnose_verdict.blame_unnamed_pass", ops=len(fused))
     agreements = {op.op_name: op for op in analysis.ops}
     values = RunValues(leaf.leaf, file, benchmark)
     agreements |= {
         op.name: _with_inputs(op, agreements, values, analysis.threshold) for op in fused if op.name in agreements
     }
-    judge = _Judge(
-        alone=Judge(values, unfused),
+    blamer = _Blamer(
+        alone=Recomputer(values, unfused),
         also_other=_passes_by_original(unfused),
         first_off=min((op.index for op in analysis.ops if op.outputs_agree is False), default=-1),
     )
@@ -283,11 +283,11 @@ def blame(
     for op in fused:
         if progress is not None:
             progress(len(judged), len(fused))
-        judged.append(judge.judge(op, agreements.get(op.name)))
+        judged.append(blamer.blame(op, agreements.get(op.name)))
     for number, op in enumerate(fused):  # some may have been judged before their formula was seen to fail
         recomputed = judged[number].recomputed
-        if recomputed is not None and recomputed.how in judge.distrusted:
-            judged[number] = judge.judge(op, agreements.get(op.name))
+        if recomputed is not None and recomputed.how in blamer.distrusted:
+            judged[number] = blamer.blame(op, agreements.get(op.name))
     passes = _by_pass(judged)
     off, unavoidable = smallest_switches(passes)
     nameless = tuple(op.name for op in Fusion(file).nameless)
@@ -295,13 +295,13 @@ def blame(
 
 
 def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValues, threshold: float) -> OpAgreement:
-    """The op with the outputs that feed it in place of its inputs, where these were not dumped.
+    """Return the op with the outputs that feed it in place of its inputs, where these were not dumped.
 
     Parameters need not be there; another one that is missing leaves its inputs unknown.
     """
-    found = agreements[op.name]
-    if found.inputs:
-        return found
+    agreement = agreements[op.name]
+    if agreement.inputs:
+        return agreement
     rows: list[Row] = []
     for number, edge in enumerate(op.inputs):
         if edge is None:
@@ -313,152 +313,154 @@ def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValue
         if row is not None:
             rows.append(row)
         elif root is None or values.parameter_of(root) is None:
-            return found
-    return replace(found, inputs=tuple(rows), inputs_agree=all_agree(rows, threshold))
+            return agreement
+    return replace(agreement, inputs=tuple(rows), inputs_agree=all_agree(rows, threshold))
 
 
 def _passes_by_original(unfused: GraphFile | None) -> dict[str, set[str]]:
-    """The passes that made an op of the other run, by the script's ops it stands for."""
-    found: dict[str, set[str]] = {}
+    """Return the passes that made an op of the other run, by the script's ops it stands for."""
+    passes: dict[str, set[str]] = {}
     for op in unfused.ops if unfused is not None else ():
         for name in op.original_names or ():
-            found.setdefault(name, set()).update(op.pass_names)
-    return found
+            passes.setdefault(name, set()).update(op.pass_names)
+    return passes
 
 
 # --- one op -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judge:
-    alone: Judge
+class _Blamer:
+    alone: Recomputer
     also_other: Mapping[str, set[str]]
     #: Number of the first op whose output does not agree.
     first_off: int
     #: Chains of ops whose formula fits neither side where the sides agree: a kernel computes them otherwise.
     distrusted: set[str] = field(default_factory=set)
 
-    def judge(self, op: Op, found: OpAgreement | None) -> OpBlame:
-        """The verdict on one fused op."""
+    def blame(self, op: Op, agreement: OpAgreement | None) -> OpBlame:
+        """Return the verdict on one fused op."""
         result = OpBlame(
             op_name=op.name,
             op_type=op.type,
             passes=op.pass_names or (NO_PASS,),
             originals=op.original_names or (op.name,),
-            index=found.index if found is not None else -1,
-            verdict=Verdict.NOT_JUDGED,
+            index=agreement.index if agreement is not None else -1,
+            verdict=BlameVerdict.NOT_JUDGED,
             ground=Ground(sign=Sign.NOT_DUMPED),
         )
         own = self.alone.examine(op)
-        if found is None or (not own.is_dumped and own.state not in (State.RIGHT, State.WRONG)):
+        if agreement is None or (not own.is_dumped and own.state not in (State.RIGHT, State.WRONG)):
             return result
-        result = replace(result, recomputed=_recomputed(own), beyond_range=_beyond_range(own, found))
-        outputs = [row for row in found.outputs if row.cosine is not None]
+        result = replace(result, recomputed=_recomputed(own), beyond_range=_beyond_range(own, agreement))
+        outputs = [row for row in agreement.outputs if row.cosine is not None]
         if outputs:
             worst = max(outputs, key=_error)
             result = replace(result, output_error=_error(worst), cosine=worst.cosine)
-        inputs = [row for row in found.inputs if row.cosine is not None]
+        inputs = [row for row in agreement.inputs if row.cosine is not None]
         if inputs:
             result = replace(result, input_error=max(map(_error, inputs)))
         recomputed = result.recomputed
         if recomputed is None:
-            return self._by_comparison(replace(result, not_recomputed=_not_judged(own)), found)
-        if recomputed.how not in self.distrusted and _fits_neither(own, result, found):
+            return self._by_comparison(replace(result, not_recomputed=_not_judged(own)), agreement)
+        if recomputed.how not in self.distrusted and _fits_neither(own, result, agreement):
             shared = self._shared(result)
             if shared:  # they may be wrong in both, which is no reason to distrust the formula
                 ground = Ground(sign=Sign.OFF_IN_BOTH_RUNS, shared=shared)
-                return replace(result, verdict=Verdict.SUSPICIOUS, ground=ground)
+                return replace(result, verdict=BlameVerdict.SUSPICIOUS, ground=ground)
             self.distrusted.add(recomputed.how)
         if recomputed.how in self.distrusted:
             distrusted = FormulaDistrusted(ops=recomputed.how)
-            return self._by_comparison(replace(result, recomputed=None, not_recomputed=distrusted), found)
+            return self._by_comparison(replace(result, recomputed=None, not_recomputed=distrusted), agreement)
         if own.is_confirmed is False:
             # The two do not refute the formula together; fed the same and yet apart, each is wrong in its own way.
-            is_wrong = bool(found.inputs_agree) and found.outputs_agree is False
+            is_wrong = bool(agreement.inputs_agree) and agreement.outputs_agree is False
             own = replace(own, reason=None, state=State.WRONG if is_wrong else State.DOUBTFUL)
         elif own.state is State.DOUBTFUL and (own.reason or not own.finite_inputs):
             why = _not_judged(own) or FedNotFinite()
-            return self._by_comparison(replace(result, recomputed=None, not_recomputed=why), found)
-        return _by_recomputing(result, own, found)
+            return self._by_comparison(replace(result, recomputed=None, not_recomputed=why), agreement)
+        return _by_recomputing(result, own, agreement)
 
     def _shared(self, op: OpBlame) -> tuple[str, ...]:
-        """Passes that made the op in both runs."""
+        """Return the passes that made the op in both runs."""
         both = set(op.passes).intersection(*(self.also_other.get(name, set()) for name in op.originals))
         return tuple(sorted(both))
 
-    def _by_comparison(self, op: OpBlame, found: OpAgreement) -> OpBlame:
-        verdict, ground = self._compared(op, found)
+    def _by_comparison(self, op: OpBlame, agreement: OpAgreement) -> OpBlame:
+        verdict, ground = self._compared(op, agreement)
         return replace(op, verdict=verdict, ground=ground)
 
-    def _compared(self, op: OpBlame, found: OpAgreement) -> tuple[Verdict, Ground]:
-        """The verdict by the comparison alone, and what it rests on."""
-        shared, fed = self._shared(op), _OWN * (op.input_error or 0.0)
+    def _compared(self, op: OpBlame, agreement: OpAgreement) -> tuple[BlameVerdict, Ground]:
+        """Return the verdict by the comparison alone, and what it rests on."""
+        shared, allowed = self._shared(op), _OWN * (op.input_error or 0.0)
         if op.output_error is None:
-            return Verdict.NOT_JUDGED, _not_compared(found.outputs)
+            return BlameVerdict.NOT_JUDGED, _not_compared(agreement.outputs)
         if shared:
-            return Verdict.NOT_JUDGED, Ground(sign=Sign.IN_BOTH_RUNS, shared=shared)
-        if found.outputs_agree:
+            return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.IN_BOTH_RUNS, shared=shared)
+        if agreement.outputs_agree:
             if op.output_error > _NOTABLE and op.input_error is None:
-                return Verdict.NOT_JUDGED, Ground(sign=Sign.OFF_INPUTS_UNKNOWN)
-            if op.output_error > _NOTABLE and op.output_error > fed:
-                return Verdict.SUSPICIOUS, Ground(sign=Sign.NOT_BELOW)
-            return Verdict.CLEAN, Ground(sign=Sign.AGREES)
-        if found.is_cancelled:
-            return Verdict.NOT_JUDGED, Ground(sign=Sign.CANCELLED)
-        if found.inputs_agree is None and self.first_off < found.index:
-            return Verdict.NOT_JUDGED, Ground(sign=Sign.BEHIND_OTHERS)
-        if found.inputs_agree is None:
-            return Verdict.SUSPICIOUS, Ground(sign=Sign.NO_INPUT_COMPARED)
-        if found.inputs_agree:
-            if op.output_error <= fed:
-                return Verdict.SUSPICIOUS, Ground(sign=Sign.AS_FAR_AS_INPUTS)
-            if found.unknown_inputs:
-                return Verdict.SUSPICIOUS, Ground(sign=Sign.ONE_INPUT_UNKNOWN, slot=found.unknown_inputs[0].slot)
-            return Verdict.GUILTY, Ground(sign=Sign.INPUTS_AGREE)
-        if op.output_error > fed:
-            return Verdict.SUSPICIOUS, Ground(sign=Sign.MORE_THAN_INPUTS)
-        return Verdict.NOT_JUDGED, Ground(sign=Sign.MAY_BE_INHERITED)
+                return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.OFF_INPUTS_UNKNOWN)
+            if op.output_error > _NOTABLE and op.output_error > allowed:
+                return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.NOT_BELOW)
+            return BlameVerdict.CLEAN, Ground(sign=Sign.AGREES)
+        if agreement.is_cancelled:
+            return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.CANCELLED)
+        if agreement.inputs_agree is None and self.first_off < agreement.index:
+            return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.BEHIND_OTHERS)
+        if agreement.inputs_agree is None:
+            return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.NO_INPUT_COMPARED)
+        if agreement.inputs_agree:
+            if op.output_error <= allowed:
+                return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.AS_FAR_AS_INPUTS)
+            if agreement.unknown_inputs:
+                return BlameVerdict.SUSPICIOUS, Ground(
+                    sign=Sign.ONE_INPUT_UNKNOWN, slot=agreement.unknown_inputs[0].slot
+                )
+            return BlameVerdict.GUILTY, Ground(sign=Sign.INPUTS_AGREE)
+        if op.output_error > allowed:
+            return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.MORE_THAN_INPUTS)
+        return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.MAY_BE_INHERITED)
 
 
-def _not_judged(own: OpJudgement) -> NotJudged | None:
+def _not_judged(own: OpResult) -> NotJudged | None:
     return None if own.reason is None else NotJudged(reason=own.reason)
 
 
-def _fits_neither(own: OpJudgement, op: OpBlame, found: OpAgreement) -> bool:
-    """True if both sides were fed and put out the same, and only the recomputed answer is another."""
+def _fits_neither(own: OpResult, op: OpBlame, agreement: OpAgreement) -> bool:
+    """Return whether both sides have the same inputs and outputs and only the recomputed output differs."""
     if own.state is State.RIGHT:
         return False
-    agree = bool(found.inputs_agree and found.outputs_agree) and not found.unknown_inputs
+    agree = bool(agreement.inputs_agree and agreement.outputs_agree) and not agreement.unknown_inputs
     return agree and own.own > _OWN * (op.output_error or 0.0)
 
 
-def _by_recomputing(op: OpBlame, judged: OpJudgement, found: OpAgreement) -> OpBlame:
+def _by_recomputing(op: OpBlame, judged: OpResult, agreement: OpAgreement) -> OpBlame:
     own = op.recomputed
     assert own is not None
     other = own.benchmark_error
     if own.mismatches:
-        return replace(op, verdict=Verdict.GUILTY, ground=Ground(sign=Sign.NOT_FINITE))
+        return replace(op, verdict=BlameVerdict.GUILTY, ground=Ground(sign=Sign.NOT_FINITE))
     if judged.state is State.WRONG:
-        ground = Ground(sign=Sign.WRONG, other_error=other if found.inputs_agree else None)
-        return replace(op, verdict=Verdict.GUILTY, ground=ground)
+        ground = Ground(sign=Sign.WRONG, other_error=other if agreement.inputs_agree else None)
+        return replace(op, verdict=BlameVerdict.GUILTY, ground=ground)
     if judged.state is State.DOUBTFUL:
         ground = Ground(sign=Sign.DOUBTFUL, other_error=other if judged.is_confirmed is False else None)
-        return replace(op, verdict=Verdict.SUSPICIOUS, ground=ground)
+        return replace(op, verdict=BlameVerdict.SUSPICIOUS, ground=ground)
     ground = Ground(sign=Sign.RIGHT)
-    if found.outputs_agree is False:
-        if found.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
+    if agreement.outputs_agree is False:
+        if agreement.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
             ground = Ground(sign=Sign.RIGHT_OTHER_WRONG, other_error=other)
-        elif found.inputs_agree is False:
+        elif agreement.inputs_agree is False:
             ground = Ground(sign=Sign.RIGHT_AS_FED)
-    return replace(op, verdict=Verdict.CLEAN, ground=ground)
+    return replace(op, verdict=BlameVerdict.CLEAN, ground=ground)
 
 
-def _beyond_range(judged: OpJudgement, found: OpAgreement) -> BeyondType | None:
-    """What became of results that the type of an output cannot hold; None where it holds them all."""
+def _beyond_range(judged: OpResult, agreement: OpAgreement) -> BeyondType | None:
+    """Return what became of results that the type of an output cannot hold; None where it holds them all."""
     over = judged.overflow
     if over is None:
         return None
-    row = next((row for row in found.outputs if row.slot == f"output:{over.slot}"), None)
+    row = next((row for row in agreement.outputs if row.slot == f"output:{over.slot}"), None)
     npu = row.npu if row is not None else None
     return BeyondType(
         is_infinite=npu is not None and npu.inf_count > 0,
@@ -471,7 +473,7 @@ def _beyond_range(judged: OpJudgement, found: OpAgreement) -> BeyondType | None:
 
 
 def _error(row: Row) -> float:
-    """How far off a tensor is."""
+    """Return how far off a tensor is."""
     if row.mismatches:
         return inf
     if row.relative_euclidean_distance is not None and isfinite(row.relative_euclidean_distance):
@@ -493,14 +495,14 @@ def _by_pass(ops: Sequence[OpBlame]) -> tuple[PassBlame, ...]:
     for op in ops:
         for name in op.passes:
             by_name.setdefault(name, []).append(op)
-    passes = [_pass_blame(name, found) for name, found in by_name.items()]
-    return tuple(sorted(passes, key=lambda one: (ORDER.index(one.verdict), -(one.worst or 0.0), one.name)))
+    passes = [_pass_blame(name, blamed_ops) for name, blamed_ops in by_name.items()]
+    return tuple(sorted(passes, key=lambda blame: (ORDER.index(blame.verdict), -(blame.worst or 0.0), blame.name)))
 
 
 def _pass_blame(name: str, ops: Sequence[OpBlame]) -> PassBlame:
-    errors = [op.error for op in ops if op.verdict is not Verdict.NOT_JUDGED and op.error is not None]
-    verdict = next((one for one in (Verdict.GUILTY, Verdict.SUSPICIOUS, Verdict.CLEAN)
-                    if any(op.verdict is one for op in ops)), Verdict.NOT_JUDGED)  # fmt: skip
+    errors = [op.error for op in ops if op.verdict is not BlameVerdict.NOT_JUDGED and op.error is not None]
+    verdict = next((candidate for candidate in (BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS, BlameVerdict.CLEAN)
+                    if any(op.verdict is candidate for op in ops)), BlameVerdict.NOT_JUDGED)  # fmt: skip
     return PassBlame(
         name=name,
         verdict=verdict,
@@ -512,40 +514,40 @@ def _pass_blame(name: str, ops: Sequence[OpBlame]) -> PassBlame:
 
 
 def smallest_switches(passes: Sequence[PassBlame]) -> tuple[tuple[str, ...], tuple[OpBlame, ...]]:
-    """The fewest switchable passes one of which had a part in every guilty op, and the guilty ops that have none.
+    """Return the fewest switchable passes that cover every guilty op, and the guilty ops that have none.
 
     Of sets of one size the one whose passes made the fewest ops that are right.
     """
-    guilty = {op.op_name: op for one in passes for op in one.ops if op.verdict is Verdict.GUILTY}
-    clean = {one.name: one.count(Verdict.CLEAN) for one in passes}
-    switchable = {one.name for one in passes if one.is_switchable}
+    guilty = {op.op_name: op for item in passes for op in item.ops if op.verdict is BlameVerdict.GUILTY}
+    clean = {item.name: item.count(BlameVerdict.CLEAN) for item in passes}
+    switchable = {item.name for item in passes if item.is_switchable}
     choices = {name: switchable.intersection(op.passes) for name, op in guilty.items()}
     unavoidable = tuple(op for name, op in guilty.items() if not choices[name])
-    wanted = [choice for choice in choices.values() if choice]
-    candidates = sorted({name for choice in wanted for name in choice}, key=lambda name: (clean[name], name))
+    required = [choice for choice in choices.values() if choice]
+    candidates = sorted({name for choice in required for name in choice}, key=lambda name: (clean[name], name))
     if len(candidates) <= _EXACT:
         for size in range(len(candidates) + 1):
-            fitting = [found for found in combinations(candidates, size) if all(set(found) & one for one in wanted)]
+            fitting = [names for names in combinations(candidates, size) if all(set(names) & item for item in required)]
             if fitting:
-                return min(fitting, key=lambda found: sum(clean[name] for name in found)), unavoidable
+                return min(fitting, key=lambda names: sum(clean[name] for name in names)), unavoidable
     chosen: list[str] = []
-    while left := [one for one in wanted if not one & set(chosen)]:
-        chosen.append(max(candidates, key=lambda name: (sum(name in one for one in left), -clean[name])))
+    while left := [item for item in required if not item & set(chosen)]:
+        chosen.append(max(candidates, key=lambda name: (sum(name in item for item in left), -clean[name])))
     return tuple(chosen), unavoidable
 
 
 def blame_compared(analysis: Analysis, progress: Progress | None = None) -> Blame:
-    """`blame` with what a comparison was with: benchmark tensors, or the run without fusion.
+    """Return `blame` against the other side of a comparison: benchmark tensors, or the run without fusion.
 
     UsageError for a result that was read from a file, and for two runs that were matched by name.
     """
     leaf = analysis.leaf
     if leaf is None:
-        raise UsageError(f"{analysis.path}: a result file does not tell what fusion did", "compare again")
+        raise UsageError.of(analysis.path, "diagnose_verdict.blame_result_file")
     golden = leaf.golden if isinstance(leaf.golden, GoldenFiles) else find_golden(leaf.golden_root)
     if not isinstance(golden, Run):
         return blame(analysis, golden, progress=progress)
     if leaf.other_graph is None:
-        raise UsageError("two runs that were matched by name do not tell what fusion did", "name a graph with -cf")
+        raise UsageError("diagnose_verdict.blame_by_name")
     unfused = leaf.other_graph.file
     return blame(analysis, GraphDumps(golden.leaves[0], unfused), unfused, progress)

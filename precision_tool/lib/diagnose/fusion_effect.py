@@ -61,7 +61,7 @@ def passes_in_effect(
     cosines: Mapping[str, float],
     switches: Switches | None = None,
 ) -> tuple[GraphFusion, ...]:
-    """The passes of every graph, from the graphs and from what GE reported of them (`fusion_result.json`).
+    """Return the passes of every graph, from the graphs and from what GE reported of them (`fusion_result.json`).
 
     A report belongs to the graph with its id and, of several runs that have it, to the one that most of its passes
     made ops in. Reports without a graph follow.
@@ -80,7 +80,7 @@ def passes_in_effect(
             own[best] = replace(own[best], passes=own[best].passes + record.passes)
     compared = _compared_run(runs, cosines)
     sections = {count.name: count.section for record in records for count in record.passes}
-    found = [
+    passes = [
         GraphFusion(
             run=run.number,
             path=run.file.path,
@@ -92,7 +92,7 @@ def passes_in_effect(
         )
         for number, (run, fusion) in enumerate(zip(runs, fusions, strict=True))
     ]
-    found += [
+    passes += [
         GraphFusion(
             run=None,
             path="",
@@ -103,7 +103,7 @@ def passes_in_effect(
         for record in others
         if any(count.matched or count.effective for count in record.passes)
     ]
-    return tuple(found)
+    return tuple(passes)
 
 
 def _graph_id(run: RunGraph) -> str:
@@ -112,7 +112,7 @@ def _graph_id(run: RunGraph) -> str:
 
 
 def _run_of(record: GraphPasses, fusions: Sequence[Fusion], ids: Sequence[str]) -> int | None:
-    """The graph a report is of; None if there is none."""
+    """Return the graph a report is of; None if there is none."""
 
     def fits(graph_id: str) -> bool:
         if not record.graph or not graph_id:
@@ -131,9 +131,9 @@ def _run_of(record: GraphPasses, fusions: Sequence[Fusion], ids: Sequence[str]) 
 
 
 def _compared_run(runs: Sequence[RunGraph], cosines: Mapping[str, float]) -> int:
-    """Which graph the newest result is of: the one with most of its ops, fused ones above all."""
-    known = [sum(op.name in cosines for op in run.file.ops) for run in runs]
-    return known.index(max(known)) if known else 0
+    """Return the graph that the newest result is of: the one with most of its ops, fused ones above all."""
+    counts = [sum(op.name in cosines for op in run.file.ops) for run in runs]
+    return counts.index(max(counts)) if counts else 0
 
 
 def _rows(
@@ -145,9 +145,9 @@ def _rows(
 ) -> tuple[PassRow, ...]:
     counts: dict[str, list[int]] = {}
     for count in record.passes if record is not None else ():
-        known = counts.setdefault(count.name, [0, 0])
-        known[0] += count.matched
-        known[1] += count.effective
+        totals = counts.setdefault(count.name, [0, 0])
+        totals[0] += count.matched
+        totals[1] += count.effective
     ops: dict[str, list[str]] = {}
     for op in fusion.file.ops if fusion is not None else ():
         for name in op.pass_names:

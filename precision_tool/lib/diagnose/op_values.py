@@ -58,7 +58,7 @@ class Compared:
 
     @classmethod
     def of(cls, rows: Iterable[Row]) -> Compared:
-        """What the rows of a result say; nothing of tensors that a file names without their figures."""
+        """Return what the rows of a result say; nothing of tensors that a file names without their figures."""
         errors: dict[str, dict[str, float]] = {}
         figures: dict[tuple[str, str], Figures] = {}
         places: dict[tuple[str, str], tuple[int, int]] = {}
@@ -71,37 +71,37 @@ class Compared:
             side, _, _ = row.slot.partition(":")
             if side == "input" and row.metrics is None:  # a constant of the compiler, say: it brings no error in
                 continue
-            known = errors.setdefault(row.op_name, {})
+            slot_errors = errors.setdefault(row.op_name, {})
             if _is_in_part(row):  # the elements behind those that were compared may be anything
-                known[side] = float("inf")
+                slot_errors[side] = float("inf")
                 continue
-            known[side] = max(known.get(side, 0.0), _largest_error(row.metrics, row.golden))
+            slot_errors[side] = max(slot_errors.get(side, 0.0), _largest_error(row.metrics, row.golden))
             worst = _place(row.metrics.max_error_index, row.shape) if row.metrics is not None else None
             if side == "output" and worst is not None and row.shape is not None:
                 places[row.op_name, row.slot] = worst, prod(row.shape)
-            told = _figures(row)
-            if told is not None:
-                figures[row.op_name, row.slot] = told
+            figures_of_row = _figures(row)
+            if figures_of_row is not None:
+                figures[row.op_name, row.slot] = figures_of_row
         quiet = {
-            name for name, one in errors.items()
-            if "output" in one and one["output"] <= _ROUNDED + _TIMES_FED * one.get("input", 0.0) < float("inf")
+            name for name, slots in errors.items()
+            if "output" in slots and slots["output"] <= _ROUNDED + _TIMES_FED * slots.get("input", 0.0) < float("inf")
         }  # fmt: skip
         places = {key: place for key, place in places.items() if key[0] in quiet}
         return cls(quiet=frozenset(quiet), figures=figures, places=places, unread=tuple(unread))
 
-    def is_same(self, one: tuple[str, str], other: tuple[str, str]) -> bool:
-        """Whether two tensors were held against the same one of the benchmark, and every figure is the same."""
-        mine = self.figures.get(one)
-        return mine is not None and mine == self.figures.get(other)
+    def is_same(self, key: tuple[str, str], other: tuple[str, str]) -> bool:
+        """Return whether two tensors were held against the same one of the benchmark, and every figure is the same."""
+        own = self.figures.get(key)
+        return own is not None and own == self.figures.get(other)
 
 
 def _is_in_part(row: Row) -> bool:
-    """Whether only the first elements of a tensor were compared."""
+    """Return whether only the first elements of a tensor were compared."""
     return row.npu is not None and row.shape is not None and row.npu.count < prod(row.shape)
 
 
 def _largest_error(metrics: Metrics | None, golden: Summary | None) -> float:
-    """The largest error of an element over the rms of the benchmark's; inf where that is not known."""
+    """Return the largest error of an element over the rms of the benchmark's; inf where that is not known."""
     if metrics is None or golden is None or metrics.non_finite_mismatches:
         return float("inf")
     error, size = metrics.max_absolute_error, sqrt(golden.mean**2 + golden.std**2)
@@ -111,7 +111,7 @@ def _largest_error(metrics: Metrics | None, golden: Summary | None) -> float:
 
 
 def _figures(row: Row) -> Figures | None:
-    """None of what was not compared, or is not finite everywhere."""
+    """Return the figures of a row; None if not compared, or not finite everywhere."""
     metrics, npu, tensor = row.metrics, row.npu, row.pair.npu
     if metrics is None or npu is None or tensor is None or row.golden is None or metrics.non_finite_mismatches:
         return None
@@ -126,7 +126,7 @@ def _figures(row: Row) -> Figures | None:
 
 
 def _place(index: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> int | None:
-    """A place in the order of the elements: tensors that were only reshaped have the same."""
+    """Return a place in the order of the elements: tensors that were only reshaped have the same."""
     place = 0
     for at, extent in zip(index or (), shape or (), strict=False):
         place = place * extent + at
@@ -137,9 +137,9 @@ def _place(index: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> int 
 
 
 #: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
-_TELLING_ROWS, _TELLING_ELEMENTS, _TELLING_SHARE = 6, 1 << 16, 4
+_MIN_DIAGNOSTIC_ROWS, _MIN_DIAGNOSTIC_ELEMENTS, _ROWS_PER_DIAGNOSTIC = 6, 1 << 16, 4
 #: In how many pieces these rows lie at most.
-_TELLING_PIECES = 64
+_MAX_DIAGNOSTIC_PIECES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class Rows:
 
     @property
     def chosen(self) -> int:
-        """How many rows that are."""
+        """Number of rows."""
         return sum(stop - start for start, stop in self.pieces)
 
     @property
@@ -164,38 +164,41 @@ class Rows:
         return np.concatenate([np.arange(start, stop, dtype=np.intp) for start, stop in self.pieces])
 
     def are_in(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor of this shape has as many rows."""
+        """Return whether a tensor of this shape has as many rows."""
         return prod(shape) % self.count == 0 if self.is_flat else shape[:1] == (self.count,)
 
     def of(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """These rows of an array of as many rows; any other array as it is."""
+        """Return these rows of an array of as many rows; any other array as it is."""
         if self.is_flat:
             return array.reshape(self.count, -1)[self.numbers].reshape(-1)
         return array[self.numbers] if array.shape[:1] == (self.count,) else array
 
     def and_also(self, numbers: npt.NDArray[np.intp]) -> Rows:
-        """These rows, and those of such numbers."""
-        found = distinct(np.append(self.numbers, numbers))
-        runs = np.split(found, np.flatnonzero(np.diff(found) > 1) + 1)
+        """Return these rows and those with the given numbers."""
+        merged = distinct(np.append(self.numbers, numbers))
+        runs = np.split(merged, np.flatnonzero(np.diff(merged) > 1) + 1)
         return replace(self, pieces=tuple((int(run[0]), int(run[-1]) + 1) for run in runs))
 
     def with_piece(self, first: int, stop: int) -> Rows:
-        """These rows, and those from `first` to `stop`."""
-        found: list[tuple[int, int]] = []
+        """Return these rows and those from `first` to `stop`."""
+        pieces: list[tuple[int, int]] = []
         for start, end in sorted((*self.pieces, (first, stop))):
-            if found and start <= found[-1][1]:
-                found[-1] = found[-1][0], max(end, found[-1][1])
+            if pieces and start <= pieces[-1][1]:
+                pieces[-1] = pieces[-1][0], max(end, pieces[-1][1])
             else:
-                found.append((start, end))
-        return replace(self, pieces=tuple(found))
+                pieces.append((start, end))
+        return replace(self, pieces=tuple(pieces))
 
     def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:
-        """The tensors, those of `slots` cut to these rows."""
-        return {slot: replace(one, array=self.of(one.array)) if slot in slots else one for slot, one in tensors.items()}
+        """Return the tensors, those of `slots` cut to these rows."""
+        return {
+            slot: replace(tensor, array=self.of(tensor.array)) if slot in slots else tensor
+            for slot, tensor in tensors.items()
+        }
 
 
 def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -> Rows:
-    """About `chosen` of `count` rows, spread evenly over all; the first and the last are among them.
+    """Return about `chosen` of `count` rows, spread evenly; the first and the last are among them.
 
     They are in so many `pieces` (None: each row alone), which begin and end on borders of a `block` of rows.
     """
@@ -204,20 +207,20 @@ def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -
     length = -(-chosen // many // block) * block
     last = max(0, count - length)
     starts = distinct(np.linspace(0, last, many).astype(np.intp) // block * block)
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for start in map(int, starts):
         stop = count if start == last // block * block else start + length
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], stop
+        if ranges and start <= ranges[-1][1]:
+            ranges[-1] = ranges[-1][0], stop
         else:
-            found.append((start, stop))
-    return Rows(count, tuple(found))
+            ranges.append((start, stop))
+    return Rows(count, tuple(ranges))
 
 
-def telling_rows(
+def diagnostic_rows(
     batch: tuple[int, frozenset[int]] | None, got: Mapping[int, Input]
 ) -> tuple[Rows, frozenset[int]] | None:
-    """So many rows of an op's batch that they may tell a mistake, and the inputs that have them.
+    """Return so many rows of an op's batch that they may tell a mistake, and the inputs that have them.
 
     `batch`: its rows, and the inputs that have them (see `Formula.batch_of`). None where there is no batch, or that
     would be most of it.
@@ -225,9 +228,11 @@ def telling_rows(
     if batch is None or len(got) != 1:
         return None
     count, cut = batch
-    size = max(one.array.size for one in got.values())
-    rows = spread(count, max(_TELLING_ROWS, -(-count * _TELLING_ELEMENTS // size)), _TELLING_PIECES)
-    if rows.chosen * _TELLING_SHARE > count or any(one.array.shape[0] != count for one in got.values()):
+    size = max(tensor.array.size for tensor in got.values())
+    rows = spread(
+        count, max(_MIN_DIAGNOSTIC_ROWS, -(-count * _MIN_DIAGNOSTIC_ELEMENTS // size)), _MAX_DIAGNOSTIC_PIECES
+    )
+    if rows.chosen * _ROWS_PER_DIAGNOSTIC > count or any(tensor.array.shape[0] != count for tensor in got.values()):
         return None
     return rows, cut
 
@@ -313,10 +318,10 @@ class _Cache:
     most: int = _KEPT_BYTES
 
     def get(self, key: object) -> tuple[Numbers, str] | None:
-        found = self.arrays.get(key)
-        if found is not None:
+        array = self.arrays.get(key)
+        if array is not None:
             self.arrays.move_to_end(key)
-        return found
+        return array
 
     def put(self, key: object, value: tuple[Numbers, str]) -> None:
         self.arrays[key] = value
@@ -327,7 +332,7 @@ class _Cache:
 
 
 @dataclass(slots=True)
-class Fed:
+class OpInputs:
     """The inputs of one op by slot, those that are missing with the reason, and where they are from."""
 
     inputs: dict[int, Input] = field(default_factory=dict)
@@ -335,8 +340,8 @@ class Fed:
     elsewhere: dict[int, str] = field(default_factory=dict)
 
     def widen(self) -> None:
-        """Turns what was loaded as it was stored into float64."""
-        self.inputs = {slot: one.in_doubles() for slot, one in self.inputs.items()}
+        """Convert what was loaded as stored to float64."""
+        self.inputs = {slot: tensor.in_doubles() for slot, tensor in self.inputs.items()}
 
 
 class NoValueError(ReasonError):
@@ -397,71 +402,71 @@ class RunValues:
                     self.readers.setdefault(root.key, []).append(slot)
 
     def _around(self, op: Op) -> list[Op]:
-        """The ops that read what one op reads or puts out; of them alone the dump files are opened."""
+        """Return the ops that read what one op reads or puts out; of them alone the dump files are opened."""
         keys = {root.key for root in self.producers(op)}
         return [other for other in self.ops if any(root.op is op or root.key in keys for root in self.producers(other))]
 
     # --- the graph ---
 
     def root_of(self, op: Op, edge: Edge) -> Root | None:
-        """The tensor that an edge into `op` carries, behind ops that only pass it on and borders of subgraphs."""
+        """Return the tensor that an edge into `op` carries, through passing ops and borders of subgraphs."""
         reader = op
         for _ in range(_MAX_STEPS):
             producer = self.origins.producer(reader, edge)
             if producer is None:
                 return None
-            behind = self._behind(producer, edge.index)
-            if behind is None:
+            source = self._source(producer, edge.index)
+            if source is None:
                 return Root(producer, edge.index)
-            reader, edge = behind
+            reader, edge = source
         return None
 
-    def _behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
-        """The op and its edge that feed what `op` only passes on."""
+    def _source(self, op: Op, index: int) -> tuple[Op, Edge] | None:
+        """Return the op and its edge that feed what `op` only passes on."""
         if op.type in PASSING and index == 0 and self.dumped(op) is None:
             edge = next((edge for edge in op.inputs if edge is not None), None)
             return (op, edge) if edge is not None else None
-        return self.origins.calls.behind(op, index)
+        return self.origins.calls.passed_on_from(op, index)
 
     def producers(self, op: Op) -> Iterator[Root]:
-        """The tensors that feed an op."""
+        """Yield the tensors that feed an op."""
         for number in range(len(op.inputs)):
             root = self.fed_by.get((id(op), number))
             if root is not None:
                 yield root
 
     def parameter_of(self, root: Root) -> Op | None:
-        """The variable or constant that a tensor is, also behind casts and conversions of its layout."""
+        """Return the variable or constant that a tensor is, also behind casts and conversions of its layout."""
         op, index = root.op, root.index
         for _ in range(_MAX_STEPS):
             if op.type in PARAMETER_TYPES:
                 return op
             if op.type not in ("Cast", "TransData", "Identity", "ReadVariableOp") or index:
                 return None
-            behind = self.fed_by.get((id(op), 0))
-            if behind is None:
+            source = self.fed_by.get((id(op), 0))
+            if source is None:
                 return None
-            op, index = behind.op, behind.index
+            op, index = source.op, source.index
         return None
 
     def parameter_is_updated(self, root: Root) -> bool:
-        """Whether a tensor is a variable's memory, which ops of the run write to."""
+        """Return whether a tensor is a variable's memory, which ops of the run write to."""
         return bool(updated_inputs(root.op.type)) and bool(root.op.inputs)
 
     # --- dumps ---
 
     def dumped(self, op: Op) -> DumpedOp | None:
-        """The op's dump; None if it has none."""
+        """Return the op's dump; None if it has none."""
         if id(op) not in self._dumped:
             self._dumped[id(op)] = self._op_dumps.find(op)
         return self._dumped[id(op)]
 
     def take_for_true(self, root: Root, copy: Slot | None) -> None:
-        """From now on the tensor is what this copy says (None: none of them more than another)."""
+        """Treat this copy as the true one of a tensor from now on (None: no copy)."""
         self._true_copies[root.key] = copy
 
     def input_slots(self, op: Op) -> list[Slot]:
-        """The connected inputs of an op by their slots in its dump (in the graph, if it has none)."""
+        """Return the connected inputs of an op by their slots in its dump (in the graph, if it has none)."""
         dump = self.dumped(op)
         count = max(dump.inputs, default=-1) + 1 if dump is not None and dump.inputs else len(op.inputs)
         slots = []
@@ -472,33 +477,33 @@ class RunValues:
         return slots
 
     def output_slot(self, root: Root) -> Slot:
-        """The output as a slot of its op."""
+        """Return the output as a slot of its op."""
         descs = root.op.output_descs
         desc = descs[root.index] if root.index < len(descs) else None
         return Slot(root.op, "output", root.index, root.index, desc)
 
-    def found(self, slot: Slot) -> AnyTensor | Missing | None:
-        """The tensor of a slot as its own dump file has it."""
+    def tensor_at(self, slot: Slot) -> AnyTensor | Missing | None:
+        """Return the tensor of a slot as its own dump file has it."""
         dump = self.dumped(slot.op)
         if dump is None or (dump.merged and slot.side == "input"):  # which holds what one slice of it was fed
             return None
         return (dump.inputs if slot.side == "input" else dump.outputs).get(slot.index)
 
     def copies(self, root: Root) -> Iterator[tuple[Slot, Tensor]]:
-        """Every copy of a tensor in the dump: what its op put out, then what its readers read, the true copy first."""
+        """Yield the copies of a tensor: the true one first, its op's output, then the inputs of its readers."""
         slots = [self.output_slot(root), *self.readers.get(root.key, ())]
         true = self._true_copies.get(root.key)
         if true is not None:
             slots.sort(key=lambda slot: slot != true)
         for slot in slots:
-            tensor = self.found(slot)
+            tensor = self.tensor_at(slot)
             if isinstance(tensor, Tensor) and tensor.size:
                 yield slot, tensor
 
     # --- numbers ---
 
     def load(self, tensor: Tensor, desc: TensorDesc | None, *, stored: bool = False, rows: Rows | None = None) -> Input:
-        """The numbers of a tensor in the order of the script. NoValueError says why not.
+        """Return the numbers of a tensor in the order of the script. NoValueError says why not.
 
         `stored`: floating types up to float32 in float32, which holds them as they are, instead of in float64.
         `rows`: only these of a tensor that has as many, all of any other.
@@ -522,7 +527,7 @@ class RunValues:
 
     @contextmanager
     def sharing(self, workers: int) -> Iterator[None]:
-        """While so many processes, each with a copy of this, read: each keeps its part only."""
+        """Divide the cache between so many processes, each with a copy of this."""
         self._cache = _Cache(most=_KEPT_BYTES // workers)
         try:
             yield
@@ -531,7 +536,7 @@ class RunValues:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While an op is judged: its file is opened once, each tensor of it read once and its checksum kept."""
+        """Open the file of an op once while it is recomputed; read each tensor once and cache its checksum."""
         self._is_reading = True
         try:
             with self._opened:
@@ -555,10 +560,12 @@ class RunValues:
             (self.fed_by[id(slot.op), slot.graph_index], slot) for slots in self.readers.values() for slot in slots
         )
         unlike = ((self.output_slot(root), slot) for root, slot in pairs if not self.compared_alike(root, slot))
-        return frozenset(key_of(one) for pair in unlike for one in map(self.found, pair) if isinstance(one, Tensor))
+        return frozenset(
+            key_of(tensor) for pair in unlike for tensor in map(self.tensor_at, pair) if isinstance(tensor, Tensor)
+        )
 
     def compared_alike(self, root: Root, slot: Slot) -> bool:
-        """Whether what an op put out and what was read of it are the same in every figure of the comparison.
+        """Return whether what an op put out and what was read of it are the same in every figure of the comparison.
 
         Both were held against one tensor of the benchmark: sums over all elements, the largest error and its place.
         """
@@ -566,7 +573,7 @@ class RunValues:
         return self.compared.is_same((root.op.name, f"output:{root.index}"), read)
 
     def _opens_parts(self, tensor: Tensor) -> TensorBytes:
-        """The same for a tensor of which only some rows are read."""
+        """Return the same for a tensor of which only some rows are read."""
         return self._opened.open(tensor) if self._is_reading else open_bytes(tensor)
 
     def _read(
@@ -578,40 +585,40 @@ class RunValues:
         rows: Rows | None = None,
     ) -> tuple[Numbers, str]:
         key = (tensor.path, tensor.dataset, tensor.offset, tensor.dtype, named, shape, rows)
-        known = self._cache.get((key, stored))
-        if known is None:
+        cached = self._cache.get((key, stored))
+        if cached is None:
             narrow = self._cache.get((key, True))
             if narrow is not None:
-                known = (in_doubles(narrow[0]), narrow[1])
+                cached = (in_doubles(narrow[0]), narrow[1])
             else:
                 opens = self._opens if rows is None else self._opens_parts
-                known = read_values(tensor, named, shape, stored=stored, opens=opens, rows=rows)
-            known[0].flags.writeable = False
-            self._cache.put((key, stored), known)
-        return known
+                cached = read_values(tensor, named, shape, stored=stored, opens=opens, rows=rows)
+            cached[0].flags.writeable = False
+            self._cache.put((key, stored), cached)
+        return cached
 
     def load_root(self, root: Root, *, but: Slot | None = None, stored: bool = False) -> Loaded | None:
-        """A tensor from its op's dump, or from a reader's (not `but`); None where the dump does not have it."""
+        """Return a tensor from its op's dump, or from a reader's (not `but`); None where the dump does not have it."""
         for slot, tensor in self.copies(root):
             if but is not None and slot.op is but.op and slot.side == but.side and slot.index == but.index:
                 continue
             try:
-                found = self.load(tensor, slot.desc, stored=stored)
+                loaded = self.load(tensor, slot.desc, stored=stored)
             except NoValueError:
                 continue
-            return Loaded(found, "producer" if slot.side == "output" else "reader", slot, tensor)
+            return Loaded(loaded, "producer" if slot.side == "output" else "reader", slot, tensor)
         return None
 
     def load_benchmark(self, root: Root, rows: Rows | None = None) -> Loaded | None:
-        """A tensor as the benchmark has it, in float64 and the benchmark's type; None if it has not.
+        """Return a tensor as the benchmark has it, in float64 and the benchmark's type; None if it has not.
 
         `rows`: only these of a tensor that has as many.
         """
-        found = self._golden(root, rows)
-        if found is None and root.op.type in PARAMETER_TYPES:  # a resource has no numbers, what reads it has
+        golden = self._golden(root, rows)
+        if golden is None and root.op.type in PARAMETER_TYPES:  # a resource has no numbers, what reads it has
             reads = (self._golden(Root(op, 0)) for op in self._passed_on.get(root.key, ()))
-            found = next((one for one in reads if one is not None), None)
-        return found
+            golden = next((loaded for loaded in reads if loaded is not None), None)
+        return golden
 
     def _golden(self, root: Root, rows: Rows | None = None) -> Loaded | None:
         origin = self.origins.of(root.op, root.index, self.benchmark)
@@ -638,13 +645,13 @@ def read_values(
     opens: Opens = open_bytes,
     rows: Rows | None = None,
 ) -> tuple[Numbers, str]:
-    """The numbers of a tensor in logical order and the layout they are in; float64, complex128, or integers and bools.
+    """Return a tensor as float64, complex128, integers or bools in logical order, and its layout.
 
     `stored`: what float32 holds as it is, in float32. `rows`: only these of a tensor that has as many. NoValueError for
     what has no numbers, is too large, damaged, or in an order that nothing tells.
     """
-    known = data_types.BY_NAME.get(tensor.dtype)
-    if known is None or not known.is_numeric:
+    data_type = data_types.BY_NAME.get(tensor.dtype)
+    if data_type is None or not data_type.is_numeric:
         raise NoValueError("no_numbers", dtype=tensor.dtype)
     if tensor.size > MAX_ELEMENTS:
         raise NoValueError("too_many_elements", number=tensor.size)
@@ -663,11 +670,11 @@ def read_values(
     try:
         with open_reader(tensor, reading.plan, opens=opens) as reader:
             kind: Any = np.float64
-            if known.is_integer:
-                kind = np.dtype(known.numpy_name if known.bits >= 8 else "int8")
-            elif stored and reader.dtype == np.float32 and not known.is_complex and known.name != "bool":
+            if data_type.is_integer:
+                kind = np.dtype(data_type.numpy_name if data_type.bits >= 8 else "int8")
+            elif stored and reader.dtype == np.float32 and not data_type.is_complex and data_type.name != "bool":
                 kind = np.float32
-            if rows is not None and not known.is_complex and rows.are_in(reader.logical_shape):
+            if rows is not None and not data_type.is_complex and rows.are_in(reader.logical_shape):
                 array = reader.rows(rows.pieces, rows.count, kind)
                 order = (-1,) if rows.is_flat else (rows.chosen, *order[1:])
             else:
@@ -676,19 +683,19 @@ def read_values(
         raise NoValueError("unreadable", detail=error.message) from error
     except MemoryError as error:
         raise NoValueError("out_of_memory") from error
-    if known.is_complex:
+    if data_type.is_complex:
         array = np.ascontiguousarray(array).view(np.complex128).reshape(-1)
-    elif known.name == "bool":
+    elif data_type.name == "bool":
         array = np.asarray(array != 0)  # comparing a scalar gives no array
     if prod(order) == array.size or order == (-1,):
         array = array.reshape(order)
     return array, reading.layout
 
 
-def missing_reason(found: AnyTensor | Missing | None, slot: int) -> Message:
-    """Why an input has no numbers."""
-    if isinstance(found, Missing):
-        return Message("reason.input_unreadable", slot=slot, detail=found.reason)
-    if isinstance(found, TensorStatistics):
+def missing_reason(tensor: AnyTensor | Missing | None, slot: int) -> Message:
+    """Return why an input has no numbers."""
+    if isinstance(tensor, Missing):
+        return Message("reason.input_unreadable", slot=slot, detail=tensor.reason)
+    if isinstance(tensor, TensorStatistics):
         return Message("reason.input_statistics", slot=slot)
     return Message("reason.input_not_dumped", slot=slot)

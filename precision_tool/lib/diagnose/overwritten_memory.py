@@ -26,7 +26,7 @@ from precision_tool.lib.diagnose.op_values import (
     RunValues,
     Slot,
 )
-from precision_tool.lib.diagnose.verdict_model import Cause, Fact, OpJudgement, Proof, State, Suspect
+from precision_tool.lib.diagnose.verdict_model import Cause, Fact, OpResult, Proof, State, Suspect
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.layouts import as_stored, is_plain
@@ -35,24 +35,24 @@ from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.optimizers import updated_inputs
 
 
-def differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> np.ndarray | None:
-    """Flat places, as stored, where two copies differ; None where they cannot be compared."""
-    if mine.size > MAX_ELEMENTS or not data_types.BY_NAME[mine.dtype].is_numeric:
+def differences(values: RunValues, own: Tensor, other: Tensor, slot: Slot) -> np.ndarray | None:
+    """Return the flat places, as stored, where two copies differ; None where they cannot be compared."""
+    if own.size > MAX_ELEMENTS or not data_types.BY_NAME[own.dtype].is_numeric:
         return None
     in_memory: np.ndarray | None = None
-    is_reshaped = "ND" in (mine.layout, other.layout) and is_plain(mine.layout) and is_plain(other.layout)
-    is_alike = (mine.layout, mine.shape) == (other.layout, other.shape)
-    if (is_alike or is_reshaped) and _same_bytes(values, mine, other):
+    is_reshaped = "ND" in (own.layout, other.layout) and is_plain(own.layout) and is_plain(other.layout)
+    is_alike = (own.layout, own.shape) == (other.layout, other.shape)
+    if (is_alike or is_reshaped) and _same_bytes(values, own, other):
         return np.zeros(0, np.intp)
     if is_alike:
         try:
-            in_memory = ~_same(_stored(mine), _stored(other))
+            in_memory = ~_same(_stored(own), _stored(other))
         except PrecisionToolError:
             return None
         if not in_memory.any():
             return np.zeros(0, np.intp)
     try:
-        x, y = values.load(mine, slot.desc).array, values.load(other, slot.desc).array
+        x, y = values.load(own, slot.desc).array, values.load(other, slot.desc).array
     except NoValueError:
         return None
     if x.size != y.size:
@@ -63,21 +63,21 @@ def differences(values: RunValues, mine: Tensor, other: Tensor, slot: Slot) -> n
     return np.flatnonzero(apart if in_memory is None else in_memory)
 
 
-def _same_bytes(values: RunValues, mine: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one type and shape are the same bytes in their files; False also if that is not known.
+def _same_bytes(values: RunValues, own: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors of one type and shape have equal bytes; False also if unknown.
 
     Where both were read before, their checksums (CRC-32) tell: equal ones are taken for equal bytes, which is wrong
     once in 4,000 million pairs.
     """
-    if mine.dataset or other.dataset or mine.nbytes != other.nbytes:
+    if own.dataset or other.dataset or own.nbytes != other.nbytes:
         return False
-    if (mine.big_endian, mine.fortran_order) != (other.big_endian, other.fortran_order):
+    if (own.big_endian, own.fortran_order) != (other.big_endian, other.fortran_order):
         return False
-    sums = values.checksums.get(key_of(mine)), values.checksums.get(key_of(other))
+    sums = values.checksums.get(key_of(own)), values.checksums.get(key_of(other))
     if None not in sums:
         return sums[0] == sums[1]
     try:
-        return same_range(mine, 0, other, 0, mine.nbytes)
+        return same_range(own, 0, other, 0, own.nbytes)
     except PrecisionToolError:
         return False
 
@@ -90,24 +90,24 @@ def _same(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _stored(tensor: Tensor) -> np.ndarray:
-    """The numbers as they lie, padding included."""
+    """Return the numbers as they lie, padding included."""
     with open_reader(tensor, as_stored(tensor).plan) as reader:
         return reader.whole().reshape(-1)
 
 
 def is_in_place(values: RunValues, slot: Slot, tensor: Tensor) -> bool:
-    """Whether the op of a slot writes over that input: then its dump shows what it wrote."""
+    """Return whether the op of a slot writes over that input: then its dump shows what it wrote."""
     op = slot.op
     if slot.graph_index in updated_inputs(op.type):
         return True
     dump = values.dumped(op)
     if dump is None or not tensor.address:
         return False
-    return any(isinstance(one, Tensor) and _is_written_over(tensor, one) for one in dump.outputs.values())
+    return any(isinstance(output, Tensor) and _is_written_over(tensor, output) for output in dump.outputs.values())
 
 
 def _is_written_over(tensor: Tensor, output: Tensor) -> bool:
-    """Whether an output lies in the memory of a tensor, which then holds its bytes there.
+    """Return whether an output lies in the memory of a tensor, which then holds its bytes there.
 
     Addresses alone prove nothing: an op that is said to write there may have been overwritten by another as well.
     """
@@ -138,7 +138,7 @@ class Unsteady:
 
 
 def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
-    """The first op in execution order that computes differently in two runs, from the very same inputs.
+    """Return the first op in execution order that computes differently in two runs, from the very same inputs.
 
     Where dump files hold outputs only, inputs are what their producers put out. A variable that no file has counts as
     the same where all variables that both runs show are.
@@ -147,17 +147,17 @@ def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
     starts_alike = _StartsAlike(values, other, there)
     for op in values.ops:
         twin = there.get(op.name)
-        mine, its = values.dumped(op), None if twin is None else other.dumped(twin)
-        if twin is None or twin.type != op.type or mine is None or its is None or not mine.outputs:
+        dump, its = values.dumped(op), None if twin is None else other.dumped(twin)
+        if twin is None or twin.type != op.type or dump is None or its is None or not dump.outputs:
             continue
-        if set(mine.inputs) != set(its.inputs) or set(mine.outputs) != set(its.outputs):
+        if set(dump.inputs) != set(its.inputs) or set(dump.outputs) != set(its.outputs):
             continue
-        if not mine.inputs and not _is_fed_alike(values, other, op, twin, starts_alike):
+        if not dump.inputs and not _is_fed_alike(values, other, op, twin, starts_alike):
             continue
-        if not all(_equal(values, mine.inputs[slot], its.inputs[slot]) for slot in mine.inputs):
+        if not all(_equal(values, dump.inputs[slot], its.inputs[slot]) for slot in dump.inputs):
             continue
-        for slot in sorted(mine.outputs):
-            x, y = _flat(values, mine.outputs[slot]), _flat(values, its.outputs[slot])
+        for slot in sorted(dump.outputs):
+            x, y = _flat(values, dump.outputs[slot]), _flat(values, its.outputs[slot])
             if x is None or y is None or x.size != y.size:
                 continue
             apart = ~_same(x, y)
@@ -174,21 +174,23 @@ def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
 
 
 def _is_fed_alike(values: RunValues, other: RunValues, op: Op, twin: Op, starts_alike: Callable[[], bool]) -> bool:
-    """Whether the producers of an op's inputs put out the same in both runs, and at least one of them is known."""
-    mine, its = list(values.producers(op)), list(other.producers(twin))
+    """Return whether the producers of an op's inputs put out the same in both runs, one at least known."""
+    producers, its = list(values.producers(op)), list(other.producers(twin))
     connected = sum(edge is not None for edge in op.inputs)
-    if len(mine) != connected or [root.name for root in mine] != [root.name for root in its]:
+    if len(producers) != connected or [root.name for root in producers] != [root.name for root in its]:
         return False
-    unknown = [root for root in mine if root.op.type in PARAMETER_TYPES and next(_loaded(values, root), None) is None]
+    unknown = [
+        root for root in producers if root.op.type in PARAMETER_TYPES and next(_loaded(values, root), None) is None
+    ]
     if len(unknown) == connected:
         return False
-    pairs = [pair for pair in zip(mine, its, strict=True) if pair[0] not in unknown]
+    pairs = [pair for pair in zip(producers, its, strict=True) if pair[0] not in unknown]
     return all(_is_same(values, other, *pair) for pair in pairs) and (not unknown or starts_alike())
 
 
-def _is_same(values: RunValues, other: RunValues, mine: Root, its: Root) -> bool | None:
-    """Whether a tensor of two runs has the same numbers in both; None where one has none."""
-    x, y = next(_loaded(values, mine), None), next(_loaded(other, its), None)
+def _is_same(values: RunValues, other: RunValues, root: Root, its: Root) -> bool | None:
+    """Return whether a tensor of two runs has the same numbers in both; None where one has none."""
+    x, y = next(_loaded(values, root), None), next(_loaded(other, its), None)
     if x is None or y is None:
         return None
     if x.input.array.size != y.input.array.size:
@@ -197,7 +199,7 @@ def _is_same(values: RunValues, other: RunValues, mine: Root, its: Root) -> bool
 
 
 class _StartsAlike:
-    """Whether two runs started from the same variables: all that both show, and at least one."""
+    """Comparison of the variables that two runs started from: all that both dumped, and at least one."""
 
     def __init__(self, values: RunValues, other: RunValues, there: Mapping[str, Op]) -> None:
         self._values, self._other, self._there = values, other, there
@@ -205,8 +207,8 @@ class _StartsAlike:
 
     def __call__(self) -> bool:
         if self._known is None:
-            seen = [same for same in self._each() if same is not None]
-            self._known = bool(seen) and all(seen)
+            comparisons = [same for same in self._each() if same is not None]
+            self._known = bool(comparisons) and all(comparisons)
         return self._known
 
     def _each(self) -> Iterator[bool | None]:
@@ -218,7 +220,7 @@ class _StartsAlike:
 
 
 def is_repeated(values: RunValues, other: RunValues, root: Root) -> bool | None:
-    """Whether a tensor has the same numbers in another run of the same script; None where a run does not tell."""
+    """Return whether a tensor has the same numbers in another run of the script; None if unknown."""
     twin = next((op for op in other.ops if (op.name, op.type) == (root.op.name, root.op.type)), None)
     return None if twin is None else _is_same(values, other, root, Root(twin, root.index))
 
@@ -232,8 +234,8 @@ def _flat(values: RunValues, tensor: object) -> np.ndarray | None:
         return None
 
 
-def _equal(values: RunValues, mine: object, its: object) -> bool:
-    x, y = _flat(values, mine), _flat(values, its)
+def _equal(values: RunValues, own: object, its: object) -> bool:
+    x, y = _flat(values, own), _flat(values, its)
     return x is not None and y is not None and x.size == y.size and bool(_same(x, y).all())
 
 
@@ -241,7 +243,7 @@ def _equal(values: RunValues, mine: object, its: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class Divergence:
     """A tensor that nothing in the graph computes, and that is not the benchmark's.
 
     `distance` is relative, `factor` the one number that all of it was multiplied by (None: it was not), `different`
@@ -264,39 +266,39 @@ class Departure:
 _ROUNDED = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-22, "float64": 2.0**-22}
 
 
-def beside_benchmark(values: RunValues, root: Root) -> tuple[Loaded, Loaded, Departure | None] | None:
-    """A tensor, the benchmark's, and how they differ; None where a side lacks it or their sizes do."""
+def compare_with_benchmark(values: RunValues, root: Root) -> tuple[Loaded, Loaded, Divergence | None] | None:
+    """Return a tensor, the benchmark's, and how they differ; None where a side lacks it or their sizes do."""
     golden = values.load_benchmark(root)
-    mine = next((loaded for form in _forms(values, root) for loaded in _loaded(values, form)), None)
-    if golden is None or mine is None or mine.input.array.size != golden.input.array.size:
+    npu = next((loaded for form in _forms(values, root) for loaded in _loaded(values, form)), None)
+    if golden is None or npu is None or npu.input.array.size != golden.input.array.size:
         return None
-    return mine, golden, departure(values, root)
+    return npu, golden, divergence_of(values, root)
 
 
-def departure(values: RunValues, root: Root) -> Departure | None:
-    """How a tensor differs from the benchmark's; None if it does not, or nothing tells."""
+def divergence_of(values: RunValues, root: Root) -> Divergence | None:
+    """Return how a tensor differs from the benchmark's; None if it does not, or nothing tells."""
     golden = values.load_benchmark(root)
     if golden is None:
         return None
-    best: Departure | None = None
+    best: Divergence | None = None
     for form in _forms(values, root):
         for loaded in _loaded(values, form):
-            found = _against(root, loaded, golden)
-            if found is None:
+            divergence = _against(root, loaded, golden)
+            if divergence is None:
                 return None
-            if best is None or found.distance < best.distance:
-                best = found
+            if best is None or divergence.distance < best.distance:
+                best = divergence
         if best is not None:
             return best
     return None
 
 
 def _forms(values: RunValues, root: Root) -> Iterator[Root]:
-    """The tensor, then what casts and conversions of its layout make of it."""
-    waiting, seen = [root], 0
-    while waiting and seen < 64:
+    """Yield the tensor, then what casts and conversions of its layout make of it."""
+    waiting, visited = [root], 0
+    while waiting and visited < 64:
         form = waiting.pop(0)
-        seen += 1
+        visited += 1
         yield form
         for slot in values.readers.get(form.key, ()):
             if slot.op.type == "TransData" or (slot.op.type == "Cast" and _keeps_digits(slot.op)):
@@ -304,7 +306,7 @@ def _forms(values: RunValues, root: Root) -> Iterator[Root]:
 
 
 def _keeps_digits(op: Op) -> bool:
-    """Whether a cast is one between floating types, or between others."""
+    """Return whether a cast is one between floating types, or between others."""
     types = [desc.dtype for desc in (*op.input_descs[:1], *op.output_descs[:1])]
     return len(types) == 2 and ("float" in types[0]) == ("float" in types[1])
 
@@ -319,7 +321,7 @@ def _loaded(values: RunValues, root: Root) -> Iterator[Loaded]:
             continue
 
 
-def _against(root: Root, loaded: Loaded, golden: Loaded) -> Departure | None:
+def _against(root: Root, loaded: Loaded, golden: Loaded) -> Divergence | None:
     x, y = np.asarray(loaded.input.array), np.asarray(golden.input.array)
     if x.size != y.size or x.dtype.kind == "c" or y.dtype.kind == "c":
         return None
@@ -336,21 +338,21 @@ def _against(root: Root, loaded: Loaded, golden: Loaded) -> Departure | None:
         if not different:
             return None
         both = np.isfinite(x) & np.isfinite(y)
-        size, mine = float(np.linalg.norm(y[both])), float(np.linalg.norm(x[both]))
+        size, npu_size = float(np.linalg.norm(y[both])), float(np.linalg.norm(x[both]))
         distance = float(np.linalg.norm(x[both] - y[both]))
         dot = float(x[both] @ y[both])
         factor = None
         if size:
             scale = dot / size**2
-            if scale and float(np.linalg.norm(x[both] - scale * y[both])) <= 4 * max(unit, 2.0**-22) * mine:
+            if scale and float(np.linalg.norm(x[both] - scale * y[both])) <= 4 * max(unit, 2.0**-22) * npu_size:
                 factor = scale
         order = np.allclose(np.sort(x), np.sort(y), rtol=max(unit, 1e-6), atol=smallest, equal_nan=True)
-    return Departure(
+    return Divergence(
         root=root,
         distance=distance / size if size else float("inf"),
         different=different,
         size=int(x.size),
-        cosine=dot / (size * mine) if size and mine else 0.0,
+        cosine=dot / (size * npu_size) if size and npu_size else 0.0,
         factor=factor,
         reordered=bool(order),
         is_scalar=x.size == 1,
@@ -365,8 +367,8 @@ def _against(root: Root, loaded: Loaded, golden: Loaded) -> Departure | None:
 _NEARER = 4.0
 
 
-class ToldBy(StrEnum):
-    """What says which of two copies of a tensor is the true one."""
+class Witness(StrEnum):
+    """Evidence for which copy of a tensor is the true one."""
 
     #: The op that put it out was dumped.
     PRODUCER = "producer"
@@ -381,7 +383,8 @@ class ToldBy(StrEnum):
 
 
 _CONFIDENCE = {
-    ToldBy.PRODUCER: 0.93, ToldBy.RECOMPUTED: 0.95, ToldBy.BENCHMARK: 0.9, ToldBy.READERS: 0.8, ToldBy.NOBODY: 0.55,
+    Witness.PRODUCER: 0.93, Witness.RECOMPUTED: 0.95, Witness.BENCHMARK: 0.9, Witness.READERS: 0.8,
+    Witness.NOBODY: 0.55,
 }  # fmt: skip
 #: The same where the op that put the tensor out was recomputed, and is right.
 _RIGHT_PRODUCER = 0.98
@@ -391,13 +394,13 @@ _RIGHT_PRODUCER = 0.98
 class Overwritten:
     """A tensor that a reader read otherwise than it was put out. Offsets are bytes in the tensor as stored.
 
-    `true` is the copy it was held against, `told_by` what says that this is the true one.
+    `true` is the copy it was held against, `witness` what says that this is the true one.
     """
 
     root: Root
     reader: Slot
     true: Slot
-    told_by: ToldBy
+    witness: Witness
     first: int
     last: int
     different: int
@@ -413,7 +416,7 @@ class Overwritten:
         return self.reader.op
 
     def meets(self, other: Overwritten) -> bool:
-        """Whether both were overwritten in the same place of the same tensor."""
+        """Return whether both were overwritten in the same place of the same tensor."""
         return self.root.key == other.root.key and self.first < other.last and other.first < self.last
 
 
@@ -422,53 +425,53 @@ IsRight = Callable[[Root, Slot], "bool | None"]
 
 
 def overwritten(values: RunValues, is_right: IsRight) -> list[Overwritten]:
-    """Every input that differs from the tensor it is, in the order in which the ops ran."""
-    found: list[Overwritten] = []
+    """Return every input that differs from the tensor it is, in the order in which the ops ran."""
+    results: list[Overwritten] = []
     disputed: dict[tuple[int, int], Root] = {}
     for op in values.ops:
         for slot in values.input_slots(op):
             root = values.fed_by.get((id(op), slot.graph_index))
             if root is None or root.op.type in VARIABLE_TYPES or values.parameter_is_updated(root):
                 continue
-            if isinstance(values.found(values.output_slot(root)), Tensor):
-                one = _unlike_output(values, root, slot)
-                if one is not None:
-                    found.append(one)
+            if isinstance(values.tensor_at(values.output_slot(root)), Tensor):
+                stale_copy = _unlike_output(values, root, slot)
+                if stale_copy is not None:
+                    results.append(stale_copy)
             else:
                 disputed[root.key] = root
     for root in disputed.values():
-        found += _unlike_others(values, root, is_right)
-    return sorted(found, key=lambda one: values.order[id(one.consumer)])
+        results += _unlike_others(values, root, is_right)
+    return sorted(results, key=lambda stale: values.order[id(stale.consumer)])
 
 
 def _unlike_output(values: RunValues, root: Root, slot: Slot) -> Overwritten | None:
-    mine = _read(values, slot)
+    read = _read(values, slot)
     output = values.output_slot(root)
-    own = values.found(output)
-    if mine is None or not isinstance(own, Tensor):
+    own = values.tensor_at(output)
+    if read is None or not isinstance(own, Tensor):
         return None
-    are_read = {key_of(mine), key_of(own)} <= values.checksums.keys()
+    are_read = {key_of(read), key_of(own)} <= values.checksums.keys()
     if not are_read and values.compared_alike(root, slot):
         return None
-    return _held_against(values, root, slot, output, ToldBy.PRODUCER)
+    return _held_against(values, root, slot, output, Witness.PRODUCER)
 
 
 def _unlike_others(values: RunValues, root: Root, is_right: IsRight) -> Iterator[Overwritten]:
-    """The readers of a tensor that no file of its op has, that read something else than the others."""
+    """Yield the readers of a tensor that no file of its op has, that read something else than the others."""
     readers = [slot for slot in values.readers.get(root.key, ()) if _read(values, slot) is not None]
     alike = _alike(values, readers)
     if len(alike) < 2:
         return
-    true, told_by = _true_copy(values, root, alike, is_right)
+    true, witness = _true_copy(values, root, alike, is_right)
     for group in alike:
         for slot in group:
-            one = _held_against(values, root, slot, true, told_by) if group[0] is not true else None
-            if one is not None:
-                yield one
+            stale_copy = _held_against(values, root, slot, true, witness) if group[0] is not true else None
+            if stale_copy is not None:
+                yield stale_copy
 
 
 def _alike(values: RunValues, readers: Sequence[Slot]) -> list[list[Slot]]:
-    """Readers of a tensor that have the same each, of those that can be held against each other.
+    """Return the groups of readers of a tensor that have the same copy.
 
     One that cannot, as of another type or by a file that cannot be read, neither differs nor counts.
     """
@@ -495,108 +498,110 @@ def _alike(values: RunValues, readers: Sequence[Slot]) -> list[list[Slot]]:
 
 def _true_copy(
     values: RunValues, root: Root, alike: Sequence[Sequence[Slot]], is_right: IsRight
-) -> tuple[Slot, ToldBy]:
-    """The copy of a tensor that is what was put out, of readers that have the same each, and what says so."""
+) -> tuple[Slot, Witness]:
+    """Return the copy of a tensor that is what was put out, of readers that have the same each, and what says so."""
     for group in alike:
         if is_right(root, group[0]):
-            return group[0], ToldBy.RECOMPUTED
+            return group[0], Witness.RECOMPUTED
     distances = [_from_benchmark(values, root, group[0]) for group in alike]
-    known = sorted((one, number) for number, one in enumerate(distances) if one is not None)
-    if len(known) == len(alike) and known[1][0] > _NEARER * known[0][0]:
-        return alike[known[0][1]][0], ToldBy.BENCHMARK
+    ranked = sorted((apart, number) for number, apart in enumerate(distances) if apart is not None)
+    if len(ranked) == len(alike) and ranked[1][0] > _NEARER * ranked[0][0]:
+        return alike[ranked[0][1]][0], Witness.BENCHMARK
     most = sorted(alike, key=len, reverse=True)
     if len(most[0]) > len(most[1]):
-        return most[0][0], ToldBy.READERS
+        return most[0][0], Witness.READERS
     # What was overwritten stays so: of two, the one that read it first is more likely to have read what was put out.
-    return alike[0][0], ToldBy.NOBODY
+    return alike[0][0], Witness.NOBODY
 
 
 def _from_benchmark(values: RunValues, root: Root, slot: Slot) -> float | None:
     golden = values.load_benchmark(root)
-    tensor = values.found(slot)
+    tensor = values.tensor_at(slot)
     if golden is None or not isinstance(tensor, Tensor):
         return None
     try:
-        mine = values.load(tensor, slot.desc).array
+        npu = values.load(tensor, slot.desc).array
     except NoValueError:
         return None
-    if mine.size != golden.input.array.size or mine.dtype.kind == "c":
+    if npu.size != golden.input.array.size or npu.dtype.kind == "c":
         return None
     with np.errstate(all="ignore"):
-        distance = norm(mine.reshape(-1).astype(np.float64) - golden.input.array.reshape(-1).astype(np.float64))
+        distance = norm(npu.reshape(-1).astype(np.float64) - golden.input.array.reshape(-1).astype(np.float64))
     return distance if distance == distance else float("inf")
 
 
 def _read(values: RunValues, slot: Slot) -> Tensor | None:
-    """What an op read; None where its file does not show it."""
-    tensor = values.found(slot)
+    """Return what an op read; None where its file does not show it."""
+    tensor = values.tensor_at(slot)
     return tensor if isinstance(tensor, Tensor) and not is_in_place(values, slot, tensor) else None
 
 
 def _places_apart(values: RunValues, slot: Slot, other_slot: Slot) -> np.ndarray | None:
-    """Where two copies of a tensor differ, as stored: nowhere if they are the same; None if that is not known."""
-    mine, other = values.found(slot), values.found(other_slot)
-    if not isinstance(mine, Tensor) or not isinstance(other, Tensor):
+    """Return where two copies of a tensor differ, as stored; None if that is not known."""
+    tensor, other = values.tensor_at(slot), values.tensor_at(other_slot)
+    if not isinstance(tensor, Tensor) or not isinstance(other, Tensor):
         return None
-    if other.size != mine.size or other.dtype != mine.dtype:
+    if other.size != tensor.size or other.dtype != tensor.dtype:
         return None
-    if (other.path, other.offset, other.dataset) == (mine.path, mine.offset, mine.dataset):
+    if (other.path, other.offset, other.dataset) == (tensor.path, tensor.offset, tensor.dataset):
         return np.zeros(0, np.intp)
-    return differences(values, mine, other, slot)
+    return differences(values, tensor, other, slot)
 
 
-def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, told_by: ToldBy) -> Overwritten | None:
-    """How what a reader read differs from another copy of a tensor; None if it does not, or cannot be held to it."""
-    different, mine = _places_apart(values, slot, true), values.found(slot)
-    if different is None or not different.size or not isinstance(mine, Tensor):
+def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, witness: Witness) -> Overwritten | None:
+    """Return how the copy of a reader differs from another; None if it does not, or is unknown."""
+    different, tensor = _places_apart(values, slot, true), values.tensor_at(slot)
+    if different is None or not different.size or not isinstance(tensor, Tensor):
         return None
-    bits = data_types.BY_NAME[mine.dtype].bits
+    bits = data_types.BY_NAME[tensor.dtype].bits
     return Overwritten(
         root=root,
         reader=slot,
         true=true,
-        told_by=told_by,
+        witness=witness,
         first=int(different[0]) * bits // 8,
         last=(int(different[-1]) + 1) * bits // 8,
         different=int(different.size),
-        size=mine.size,
-        nbytes=mine.nbytes,
+        size=tensor.size,
+        nbytes=tensor.nbytes,
     )
 
 
 # --- who is to blame --------------------------------------------------------------------------------------------------
 
 
-def stomps(values: RunValues, found: Collection[Overwritten], judged: Mapping[int, OpJudgement]) -> Iterator[Suspect]:
-    """Each place that was overwritten once, with all that read it so; `judged` by id of the op."""
-    left = list(found)
+def stomps(
+    values: RunValues, stale_copies: Collection[Overwritten], judged: Mapping[int, OpResult]
+) -> Iterator[Suspect]:
+    """Yield each place that was overwritten once, with all that read it so; `judged` by id of the op."""
+    left = list(stale_copies)
     while left:
         first = left[0]
-        together = [one for one in left if one.meets(first)]
-        left = [one for one in left if not one.meets(first)]
+        together = [item for item in left if item.meets(first)]
+        left = [item for item in left if not item.meets(first)]
         yield _stomp(values, first, together, judged.get(id(first.producer)))
 
 
 def _stomp(
-    values: RunValues, first: Overwritten, together: Sequence[Overwritten], producer: OpJudgement | None
+    values: RunValues, first: Overwritten, together: Sequence[Overwritten], producer: OpResult | None
 ) -> Suspect:
     is_right = producer is not None and producer.state is State.RIGHT
-    others = list(dict.fromkeys(one.consumer.name for one in together if one.consumer is not first.consumer))
+    others = list(dict.fromkeys(item.consumer.name for item in together if item.consumer is not first.consumer))
     facts = [
         Fact(name="tensor", value=first.root.name), Fact(name="reader", value=first.reader.name),
         Fact(name="first_byte", value=first.first), Fact(name="last_byte", value=first.last),
         Fact(name="different_elements", value=first.different), Fact(name="elements", value=first.size),
         Fact(name="bytes", value=first.nbytes), Fact(name="producer_is_right", value=is_right),
-        Fact(name="producer", value=first.producer.name), Fact(name="told_by", value=str(first.told_by)),
+        Fact(name="producer", value=first.producer.name), Fact(name="told_by", value=str(first.witness)),
     ]  # fmt: skip
     also = [first.producer.name, *others]
     if others:
         facts.append(Fact(name="other_readers", value=others))
-    if first.told_by is not ToldBy.PRODUCER:
+    if first.witness is not Witness.PRODUCER:
         facts.append(Fact(name="held_against", value=first.true.name))
-    if first.told_by is ToldBy.NOBODY:
+    if first.witness is Witness.NOBODY:
         also.insert(0, first.true.op.name)
-    sure = _RIGHT_PRODUCER if is_right and first.told_by is ToldBy.PRODUCER else _CONFIDENCE[first.told_by]
+    sure = _RIGHT_PRODUCER if is_right and first.witness is Witness.PRODUCER else _CONFIDENCE[first.witness]
     return Suspect(
         culprit=first.consumer.name, cause=Cause.STOMP, proof=Proof.COPIES, confidence=sure,
         number=values.order[id(first.consumer)], op_type=first.consumer.type, also=tuple(also), facts=tuple(facts),

@@ -25,13 +25,13 @@ from precision_tool.lib.data.graph_catalog import RunGraph, named_by
 from precision_tool.lib.data.graph_choice import GraphChooser
 from precision_tool.lib.data.inputs import Inputs
 from precision_tool.lib.diagnose.agreement import agrees, ops_of
-from precision_tool.lib.diagnose.decide import SECONDS, Judged, Request, judge
-from precision_tool.lib.diagnose.overflow import Origin, StatusReport, told_statuses
+from precision_tool.lib.diagnose.decide import SECONDS, Request, RunVerdict, decide
+from precision_tool.lib.diagnose.overflow import Origin, StatusReport, op_statuses
 from precision_tool.lib.diagnose.passports import PassportPair, find_passports
 from precision_tool.lib.diagnose.plan import with_passports_known
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.diagnose.stored_verdict import StoredVerdict, stored
-from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Flag, Step, Suspect, ToldStep, Verdict
+from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Flag, Step, StepText, Suspect, Verdict
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.messages import render
 from precision_tool.lib.model.finding import FindingKind
@@ -80,7 +80,7 @@ class Leaf:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnoseOptions:
-    """How a leaf is diagnosed.
+    """Options of diagnosing a leaf.
 
     Attributes
     ----------
@@ -114,17 +114,17 @@ class Diagnosis:
     ----------
     analysis : Analysis, optional
         The rows and what the checks found; None for a run that was not compared.
-    judged : Judged, optional
+    judged : RunVerdict, optional
         The verdict with every op's, as recomputed now.
-    kept : StoredVerdict, optional
+    stored : StoredVerdict, optional
         The verdict that an earlier diagnosis left beside the result.
     recomputed : bool
         Whether ops were to be recomputed; still there is no verdict without a graph.
     """
 
     analysis: Analysis | None = None
-    judged: Judged | None = None
-    kept: StoredVerdict | None = None
+    judged: RunVerdict | None = None
+    stored: StoredVerdict | None = None
     recomputed: bool = False
 
     @property
@@ -132,17 +132,17 @@ class Diagnosis:
         """Who computes wrong, why, and what to do; None without a graph, and where ops were not recomputed."""
         if self.judged is not None:
             return self.judged.verdict
-        return None if self.kept is None else self.kept.as_verdict()
+        return None if self.stored is None else self.stored.as_verdict()
 
     @property
-    def plan(self) -> Sequence[Step | ToldStep]:
-        """What to do next, the step that settles most first."""
+    def plan(self) -> Sequence[Step | StepText]:
+        """Steps to take next, the one that settles most first."""
         return () if self.verdict is None else self.verdict.next
 
-    def to_keep(self, threshold: float) -> StoredVerdict | None:
-        """Return the verdict as it is kept beside a result; None where there is none."""
+    def to_store(self, threshold: float) -> StoredVerdict | None:
+        """Return the verdict as it is stored with a result; None where there is none."""
         if self.judged is None:
-            return self.kept
+            return self.stored
         return stored(self.judged, threshold)
 
 
@@ -182,7 +182,7 @@ def diagnose_leaf(
         analysis = compare_leaf(leaf, options.compare, resources, graphs or GraphChooser())
     if not options.recomputes or (options.only_suspects and leaf.golden is not None and not _is_suspect(analysis)):
         return Diagnosis(analysis=analysis)
-    judged = judge_leaf(leaf, analysis, options, resources)
+    judged = decide_leaf(leaf, analysis, options, resources)
     if judged is None:
         return Diagnosis(analysis=analysis, recomputed=True)
     if leaf.passports is not None:
@@ -207,7 +207,9 @@ def compare_leaf(leaf: Leaf, options: CompareOptions, resources: Resources, grap
     return analyse("", with_noise(result.table, options.noise), options.threshold, result)
 
 
-def judge_leaf(leaf: Leaf, analysis: Analysis | None, options: DiagnoseOptions, resources: Resources) -> Judged | None:
+def decide_leaf(
+    leaf: Leaf, analysis: Analysis | None, options: DiagnoseOptions, resources: Resources
+) -> RunVerdict | None:
     """Recompute the ops of a leaf and name the cause; None without a dump or a graph, and of PyTorch dumps."""
     result = None if analysis is None else analysis.leaf
     file = result.graph.file if result is not None and result.graph is not None else leaf.file
@@ -219,15 +221,15 @@ def judge_leaf(leaf: Leaf, analysis: Analysis | None, options: DiagnoseOptions, 
         threshold=options.compare.threshold if analysis is None else analysis.threshold, is_later=leaf.is_later,
     )  # fmt: skip
     if analysis is not None:
-        faulty = [one.op_name for one in analysis.findings if one.kind == FindingKind.FIRST_FAULTY_OP]
+        faulty = [finding.op_name for finding in analysis.findings if finding.kind == FindingKind.FIRST_FAULTY_OP]
         request = replace(request, rows=analysis.rows, compared=faulty)
-    return judge(request, leaf.runs, seconds=options.seconds, resources=resources)
+    return decide(request, leaf.runs, seconds=options.seconds, resources=resources)
 
 
-def with_own_errors(analysis: Analysis, judged: Judged) -> Analysis:
+def with_own_errors(analysis: Analysis, judged: RunVerdict) -> Analysis:
     """Return the comparison with the own error of each recomputed output; as it was if its run was not judged."""
     npu = analysis.leaf.leaf.path if analysis.leaf is not None else ""
-    of_run = next((run for run in (judged, *judged.beside) if run.npu == npu), None)
+    of_run = next((run for run in (judged, *judged.blameless) if run.npu == npu), None)
     if of_run is None or analysis.choice.compat:
         return analysis
     own = {(op.name, f"output:{slot.slot}"): slot.own for op in of_run.ops for slot in op.slots}
@@ -249,7 +251,7 @@ def _is_suspect(analysis: Analysis | None) -> bool:
     )
 
 
-def with_passports(judged: Judged, pair: PassportPair) -> Judged:
+def with_passports(judged: RunVerdict, pair: PassportPair) -> RunVerdict:
     """Return the verdict with what the two runs' passports prove: that data or variables differ."""
     verdict = judged.verdict
     if verdict.first is None:
@@ -336,9 +338,9 @@ def _is_later(leaf: DumpLeaf, analyses: Sequence[Analysis]) -> bool:
     """Return whether an earlier step of the same device and run is among these."""
     others = [analysis.leaf.leaf for analysis in analyses if analysis.leaf is not None]
     return any(
-        (one.device, one.model_name, one.model_id, one.time) == (leaf.device, leaf.model_name, leaf.model_id, leaf.time)
-        and one.step.isdecimal() and leaf.step.isdecimal() and int(one.step) < int(leaf.step)
-        for one in others
+        (run.device, run.model_name, run.model_id, run.time) == (leaf.device, leaf.model_name, leaf.model_id, leaf.time)
+        and run.step.isdecimal() and leaf.step.isdecimal() and int(run.step) < int(leaf.step)
+        for run in others
     )  # fmt: skip
 
 
@@ -352,7 +354,7 @@ def _runs_of(data: DataFolder, graph: str | None) -> tuple[RunGraph, ...]:
 def flags_of_data(data: DataFolder, graph: str | None) -> dict[str, Flag]:
     """Return what the overflow status files of a data folder say of ops."""
     with suppress(PrecisionToolError):  # `overflow` says what is wrong with them
-        return flags_of(told_statuses(data, graph))
+        return flags_of(op_statuses(data, graph))
     return {}
 
 

@@ -12,15 +12,15 @@ from math import ceil, isfinite, log2
 from precision_tool.lib.diagnose.error_shape import Mistake
 from precision_tool.lib.diagnose.headroom import MARGIN, is_gradient_name
 from precision_tool.lib.diagnose.verdict_model import (
+    Action,
     Cause,
-    Do,
-    OpJudgement,
+    OpResult,
     Proof,
-    SlotJudgement,
+    SlotResult,
     State,
     Step,
+    StepText,
     Suspect,
-    ToldStep,
 )
 from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.model.graph import Op, TensorDesc
@@ -42,80 +42,80 @@ _CUSTOM = {
 
 
 def plan(
-    first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool, judged: Sequence[OpJudgement] = ()
+    first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool, judged: Sequence[OpResult] = ()
 ) -> tuple[Step, ...]:
-    """The steps for a verdict, the one that settles most first. `first` is None for a clean one.
+    """Return the steps for a verdict, the one that settles most first. `first` is None for a clean one.
 
     What is to be mended ends with the command that tells whether it is.
     """
     steps: list[Step] = []
     if first is None:
-        is_scaled = any(one.cause is Cause.LOSS_SCALE for one in suspects)
+        is_scaled = any(other.cause is Cause.LOSS_SCALE for other in suspects)
         if is_scaled:
-            steps.append(Step(do=Do.SAME_LOSS_SCALE))
+            steps.append(Step(do=Action.SAME_LOSS_SCALE))
         steps += _hf32(judged)
         if has_benchmark and not is_scaled:
             steps += _elsewhere()
     else:
         steps += _STEPS[first.cause](first)
     if not has_benchmark:
-        steps.append(Step(do=Do.MAKE_BENCHMARK, command=("tf_dump",)))
+        steps.append(Step(do=Action.MAKE_BENCHMARK, command=("tf_dump",)))
     return tuple(steps) if first is None else (*steps, *again())
 
 
 def again() -> tuple[Step, ...]:
-    """How to see whether a change helped."""
-    return (Step(do=Do.CHECK, command=("ac", "-c", "--since")),)
+    """Return how to see whether a change helped."""
+    return (Step(do=Action.CHECK, command=("ac", "-c", "--since")),)
 
 
-def with_passports_known(steps: Sequence[Step | ToldStep], *, differ: bool) -> tuple[Step | ToldStep, ...]:
-    """The steps of a clean verdict where both runs have passports: to mend what these say differs, if anything does."""
-    others = tuple(step for step in steps if getattr(step, "do", None) is not Do.MAKE_PASSPORTS)
+def with_passports_known(steps: Sequence[Step | StepText], *, differ: bool) -> tuple[Step | StepText, ...]:
+    """Return the steps of a clean verdict where both runs have passports: to fix what differs in them."""
+    others = tuple(step for step in steps if getattr(step, "do", None) is not Action.MAKE_PASSPORTS)
     if len(others) == len(steps) or not differ:
         return others
-    return Step(do=Do.MEND_PASSPORTS), *others
+    return Step(do=Action.MEND_PASSPORTS), *others
 
 
 def _elsewhere() -> list[Step]:
-    """Where to look if training goes wrong, and no op of this step computes wrong."""
+    """Return where to look if training goes wrong, and no op of this step computes wrong."""
     return [
-        Step(do=Do.MAKE_PASSPORTS, code="npu_tf_config.passport(sess, feed_dict)"),
-        Step(do=Do.OTHER_STEP, command=("ac", "-c")),
+        Step(do=Action.MAKE_PASSPORTS, code="npu_tf_config.passport(sess, feed_dict)"),
+        Step(do=Action.OTHER_STEP, command=("ac", "-c")),
     ]
 
 
-def _kernel(one: Suspect) -> list[Step]:
-    return [_look(Do.LOOK_AT_OP, one), _package(one), *_more_precise(one)]
+def _kernel(suspect: Suspect) -> list[Step]:
+    return [_look(Action.LOOK_AT_OP, suspect), _package(suspect), *_more_precise(suspect)]
 
 
-def _look(do: Do, one: Suspect) -> Step:
-    return Step(do=do, command=("ni", one.culprit))
+def _look(do: Action, suspect: Suspect) -> Step:
+    return Step(do=do, command=("ni", suspect.culprit))
 
 
-def _package(one: Suspect) -> Step:
-    """To cut an op out of the network, with all that its kernel's writers need."""
-    return Step(do=Do.REPORT_KERNEL, command=("repro", one.culprit))
+def _package(suspect: Suspect) -> Step:
+    """Return the step that cuts an op out of the network with all that the kernel team needs."""
+    return Step(do=Action.REPORT_KERNEL, command=("repro", suspect.culprit))
 
 
-def _more_precise(one: Suspect) -> list[Step]:
-    """Switches that may set a kernel right: other ways to compute it, or another kernel for float32."""
-    slot = one.judgement.worst_slot if one.judgement is not None else None
-    if one.judgement is None or slot is None:
+def _more_precise(suspect: Suspect) -> list[Step]:
+    """Return the switches that may avoid a kernel's error: another algorithm, or a float32 kernel."""
+    slot = suspect.result.worst_slot if suspect.result is not None else None
+    if suspect.result is None or slot is None:
         return []
     if _is_hf32(slot):
-        return [Step(do=Do.NO_HF32, code="allow_hf32=False")]
+        return [Step(do=Action.NO_HF32, code="allow_hf32=False")]
     if slot.dtype not in _HALVES:
         return []
     steps = []
     if slot.own < _ROUGH and _is_scattered(slot):
-        mode = repr({one.culprit: "high_precision"})
-        steps.append(Step(do=Do.HIGH_PRECISION, code=f"op_precision_mode={mode}"))
-    types = repr({one.culprit: _in_float32(one.judgement.op)})
-    return [*steps, Step(do=Do.FLOAT32_KERNEL, code=f"customize_dtypes={types}")]
+        mode = repr({suspect.culprit: "high_precision"})
+        steps.append(Step(do=Action.HIGH_PRECISION, code=f"op_precision_mode={mode}"))
+    types = repr({suspect.culprit: _in_float32(suspect.result.op)})
+    return [*steps, Step(do=Action.FLOAT32_KERNEL, code=f"customize_dtypes={types}")]
 
 
 def _in_float32(op: Op) -> str:
-    """The types of an op for `customize_dtypes`, with float32 for those that are narrower."""
+    """Return the types of an op for `customize_dtypes`, with float32 for those that are narrower."""
 
     def types(descs: Sequence[TensorDesc]) -> str:
         return ",".join(_CUSTOM.get(desc.dtype, "") for desc in descs)
@@ -124,100 +124,100 @@ def _in_float32(op: Op) -> str:
     return ",".join(f"{word}:{listed}" for word, listed in parts if listed)
 
 
-def _is_hf32(slot: SlotJudgement) -> bool:
+def _is_hf32(slot: SlotResult) -> bool:
     low, high = _HF32
     return slot.kind is Kind.MATRIX and slot.dtype == "float32" and low < slot.own < high and _is_scattered(slot)
 
 
-def _is_scattered(slot: SlotJudgement) -> bool:
-    """Whether numbers are inexact, rather than in wrong places or missing."""
+def _is_scattered(slot: SlotResult) -> bool:
+    """Return whether numbers are inexact, rather than in wrong places or missing."""
     return slot.places is None or slot.places.mistake in (Mistake.UNKNOWN, Mistake.SCALED, Mistake.NARROWED)
 
 
-def _hf32(judged: Sequence[OpJudgement]) -> list[Step]:
-    """To switch HF32 off, where the products of a run are as exact as HF32, most of them."""
-    slots = [slot for one in judged if one.state is State.RIGHT for slot in one.slots]
+def _hf32(judged: Sequence[OpResult]) -> list[Step]:
+    """Return the step that switches HF32 off, where most products of a run are as exact as HF32."""
+    slots = [slot for recomputed in judged if recomputed.state is State.RIGHT for slot in recomputed.slots]
     products = [slot for slot in slots if slot.kind is Kind.MATRIX and slot.dtype == "float32"]
-    seen = sum(map(_is_hf32, products))
-    if not seen or 2 * seen < len(products):
+    in_hf32 = sum(map(_is_hf32, products))
+    if not in_hf32 or 2 * in_hf32 < len(products):
         return []
-    return [Step(do=Do.NO_HF32_ANYWHERE, code="allow_hf32=False", number=seen)]
+    return [Step(do=Action.NO_HF32_ANYWHERE, code="allow_hf32=False", number=in_hf32)]
 
 
-def _fusion(one: Suspect) -> list[Step]:
+def _fusion(suspect: Suspect) -> list[Step]:
     steps = []
-    if one.pass_name and is_switchable(one.pass_name):
-        steps.append(Step(do=Do.SWITCH_PASS_OFF, command=("fusion", "off", one.pass_name)))
+    if suspect.pass_name and is_switchable(suspect.pass_name):
+        steps.append(Step(do=Action.SWITCH_PASS_OFF, command=("fusion", "off", suspect.pass_name)))
     else:
-        steps += _kept_in_float32(one)
-    return [*steps, _look(Do.LOOK_AT_FUSED_OP, one), _package(one)]
+        steps += _kept_in_float32(suspect)
+    return [*steps, _look(Action.LOOK_AT_FUSED_OP, suspect), _package(suspect)]
 
 
-def _kept_in_float32(one: Suspect) -> list[Step]:
-    """The line that keeps the types of what a pass fused, where it fused halves: the pass itself stays on."""
-    slot = one.judgement.worst_slot if one.judgement is not None else None
-    names = one.judgement.op.original_names if one.judgement is not None else ()
+def _kept_in_float32(suspect: Suspect) -> list[Step]:
+    """Return the line that keeps the types of what a pass fused, where it fused halves: the pass itself stays on."""
+    slot = suspect.result.worst_slot if suspect.result is not None else None
+    names = suspect.result.op.original_names if suspect.result is not None else ()
     if slot is None or slot.dtype not in _HALVES or not names:
         return []
-    return [Step(do=Do.KEEP_FUSED_TYPE, code=_SCOPE, ops=tuple(names))]
+    return [Step(do=Action.KEEP_FUSED_TYPE, code=_SCOPE, ops=tuple(names))]
 
 
-def _layout(one: Suspect) -> list[Step]:
-    return [_look(Do.REPORT_LAYOUT, one)]
+def _layout(suspect: Suspect) -> list[Step]:
+    return [_look(Action.REPORT_LAYOUT, suspect)]
 
 
-def _cast(one: Suspect) -> list[Step]:
-    return [*_kept(one), _look(Do.LOOK_AT_CAST, one)]
+def _cast(suspect: Suspect) -> list[Step]:
+    return [*_kept(suspect), _look(Action.LOOK_AT_CAST, suspect)]
 
 
-def _overflow(one: Suspect) -> list[Step]:
-    loss_scale = _loss_scale(one)
+def _overflow(suspect: Suspect) -> list[Step]:
+    loss_scale = _loss_scale(suspect)
     if loss_scale:  # `overflow` tells how far, and what else overflows
-        return [*loss_scale, *_kept(one)]
-    return [*_kept(one), Step(do=Do.SCALE_INPUTS, command=("overflow",))]
+        return [*loss_scale, *_kept(suspect)]
+    return [*_kept(suspect), Step(do=Action.SCALE_INPUTS, command=("overflow",))]
 
 
-def _loss_scale(one: Suspect) -> list[Step]:
-    """To lower the loss scale, where it is a gradient that overflows: at least so far that its true result fits."""
-    if not is_gradient_name(one.culprit, *(one.fact("script_ops") or [])):
+def _loss_scale(suspect: Suspect) -> list[Step]:
+    """Return the step that lowers the loss scale until an overflowing gradient fits, if it is one."""
+    if not is_gradient_name(suspect.culprit, *(suspect.fact("script_ops") or [])):
         return []
-    largest, limit = one.fact("largest"), one.fact("limit")
+    largest, limit = suspect.fact("largest"), suspect.fact("limit")
     if isinstance(largest, float) and isinstance(limit, float) and isfinite(largest) and largest > 0:
         factor = 2 ** (max(ceil(log2(largest / limit)), 0) + MARGIN)
-        return [Step(do=Do.DIVIDE_LOSS_SCALE, command=("overflow",), number=factor)]
-    return [Step(do=Do.LOWER_LOSS_SCALE, command=("overflow",))]
+        return [Step(do=Action.DIVIDE_LOSS_SCALE, command=("overflow",), number=factor)]
+    return [Step(do=Action.LOWER_LOSS_SCALE, command=("overflow",))]
 
 
-def _kept(one: Suspect) -> list[Step]:
-    """The lines that keep the type of the script's ops behind a culprit; none for those no line of it makes."""
-    names = [name for name in one.fact("script_ops") or [] if not is_gradient_name(name)]
-    return [Step(do=Do.KEEP_TYPE, code=_SCOPE, ops=tuple(names))] if names else []
+def _kept(suspect: Suspect) -> list[Step]:
+    """Return the lines that keep the type of the script's ops behind a culprit; none for those no line of it makes."""
+    names = [name for name in suspect.fact("script_ops") or [] if not is_gradient_name(name)]
+    return [Step(do=Action.KEEP_TYPE, code=_SCOPE, ops=tuple(names))] if names else []
 
 
-def _stomp(one: Suspect) -> list[Step]:
-    return [Step(do=Do.FIND_WRITER, command=("random",))]
+def _stomp(suspect: Suspect) -> list[Step]:
+    return [Step(do=Action.FIND_WRITER, command=("random",))]
 
 
-def _random(one: Suspect) -> list[Step]:
-    if one.proof is Proof.RUNS:
-        return [Step(do=Do.DETERMINISTIC, code="deterministic=True")]
+def _random(suspect: Suspect) -> list[Step]:
+    if suspect.proof is Proof.RUNS:
+        return [Step(do=Action.DETERMINISTIC, code="deterministic=True")]
     steps = []
-    if not one.fact("repeats"):
-        steps.append(Step(do=Do.SAME_SEEDS, code="npu_tf_config.seed_everything(1)"))
-    steps.append(Step(do=Do.NO_DROPOUT))
-    if one.fact("repeats") is None:
-        steps.append(Step(do=Do.RUN_AGAIN, command=("random",)))
-    return [*steps, _look(Do.LOOK_AT_VALUES, one)]
+    if not suspect.fact("repeats"):
+        steps.append(Step(do=Action.SAME_SEEDS, code="npu_tf_config.seed_everything(1)"))
+    steps.append(Step(do=Action.NO_DROPOUT))
+    if suspect.fact("repeats") is None:
+        steps.append(Step(do=Action.RUN_AGAIN, command=("random",)))
+    return [*steps, _look(Action.LOOK_AT_VALUES, suspect)]
 
 
-def _input(one: Suspect) -> list[Step]:
-    return [Step(do=Do.SAME_BATCH), _look(Do.LOOK_AT_VALUES, one)]
+def _input(suspect: Suspect) -> list[Step]:
+    return [Step(do=Action.SAME_BATCH), _look(Action.LOOK_AT_VALUES, suspect)]
 
 
-def _weights(one: Suspect) -> list[Step]:
-    if one.fact("step"):
-        return [Step(do=Do.EARLIER_STEP, command=("ac", "--all")), _look(Do.LOOK_AT_VALUES, one)]
-    return [Step(do=Do.SAME_CHECKPOINT), _look(Do.LOOK_AT_VALUES, one)]
+def _weights(suspect: Suspect) -> list[Step]:
+    if suspect.fact("step"):
+        return [Step(do=Action.EARLIER_STEP, command=("ac", "--all")), _look(Action.LOOK_AT_VALUES, suspect)]
+    return [Step(do=Action.SAME_CHECKPOINT), _look(Action.LOOK_AT_VALUES, suspect)]
 
 
 _STEPS = {

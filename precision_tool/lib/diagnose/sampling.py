@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.diagnose.candidate_formulas import Ways
+from precision_tool.lib.diagnose.candidate_formulas import CandidateFormulas
 from precision_tool.lib.diagnose.error_shape import (
     ACCUMULATED,
     APPROXIMATED,
@@ -22,12 +22,12 @@ from precision_tool.lib.diagnose.error_shape import (
     SLACK,
     SMALLEST,
     UNIT,
-    is_judged,
+    has_rounding,
     norm,
 )
 from precision_tool.lib.diagnose.formulas import Formula
-from precision_tool.lib.diagnose.op_values import Fed, NoValueError, Rows, RunValues, spread
-from precision_tool.lib.diagnose.verdict_model import OpJudgement, SlotJudgement, State
+from precision_tool.lib.diagnose.op_values import NoValueError, OpInputs, Rows, RunValues, spread
+from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.layouts import reading_of
 from precision_tool.lib.model.graph import Op, TensorDesc
@@ -52,24 +52,24 @@ class OddRows:
 
 
 def odd_rows(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], u_in: float) -> OddRows | None:
-    """The rows of output 0 whose sums are off by more than rounding, the farthest off, and some that have no sum.
+    """Return the rows of output 0 whose sums are off by more than rounding, and some without a sum.
 
     A row with an element that is not finite has none: its other elements may be right, so that it tells less than one
     that is off. None where nothing was summed. `u_in` is what the matrix unit may round the inputs to.
     """
-    one = got.get(0)
-    sums = formula.row_sums(inputs) if one is not None else None
-    if one is None or sums is None or one.dtype not in UNIT:
+    output = got.get(0)
+    sums = formula.row_sums(inputs) if output is not None else None
+    if output is None or sums is None or output.dtype not in UNIT:
         return None
-    rows = sums.as_rows(np.asarray(one.array))
+    rows = sums.as_rows(np.asarray(output.array))
     if rows.shape != (len(sums.sums), len(sums.signs)):
         return None
     with np.errstate(all="ignore"):
         total, energy = _summed(rows, sums.signs)
         # Of all elements of a row together, as `summed_of` has it of each.
         summed = summed_of(np.sqrt(energy), sums.squares - energy / max(sums.length, 1), sums.length)
-        variance = UNIT[one.dtype] ** 2 * energy + (ACCUMULATED * summed) ** 2 + u_in**2 * sums.squares
-        sigma = np.sqrt(MEAN_SQUARE * variance + rows.shape[1] * SMALLEST[one.dtype] ** 2 / 3)
+        variance = UNIT[output.dtype] ** 2 * energy + (ACCUMULATED * summed) ** 2 + u_in**2 * sums.squares
+        sigma = np.sqrt(MEAN_SQUARE * variance + rows.shape[1] * SMALLEST[output.dtype] ** 2 / 3)
         off = np.abs(total - sums.sums)
         ratio = np.divide(off, sigma, out=np.zeros_like(off), where=off != 0)
     is_told = np.isfinite(off) & ~np.isnan(ratio)
@@ -83,7 +83,7 @@ def odd_rows(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, In
 
 
 def _summed(rows: npt.NDArray[Any], signs: Doubles) -> tuple[Doubles, Doubles]:
-    """Of each row the sum of its elements with their signs, and that of their squares."""
+    """Return of each row the sum of its elements with their signs, and that of their squares."""
     total, energy = np.empty(len(rows)), np.empty(len(rows))
     step = max(1, _AT_ONCE // rows.shape[1])
     for start in range(0, len(rows), step):
@@ -99,13 +99,13 @@ def _summed(rows: npt.NDArray[Any], signs: Doubles) -> tuple[Doubles, Doubles]:
 #: Elements of a block, of all its tensors about four times as many.
 _BLOCK = 1 << 17
 #: A block of rows has so many times the elements of what it is multiplied with, but no more than this.
-_TIMES_FACTOR, _MOST_ROWS = 4, 1 << 22
+_TIMES_FACTOR, _MAX_ROWS = 4, 1 << 22
 #: Elements of a chain that are computed twice to tell what float32 inside makes of all.
 _TRIED = 1 << 12
 #: Groups that these are told apart in.
 _GROUPS = 16
 #: Products and sums up to which an op is looked at whole.
-MOST_WORK, MOST_WIDE_WORK = 1e9, 2e7
+MAX_WHOLE_WORK, MAX_WIDE_WORK = 1e9, 2e7
 #: A correctly rounded element is off by at most so many times its rms, squared; the last digits are float32's.
 _EXACT = 1 / MEAN_SQUARE * 1.0005
 #: Float32 inputs go into the matrix unit with 11 digits less on some chips (HF32), without being asked for.
@@ -121,8 +121,8 @@ Float = type[np.float32] | type[np.float64]
 
 def right_in_blocks(
     formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], u_in: float
-) -> tuple[SlotJudgement, ...] | None:
-    """The judgement of every output if each of their elements is right; None if that does not show here.
+) -> tuple[SlotResult, ...] | None:
+    """Return the judgement of every output if each of their elements is right; None if that does not show here.
 
     Inputs and outputs are as they were stored: floating types up to float32 in float32. `u_in` is what the matrix unit
     may round the inputs to. Raises what the formula raises.
@@ -139,31 +139,31 @@ def right_in_blocks(
     part = formula.unshaped() if parts is not None else formula
     sums = {slot: _Sums(got[slot].dtype, formula.kind, u_in, noise.get(slot, 0.0)) for slot in got}
     for some, flat in parts.blocks(inputs, got) if parts is not None else [(inputs, got)]:
-        wide = {slot: _as(one, fed_as) for slot, one in some.items()}
+        wide = {slot: _as(tensor, fed_as) for slot, tensor in some.items()}
         true = part.run(wide)
-        found = [slot for slot in true if slot in got]
-        if not found:
+        slots = [slot for slot in true if slot in got]
+        if not slots:
             return None
-        for slot in found:
+        for slot in slots:
             if not sums[slot].add(np.asarray(flat[slot].array), true[slot], dtype):
                 return None
-    return tuple(one.judgement(slot) for slot, one in sorted(sums.items()) if one.size)
+    return tuple(tensor.result(slot) for slot, tensor in sorted(sums.items()) if tensor.size)
 
 
 def is_looked_at(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> bool:
-    """Whether a first look is taken at an op: then it sees every element."""
+    """Return whether a first look is taken at an op: then it sees every element."""
     return _looked_at(formula, inputs, got) is not None
 
 
 def _looked_at(
     formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
 ) -> tuple[Float, Parts | None] | None:
-    """What a first look is computed in, and the parts (None: all at once); None for an op that none is taken at."""
+    """Return the type and the parts (None: all at once) of a first check; None for an op without one."""
     kinds = [spec.kind for stage in formula.stages if (spec := table.find(stage.op_type)) is not None]
     is_chain = len(formula.stages) > 1
     narrow = all(kind in _IN_FLOAT32 for kind in kinds) and (not is_chain or Kind.MATRIX in kinds)
-    narrow &= all(_is_half(one) for one in (*inputs.values(), *got.values()))
-    if formula.lent or formula.work(inputs) > (MOST_WORK if narrow else MOST_WIDE_WORK):
+    narrow &= all(_is_half(tensor) for tensor in (*inputs.values(), *got.values()))
+    if formula.lent or formula.work(inputs) > (MAX_WHOLE_WORK if narrow else MAX_WIDE_WORK):
         return None
     parts = parts_of(formula, inputs, got)
     is_whole = (Kind.MATRIX in kinds and narrow) or _sums_in_doubles(formula)
@@ -173,38 +173,38 @@ def _looked_at(
 
 
 def _sums_in_doubles(formula: Formula) -> bool:
-    """Whether an op sums what it is fed in float64 also where that is float32, which holds it as it was stored."""
+    """Return whether an op sums in float64 even where its input is float32, which keeps it as stored."""
     return len(formula.stages) == 1 and formula.stages[0].op_type in _SUMS
 
 
 def folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
-    """The coarsest type of the inputs that parameters were folded into; empty if none were."""
+    """Return the coarsest type of the inputs that parameters were folded into; empty if none were."""
     if not formula.lent:
         return ""
     used = {ref.slot for stage in formula.stages for ref in stage.args if ref is not None and ref.stage is None}
-    types = [one.dtype for slot, one in inputs.items() if slot not in used and one.dtype in UNIT]
+    types = [tensor.dtype for slot, tensor in inputs.items() if slot not in used and tensor.dtype in UNIT]
     return max(types, key=lambda dtype: UNIT[dtype], default="")
 
 
 def narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
-    """To what the matrix unit may round the inputs, or folding has rounded them."""
+    """Return the unit roundoff of the inputs after the matrix unit or folding narrowed them."""
     folded = folded_type(formula, inputs)
     if folded:
         return UNIT[folded]
     specs = map(table.find, formula.how)
     on_matrix_unit = any(spec is not None and spec.kind is Kind.MATRIX for spec in specs)
-    return _HF32 if on_matrix_unit and any(one.dtype == "float32" for one in inputs.values()) else 0.0
+    return _HF32 if on_matrix_unit and any(tensor.dtype == "float32" for tensor in inputs.values()) else 0.0
 
 
 def run_in_blocks(
     formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], stored: str = ""
 ) -> dict[int, Output]:
-    """`Formula.run`, part by part where the op can be cut, so that what it makes on the way stays small.
+    """Return `Formula.run`, part by part where the op can be cut, so that intermediates stay small.
 
     What is too large for `Formula.run` is not run in parts either.
     """
     parts = parts_of(formula, inputs, got) if not formula.lent else None
-    size = max((one.array.size for one in got.values()), default=0)
+    size = max((tensor.array.size for tensor in got.values()), default=0)
     if parts is None or parts.rows <= parts.per_block or size > MAX_RESULT or formula.work(inputs) > MAX_WORK:
         return formula.run(inputs, stored)
     chain = formula.unshaped()
@@ -216,7 +216,7 @@ def run_in_blocks(
             if out.array.shape != flat[slot].array.shape:  # the whole says why
                 return formula.run(inputs, stored)
             made.setdefault(slot, _Assembled(got[slot].array.shape)).add(out)
-    return {slot: one.output() for slot, one in made.items()}
+    return {slot: tensor.output() for slot, tensor in made.items()}
 
 
 @dataclass(slots=True)
@@ -228,7 +228,7 @@ class _Assembled:
     arrays: dict[str, Array] = field(default_factory=dict)
 
     def add(self, out: Output) -> None:
-        """Takes the next part in."""
+        """Add the next part."""
         parts = {"array": out.array, "summed": out.summed, "terms": out.terms, "doubtful": out.doubtful}
         for name, part in parts.items():
             if part is None or (not isinstance(part, np.ndarray) and not part):
@@ -239,23 +239,27 @@ class _Assembled:
         self.done += out.array.size
 
     def output(self) -> Output:
-        """The whole."""
-        shaped = {name: one.reshape(self.shape) for name, one in self.arrays.items()}
+        """Return the whole."""
+        shaped = {name: array.reshape(self.shape) for name, array in self.arrays.items()}
         return Output(
             array=shaped["array"], summed=shaped.get("summed", 0.0), terms=shaped.get("terms", 0.0),
             doubtful=shaped.get("doubtful"),
         )  # fmt: skip
 
 
-def _is_half(one: Input) -> bool:
-    """Whether float32 is wide enough for a tensor: float16, one number that scales others, or whole numbers."""
-    return one.dtype == "float16" or one.array.dtype.kind in "iub" or (one.array.size == 1 and one.dtype == "float32")
+def _is_half(tensor: Input) -> bool:
+    """Return whether float32 is wide enough for a tensor: float16, one number that scales others, or whole numbers."""
+    return (
+        tensor.dtype == "float16"
+        or tensor.array.dtype.kind in "iub"
+        or (tensor.array.size == 1 and tensor.dtype == "float32")
+    )
 
 
-def _as(one: Input, dtype: Float) -> Input:
-    if one.array.dtype.kind != "f" or one.array.dtype == dtype:
-        return one
-    return Input(array=one.array.astype(dtype), dtype=one.dtype, layout=one.layout)
+def _as(tensor: Input, dtype: Float) -> Input:
+    if tensor.array.dtype.kind != "f" or tensor.array.dtype == dtype:
+        return tensor
+    return Input(array=tensor.array.astype(dtype), dtype=tensor.dtype, layout=tensor.layout)
 
 
 # --- what is judged at one time ---------------------------------------------------------------------------------------
@@ -263,7 +267,7 @@ def _as(one: Input, dtype: Float) -> Input:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """How an op's result falls into parts: which inputs are cut with it, and how many rows there are.
+    """Partition of an op's result: which inputs are cut with it, and how many rows there are.
 
     `is_flat`: rows are single elements, whatever the shape.
     """
@@ -276,31 +280,31 @@ class Parts:
     def blocks(
         self, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> Iterator[tuple[dict[int, Input], dict[int, Input]]]:
-        """Inputs and outputs part by part."""
-        ins = {slot: self._rows_of(one) if slot in self.cut else one for slot, one in inputs.items()}
-        outs = {slot: self._rows_of(one) for slot, one in got.items()}
+        """Yield inputs and outputs part by part."""
+        ins = {slot: self._rows_of(tensor) if slot in self.cut else tensor for slot, tensor in inputs.items()}
+        outs = {slot: self._rows_of(tensor) for slot, tensor in got.items()}
         for start in range(0, self.rows, self.per_block):
             rows = slice(start, start + self.per_block)
-            yield self._some(ins, rows), {slot: _cut(one, rows) for slot, one in outs.items()}
+            yield self._some(ins, rows), {slot: _cut(tensor, rows) for slot, tensor in outs.items()}
 
     def at(self, inputs: Mapping[int, Input], rows: npt.NDArray[np.intp]) -> dict[int, Input]:
-        """The inputs of some rows."""
-        ins = {slot: self._rows_of(one) if slot in self.cut else one for slot, one in inputs.items()}
+        """Return the inputs of some rows."""
+        ins = {slot: self._rows_of(tensor) if slot in self.cut else tensor for slot, tensor in inputs.items()}
         return self._some(ins, rows)
 
     def _some(self, inputs: Mapping[int, Input], rows: slice | npt.NDArray[np.intp]) -> dict[int, Input]:
-        return {slot: _cut(one, rows) if slot in self.cut else one for slot, one in inputs.items()}
+        return {slot: _cut(tensor, rows) if slot in self.cut else tensor for slot, tensor in inputs.items()}
 
-    def _rows_of(self, one: Input) -> Input:
-        return Input(array=one.array.reshape(-1), dtype=one.dtype) if self.is_flat else one
+    def _rows_of(self, tensor: Input) -> Input:
+        return Input(array=tensor.array.reshape(-1), dtype=tensor.dtype) if self.is_flat else tensor
 
 
-def _cut(one: Input, rows: slice | npt.NDArray[np.intp]) -> Input:
-    return Input(array=one.array[rows], dtype=one.dtype, layout=one.layout)
+def _cut(tensor: Input, rows: slice | npt.NDArray[np.intp]) -> Input:
+    return Input(array=tensor.array[rows], dtype=tensor.dtype, layout=tensor.layout)
 
 
 def parts_of(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> Parts | None:
-    """How the op can be cut; None where it cannot."""
+    """Return how the op can be cut; None where it cannot."""
     if not inputs or not got:
         return None
     if all(table.is_by_element(stage.op_type) for stage in formula.stages):
@@ -309,40 +313,40 @@ def parts_of(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, In
     if batch is None:
         return None
     rows, cut = batch
-    if not rows or any(not one.array.ndim or one.array.shape[0] != rows for one in got.values()):
+    if not rows or any(not tensor.array.ndim or tensor.array.shape[0] != rows for tensor in got.values()):
         return None
-    per_row = max(1, sum(one.array.size for one in got.values()) // rows)
-    whole = sum(one.array.size for slot, one in inputs.items() if slot not in cut)
-    size = min(max(_BLOCK, _TIMES_FACTOR * whole), _MOST_ROWS)
+    per_row = max(1, sum(tensor.array.size for tensor in got.values()) // rows)
+    whole = sum(tensor.array.size for slot, tensor in inputs.items() if slot not in cut)
+    size = min(max(_BLOCK, _TIMES_FACTOR * whole), _MAX_ROWS)
     return Parts(rows, cut, max(1, size // per_row), False)
 
 
 def _parts_of_elements(inputs: Mapping[int, Input], got: Mapping[int, Input]) -> Parts | None:
-    shapes = [one.array.shape for one in inputs.values()]
+    shapes = [tensor.array.shape for tensor in inputs.values()]
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:
         return None
     size = prod(shape)
-    if not size or any(one.array.size != size for one in got.values()):
+    if not size or any(tensor.array.size != size for tensor in got.values()):
         return None
-    if all(one == shape or prod(one) == 1 for one in shapes):
-        cut = frozenset(slot for slot, one in inputs.items() if one.array.shape == shape)
+    if all(tensor == shape or prod(tensor) == 1 for tensor in shapes):
+        cut = frozenset(slot for slot, tensor in inputs.items() if tensor.array.shape == shape)
         return Parts(size, cut, _BLOCK, True)
-    if any(one.array.shape != shape for one in got.values()):
+    if any(tensor.array.shape != shape for tensor in got.values()):
         return None
     rows = shape[0]
     cut = frozenset(
-        slot for slot, one in inputs.items() if one.array.ndim == len(shape) and one.array.shape[0] == rows > 1
+        slot for slot, tensor in inputs.items() if tensor.array.ndim == len(shape) and tensor.array.shape[0] == rows > 1
     )
     return Parts(rows, cut, max(1, _BLOCK // (size // rows)), False) if cut else None
 
 
 def _noise(formula: Formula, inputs: Mapping[int, Input], parts: Parts) -> dict[int, float] | None:
-    """The rms of what float32 inside makes of a chain's results, from some of their rows; None if that is not told."""
+    """Return the rms error of float32 intermediates, estimated on some rows; None if unknown."""
     count = min(parts.rows, max(2, _TRIED * parts.per_block // _BLOCK))
     rows = distinct(np.linspace(0, parts.rows - 1, count).astype(np.intp))
-    some = {slot: _as(one, np.float64) for slot, one in parts.at(inputs, rows).items()}
+    some = {slot: _as(tensor, np.float64) for slot, tensor in parts.at(inputs, rows).items()}
     chain = formula.unshaped()
     true, stored = chain.run(some), chain.run(some, "float32")
     noise: dict[int, float] = {}
@@ -375,11 +379,11 @@ class _Sums:
 
     @property
     def slack(self) -> float:
-        """What a difference may be, in units of its rms."""
+        """Allowed difference in units of its rms."""
         return SLACK[self.kind] if self.dtype in UNIT else 0.0
 
     def add(self, got: Array, out: Output, dtype: Float) -> bool:
-        """Takes a block in; False where an element of it is not plainly right."""
+        """Add a block; return False where an element of it is not plainly right."""
         if got.size != out.array.size or got.dtype.kind == "c" or out.array.dtype.kind == "c":
             return False
         y, f = got.reshape(-1), np.asarray(out.array).reshape(-1)
@@ -403,7 +407,7 @@ class _Sums:
         return self._held_against(y, f, out, squares)
 
     def _held_against(self, y: Array, f: Array, out: Output, squares: Array) -> bool:
-        """Takes a block in whose squares are known."""
+        """Add a block whose squares are known."""
         variance = squares
         variance *= MEAN_SQUARE * UNIT[self.dtype] ** 2
         for part, rounded in ((out.summed, ACCUMULATED), (out.terms, self.u_in)):
@@ -432,9 +436,9 @@ class _Sums:
         self.exact += int(np.count_nonzero(off <= _EXACT))
         return True
 
-    def judgement(self, slot: int) -> SlotJudgement:
-        """What the blocks say of the output."""
-        return SlotJudgement(
+    def result(self, slot: int) -> SlotResult:
+        """Return what the blocks say of the output."""
+        return SlotResult(
             slot=slot, dtype=self.dtype, size=self.size, kind=self.kind,
             own=_root(self.off, self.true), rounding=_root(self.sigma, self.true), worst=sqrt(self.worst),
             slack=self.slack, beyond=0, exact_share=self.exact / self.size, overflowed=0, largest=0.0, not_finite=0,
@@ -456,57 +460,57 @@ def _root(squares: float, size: float) -> float:
 
 #: Elements of the inputs and outputs of an op from which on some are looked at: this share of the rows, at least so
 #: many rows and elements of the output.
-_GLANCED_FROM = 1 << 20
-_SHARE, _FEWEST_ROWS, _FEWEST = 8, 6, 1 << 15
+_SAMPLE_FROM_ELEMENTS = 1 << 20
+_ROWS_PER_SAMPLED, _MIN_SAMPLE_ROWS, _MIN_SAMPLE_ELEMENTS = 8, 6, 1 << 15
 #: In how many pieces, and about how large ones: many small reads take longer than few.
-_FEWEST_PIECES, _MOST_PIECES, _PIECE = 8, 64, 1 << 14
+_MIN_PIECES, _MAX_PIECES, _PIECE_ELEMENTS = 8, 64, 1 << 14
 #: Rows that blocks of a matrix hold.
-_GLANCE_BLOCK = 16
+_BLOCK_ROWS = 16
 #: Rows that elements are counted in at least, where an op treats each alone.
-_MANY = 512
+_MIN_COUNTED_ROWS = 512
 
 _Found = dict[int, tuple[Tensor, TensorDesc | None]]
 
 
-def right_at_a_glance(values: RunValues, ways: Ways, base: OpJudgement) -> OpJudgement | None:
-    """The judgement of an op whose chosen rows are right; None for any other, of which nothing is told."""
+def right_by_sample(values: RunValues, candidates: CandidateFormulas, base: OpResult) -> OpResult | None:
+    """Return the judgement of an op whose chosen rows are right; None for any other, of which nothing is told."""
     op = base.op
-    found = _own_tensors(values, op)
-    if found is None:
+    tensors = _own_tensors(values, op)
+    if tensors is None:
         return None
-    inputs, outputs = found
-    is_blocked = not all(layouts.is_plain(one.layout) for one, _ in (*inputs.values(), *outputs.values()))
+    inputs, outputs = tensors
+    is_blocked = not all(layouts.is_plain(item.layout) for item, _ in (*inputs.values(), *outputs.values()))
     try:
-        fed = Fed(inputs={slot: _unread(*one) for slot, one in inputs.items()})
-        got = {slot: _unread(*one) for slot, one in outputs.items()}
-        for formula in ways.known(op, fed):
+        op_inputs = OpInputs(inputs={slot: _unread(*item) for slot, item in inputs.items()})
+        got = {slot: _unread(*item) for slot, item in outputs.items()}
+        for formula in candidates.without_search(op, op_inputs):
             slots = None
-            rows_cut = _rows(formula, fed.inputs, got, is_blocked) if not formula.lent else None
+            rows_cut = _rows(formula, op_inputs.inputs, got, is_blocked) if not formula.lent else None
             if rows_cut is not None:
                 rows, cut = rows_cut
                 rows = _with_the_worst(rows, got, values.compared.places, op.name, is_blocked)
-                few = {slot: values.load(*one, stored=True, rows=rows if slot in cut else None)
-                       for slot, one in inputs.items()}  # fmt: skip
-                some = {slot: values.load(*one, stored=True, rows=rows) for slot, one in outputs.items()}
+                few = {slot: values.load(*item, stored=True, rows=rows if slot in cut else None)
+                       for slot, item in inputs.items()}  # fmt: skip
+                some = {slot: values.load(*item, stored=True, rows=rows) for slot, item in outputs.items()}
                 part = formula.unshaped()
                 slots = right_in_blocks(part, few, some, narrowing(part, few))
             if slots:
-                told = tuple(replace(one, size=got[one.slot].array.size, sampled=one.size) for one in slots)
-                ways.fitting.setdefault(ways.key(op), formula.shape)
-                return replace(base, how=formula.how, formula=formula, slots=told, state=State.RIGHT)
+                whole_slots = tuple(replace(item, size=got[item.slot].array.size, sampled=item.size) for item in slots)
+                candidates.fitting.setdefault(candidates.key(op), formula.shape)
+                return replace(base, how=formula.how, formula=formula, slots=whole_slots, state=State.RIGHT)
     except (NotComputedError, NoValueError, ValueError, IndexError, TypeError, KeyError):
         pass  # the whole says why
     return None
 
 
 def _own_tensors(values: RunValues, op: Op) -> tuple[_Found, _Found] | None:
-    """Inputs and outputs as the op's own dump has all of them; None if it lacks one, or they are few."""
+    """Return inputs and outputs as the op's own dump has all of them; None if it lacks one, or they are few."""
     dump = values.dumped(op)
     if dump is None or dump.merged:
         return None
     inputs, outputs = {}, {}
     for slot in values.input_slots(op):
-        tensor = values.found(slot)
+        tensor = values.tensor_at(slot)
         if not isinstance(tensor, Tensor):
             return None
         inputs[slot.index] = tensor, slot.desc
@@ -514,14 +518,14 @@ def _own_tensors(values: RunValues, op: Op) -> tuple[_Found, _Found] | None:
         if not isinstance(tensor, Tensor):
             return None
         outputs[index] = tensor, op.output_descs[index] if index < len(op.output_descs) else None
-    tensors = [one for one, _ in (*inputs.values(), *outputs.values())]
-    if sum(one.size for one in tensors) < _GLANCED_FROM or len(outputs) < max(len(op.output_descs), 1):
+    tensors = [entry for entry, _ in (*inputs.values(), *outputs.values())]
+    if sum(entry.size for entry in tensors) < _SAMPLE_FROM_ELEMENTS or len(outputs) < max(len(op.output_descs), 1):
         return None
-    return (inputs, outputs) if inputs and all(is_judged(one.dtype) for one in tensors) else None
+    return (inputs, outputs) if inputs and all(has_rounding(entry.dtype) for entry in tensors) else None
 
 
 def _unread(tensor: Tensor, desc: TensorDesc | None) -> Input:
-    """A tensor's type and shape in the order of the script, of numbers that take no memory."""
+    """Return a tensor's type and shape in the order of the script, of numbers that take no memory."""
     named = desc.origin_layout if desc is not None else None
     declared = desc.origin_shape if desc is not None else None
     reading = reading_of(tensor, named, declared)
@@ -530,23 +534,23 @@ def _unread(tensor: Tensor, desc: TensorDesc | None) -> Input:
     shape = reading.shape
     if declared is not None and prod(declared) == prod(shape) and min(declared, default=0) >= 0:
         shape = declared
-    known = data_types.BY_NAME[tensor.dtype]
-    kind = np.int8 if known.is_integer else np.bool_ if known.name == "bool" else np.float32
+    data_type = data_types.BY_NAME[tensor.dtype]
+    kind = np.int8 if data_type.is_integer else np.bool_ if data_type.name == "bool" else np.float32
     return Input(array=np.broadcast_to(np.zeros((), kind), shape), dtype=tensor.dtype)
 
 
 def _rows(
     formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], is_blocked: bool
 ) -> tuple[Rows, frozenset[int]] | None:
-    """Which rows are looked at, and of which inputs; None where an op cannot be cut, or has few rows.
+    """Return which rows are looked at, and of which inputs; None where an op cannot be cut, or has few rows.
 
     Of tensors that lie in blocks those along the first axis are the ones that can be read alone.
     """
     parts = parts_of(formula, inputs, got)
     if parts is None:
         return None
-    size = max(one.array.size for one in got.values())
-    shapes = {one.array.shape for one in got.values()} | {inputs[slot].array.shape for slot in parts.cut}
+    size = max(tensor.array.size for tensor in got.values())
+    shapes = {tensor.array.shape for tensor in got.values()} | {inputs[slot].array.shape for slot in parts.cut}
     count, is_flat = parts.rows, False
     if parts.is_flat:
         if len(shapes) != 1:
@@ -554,20 +558,20 @@ def _rows(
         (shape,) = shapes
         is_flat = True
         several = [prod(shape[:axis]) for axis in range(1, len(shape))]
-        count = next((rows for rows in several if rows >= _MANY and not is_blocked), shape[0])
-    chosen = max(_FEWEST_ROWS, -(-count // _SHARE), -(-count * _FEWEST // size))
+        count = next((rows for rows in several if rows >= _MIN_COUNTED_ROWS and not is_blocked), shape[0])
+    chosen = max(_MIN_SAMPLE_ROWS, -(-count // _ROWS_PER_SAMPLED), -(-count * _MIN_SAMPLE_ELEMENTS // size))
     if chosen * 2 > count:
         return None
-    pieces = min(_MOST_PIECES, max(_FEWEST_PIECES, chosen * (size // count) // _PIECE))
-    block = _GLANCE_BLOCK if is_blocked and chosen >= _FEWEST_PIECES * _GLANCE_BLOCK else 1
+    pieces = min(_MAX_PIECES, max(_MIN_PIECES, chosen * (size // count) // _PIECE_ELEMENTS))
+    block = _BLOCK_ROWS if is_blocked and chosen >= _MIN_PIECES * _BLOCK_ROWS else 1
     return replace(spread(count, chosen, pieces, block), is_flat=is_flat), parts.cut
 
 
 def _with_the_worst(
     rows: Rows, got: Mapping[int, Input], places: Mapping[tuple[str, str], tuple[int, int]], name: str, is_blocked: bool
 ) -> Rows:
-    """These rows, and those in which the comparison found the largest errors of the outputs."""
-    block = _GLANCE_BLOCK if is_blocked else 1
+    """Return these rows and those in which the comparison found the largest errors of the outputs."""
+    block = _BLOCK_ROWS if is_blocked else 1
     for slot, output in got.items():
         place, size = places.get((name, f"output:{slot}"), (0, 0))
         if place < size == output.array.size:

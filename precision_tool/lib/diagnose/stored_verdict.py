@@ -22,12 +22,12 @@ from precision_tool.lib.io.files import atomic_text, exists, is_folder, list_fol
 from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.finding import read_reason, reason_kind
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.wording import without_nan
 
 if TYPE_CHECKING:
     from precision_tool.lib.data.graph_catalog import RunGraph
-    from precision_tool.lib.diagnose.decide import Judged
+    from precision_tool.lib.diagnose.decide import RunVerdict
     from precision_tool.lib.diagnose.verdict_model import Verdict
 
 
@@ -42,7 +42,7 @@ _NUMBERS = ("own_error", "rounding", "fed", "benchmark_own", "worst", "slack", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedRun:
+class StoredRun:
     """The ops of one run that were judged; absolute paths of its dump files' folder and of its graph.
 
     `dump` tells its files from those of another collection, "" where they are not known; `scales` are the run's loss
@@ -52,7 +52,7 @@ class JudgedRun:
     number: int | None
     npu: str
     graph: str
-    ops: Sequence[JudgedOp]
+    ops: Sequence[OpVerdict]
     dump: str = ""
     scales: Mapping[str, float] = field(default_factory=dict)
 
@@ -67,10 +67,10 @@ class StoredVerdict:
     path: str
     threshold: float
     verdict: Mapping[str, Any]
-    runs: Sequence[JudgedRun]
+    runs: Sequence[StoredRun]
 
     def as_verdict(self) -> Verdict:
-        """The verdict as an object."""
+        """Return the verdict as an object."""
         from precision_tool.lib.diagnose.verdict_model import Verdict
 
         return Verdict.from_dict(self.verdict)
@@ -79,19 +79,19 @@ class StoredVerdict:
     def blamed(self) -> tuple[str, ...]:
         """The culprits, and what is to blame with them, the likeliest first. They are of the first run."""
         suspects = self.verdict.get("suspects", ())
-        names = (name for one in suspects for name in (one.get("culprit"), *one.get("also", ())))
+        names = (name for suspect in suspects for name in (suspect.get("culprit"), *suspect.get("also", ())))
         return tuple(dict.fromkeys(filter(None, names)))
 
-    def run_of(self, npu: str) -> JudgedRun | None:
-        """The run with this folder of dump files; None for one that was not judged."""
-        wanted = real_path(npu)
-        return next((run for run in self.runs if real_path(run.npu) == wanted), None)
+    def run_of(self, npu: str) -> StoredRun | None:
+        """Return the run with this folder of dump files; None for one that was not judged."""
+        path = real_path(npu)
+        return next((run for run in self.runs if real_path(run.npu) == path), None)
 
-    def ops_of(self, npu: str, graph: str) -> Mapping[str, JudgedOp]:
-        """The ops of the run with this dump and graph, by name; {} for one that was not judged."""
-        wanted = real_path(npu), real_path(graph)
+    def ops_of(self, npu: str, graph: str) -> Mapping[str, OpVerdict]:
+        """Return the ops of the run with this dump and graph, by name; {} for one that was not judged."""
+        paths = real_path(npu), real_path(graph)
         for run in self.runs:
-            if (real_path(run.npu), real_path(run.graph)) == wanted:
+            if (real_path(run.npu), real_path(run.graph)) == paths:
                 return {op.name: op for op in run.ops}
         return {}
 
@@ -99,29 +99,29 @@ class StoredVerdict:
 # --- made and written -------------------------------------------------------------------------------------------------
 
 
-def stored(judged: Judged, threshold: float, path: str = "") -> StoredVerdict:
-    """What is kept of a verdict."""
+def stored(judged: RunVerdict, threshold: float, path: str = "") -> StoredVerdict:
+    """Return what is kept of a verdict."""
     return StoredVerdict(
         path=path,
         threshold=threshold,
         verdict=judged.verdict.to_dict(),
-        runs=[_run(one) for one in (judged, *judged.beside)],
+        runs=[_run(run_verdict) for run_verdict in (judged, *judged.blameless)],
     )
 
 
-def _run(judged: Judged) -> JudgedRun:
-    return JudgedRun(
+def _run(judged: RunVerdict) -> StoredRun:
+    return StoredRun(
         number=judged.run,
         npu=posixpath.abspath(judged.npu),
         graph=posixpath.abspath(judged.graph),
-        ops=[one.to_keep() for one in judged.ops],
+        ops=[recomputed.verdict() for recomputed in judged.ops],
         dump=_collection(judged.npu),
         scales=judged.scales,
     )
 
 
 def _collection(folder: str) -> str:
-    """What tells the files of a dump from those of another collection, by names, sizes and times of change."""
+    """Return what tells the files of a dump from those of another collection, by names, sizes and times of change."""
     if is_remote(folder):  # a request for each file
         return ""
     with suppress(PrecisionToolError):
@@ -130,29 +130,29 @@ def _collection(folder: str) -> str:
 
 
 def verdict_path(result: str) -> str:
-    """Where the verdict on a result file is kept."""
+    """Return where the verdict on a result file is kept."""
     folder, name = posixpath.split(result)
     return posixpath.join(folder, f"{_PREFIX}{posixpath.splitext(name)[0]}.json")
 
 
-def write_verdict(one: StoredVerdict, result: str, root: str) -> None:
-    """Writes the verdict beside a result file of the data folder `root`. OutputError when it cannot be written."""
-    _write(one, verdict_path(result), root, {"result": posixpath.basename(result), "digest": _digest(result)})
+def write_verdict(verdict: StoredVerdict, result: str, root: str) -> None:
+    """Write the verdict next to a result file of the data folder `root`. OutputError if that fails."""
+    _write(verdict, verdict_path(result), root, {"result": posixpath.basename(result), "digest": _digest(result)})
 
 
-def write_alone(one: StoredVerdict, space: Workspace, time: str, number: int) -> str:
-    """Writes a verdict that has no result to the folder of results; its path. OutputError when that cannot be done."""
+def write_alone(verdict: StoredVerdict, space: Workspace, time: str, number: int) -> str:
+    """Write a verdict without a result to the folder of results; return its path. OutputError if that fails."""
     path = str(space.output_dir(_ALONE) / f"{_PREFIX}{time}_{number}.json")
-    _write(one, path, str(space.root), {"result": "", "digest": ""})
+    _write(verdict, path, str(space.root), {"result": "", "digest": ""})
     return path
 
 
-def _write(one: StoredVerdict, path: str, root: str, result: Mapping[str, str]) -> None:
+def _write(verdict: StoredVerdict, path: str, root: str, result: Mapping[str, str]) -> None:
     folder = posixpath.dirname(posixpath.abspath(path))
     body: dict[str, Any] = {
         **result,
-        "threshold": one.threshold,
-        "verdict": one.verdict,
+        "threshold": verdict.threshold,
+        "verdict": verdict.verdict,
         "runs": [
             {
                 "run": run.number,
@@ -162,7 +162,7 @@ def _write(one: StoredVerdict, path: str, root: str, result: Mapping[str, str]) 
                 "scales": dict(run.scales),
                 "ops": list(map(_kept_op, run.ops)),
             }
-            for run in one.runs
+            for run in verdict.runs
         ],
     }
     text = _text(body)
@@ -171,13 +171,13 @@ def _write(one: StoredVerdict, path: str, root: str, result: Mapping[str, str]) 
         file.write(json.dumps(document, indent=1) + "\n")
 
 
-def _kept_op(op: JudgedOp) -> dict[str, Any]:
-    kept = {each.name: getattr(op, each.name) for each in fields(JudgedOp)}
-    return kept | {"reason": op.reason if isinstance(op.reason, str) else op.reason.to_dict()}
+def _kept_op(op: OpVerdict) -> dict[str, Any]:
+    document = {each.name: getattr(op, each.name) for each in fields(OpVerdict)}
+    return document | {"reason": op.reason if isinstance(op.reason, str) else op.reason.to_dict()}
 
 
 def _text(body: object) -> str:
-    """The one way to write a document down, by which a changed one is known."""
+    """Return the one way to write a document down, by which a changed one is known."""
     return json.dumps(without_nan(body), sort_keys=True, separators=(",", ":"))
 
 
@@ -193,32 +193,32 @@ def _digest(path: str) -> str:
 
 
 def read_beside(result: str, threshold: float | None = None) -> StoredVerdict | None:
-    """The verdict on a result file as it is now; None if there is none, of another threshold, or nothing sound."""
+    """Return the verdict on a result file as it is now; None if missing, unsound or of another threshold."""
     path = verdict_path(result)
     with suppress(PrecisionToolError, OSError):
-        document, found = _read(path)
-        if document["digest"] == _digest(result) and threshold in (None, found.threshold):
-            return found
+        document, version = _read(path)
+        if document["digest"] == _digest(result) and threshold in (None, version.threshold):
+            return version
     return None
 
 
 def read_verdict(path: str) -> StoredVerdict:
-    """A verdict file, or that beside a result file, or the first below a folder of results.
+    """Return a verdict file, or that beside a result file, or the first below a folder of results.
 
     DataNotFoundError where there is none, FormatError for what is no verdict file.
     """
     if not exists(path):
-        raise DataNotFoundError.of(path, "no such file or folder", "name a result, or a verdict_*.json beside one")
+        raise DataNotFoundError.of(path, "diagnose_verdict.no_result")
     if not is_folder(path) and path.endswith(".json"):
         return _read(path)[1]
     for result in find_results(path):
         if exists(verdict_path(result)):
             return _read(verdict_path(result))[1]
-    raise DataNotFoundError.of(path, "no verdict is kept beside this result", "`ac -c` keeps one with each result")
+    raise DataNotFoundError.of(path, "diagnose_verdict.no_verdict")
 
 
 def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
-    """Every sound verdict of the folder of results, newest first."""
+    """Yield every sound verdict of the folder of results, newest first."""
     paths = [verdict_path(result) for folder in space.compare_dirs() for result in results_in(folder)]
     for base in space.result_dirs():
         with suppress(PrecisionToolError):
@@ -239,12 +239,12 @@ def newest_verdicts(space: Workspace) -> list[StoredVerdict]:
     with suppress(PrecisionToolError):  # no comparison yet
         paths = newest_results(space)
     if paths:
-        return [one for path in paths if (one := read_beside(path)) is not None]
-    alone = [(posixpath.basename(one.path).rpartition("_")[0], one) for one in stored_verdicts(space)]
-    return [one for time, one in alone if time == alone[0][0]]
+        return [verdict for path in paths if (verdict := read_beside(path)) is not None]
+    alone = [(posixpath.basename(verdict.path).rpartition("_")[0], verdict) for verdict in stored_verdicts(space)]
+    return [verdict for time, verdict in alone if time == alone[0][0]]
 
 
-def op_verdicts(space: Workspace, run: RunGraph) -> Mapping[str, JudgedOp]:
+def op_verdicts(space: Workspace, run: RunGraph) -> Mapping[str, OpVerdict]:
     """Return what the newest verdicts say of each op of a run, by name; {} where none is of it."""
     if run.leaf is None:
         return {}
@@ -253,7 +253,7 @@ def op_verdicts(space: Workspace, run: RunGraph) -> Mapping[str, JudgedOp]:
 
 
 def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
-    no_verdict = FormatError.of(path, "no verdict of this version, or it was changed", "`ac -c` writes a new one")
+    no_verdict = FormatError.of(path, "diagnose_verdict.unsound_verdict")
     try:
         document = json.loads(read_text(path))
         version, check = document.pop("version"), document.pop("check")
@@ -264,17 +264,17 @@ def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
             path=path,
             threshold=float(document["threshold"]),
             verdict=document["verdict"],
-            runs=[_run_read(one, folder) for one in document["runs"]],
+            runs=[_run_read(run, folder) for run in document["runs"]],
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise no_verdict from error
 
 
-def _run_read(run: Mapping[str, Any], folder: str) -> JudgedRun:
+def _run_read(run: Mapping[str, Any], folder: str) -> StoredRun:
     npu, graph = placed(run["npu"], folder), placed(run["graph"], folder)
     if npu is None or graph is None:
         raise ValueError("no place")
-    return JudgedRun(
+    return StoredRun(
         number=run["run"],
         npu=npu,
         graph=graph,
@@ -284,9 +284,9 @@ def _run_read(run: Mapping[str, Any], folder: str) -> JudgedRun:
     )
 
 
-def _op_read(op: Mapping[str, Any]) -> JudgedOp:
+def _op_read(op: Mapping[str, Any]) -> OpVerdict:
     numbers = {name: float(op[name]) for name in _NUMBERS if op.get(name) is not None}
-    return JudgedOp(**{**op, **numbers, "reason": read_reason(op.get("reason"))})
+    return OpVerdict(**{**op, **numbers, "reason": read_reason(op.get("reason"))})
 
 
 # --- What has changed since an earlier verdict: whether its culprit computes right now, and a switch took effect ---
@@ -313,7 +313,7 @@ class Change:
 
     @property
     def is_changed(self) -> bool:
-        """Whether it is another one now."""
+        """True if it is another one now."""
         return self.before != self.now
 
 
@@ -325,7 +325,7 @@ class Since:
     or one of `_STILL`; where it does not, one of `_NO_MORE`, "agrees" for data and variables, which nothing recomputes,
     "one_run" where the fault takes two runs to be seen, "unseen" where it takes
     a benchmark or a dump that is missing, "gone" for an op that is no longer in the graph, or one of
-    `JudgedOp.state`. `next_culprit` is whom today's verdict names, None for nobody. `is_same_dump` tells that nothing
+    `OpVerdict.state`. `next_culprit` is whom today's verdict names, None for nobody. `is_same_dump` tells that nothing
     was collected since.
     """
 
@@ -342,33 +342,37 @@ class Since:
 
     @property
     def is_mended(self) -> bool:
-        """Whether the former culprit is one no more."""
+        """True if the former culprit is one no more."""
         return self.culprit != self.next_culprit and self.state in _MENDED
 
     def to_dict(self) -> dict[str, Any]:
-        """The object `since` of JSON."""
+        """Return the object `since` of JSON."""
         return {
             "file": self.file, "culprit": self.culprit, "cause": self.cause, "state": self.state,
             "mended": self.is_mended, "own_error_before": self.own_error_before, "own_error": self.own_error,
             "changes": [
                 {
-                    "what": one.what, "name": one.name, "before": render(one.before), "now": render(one.now),
-                    "changed": one.is_changed,
+                    "what": change.what, "name": change.name, "before": render(change.before),
+                    "now": render(change.now), "changed": change.is_changed,
                 }
-                for one in self.changes
+                for change in self.changes
             ],
             "same_dump": self.is_same_dump, "next_culprit": self.next_culprit, "next_cause": self.next_cause,
         }  # fmt: skip
 
 
 def since(earlier: StoredVerdict, now: StoredVerdict) -> Since | None:
-    """What became of the culprit of an earlier verdict; None where it named none."""
+    """Return what became of the culprit of an earlier verdict; None where it named none."""
     culprit = earlier.verdict["culprit"]
     if culprit is None:
         return None
     was = next(iter(earlier.runs))
-    named = next((one for one in now.verdict["suspects"] if _names(one, culprit)), None)
-    run = next((one for one in now.runs if one.number == was.number), now.runs[0]) if named is None else now.runs[0]
+    named = next((suspect for suspect in now.verdict["suspects"] if _names(suspect, culprit)), None)
+    run = (
+        next((suspect for suspect in now.runs if suspect.number == was.number), now.runs[0])
+        if named is None
+        else now.runs[0]
+    )
     before, after = _op(was, culprit), _op(run, culprit)
     return Since(
         file=earlier.path,
@@ -385,19 +389,19 @@ def since(earlier: StoredVerdict, now: StoredVerdict) -> Since | None:
 
 
 def _names(suspect: Mapping[str, Any], culprit: str) -> bool:
-    """Whether a suspicion is of an op; what overwrote memory is further named with it, and computes right."""
+    """Return whether a suspicion is of an op; what overwrote memory is further named with it, and computes right."""
     return suspect["culprit"] == culprit or (suspect["cause"] != Cause.STOMP and culprit in suspect["also"])
 
 
 def _still(suspect: Mapping[str, Any]) -> str:
-    """What is wrong with the former culprit now."""
+    """Return what is wrong with the former culprit now."""
     if suspect["proof"] == Proof.RUNS:
         return "unsteady"
     return _STILL.get(suspect["cause"], "wrong")
 
 
-def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: JudgedOp | None, after: JudgedOp | None) -> str:
-    """What became of the former culprit, whom today's verdict does not name."""
+def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: OpVerdict | None, after: OpVerdict | None) -> str:
+    """Return what became of the former culprit, whom today's verdict does not name."""
     cause = earlier.verdict["cause"]
     is_bare = earlier.verdict["benchmark"] and not now.verdict["benchmark"]
     if after is None:  # data or a variable, which no op computes, if it was not judged before
@@ -419,19 +423,19 @@ def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: JudgedOp | None
     return after.state
 
 
-def _is_as_before(before: JudgedOp, after: JudgedOp) -> bool:
-    """Whether an op was judged, or not judged, for the same reason; those of older releases are only words."""
+def _is_as_before(before: OpVerdict, after: OpVerdict) -> bool:
+    """Return whether an op was judged, or not judged, for the same reason; those of older releases are only words."""
     if isinstance(before.reason, str) or isinstance(after.reason, str):
         return before.state == after.state and bool(before.reason) == bool(after.reason)
     return (before.state, reason_kind(before.reason)) == (after.state, reason_kind(after.reason))
 
 
-def _op(run: JudgedRun, name: str) -> JudgedOp | None:
+def _op(run: StoredRun, name: str) -> OpVerdict | None:
     return next((op for op in run.ops if op.name == name), None)
 
 
-def _passes(earlier: StoredVerdict, was: JudgedRun, run: JudgedRun, before: JudgedOp | None) -> Iterator[Change]:
-    """The passes that made the culprit: of how many ops in each run."""
+def _passes(earlier: StoredVerdict, was: StoredRun, run: StoredRun, before: OpVerdict | None) -> Iterator[Change]:
+    """Yield the passes that made the culprit: of how many ops in each run."""
     names = set(before.passes) if before is not None else set()
     names |= {earlier.verdict["pass"]} - {None}
     for name in sorted(names):
@@ -441,15 +445,15 @@ def _passes(earlier: StoredVerdict, was: JudgedRun, run: JudgedRun, before: Judg
         yield Change(what="pass", name=name, before=before_count, now=count)
 
 
-def _types(before: JudgedOp | None, after: JudgedOp | None) -> Iterator[Change]:
+def _types(before: OpVerdict | None, after: OpVerdict | None) -> Iterator[Change]:
     if before is None or after is None:
         return
     for number, (old, new) in enumerate(zip(before.output_types, after.output_types, strict=False)):
         yield Change(what="type", name=f"{after.name}:output:{number}", before=old, now=new)
 
 
-def _scale_changes(was: JudgedRun, run: JudgedRun) -> Iterator[Change]:
-    """The loss scale of each run, as far as they tell it."""
+def _scale_changes(was: StoredRun, run: StoredRun) -> Iterator[Change]:
+    """Yield the loss scale of each run, as far as they tell it."""
     for name in sorted(was.scales.keys() & run.scales.keys()):
         yield Change(what="scale", name=name, before=f"{was.scales[name]:g}", now=f"{run.scales[name]:g}")
     for name in sorted(was.scales.keys() ^ run.scales.keys()):

@@ -12,7 +12,7 @@ from precision_tool.lib.diagnose.error_shape import Places
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.finding import read_reason
 from precision_tool.lib.model.graph import Op
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.ops.base import Kind
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
-    """What recomputing an op said."""
+    """Outcome of recomputing an op."""
 
     RIGHT = "right"
     WRONG = "wrong"
@@ -30,7 +30,7 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlotJudgement:
+class SlotResult:
     """One output, recomputed from the inputs. Distances are relative, ‖x − y‖ / ‖y‖.
 
     `own` is y_N − f(x_N), `rounding` what rounding makes of it (rms), `worst` the largest error of an element over its
@@ -72,7 +72,7 @@ class SlotJudgement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpJudgement:
+class OpResult:
     """One op of the run. `number` is its place in the order of execution.
 
     `how` are the types of the ops that were recomputed; `reason` says why it was not, or why it is doubtful.
@@ -87,7 +87,7 @@ class OpJudgement:
     state: State
     how: tuple[str, ...] = ()
     reason: Message | None = None
-    slots: tuple[SlotJudgement, ...] = ()
+    slots: tuple[SlotResult, ...] = ()
     finite_inputs: bool = True
     #: Where inputs are from that its own dump lacks, by slot: "producer", "reader", "benchmark".
     from_elsewhere: tuple[tuple[int, str], ...] = ()
@@ -104,39 +104,39 @@ class OpJudgement:
         return self.op.name
 
     @property
-    def worst_slot(self) -> SlotJudgement | None:
+    def worst_slot(self) -> SlotResult | None:
         """The output that is farthest beyond rounding."""
         return max(
             self.slots, key=lambda slot: (slot.beyond > 0, slot.worst / max(slot.slack, 1e-9), slot.own), default=None
         )
 
-    def to_keep(self) -> JudgedOp:
-        """What results keep of it."""
-        known = JudgedOp(
+    def verdict(self) -> OpVerdict:
+        """Return what results keep of it."""
+        verdict = OpVerdict(
             name=self.op.name, type=self.op.type, number=self.number, state=str(self.state), reason=self.reason or "",
             how=self.how, passes=self.op.pass_names, output_types=tuple(desc.dtype for desc in self.op.output_descs),
             is_fed_by_others=any(source != "benchmark" for _, source in self.from_elsewhere),
         )  # fmt: skip
         worst = self.worst_slot
         if worst is None:
-            return known
+            return verdict
         over = self.overflow
         if worst.sampled is not None:
-            known = replace(known, looked_at=worst.sampled, size=worst.size, is_summed=worst.is_summed)
+            verdict = replace(verdict, looked_at=worst.sampled, size=worst.size, is_summed=worst.is_summed)
         return replace(
-            known, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, fed=worst.fed,
+            verdict, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, fed=worst.fed,
             benchmark_own=worst.benchmark_own, worst=worst.worst, slack=worst.slack,
             overflowed=over.overflowed if over is not None else 0, largest=over.largest if over is not None else None,
         )  # fmt: skip
 
     @property
     def is_sampled(self) -> bool:
-        """Whether only some of its elements were recomputed."""
+        """True if only some of its elements were recomputed."""
         return any(slot.sampled is not None for slot in self.slots)
 
     @property
     def is_summed(self) -> bool:
-        """Whether the sums of rows tell of all others."""
+        """True if the sums of rows tell of all others."""
         return all(slot.is_summed for slot in self.slots if slot.sampled is not None)
 
     @property
@@ -145,7 +145,7 @@ class OpJudgement:
         return self.worst_slot.own if self.worst_slot is not None else inf
 
     @property
-    def overflow(self) -> SlotJudgement | None:
+    def overflow(self) -> SlotResult | None:
         """The output whose true result is beyond its type."""
         return next((slot for slot in self.slots if slot.overflowed), None)
 
@@ -154,17 +154,17 @@ class OpJudgement:
 class Gap:
     """Ops that were judged together, as what they put out between is not known, in the order in which they ran.
 
-    `judgement` is that of what the last one put out, `borrowed` are variables whose numbers are the benchmark's.
+    `result` is that of what the last one put out, `borrowed` are variables whose numbers are the benchmark's.
     """
 
     ops: Sequence[Op]
-    judgement: OpJudgement
+    result: OpResult
     borrowed: Sequence[Op] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How many ops of a run were judged, and how."""
+    """Counts of the ops of a run by outcome."""
 
     ops: int
     right: int
@@ -177,19 +177,19 @@ class Tally:
     kinds: tuple[tuple[str, int], ...] = ()
 
 
-def is_late(one: OpJudgement) -> bool:
-    """Whether an op was not judged as all that were before it had taken as long as was allowed."""
-    return one.reason is not None and one.reason.kind == "reason.out_of_time"
+def is_late(recomputed: OpResult) -> bool:
+    """Return whether an op was not judged as all that were before it had taken as long as was allowed."""
+    return recomputed.reason is not None and recomputed.reason.kind == "reason.out_of_time"
 
 
-def tally(judged: Sequence[OpJudgement]) -> Tally:
-    """Counts of judgements, with the reasons of those that were not recomputed, most frequent first."""
+def tally(judged: Sequence[OpResult]) -> Tally:
+    """Return counts of judgements, with the reasons of those that were not recomputed, most frequent first."""
     counts: dict[State, int] = dict.fromkeys(State, 0)
     reasons: dict[Message, int] = {}
-    for one in judged:
-        counts[one.state] += 1
-        if one.state is State.NOT_RECOMPUTED and one.reason is not None:
-            reasons[one.reason] = reasons.get(one.reason, 0) + 1
+    for recomputed in judged:
+        counts[recomputed.state] += 1
+        if recomputed.state is State.NOT_RECOMPUTED and recomputed.reason is not None:
+            reasons[recomputed.reason] = reasons.get(recomputed.reason, 0) + 1
     return Tally(
         ops=len(judged),
         right=counts[State.RIGHT],
@@ -204,7 +204,7 @@ def tally(judged: Sequence[OpJudgement]) -> Tally:
 
 
 class Cause(StrEnum):
-    """Why a run differs."""
+    """Cause of a difference."""
 
     KERNEL = "kernel"
     FUSION = "fusion"
@@ -220,7 +220,7 @@ class Cause(StrEnum):
 
 
 class Proof(StrEnum):
-    """What a suspicion rests on, the strongest first."""
+    """Kinds of proof, the strongest first."""
 
     #: Two copies of one tensor that differ.
     COPIES = "copies"
@@ -250,7 +250,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """What an overflow status file of the device says of an op. It may be of another op if it `is_doubtful`."""
+    """Overflow status file of the device that names an op. It may be of another op if it `is_doubtful`."""
 
     path: str
     words: str
@@ -262,8 +262,8 @@ class Flag:
         return Fact(name="status_file", value=self.path), Fact(name="status", value=self.words)
 
 
-class Do(StrEnum):
-    """What a step of the plan is; its text is `step.<value>`."""
+class Action(StrEnum):
+    """Kinds of steps; the text is `step.<value>`."""
 
     LOOK_AT_OP = "look_at_op"
     LOOK_AT_FUSED_OP = "look_at_fused_op"
@@ -302,19 +302,19 @@ class Do(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What to do: with a `command` of this tool, as its words, with Python `code` for a script, or with neither.
+    """Step to take: with a `command` of this tool, as its words, with Python `code` for a script, or neither.
 
     `ops` are the ops of the script whose lines the code is for.
     """
 
-    do: Do
+    do: Action
     command: tuple[str, ...] = ()
     code: str = ""
     ops: tuple[str, ...] = ()
     number: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """It as verdicts keep it."""
+        """Return it as verdicts keep it."""
         return {
             "do": str(self.do), "command": list(self.command), "code": self.code, "ops": list(self.ops),
             "number": self.number,
@@ -322,7 +322,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldStep:
+class StepText:
     """A step with its text. `line` is a command, or lines for `file`."""
 
     why: Message | str
@@ -330,8 +330,8 @@ class ToldStep:
     file: Message | str = ""
 
 
-class Lack(StrEnum):
-    """What a verdict did not see; its text is `gap.<value>`."""
+class NotCheckedKind(StrEnum):
+    """Kinds of gaps in a verdict; the text is `gap.<value>`."""
 
     NOT_READ = "not_read"
     NOT_DUMPED = "not_dumped"
@@ -347,17 +347,17 @@ class Lack(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unseen:
-    """What a verdict did not see: `count` ops (or tensors) of `ops`, of which `unknown` are not judged, or one `op`."""
+class NotChecked:
+    """Gap in a verdict: `count` ops (or tensors) of `ops`, of which `unknown` are not checked, or one `op`."""
 
-    lack: Lack
+    lack: NotCheckedKind
     count: int
     ops: int = 0
     unknown: int = 0
     op: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """It as verdicts keep it."""
+        """Return it as verdicts keep it."""
         return {**asdict(self), "lack": str(self.lack)}
 
 
@@ -378,14 +378,14 @@ class Suspect:
     pass_name: str = ""
     also: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
-    judgement: OpJudgement | None = None
+    result: OpResult | None = None
     #: What it spoils downstream: ops that follow, and those of them that are below the threshold.
     followers: int = 0
     below: int = 0
     index: int = 0
 
     def fact(self, name: str) -> Any:
-        """The value of a fact, None if it has none of this name."""
+        """Return the value of a fact, None if it has none of this name."""
         return next((fact.value for fact in self.facts if fact.name == name), None)
 
 
@@ -404,7 +404,7 @@ class WorstCosine:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is to blame for one run. `culprit` is None where nothing computes wrong.
+    """Verdict on one run. `culprit` is None where nothing computes wrong.
 
     `ranking` are all suspects, best first, `run` the number of the run that is meant (None: the folder named).
     """
@@ -416,13 +416,13 @@ class Verdict:
     ranking: tuple[str, ...] = ()
     suspects: tuple[Suspect, ...] = ()
     facts: tuple[Fact, ...] = ()
-    next: tuple[Step | ToldStep, ...] = ()
+    next: tuple[Step | StepText, ...] = ()
     tally: Tally = field(default_factory=lambda: Tally(ops=0, right=0, wrong=0, doubtful=0, not_recomputed=0))
     run: int | None = None
     has_benchmark: bool = True
     worst: WorstCosine | None = None
     #: What it did not see; in words in JSON, and in verdicts of older releases.
-    gaps: tuple[Unseen | str, ...] = ()
+    gaps: tuple[NotChecked | str, ...] = ()
 
     @property
     def first(self) -> Suspect | None:
@@ -431,12 +431,12 @@ class Verdict:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing could be judged, so that it says nothing."""
+        """True if nothing could be judged, so that it says nothing."""
         return self.culprit is None and self.cause is Cause.NONE and not self.tally.right
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Verdict:
-        """The verdict of what was kept. KeyError, TypeError or ValueError for what is none."""
+        """Return the verdict of what was kept. KeyError, TypeError or ValueError for what is none."""
         suspects = tuple(map(_read_suspect, document["suspects"]))
         ops, worst = document["ops"], document["worst_cosine"]
         return cls(
@@ -456,7 +456,7 @@ class Verdict:
         )  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """It as it is kept beside results; `present.verdict_json` makes the object `verdict` of JSON of it."""
+        """Return it as it is kept beside results; `present.verdict_json` makes the object `verdict` of JSON of it."""
         return {
             "culprit": self.culprit,
             "cause": str(self.cause),
@@ -464,8 +464,8 @@ class Verdict:
             "confidence": round(self.confidence, 3),
             "ranking": list(self.ranking),
             "evidence": _kept_facts(self.facts),
-            "next": [asdict(step) if isinstance(step, ToldStep) else step.to_dict() for step in self.next],
-            "suspects": [_suspect(one) for one in self.suspects],
+            "next": [asdict(step) if isinstance(step, StepText) else step.to_dict() for step in self.next],
+            "suspects": [_suspect(suspect) for suspect in self.suspects],
             "ops": {
                 "judged": self.tally.ops, "right": self.tally.right, "wrong": self.tally.wrong,
                 "doubtful": self.tally.doubtful, "not_recomputed": self.tally.not_recomputed,
@@ -481,34 +481,41 @@ class Verdict:
         }  # fmt: skip
 
 
-def _suspect(one: Suspect) -> dict[str, Any]:
+def _suspect(suspect: Suspect) -> dict[str, Any]:
     return {
-        "culprit": one.culprit, "type": one.op_type, "number": one.index, "order": one.number, "cause": str(one.cause),
-        "pass": one.pass_name or None, "proof": str(one.proof),
-        "confidence": round(one.confidence, 3), "also": list(one.also), "followers": one.followers, "below": one.below,
-        "evidence": _kept_facts(one.facts),
+        "culprit": suspect.culprit, "type": suspect.op_type, "number": suspect.index, "order": suspect.number,
+        "cause": str(suspect.cause), "pass": suspect.pass_name or None, "proof": str(suspect.proof),
+        "confidence": round(suspect.confidence, 3), "also": list(suspect.also), "followers": suspect.followers,
+        "below": suspect.below, "evidence": _kept_facts(suspect.facts),
     }  # fmt: skip
 
 
-def _read_suspect(one: Mapping[str, Any]) -> Suspect:
+def _read_suspect(document: Mapping[str, Any]) -> Suspect:
     return Suspect(
-        culprit=one["culprit"], op_type=one["type"], cause=Cause(one["cause"]),
-        number=one.get("order", one["number"]), index=one["number"],
-        pass_name=one["pass"] or "", proof=Proof(one["proof"]), confidence=float(one["confidence"]),
-        also=tuple(one["also"]), followers=one["followers"], below=one["below"], facts=_read_facts(one["evidence"]),
+        culprit=document["culprit"], op_type=document["type"], cause=Cause(document["cause"]),
+        number=document.get("order", document["number"]), index=document["number"],
+        pass_name=document["pass"] or "", proof=Proof(document["proof"]), confidence=float(document["confidence"]),
+        also=tuple(document["also"]), followers=document["followers"], below=document["below"],
+        facts=_read_facts(document["evidence"]),
     )  # fmt: skip
 
 
-def _read_step(one: Mapping[str, Any]) -> Step | ToldStep:
-    if "do" not in one:
-        return ToldStep(**one)
+def _read_step(document: Mapping[str, Any]) -> Step | StepText:
+    if "do" not in document:
+        return StepText(**document)
     return Step(
-        do=Do(one["do"]), command=tuple(one["command"]), code=one["code"], ops=tuple(one["ops"]), number=one["number"]
+        do=Action(document["do"]),
+        command=tuple(document["command"]),
+        code=document["code"],
+        ops=tuple(document["ops"]),
+        number=document["number"],
     )
 
 
-def _read_gap(one: Mapping[str, Any] | str) -> Unseen | str:
-    return one if isinstance(one, str) else Unseen(**{**one, "lack": Lack(one["lack"])})
+def _read_gap(document: Mapping[str, Any] | str) -> NotChecked | str:
+    return (
+        document if isinstance(document, str) else NotChecked(**{**document, "lack": NotCheckedKind(document["lack"])})
+    )
 
 
 def _read_facts(evidence: Mapping[str, Any]) -> tuple[Fact, ...]:
@@ -523,7 +530,7 @@ def _kept_facts(facts: Iterable[Fact]) -> dict[str, Any]:
 
 
 def _kept_reasons(tally: Tally) -> dict[str, Any]:
-    """Reasons in words by these, others as a list, each with its number of ops."""
+    """Return reasons in words by these, others as a list, each with its number of ops."""
     if all(isinstance(reason, str) for reason, _ in tally.reasons):
         return {"reasons": dict(tally.reasons), "reason_kinds": dict(tally.kinds)}
     return {"reasons": [[_kept(reason), count] for reason, count in tally.reasons]}
@@ -533,11 +540,11 @@ def _kept(value: Any) -> Any:
     return value.to_dict() if isinstance(value, Message) else value
 
 
-def _read_reasons(kept: Mapping[str, int] | Iterable[Any]) -> tuple[tuple[Message | str, int], ...]:
-    pairs: Iterable[Any] = kept.items() if isinstance(kept, Mapping) else kept
+def _read_reasons(stored: Mapping[str, int] | Iterable[Any]) -> tuple[tuple[Message | str, int], ...]:
+    pairs: Iterable[Any] = stored.items() if isinstance(stored, Mapping) else stored
     return tuple((read_reason(reason), int(count)) for reason, count in pairs)
 
 
 def number_of(value: float) -> float | str:
-    """A number as facts hold it: six digits, and NaN and Inf as words."""
+    """Return a number as facts hold it: six digits, and NaN and Inf as words."""
     return float(f"{value:.6g}") if isfinite(value) else str(value)

@@ -250,7 +250,6 @@ _ATTR_TEXT = re.compile(rb'(?<=\n)    attr \{\n      key: "([^"\\\n]*+)"\n(?:   
 
 
 _OP_END = b"\n  }\n"
-_AGAIN = "run `refresh`, or the command again"
 
 
 class _OtherwiseError(Exception):
@@ -397,7 +396,7 @@ class AttrSource:
             end = text.find(_OP_END)
         block = text[offset - first : end + len(_OP_END)]
         if end < 0 or not block.startswith(b"  op {\n"):
-            raise FormatError.of(self._path, f"no op at byte {offset}", _AGAIN, offset=offset)
+            raise FormatError.of(self._path, "io.graph.no_op", offset=offset)
         texts = {match[1].decode("ascii", "replace"): match[0] for match in _ATTR_TEXT.finditer(block)}
         if block.count(b"\n    attr") == len(texts) and all(map(str.isascii, texts)):
             return Attrs(_UnreadNodes(texts, self._path), TextScalars())
@@ -436,7 +435,7 @@ class AttrSource:
 
     def _check_file(self) -> None:
         if signature_of(self._path) != self._check:
-            raise FormatError.of(self._path, "has changed since it was read", _AGAIN)
+            raise FormatError.of(self._path, "io.changed")
 
 
 class _UnreadNodes(Mapping[str, Node]):

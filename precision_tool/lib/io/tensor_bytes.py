@@ -172,8 +172,7 @@ class _Hdf5Bytes(_Reader):
         self._cached.update((number + index, memoryview(block)) for index, block in enumerate(blocks))
 
     def _damaged(self, why: str) -> FormatError:
-        reason = f"{shown_name(self._tensor.dataset)}: cannot be read: {why}"
-        return FormatError.of(self._tensor.path, reason, "the file is damaged: copy or dump it again")
+        return FormatError.of(self._tensor.path, "io.h5.blocks", name=shown_name(self._tensor.dataset), reason=why)
 
     def close(self) -> None:
         self._cached.clear()

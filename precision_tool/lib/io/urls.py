@@ -57,7 +57,7 @@ def path_of(path: "Union[str, os.PathLike[str]]") -> str:
     found = _URL.fullmatch(text)
     if found is None:
         if "://" in text:
-            raise UsageError("what has :// in it here is no URL", "a URL begins with its scheme, as s3:// or http://")
+            raise UsageError("io.url.invalid")
         return text
     scheme, place, below, query = found.group(1).lower(), found.group(2), found.group(3), found.group(4) or ""
     if scheme in _OTHERS:
@@ -79,7 +79,7 @@ def _on_disk(scheme: str, text: str) -> str:
     below = text[len(scheme) + 3 :]
     path = below[len("localhost") :] if below.lower().startswith("localhost/") else below
     if not path.startswith("/"):
-        raise UsageError(f"{scheme}:// without a whole path", f"a folder of this machine is {scheme}:///folder")
+        raise UsageError("io.url.no_path", scheme=scheme)
     return path
 
 
@@ -88,15 +88,9 @@ def _check(scheme: str, host: str, below: str, query: str) -> None:
     _, colon, port = host.partition(":")
     has_port = not colon or host.startswith(("[", "arn:")) or port == "" or port.isdigit()
     if not has_port or (below[:1] in ("", "#") and "@" in below + query):
-        raise UsageError(
-            f"a {scheme}:// URL whose user and password do not end where its host begins",
-            "in a password write %2F for /, %3F for ?, %23 for #, %40 for @",
-        )
+        raise UsageError("io.url.user", scheme=scheme)
     if "#" in below + query and scheme in _HTTP:
-        raise UsageError(
-            f"a {scheme}:// URL with a #: what is behind it never goes to a server",
-            "leave it out, or name the folder above the one that has it in its name",
-        )
+        raise UsageError("io.url.fragment", scheme=scheme)
 
 
 def _written(scheme: str, user: str, query: str) -> Iterator[str]:

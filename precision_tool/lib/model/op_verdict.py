@@ -9,7 +9,7 @@ from precision_tool.lib.messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedOp:
+class OpVerdict:
     """One op of a run that was judged alone. `number` is its place in the order of execution.
 
     `state` is "right", "wrong", "doubtful" or "not_recomputed", with the `reason` of the last two (in words where an
@@ -91,6 +91,6 @@ class Examined:
     `judged` is None of one that computes nothing, which has a `source`.
     """
 
-    judged: JudgedOp | None = None
+    judged: OpVerdict | None = None
     source: Source | None = None
     elements: Sequence[Element] = ()

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome
-from precision_tool.lib.diagnose.fusion_blame import Blame, OpBlame, PassBlame, Verdict
+from precision_tool.lib.diagnose.fusion_blame import Blame, BlameVerdict, OpBlame, PassBlame
 from precision_tool.lib.diagnose.fusion_effect import GraphFusion, PassRow
 from precision_tool.lib.diagnose.graph_diff import GraphDiff, PassDiff
 from precision_tool.lib.diagnose.graph_diff import Group as DiffGroup
@@ -34,10 +34,10 @@ from precision_tool.lib.view.text import (
 )
 
 _VERDICT_STYLE = {
-    Verdict.GUILTY: "bold red",
-    Verdict.SUSPICIOUS: "yellow",
-    Verdict.CLEAN: "green",
-    Verdict.NOT_JUDGED: "dim",
+    BlameVerdict.GUILTY: "bold red",
+    BlameVerdict.SUSPICIOUS: "yellow",
+    BlameVerdict.CLEAN: "green",
+    BlameVerdict.NOT_JUDGED: "dim",
 }
 #: Names of a group that are shown unless more are asked for, and groups of one kind.
 SHOWN = 3
@@ -194,9 +194,9 @@ def blame_lines(blame: Blame, limit: int) -> Iterator[list[RenderableType]]:
     """The passes, worst first; the ops of those that are not clean; what to switch off, and what is left to do."""
     yield [*(plain(f"note: {note}", "yellow") for note in blame_notes(blame)), _blame_table(blame.passes)]
     for one in blame.passes:
-        if one.verdict in (Verdict.GUILTY, Verdict.SUSPICIOUS):
+        if one.verdict in (BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS):
             yield [_pass_panel(one, limit)]
-    unjudged = [one for one in blame.passes if one.verdict is Verdict.NOT_JUDGED]
+    unjudged = [one for one in blame.passes if one.verdict is BlameVerdict.NOT_JUDGED]
     if unjudged:
         yield [
             plain("not judged", "bold"),
@@ -215,7 +215,7 @@ def _blame_table(passes: Sequence[PassBlame]) -> NameTable:
     table = _table(("pass", False), ("verdict", False), ("ops", True), ("worst", True), ("median", True))
     for one in passes:
         name = plain(one.name)
-        counts = [f"{one.count(verdict)} {verdict}" for verdict in Verdict if one.count(verdict)]
+        counts = [f"{one.count(verdict)} {verdict}" for verdict in BlameVerdict if one.count(verdict)]
         if not one.is_switchable:
             counts.append(ALWAYS_MARK)
         beyond = [op for op in one.ops if op.beyond_range is not None]
@@ -262,7 +262,7 @@ def _advice(blame: Blame) -> Iterator[RenderableType]:
     if blame.switch_off:
         yield Text.assemble(("switch off: ", "bold"), (safe(", ".join(blame.switch_off)), "bold red"))
         for one in blame.passes:
-            clean = one.count(Verdict.CLEAN)
+            clean = one.count(BlameVerdict.CLEAN)
             if one.name in blame.switch_off and clean:
                 right = f"{one.name} made {counted(clean, 'op')} that {'is' if clean == 1 else 'are'} right as well"
                 yield plain(f"{right}; a switch file turns a pass off for all of them", "dim")
@@ -272,7 +272,7 @@ def _advice(blame: Blame) -> Iterator[RenderableType]:
         yield plain(f"{names}: {ALWAYS_ON_REASON}. What is left to do:", "")
         yield from (plain(f"  - {what}") for what in LEFT_TO_DO)
     if not blame.switch_off and not blame.unavoidable:
-        suspicious = any(one.verdict is Verdict.SUSPICIOUS for one in blame.passes)
+        suspicious = any(one.verdict is BlameVerdict.SUSPICIOUS for one in blame.passes)
         if not blame.is_judged:
             yield plain("nothing was judged: of no pass that a switch file turns off an op could be", "bold yellow")
         elif suspicious:

@@ -21,7 +21,7 @@ from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
-from precision_tool.lib.model.op_verdict import Element, JudgedOp, Source
+from precision_tool.lib.model.op_verdict import Element, OpVerdict, Source
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import counted, shape_text
@@ -60,7 +60,7 @@ def source_lines(title: str, source: Source, elements: Sequence[Element]) -> Ren
     return _block(title, rows, elements, 0)
 
 
-def verdict_lines(title: str, judged: JudgedOp, elements: Sequence[Element]) -> RenderableType:
+def verdict_lines(title: str, judged: OpVerdict, elements: Sequence[Element]) -> RenderableType:
     """Whether the op computes right by itself, and what of its error is not its own."""
     state = judged.state if judged.state in ("right", "wrong", "doubtful") else "not_recomputed"
     style = {"right": "green", "wrong": "bold red"}.get(state, "yellow")
@@ -159,7 +159,7 @@ class OpReport:
     not_dumped: str = ""
     asked: str = ""
     #: What recomputing said of it; None of an op that computes nothing, or was not dumped.
-    judged: JudgedOp | None = None
+    judged: OpVerdict | None = None
     #: Of data, variables and random numbers how they stand to the benchmark's.
     source: Source | None = None
     #: Of the output that is farthest off.

@@ -17,7 +17,7 @@ from rich.text import Text
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.pair_listing import DumpListing, DumpRow, OpListing, OpRow, is_below
 from precision_tool.lib.model.graph import TensorDesc
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.tables import NameTable
@@ -58,7 +58,7 @@ def shown_desc(desc: TensorDesc) -> str:
     return " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
 
 
-def own_error_text(judged: JudgedOp | None) -> Text:
+def own_error_text(judged: OpVerdict | None) -> Text:
     """The relative error that an op's inputs do not explain, red where it computes wrong, `-` where nobody knows."""
     if judged is None or judged.own_error is None:
         return Text("-", style="dim")

@@ -24,14 +24,14 @@ from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.agreement import OpAgreement, agrees
 from precision_tool.lib.diagnose.run_checks import Analysis
-from precision_tool.lib.diagnose.stored_verdict import JudgedRun, StoredVerdict
-from precision_tool.lib.diagnose.verdict_model import Cause, Suspect, Tally, ToldStep, Verdict
+from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
+from precision_tool.lib.diagnose.verdict_model import Cause, StepText, Suspect, Tally, Verdict
 from precision_tool.lib.errors import PrecisionToolError, escaped
 from precision_tool.lib.io import data_types
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
@@ -87,9 +87,9 @@ class Material:
     notes: Sequence[Message | str] = ()
     passport: Mapping[str, Any] | None = None
     #: The ops of the result's own run as they were judged.
-    run: JudgedRun | None = None
+    run: StoredRun | None = None
 
-    def judged(self) -> Mapping[str, JudgedOp]:
+    def judged(self) -> Mapping[str, OpVerdict]:
         """Return the verdict on each op by its name; nothing for names that several ops have.
 
         Of another run than the verdict's the ops that the verdict blames are as they are in that run.
@@ -108,7 +108,7 @@ class Material:
             return None
 
 
-def _by_name(ops: Sequence[JudgedOp]) -> dict[str, JudgedOp]:
+def _by_name(ops: Sequence[OpVerdict]) -> dict[str, OpVerdict]:
     names = Counter(op.name for op in ops)
     return {op.name: op for op in ops if names[op.name] == 1}
 
@@ -240,7 +240,7 @@ class _Result:
             position = self._descs[key] = self.texts[text]
         return position
 
-    def _judged(self, ops: Sequence[JudgedOp | None]) -> dict[str, list[Any]]:
+    def _judged(self, ops: Sequence[OpVerdict | None]) -> dict[str, list[Any]]:
         """Return the figures of recomputing each op."""
         texts = self.texts
         beyond = [op.worst / op.slack if op is not None and op.worst is not None and op.slack else None for op in ops]
@@ -524,7 +524,7 @@ def _suspect_texts(suspect: Suspect) -> dict[str, Any]:
         return {**sound(texts), "why": [], "confidence_text": sound(confidence(suspect.confidence))}
 
 
-def steps_document(steps: Iterable[ToldStep]) -> list[dict[str, Any]]:
+def steps_document(steps: Iterable[StepText]) -> list[dict[str, Any]]:
     """Return the steps of a plan; lines of code stay lines."""
     return [
         {

@@ -50,9 +50,9 @@ def gather(
     materials = []
     for diagnosis in diagnoses:
         if diagnosis.analysis is not None:
-            materials.append(_of_result(data, diagnosis.analysis, diagnosis.kept, graph, checks))
-        elif diagnosis.kept is not None:
-            materials.append(_of_verdict(data, diagnosis.kept, graph, checks))
+            materials.append(_of_result(data, diagnosis.analysis, diagnosis.stored, graph, checks))
+        elif diagnosis.stored is not None:
+            materials.append(_of_verdict(data, diagnosis.stored, graph, checks))
     return materials
 
 

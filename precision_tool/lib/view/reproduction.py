@@ -20,10 +20,10 @@ from precision_tool.lib.data.dumped_ops import BenchmarkSide
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.diagnose.error_shape import SLACK, UNIT, Misfit, misfit
 from precision_tool.lib.diagnose.formulas import Formula, noise_of
-from precision_tool.lib.diagnose.judge import DOUBT, Judge
 from precision_tool.lib.diagnose.op_values import NoValueError, Root, RunValues
+from precision_tool.lib.diagnose.recomputer import DOUBT, Recomputer
 from precision_tool.lib.diagnose.sampling import folded_type, narrowing
-from precision_tool.lib.diagnose.verdict_model import OpJudgement
+from precision_tool.lib.diagnose.verdict_model import OpResult
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.io.files import folder_exists, list_folder
 from precision_tool.lib.io.writing import new_folder
@@ -86,7 +86,7 @@ class Repro:
     """
 
     op: Op
-    judged: OpJudgement
+    judged: OpResult
     inputs: Mapping[int, Input] = field(default_factory=dict)
     missing: Mapping[int, Message] = field(default_factory=dict)
     elsewhere: Mapping[int, str] = field(default_factory=dict)
@@ -117,17 +117,17 @@ def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: Grap
     if run.leaf is None:
         raise DataNotFoundError(f"{op.name}: no dump belongs to its graph", "`graphs` shows which graph a dump has")
     values = RunValues(run.leaf, run.file, benchmark, near=op)
-    judge = Judge(values, unfused, only=lambda other: other is op)
-    outputs = judge.outputs(op)
-    own = [values.found(slot) for slot in values.input_slots(op)]
+    recomputer = Recomputer(values, unfused, only=lambda other: other is op)
+    outputs = recomputer.outputs(op)
+    own = [values.tensor_at(slot) for slot in values.input_slots(op)]
     tensors = [*outputs.values(), *(tensor for tensor in own if isinstance(tensor, Tensor))]
     size = sum(tensor.size for tensor in tensors)
     if size > _MOST_ELEMENTS:
         raise _too_large(op, f"{size:,} elements")
     if not outputs:
         raise DataNotFoundError(f"{op.name}: no output of it was dumped", "`ls dump` lists what was dumped")
-    judged = judge.examine(op)
-    op_inputs = judge.fed(op)
+    judged = recomputer.examine(op)
+    op_inputs = recomputer.inputs_of(op)
     npu_outputs = []
     for slot, tensor in sorted(outputs.items()):
         desc = op.output_descs[slot] if slot < len(op.output_descs) else None

@@ -24,7 +24,7 @@ from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.diagnose.study_leaves import spans
 from precision_tool.lib.diagnose.study_outcome import Role
 from precision_tool.lib.diagnose.study_plan import Judging
-from precision_tool.lib.diagnose.verdict_model import Cause, ToldStep
+from precision_tool.lib.diagnose.verdict_model import Cause, StepText
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.view.tables import Box, Prose
 from precision_tool.lib.view.text import (
@@ -92,7 +92,7 @@ def without_culprit(study: Study) -> Message:
         return Message("study.without_culprit.off_benchmark")
     if not study.is_recomputed and any(one.below for one in study.leaves):
         return Message("study.without_culprit.off_unknown")
-    if study.tells:
+    if study.has_evidence:
         return Message("study.without_culprit.clean")
     kind = "unknown" if study.statistics is None else "statistics_unknown"
     return Message(f"study.without_culprit.{kind}")
@@ -269,18 +269,18 @@ def _first_off(study: Study) -> LeafState | None:
     return min(found, key=lambda one: (one.leaf.step, one.leaf.rank), default=None)
 
 
-def _look_there(state: LeafState) -> list[ToldStep]:
+def _look_there(state: LeafState) -> list[StepText]:
     """What to do where the benchmark departs and no op is known to compute wrong."""
     assert state.first is not None
     place = f"--step {state.leaf.step} --rank {state.leaf.rank}"
     line = f"ni {shlex.quote(state.first.op)} {place}"
     return [
-        ToldStep(why=Message("study.next.first_off"), line=line),
-        ToldStep(why=Message("study.next.comparison"), line=f"vcs {place}"),
+        StepText(why=Message("study.next.first_off"), line=line),
+        StepText(why=Message("study.next.comparison"), line=f"vcs {place}"),
     ]
 
 
-def next_steps(study: Study, named: Sequence[str] | None = None) -> list[ToldStep]:
+def next_steps(study: Study, named: Sequence[str] | None = None) -> list[StepText]:
     """What to do next: the commands show the culprit on its step and rank. `named` are words that named the sides."""
     culprit = study.conclusion.culprit
     if culprit is None:
@@ -289,24 +289,24 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[ToldSte
     steps = []
     if culprit.ground is Ground.SUM:
         if culprit.confidence <= UNDECIDED:
-            steps.append(ToldStep(why=Message("study.next.whole_group")))
-        steps.append(ToldStep(why=Message("study.next.collectives", step=culprit.step)))
+            steps.append(StepText(why=Message("study.next.whole_group")))
+        steps.append(StepText(why=Message("study.next.collectives", step=culprit.step)))
     elif culprit.reach is Reach.ONE_RANK and culprit.cause not in _FROM_OUTSIDE:
         is_its_device = culprit.is_fed_alike or culprit.ground is Ground.REPLICAS
         why = Message("study.next.other_device", step=culprit.step, rank=culprit.rank, or_data=not is_its_device)
-        steps.append(ToldStep(why=why))
+        steps.append(StepText(why=why))
 
     if named is not None:
         line = shlex.join(["ac", "-c", "-lt", shown_path(culprit.path), *named])
-        return [*steps, ToldStep(why=Message("study.next.verdict"), line=line)]
+        return [*steps, StepText(why=Message("study.next.verdict"), line=line)]
     place = f"--step {culprit.step} --rank {culprit.rank}"
-    steps.append(ToldStep(why=Message("study.next.op"), line=f"ni {shlex.quote(culprit.op)} {place}"))
+    steps.append(StepText(why=Message("study.next.op"), line=f"ni {shlex.quote(culprit.op)} {place}"))
     if culprit.ground is Ground.VERDICT and culprit.cause not in _FROM_OUTSIDE:
         line = f"repro {shlex.quote(culprit.op)} {place}"
-        steps.append(ToldStep(why=Message("study.next.package"), line=line))
+        steps.append(StepText(why=Message("study.next.package"), line=line))
     if any(one.leaf.path == culprit.path and one.compared for one in study.leaves):
-        steps.append(ToldStep(why=Message("study.next.comparison"), line=f"vcs {place}"))
-    return [*steps, ToldStep(why=Message("step.check"), line="ac --all")]
+        steps.append(StepText(why=Message("study.next.comparison"), line=f"vcs {place}"))
+    return [*steps, StepText(why=Message("step.check"), line="ac --all")]
 
 
 class HeatMapView:

@@ -8,7 +8,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from precision_tool.lib.diagnose.stored_verdict import Change, Since
-from precision_tool.lib.diagnose.verdict_model import Cause, Do, Proof, Step, Suspect, Tally, ToldStep, Unseen, Verdict
+from precision_tool.lib.diagnose.verdict_model import (
+    Action,
+    Cause,
+    NotChecked,
+    Proof,
+    Step,
+    StepText,
+    Suspect,
+    Tally,
+    Verdict,
+)
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.finding import reason_kind
 
@@ -49,10 +59,10 @@ MAX_SHOWN = 3
 _NEAR = 1e-3
 #: Where code goes, if not to the arguments that all calls take.
 _FILES = {
-    Do.KEEP_FUSED_TYPE: "step.file.script",
-    Do.KEEP_TYPE: "step.file.script",
-    Do.SAME_SEEDS: "step.file.scripts_before_graph",
-    Do.MAKE_PASSPORTS: "step.file.scripts",
+    Action.KEEP_FUSED_TYPE: "step.file.script",
+    Action.KEEP_TYPE: "step.file.script",
+    Action.SAME_SEEDS: "step.file.scripts_before_graph",
+    Action.MAKE_PASSPORTS: "step.file.scripts",
 }
 
 
@@ -283,7 +293,7 @@ def _is_beyond_type(suspect: Suspect) -> bool:
     return suspect.fact("overflowed_elements") is not None and suspect.fact("own_error") is None
 
 
-def gap(unseen: Unseen | str) -> Message | str:
+def gap(unseen: NotChecked | str) -> Message | str:
     """Return what a verdict did not check; one of an older release as it is."""
     if isinstance(unseen, str):
         return unseen
@@ -296,17 +306,17 @@ def gap(unseen: Unseen | str) -> Message | str:
 # --- what to do next --------------------------------------------------------------------------------------------------
 
 
-def plan_step(step: Step | ToldStep) -> ToldStep:
+def plan_step(step: Step | StepText) -> StepText:
     """Return a step with its text, and its command or its lines of code."""
-    if isinstance(step, ToldStep):
+    if isinstance(step, StepText):
         return step
     why = Message(f"step.{step.do}", number=step.number)
     if step.code:
-        return ToldStep(why=why, line=_lines(step), file=Message(_FILES.get(step.do, "step.file.call")))
-    return ToldStep(why=why, line=shlex.join(step.command))
+        return StepText(why=why, line=_lines(step), file=Message(_FILES.get(step.do, "step.file.call")))
+    return StepText(why=why, line=shlex.join(step.command))
 
 
-def plan_steps(steps: Sequence[Step | ToldStep]) -> tuple[ToldStep, ...]:
+def plan_steps(steps: Sequence[Step | StepText]) -> tuple[StepText, ...]:
     """Return all steps of a plan with their texts."""
     return tuple(map(plan_step, steps))
 

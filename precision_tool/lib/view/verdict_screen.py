@@ -11,10 +11,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from precision_tool.lib.diagnose.stored_verdict import Since
-from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Step, Suspect, Tally, ToldStep, Verdict
+from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Step, StepText, Suspect, Tally, Verdict
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.finding import reason_kind
-from precision_tool.lib.model.op_verdict import JudgedOp
+from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.view import verdict_messages as messages
 from precision_tool.lib.view.tables import Box, Prose
 from precision_tool.lib.view.text import LabelledLines, Line, marked_pass, plain, safe, shown, whole_path
@@ -30,7 +30,7 @@ def told(verdict: Verdict) -> Verdict:
     )  # fmt: skip
 
 
-def _told_step(step: Step | ToldStep) -> ToldStep:
+def _told_step(step: Step | StepText) -> StepText:
     shown = plan_step(step)
     return replace(shown, why=render(shown.why), file=render(shown.file))
 
@@ -62,12 +62,12 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
 # --- What recomputing showed of an op, in one line ---
 
 
-def judged_words(judged: JudgedOp) -> str:
+def judged_words(judged: OpVerdict) -> str:
     """Return whether the op computes correctly by itself, and whether its correct result fits its type."""
     return render(judged_message(judged))
 
 
-def judged_message(judged: JudgedOp) -> Message:
+def judged_message(judged: OpVerdict) -> Message:
     """Return it as a message."""
     if judged.own_error is None or judged.state == "not_recomputed":
         return Message("verdict.op.not_recomputed", reason=reason_words(judged.reason))
@@ -87,12 +87,12 @@ def judged_message(judged: JudgedOp) -> Message:
     return Message("verdict.op.doubtful", figures=figures, reason=reason_words(judged.reason))
 
 
-def judged_json(judged: JudgedOp) -> dict[str, Any]:
+def judged_json(judged: OpVerdict) -> dict[str, Any]:
     """The object of JSON: the reason in words, and its kind."""
     return asdict(judged) | {"reason": reason_words(judged.reason), "reason_kind": reason_kind(judged.reason)}
 
 
-def allowed_error(judged: JudgedOp) -> Message | None:
+def allowed_error(judged: OpVerdict) -> Message | None:
     """Return why an op is right although its error is more than the rms of rounding: what single elements may have."""
     if judged.state != "right" or judged.worst is None or not judged.slack:
         return None
@@ -214,7 +214,7 @@ def _others(verdict: Verdict) -> list[Line]:
 class NextSteps:
     """What to do next, below the box: what can be typed stands alone on a line, unbroken, to be copied."""
 
-    def __init__(self, steps: Sequence[ToldStep], command: str) -> None:
+    def __init__(self, steps: Sequence[StepText], command: str) -> None:
         self._steps = steps
         self._command = command
 

@@ -11,6 +11,7 @@ from precision_tool.lib.data.fusion_pair import COLLECT_PASSES
 from precision_tool.lib.diagnose.fusion_blame import (
     BeyondType,
     Blame,
+    BlameVerdict,
     FedNotFinite,
     FormulaDistrusted,
     NotJudged,
@@ -18,7 +19,6 @@ from precision_tool.lib.diagnose.fusion_blame import (
     PassBlame,
     Recomputed,
     Sign,
-    Verdict,
 )
 from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.wording import counted
@@ -93,17 +93,17 @@ def _recomputed(op: OpBlame, own: Recomputed) -> str:
 
 def pass_words(one: PassBlame) -> str:
     """What the verdict on a pass rests on; "" where there is nothing to say."""
-    unjudged = one.count(Verdict.NOT_JUDGED)
+    unjudged = one.count(BlameVerdict.NOT_JUDGED)
     reason = ""
-    if one.verdict is not Verdict.CLEAN:
+    if one.verdict is not BlameVerdict.CLEAN:
         reason = f"{one.worst_op.op_name}: {op_words(one.worst_op)}"
     elif unjudged:
         reason = f"{unjudged} of its {counted(len(one.ops), 'op')} could not be judged"
-    beyond = next((op for op in one.ops if op.verdict is Verdict.CLEAN and op.beyond_range is not None), None)
+    beyond = next((op for op in one.ops if op.verdict is BlameVerdict.CLEAN and op.beyond_range is not None), None)
     if beyond is not None:
         told = f"{beyond.op_name}: {beyond_words(beyond)}"
         reason = f"{reason}; {told}" if reason else told
-    if one.verdict is Verdict.GUILTY and len(one.worst_op.passes) > 1:
+    if one.verdict is BlameVerdict.GUILTY and len(one.worst_op.passes) > 1:
         others = ", ".join(name for name in one.worst_op.passes if name != one.name)
         reason += f"; {others} had a part in this op too"
     return reason

@@ -11,42 +11,42 @@ from math import isfinite
 import numpy as np
 
 from precision_tool.lib.data.dumped_ops import BenchmarkSide
-from precision_tool.lib.diagnose.candidate_formulas import Ways
+from precision_tool.lib.diagnose.candidate_formulas import CandidateFormulas
 from precision_tool.lib.diagnose.error_shape import (
     LIMIT,
     UNIT,
     Misfit,
     Mistake,
-    is_judged,
+    has_rounding,
     misfit,
     places_of,
     rounded_to,
 )
-from precision_tool.lib.diagnose.formulas import Beside, Formula, is_fused, is_obeyed, noise_between
+from precision_tool.lib.diagnose.formulas import BenchmarkValues, Formula, is_fused, is_obeyed, noise_between
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
     PASSING,
     Compared,
-    Fed,
     NoValueError,
+    OpInputs,
     Root,
     Rows,
     RunValues,
+    diagnostic_rows,
     missing_reason,
     spread,
-    telling_rows,
 )
 from precision_tool.lib.diagnose.sampling import (
     folded_type,
     is_looked_at,
     narrowing,
     odd_rows,
-    right_at_a_glance,
+    right_by_sample,
     right_in_blocks,
     run_in_blocks,
 )
-from precision_tool.lib.diagnose.verdict_model import OpJudgement, SlotJudgement, State
+from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.finding import joined
@@ -63,23 +63,23 @@ _IN_CACHE = 1 << 16
 DOUBT = 4.0
 #: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
 _INEXACT = 0.6
-_FEW = 64
+_MIN_ROUNDED_ELEMENTS = 64
 #: Another variable moves nearly every element of what is made of it.
 _ALL_OVER = 0.9
 #: Mistakes that some rows tell as well as all, unless they are along the rows.
-_TOLD = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.TAIL, Mistake.NOT_FINITE)
+_VISIBLE_IN_ROWS = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.TAIL, Mistake.NOT_FINITE)
 
 
-def is_told_by_rows(slot: SlotJudgement) -> bool:
-    """Whether some rows tell what is wrong with all: not where the mistake is along the rows, or none is known."""
+def is_visible_in_rows(slot: SlotResult) -> bool:
+    """Return whether some rows show the mistake of all: not one along the rows, or of an unknown kind."""
     places = slot.places
-    if places is None or places.mistake not in _TOLD or places.axis == 0:
+    if places is None or places.mistake not in _VISIBLE_IN_ROWS or places.axis == 0:
         return False
     return not places.order or places.order[0] == 0
 
 
-def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotJudgement:
-    """One output whose elements were held against the true ones."""
+def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotResult:
+    """Return one output whose elements were held against the true ones."""
     bad = fit.bad
     count = int(np.count_nonzero(bad))
     places = None
@@ -87,7 +87,7 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> Slo
     if count and true.dtype.kind in "fbiu":
         places = places_of(np.asarray(have.array).reshape(true.shape), true, bad, UNIT.get(have.dtype, 0.0))
     over = int(np.count_nonzero(fit.over))
-    return SlotJudgement(
+    return SlotResult(
         slot=slot,
         dtype=have.dtype,
         size=int(fit.got.size),
@@ -107,41 +107,41 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> Slo
     )
 
 
-def state_of(base: OpJudgement, slots: list[SlotJudgement]) -> State:
-    """What an op's outputs say of it."""
+def state_of(base: OpResult, slots: list[SlotResult]) -> State:
+    """Return what an op's outputs say of it."""
     wrong = [slot for slot in slots if slot.beyond]
     if not wrong:
         return State.RIGHT
     for slot in wrong:
-        proof = slot.worst > DOUBT * slot.slack or (slot.exact_share < _INEXACT and slot.size >= _FEW)
+        proof = slot.worst > DOUBT * slot.slack or (slot.exact_share < _INEXACT and slot.size >= _MIN_ROUNDED_ELEMENTS)
         if proof and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
 
 
-def is_off_all_over(one: OpJudgement) -> bool:
-    """Whether nearly all of an op's output is off by more than a narrower type makes it, as by another parameter.
+def is_off_all_over(recomputed: OpResult) -> bool:
+    """Return whether nearly all of an op's output is off by more than a narrower type explains.
 
     A kernel that computes wrong moves values, or spoils some of them.
     """
-    slot = one.worst_slot
+    slot = recomputed.worst_slot
     if slot is None or slot.places is None or slot.places.mistake not in (Mistake.UNKNOWN, Mistake.SCALED):
         return False
     return slot.own > UNIT["bfloat16"] and slot.beyond >= _ALL_OVER * slot.looked_at
 
 
-def largest_of(one: Input) -> float:
-    """The largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
-    flat = one.array.reshape(-1)
+def largest_of(tensor: Input) -> float:
+    """Return the largest absolute value of floating numbers, NaN if any of them is; 0 for others."""
+    flat = tensor.array.reshape(-1)
     if flat.dtype.kind not in "fc" or not flat.size:
         return 0.0
     if flat.dtype.kind == "c":
         return float(np.abs(flat).max())
-    found = [0.0]
+    extremes = [0.0]
     for start in range(0, flat.size, _IN_CACHE):
         part = flat[start : start + _IN_CACHE]
-        found += [float(part.max()), -float(part.min())]
-    return float(np.max(found))
+        extremes += [float(part.max()), -float(part.min())]
+    return float(np.max(extremes))
 
 
 # --- Each op of a run judged alone: its outputs recomputed in float64 from the inputs it was fed ---
@@ -163,7 +163,7 @@ class _NotLightError(Exception):
     """An op is not plainly right."""
 
 
-class Judge:
+class Recomputer:
     """Judges the ops of one run, or those for which `only` is true.
 
     `unfused` is a graph that has the original ops of its fused ones.
@@ -178,19 +178,19 @@ class Judge:
         only: Callable[[Op], bool] | None = None,
     ) -> None:
         self.values = values
-        self._beside = Beside(values)
-        self.ways = Ways(values, self._beside, unfused)
+        self._benchmark = BenchmarkValues(values)
+        self.candidates = CandidateFormulas(values, self._benchmark, unfused)
         self.seconds_left = seconds
         self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
 
-    def for_others(self) -> Callable[[], Judge]:
-        """What makes this judge again, of all ops of the run, in a thread, process or machine of its own.
+    def for_others(self) -> Callable[[], Recomputer]:
+        """Return what makes this recomputer again, of all ops of the run, in a thread, process or machine of its own.
 
         Its time is not known there: it has `seconds_left` from when it is asked.
         """
         values = self.values
         quiet = Compared(quiet=values.compared.quiet, places=values.compared.places)
-        return partial(_made_again, values.leaf, values.file, values.benchmark, quiet, self.ways.unfused)
+        return partial(_recomputer_of, values.leaf, values.file, values.benchmark, quiet, self.candidates.unfused)
 
     @property
     def seconds_left(self) -> float:
@@ -202,43 +202,51 @@ class Judge:
         self.deadline = time.monotonic() + seconds
 
     def computing(self) -> Sequence[Op]:
-        """Every op that computes something, in the order in which they ran."""
+        """Return every op that computes something, in the order in which they ran."""
         return self._computing
 
-    def judge_again(self, judged: Sequence[OpJudgement]) -> list[OpJudgement]:
-        """The same, with those done again whose way of being fused other ops have shown since."""
-        return [self.judge(one.op) if one.is_guessed and self.key(one.op) in self.fitting else one for one in judged]
+    def recompute_guessed(self, judged: Sequence[OpResult]) -> list[OpResult]:
+        """Return the same, with those done again whose way of being fused other ops have shown since."""
+        return [
+            self.recompute(recomputed.op)
+            if recomputed.is_guessed and self.key(recomputed.op) in self.fitting
+            else recomputed
+            for recomputed in judged
+        ]
 
     def key(self, op: Op) -> object:
-        """What ops that are fused alike share."""
-        return self.ways.key(op)
+        """Return what ops that are fused alike share."""
+        return self.candidates.key(op)
 
     @property
     def fitting(self) -> dict[object, tuple[object, ...]]:
         """Ways in which ops are fused that fitted the benchmark or a dump, by their key."""
-        return self.ways.fitting
+        return self.candidates.fitting
 
-    def judge(self, op: Op) -> OpJudgement:
-        """One op. Whatever goes wrong in it is a reason, never an exception."""
-        return replace(self._judged(op), formula=None)
+    def recompute(self, op: Op) -> OpResult:
+        """Return one op. Whatever goes wrong in it is a reason, never an exception."""
+        return replace(self._recompute_safely(op), formula=None)
 
-    def judge_lightly(self, op: Op) -> OpJudgement | None:
-        """The same for little memory; None for an op that is not plainly right, which takes several times as much."""
+    def recompute_lightly(self, op: Op) -> OpResult | None:
+        """Return the same for little memory.
+
+        None for an op that is not plainly right, which takes several times as much.
+        """
         try:
-            return replace(self._judged(op, lightly=True), formula=None)
+            return replace(self._recompute_safely(op, lightly=True), formula=None)
         except _NotLightError:
             return None
 
-    def examine(self, op: Op) -> OpJudgement:
-        """The same with the formula that it was judged by, and beside the benchmark however right the op is."""
-        found = self._judged(op)
-        worst = found.worst_slot
-        if found.formula is None or worst is None or worst.benchmark_own is not None:
-            return found
-        return self._beside.split(found, found.formula, self.fed(op).inputs) or found
+    def examine(self, op: Op) -> OpResult:
+        """Return the same with the formula that it was judged by, and beside the benchmark however right the op is."""
+        recomputed = self._recompute_safely(op)
+        worst = recomputed.worst_slot
+        if recomputed.formula is None or worst is None or worst.benchmark_own is not None:
+            return recomputed
+        return self._benchmark.split(recomputed, recomputed.formula, self.inputs_of(op).inputs) or recomputed
 
-    def _judged(self, op: Op, *, lightly: bool = False) -> OpJudgement:
-        base = OpJudgement(
+    def _recompute_safely(self, op: Op, *, lightly: bool = False) -> OpResult:
+        base = OpResult(
             op=op, number=self.values.order[id(op)], state=State.NOT_RECOMPUTED,
             is_dumped=self.values.dumped(op) is not None,
         )  # fmt: skip
@@ -247,48 +255,48 @@ class Judge:
             return replace(base, reason=Message("reason.out_of_time"))
         try:
             with np.errstate(all="ignore"), self.values.reading():
-                found = self._judge(base, lightly)
+                recomputed = self._recompute(base, lightly)
         except _NotLightError:
             raise
         except (NotComputedError, NoValueError) as error:
-            found = replace(base, reason=error.reason)
+            recomputed = replace(base, reason=error.reason)
         except PrecisionToolError as error:
-            found = replace(base, reason=Message("reason.unreadable", detail=error.message))
+            recomputed = replace(base, reason=Message("reason.unreadable", detail=error.message))
         except MemoryError:
-            found = replace(base, reason=Message("reason.out_of_memory"))
+            recomputed = replace(base, reason=Message("reason.out_of_memory"))
         except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
             failed = Message("reason.formula_failed", op_type=op.type, detail=f"{type(error).__name__}: {error}")
-            found = replace(base, reason=failed)
-        return replace(found, seconds=time.monotonic() - start)
+            recomputed = replace(base, reason=failed)
+        return replace(recomputed, seconds=time.monotonic() - start)
 
     # --- what it was fed, and what it put out ---
 
     def outputs(self, op: Op) -> dict[int, Tensor]:
-        """The outputs by slot: its own, or as those that read them have them."""
-        found: dict[int, Tensor] = {}
+        """Return the outputs by slot: its own, or as those that read them have them."""
+        outputs: dict[int, Tensor] = {}
         dump = self.values.dumped(op)
         count = max(len(op.output_descs), max(dump.outputs, default=-1) + 1 if dump is not None else 0)
         for slot in range(count):
             own = dump.outputs.get(slot) if dump is not None else None
             if isinstance(own, Tensor):
-                found[slot] = own
+                outputs[slot] = own
                 continue
             copy = next(iter(self.values.copies(Root(op, slot))), None)
             if copy is not None:
-                found[slot] = copy[1]
-        return found
+                outputs[slot] = copy[1]
+        return outputs
 
-    def fed(self, op: Op, *, stored: bool = False) -> Fed:
-        """The inputs, from the op's own dump or where else the run has them; variables from the benchmark too.
+    def inputs_of(self, op: Op, *, stored: bool = False) -> OpInputs:
+        """Return the inputs, from the op's own dump or where else the run has them; variables from the benchmark too.
 
         `stored`: as `RunValues.load` has them.
         """
-        fed = Fed()
+        op_inputs = OpInputs()
         values = self.values
         for slot in values.input_slots(op):
-            own = values.found(slot)
+            own = values.tensor_at(slot)
             if isinstance(own, Tensor):
-                fed.inputs[slot.index] = values.load(own, slot.desc, stored=stored)
+                op_inputs.inputs[slot.index] = values.load(own, slot.desc, stored=stored)
                 continue
             root = values.fed_by.get((id(op), slot.graph_index))
             loaded = None
@@ -297,7 +305,7 @@ class Judge:
                 if loaded is None and values.parameter_of(root) is not None:
                     loaded = values.load_benchmark(root)
             if loaded is None:
-                fed.missing[slot.index] = missing_reason(own, slot.index)
+                op_inputs.missing[slot.index] = missing_reason(own, slot.index)
                 continue
             array = loaded.input.array
             shape = slot.desc.origin_shape if slot.desc is not None else None
@@ -310,120 +318,125 @@ class Judge:
             layout = loaded.input.layout
             if slot.desc is not None and slot.desc.origin_layout and len(slot.desc.origin_layout) == array.ndim:
                 layout = slot.desc.origin_layout
-            fed.inputs[slot.index] = Input(
+            op_inputs.inputs[slot.index] = Input(
                 array=array, dtype=dtype, layout=layout if len(layout) == array.ndim else "ND"
             )
-            fed.elsewhere[slot.index] = loaded.source
-        return fed
+            op_inputs.elsewhere[slot.index] = loaded.source
+        return op_inputs
 
     # --- one op ---
 
-    def _right(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement | None:
-        """The judgement of an op that is plainly right; None for any other, which has to be looked at closely."""
-        for formula in self.ways.formulas(base.op, fed, got, known_only=True):
+    def _right(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult | None:
+        """Return the judgement of an op that is plainly right.
+
+        None for any other, which has to be looked at closely.
+        """
+        for formula in self.candidates.formulas(base.op, op_inputs, got, no_search=True):
             try:
-                slots = right_in_blocks(formula, fed.inputs, got, narrowing(formula, fed.inputs))
-                found = self._right_where_sampled(base, formula, fed.inputs, got) if not slots else None
+                slots = right_in_blocks(formula, op_inputs.inputs, got, narrowing(formula, op_inputs.inputs))
+                recomputed = self._right_where_sampled(base, formula, op_inputs.inputs, got) if not slots else None
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
                 continue
             if slots:
-                found = replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
-            if found is not None:
+                recomputed = replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
+            if recomputed is not None:
                 self.fitting.setdefault(self.key(base.op), formula.shape)
-                return found
+                return recomputed
         return None
 
     def _right_where_sampled(
-        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-    ) -> OpJudgement | None:
-        """The judgement of a large op by a part of its elements, if they are right."""
+        self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpResult | None:
+        """Return the judgement of a large op by a part of its elements, if they are right."""
         work = formula.work(inputs) if formula.is_certain and not formula.lent else 0.0
         if work <= _SAMPLED_FROM or is_looked_at(formula, inputs, got):
             return None
-        found = self._sampled(_told_finite(base, inputs), formula, inputs, got, work)
-        return found if found is not None and found.state is State.RIGHT else None
+        sampled = self._sampled(_with_finite_inputs(base, inputs), formula, inputs, got, work)
+        return sampled if sampled is not None and sampled.state is State.RIGHT else None
 
-    def _judge(self, base: OpJudgement, lightly: bool) -> OpJudgement:
+    def _recompute(self, base: OpResult, lightly: bool) -> OpResult:
         op = base.op
         if not is_fused(op) and table.find(op.type) is None:
             return replace(base, reason=Message("reason.no_formula", op_type=op.type))
         if op.name in self.values.compared.quiet:
-            right = right_at_a_glance(self.values, self.ways, base)
+            right = right_by_sample(self.values, self.candidates, base)
             if right is not None:
                 return right
         outputs = self.outputs(op)
         if not outputs and op.type != "Cast":
             return replace(base, reason=Message("reason.not_dumped"))
-        fed = self.fed(op, stored=True)
+        op_inputs = self.inputs_of(op, stored=True)
         if not outputs:
-            return self._unseen_cast(base, fed)
-        if op.type in ("Cast", "TransData") and "benchmark" in fed.elsewhere.values():
+            return self._undumped_cast(base, op_inputs)
+        if op.type in ("Cast", "TransData") and "benchmark" in op_inputs.elsewhere.values():
             # Whether the op or what it is fed differs from the benchmark cannot be told apart here.
-            slot = next(slot for slot, source in fed.elsewhere.items() if source == "benchmark")
-            return replace(self._unseen_cast(base, fed), reason=Message("reason.input_not_dumped", slot=slot))
+            slot = next(slot for slot, source in op_inputs.elsewhere.items() if source == "benchmark")
+            return replace(self._undumped_cast(base, op_inputs), reason=Message("reason.input_not_dumped", slot=slot))
         got = {}
         for slot, tensor in outputs.items():
             desc = op.output_descs[slot] if slot < len(op.output_descs) else None
             got[slot] = self.values.load(tensor, desc, stored=True)
-        if not fed.inputs and fed.missing:
-            return replace(base, reason=next(iter(fed.missing.values())))
-        unknown = next((one.dtype for one in (*fed.inputs.values(), *got.values()) if not is_judged(one.dtype)), "")
+        if not op_inputs.inputs and op_inputs.missing:
+            return replace(base, reason=next(iter(op_inputs.missing.values())))
+        unknown = next(
+            (value.dtype for value in (*op_inputs.inputs.values(), *got.values()) if not has_rounding(value.dtype)), ""
+        )
         if unknown:
             return replace(base, reason=Message("reason.rounding_unknown", dtype=unknown))
-        base = replace(base, from_elsewhere=tuple(sorted(fed.elsewhere.items())))
-        right = self._right(base, fed, got)
+        base = replace(base, from_elsewhere=tuple(sorted(op_inputs.elsewhere.items())))
+        right = self._right(base, op_inputs, got)
         if right is not None:
             return right
         if lightly:
             raise _NotLightError
-        base = _told_finite(base, fed.inputs)
-        fed.widen()
-        got = {slot: one.in_doubles() for slot, one in got.items()}
-        return self._by_formulas(base, fed, got)
+        base = _with_finite_inputs(base, op_inputs.inputs)
+        op_inputs.widen()
+        got = {slot: value.in_doubles() for slot, value in got.items()}
+        return self._by_formulas(base, op_inputs, got)
 
-    def _by_formulas(self, base: OpJudgement, fed: Fed, got: Mapping[int, Input]) -> OpJudgement:
-        """By the first formula that fits; else by that of the op's twins, or by the one that `_confirmed` chooses."""
+    def _by_formulas(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult:
+        """Recompute by the first formula that fits, by that of the op's twins, or by the one `_confirmed` chooses."""
         op = base.op
-        chosen: OpJudgement | None = None
+        chosen: OpResult | None = None
         key = self.key(op)
-        reason = joined(tuple(fed.missing.values()))
-        tried: list[tuple[Formula, OpJudgement]] = []
-        for formula in self.ways.formulas(op, fed, got):
+        reason = joined(tuple(op_inputs.missing.values()))
+        tried: list[tuple[Formula, OpResult]] = []
+        for formula in self.candidates.formulas(op, op_inputs, got):
             if any(formula.is_same(other) for other, _ in tried):
                 continue
             try:
-                found = self._by(base, formula, fed.inputs, got)
+                recomputed = self._by(base, formula, op_inputs.inputs, got)
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
                 reason = reason or reason_of(error)
                 if not is_fused(op):
                     raise NotComputedError(reason) from error
                 continue
-            if found.state is State.RIGHT:
+            if recomputed.state is State.RIGHT:
                 self.fitting.setdefault(key, formula.shape)
-                return found
-            tried.append((formula, found))
-        known = self.fitting.get(key)
-        for formula, found in tried:
-            if known is not None and formula.shape == known:
-                split = self._split(found, formula, fed.inputs, got)
+                return recomputed
+            tried.append((formula, recomputed))
+        fitting_shape = self.fitting.get(key)
+        for formula, recomputed in tried:
+            if fitting_shape is not None and formula.shape == fitting_shape:
+                split = self._split(recomputed, formula, op_inputs.inputs, got)
                 obeys = split is not None and is_obeyed(split)
-                chosen = replace(split if split is not None and obeys else found, is_confirmed=True)
+                chosen = replace(split if split is not None and obeys else recomputed, is_confirmed=True)
                 chosen = replace(chosen, is_by_another=not obeys)
                 break
         if chosen is None and tried:
-            chosen = self._confirmed(tried, key, fed, got)
+            chosen = self._confirmed(tried, key, op_inputs, got)
         if chosen is None and not tried:
             return replace(base, reason=reason or Message("reason.fused_unknown"))
         assert chosen is not None
         return chosen
 
     def _confirmed(
-        self, tried: list[tuple[Formula, OpJudgement]], key: object, fed: Fed, got: Mapping[int, Input]
-    ) -> OpJudgement:
-        """The judgement by the formula that the benchmark obeys, or by the certain one."""
-        best: OpJudgement | None = None
-        for formula, found in tried:
-            split = self._split(found, formula, fed.inputs, got)
+        self, tried: list[tuple[Formula, OpResult]], key: object, op_inputs: OpInputs, got: Mapping[int, Input]
+    ) -> OpResult:
+        """Return the judgement by the formula that the benchmark obeys, or by the certain one."""
+        best: OpResult | None = None
+        for formula, recomputed in tried:
+            split = self._split(recomputed, formula, op_inputs.inputs, got)
             if split is None:
                 continue
             if is_obeyed(split):
@@ -434,25 +447,26 @@ class Judge:
         if best is not None:
             reason = Message("reason.benchmark_disobeys")
             return replace(best, state=State.DOUBTFUL, reason=reason, is_confirmed=False)
-        for formula, found in tried:
+        for formula, recomputed in tried:
             if formula.is_certain:
-                return found
-        refuted = [one for one in tried if one[0].is_refuted]
-        if refuted and all(found.state is State.WRONG for _, found in refuted):
+                return recomputed
+        refuted = [trial for trial in tried if trial[0].is_refuted]
+        if refuted and all(recomputed.state is State.WRONG for _, recomputed in refuted):
             reason = Message("reason.fused_none_fits")
-            return replace(min(refuted, key=lambda one: one[1].own)[1], is_guessed=True, reason=reason)
-        formula, found = min(tried, key=lambda one: one[1].own)
-        return replace(found, state=State.DOUBTFUL, is_guessed=True, reason=Message("reason.fused_guessed"))
+            return replace(min(refuted, key=lambda trial: trial[1].own)[1], is_guessed=True, reason=reason)
+        formula, recomputed = min(tried, key=lambda trial: trial[1].own)
+        return replace(recomputed, state=State.DOUBTFUL, is_guessed=True, reason=Message("reason.fused_guessed"))
 
-    def _by(
-        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-    ) -> OpJudgement:
-        """The op judged by one formula; a large one by a part of its elements, and whole if these do not tell."""
+    def _by(self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> OpResult:
+        """Return the op judged by one formula.
+
+        A large one by a part of its elements, and whole if these do not tell.
+        """
         work = formula.work(inputs)
         if work > _SAMPLED_FROM:
-            part = self._by_telling_rows(base, formula, inputs, got)
+            part = self._by_diagnostic_rows(base, formula, inputs, got)
             if part is not None and part.state is State.WRONG:
-                if work > _WHOLE_UP_TO or all(map(is_told_by_rows, part.slots)):
+                if work > _WHOLE_UP_TO or all(map(is_visible_in_rows, part.slots)):
                     return part
                 return self._whole(base, formula, inputs, got)
             if is_looked_at(formula, inputs, got):  # at every element: a part of them must not acquit the others
@@ -466,16 +480,19 @@ class Judge:
         return self._whole(base, formula, inputs, got)
 
     def _sampled(
-        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], work: float
-    ) -> OpJudgement | None:
-        """The op judged by some places of its output, or by some rows of its batch; None where neither can be."""
+        self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], work: float
+    ) -> OpResult | None:
+        """Return the op judged by some places of its output, or by some rows of its batch.
+
+        None where neither can be.
+        """
         u_in = narrowing(formula, inputs)
         is_all = 0 in got and got[0].array.size <= _SAMPLES
-        farthest, odd = self._beside.farthest(base.op, got), None if is_all else odd_rows(formula, inputs, got, u_in)
+        farthest, odd = self._benchmark.farthest(base.op, got), None if is_all else odd_rows(formula, inputs, got, u_in)
         farthest = farthest if odd is None else distinct(np.append(farthest, odd.places))
-        found = formula.sample(inputs, _SAMPLES, farthest)
-        if found is not None and 0 in got:
-            places, out = found
+        sample = formula.sample(inputs, _SAMPLES, farthest)
+        if sample is not None and 0 in got:
+            places, out = sample
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
             fit = misfit(have.array, out, have.dtype, formula.kind, u_in=u_in)
             slot = slot_of(0, have, out, fit, formula.kind)
@@ -491,48 +508,51 @@ class Judge:
             return None
         count, slots = batch
         chosen = max(1, int(count * _SAMPLED_FROM / work))
-        if chosen >= count or any(one.array.shape[0] != count for one in got.values()):
+        if chosen >= count or any(tensor.array.shape[0] != count for tensor in got.values()):
             return None
-        size = max(one.array.size for one in got.values())
+        size = max(tensor.array.size for tensor in got.values())
         rows = spread(count, chosen + 1).and_also(farthest // max(1, size // count))
         return self._rows(base, formula, inputs, got, rows, slots)
 
     def _rows(
         self,
-        base: OpJudgement,
+        base: OpResult,
         formula: Formula,
         inputs: Mapping[int, Input],
         got: Mapping[int, Input],
         rows: Rows,
         cut: frozenset[int],
-    ) -> OpJudgement:
-        """The op judged by some rows of its batch, which the inputs in `cut` have."""
-        few = {slot: one.in_doubles() for slot, one in rows.cut(inputs, cut).items()}
-        part = {slot: one.in_doubles() for slot, one in rows.cut(got, frozenset(got)).items()}
+    ) -> OpResult:
+        """Return the op judged by some rows of its batch, which the inputs in `cut` have."""
+        few = {slot: tensor.in_doubles() for slot, tensor in rows.cut(inputs, cut).items()}
+        part = {slot: tensor.in_doubles() for slot, tensor in rows.cut(got, frozenset(got)).items()}
         judged = self._whole(base, formula.unshaped(), few, part)
-        told = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
-        return replace(judged, slots=tuple(told))
+        slots = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
+        return replace(judged, slots=tuple(slots))
 
-    def _by_telling_rows(
-        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-    ) -> OpJudgement | None:
-        """The op judged by so many rows of its batch that they may tell a mistake; None where that is most of it."""
-        few = telling_rows(formula.batch_of(inputs), got)
+    def _by_diagnostic_rows(
+        self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpResult | None:
+        """Return the op judged by so many rows of its batch that they may tell a mistake.
+
+        None where that is most of it.
+        """
+        few = diagnostic_rows(formula.batch_of(inputs), got)
         return None if few is None else self._rows(base, formula, inputs, got, *few)
 
     def _split(
-        self, found: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-    ) -> OpJudgement | None:
-        """The judgement beside the benchmark; of an op that was judged by some rows these rows."""
+        self, recomputed: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpResult | None:
+        """Return the judgement beside the benchmark; of an op that was judged by some rows these rows."""
         few = None
-        if found.is_sampled:
-            few = telling_rows(formula.batch_of(inputs), got)
-        return self._beside.split(found, formula, inputs, *(few or ()))
+        if recomputed.is_sampled:
+            few = diagnostic_rows(formula.batch_of(inputs), got)
+        return self._benchmark.split(recomputed, formula, inputs, *(few or ()))
 
     def _whole(
-        self, base: OpJudgement, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-    ) -> OpJudgement:
-        """The op judged by every element."""
+        self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+    ) -> OpResult:
+        """Return the op judged by every element."""
         true = run_in_blocks(formula, inputs, got)
         kind = formula.kind
         u_in = narrowing(formula, inputs)
@@ -564,14 +584,14 @@ class Judge:
             raise NotComputedError("nowhere_finite")
         return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))
 
-    def _unseen_cast(self, base: OpJudgement, fed: Fed) -> OpJudgement:
-        """A cast of known numbers whose output is not: whether its type can hold them shows all the same."""
+    def _undumped_cast(self, base: OpResult, op_inputs: OpInputs) -> OpResult:
+        """Return a cast of known numbers whose output is not: whether its type can hold them shows all the same."""
         op = base.op
         base = replace(base, reason=Message("reason.not_dumped"))
         dtype = op.output_descs[0].dtype if op.output_descs else ""
-        if not fed.inputs or dtype not in LIMIT:
+        if not op_inputs.inputs or dtype not in LIMIT:
             return base
-        array = np.asarray(next(iter(fed.inputs.values())).array)
+        array = np.asarray(next(iter(op_inputs.inputs.values())).array)
         if array.dtype.kind != "f":
             return base
         fit = misfit(array, Output(array=array), dtype, Kind.EXACT)
@@ -580,19 +600,19 @@ class Judge:
             return base
         have = Input(array=array, dtype=dtype)
         slot = replace(slot_of(0, have, Output(array=array), fit, Kind.EXACT), beyond=0, places=None)
-        elsewhere = tuple(sorted(fed.elsewhere.items()))
+        elsewhere = tuple(sorted(op_inputs.elsewhere.items()))
         return replace(base, slots=(slot,), finite_inputs=bool(np.isfinite(array).all()), from_elsewhere=elsewhere)
 
 
-def _told_finite(base: OpJudgement, inputs: Mapping[int, Input]) -> OpJudgement:
-    return replace(base, finite_inputs=all(isfinite(largest_of(one)) for one in inputs.values()))
+def _with_finite_inputs(base: OpResult, inputs: Mapping[int, Input]) -> OpResult:
+    return replace(base, finite_inputs=all(isfinite(largest_of(tensor)) for tensor in inputs.values()))
 
 
-def _made_again(
+def _recomputer_of(
     leaf: DumpLeaf,
     file: GraphFile,
     benchmark: BenchmarkSide,
     compared: Compared,
     unfused: GraphFile | None,
-) -> Judge:
-    return Judge(RunValues(leaf, file, benchmark, compared=compared), unfused)
+) -> Recomputer:
+    return Recomputer(RunValues(leaf, file, benchmark, compared=compared), unfused)
