@@ -460,10 +460,11 @@ def _convert_slot(
     as_stored_reason = ""
     try:
         reading = reading_as(tensor, layout, *source.origins.get(slot, (None, None))) if layout else as_stored(tensor)
-        if reading.stored is not None and data_type.is_complex:
-            raise LayoutError(f"complex tensors are not converted to {layout}")
     except LayoutError as error:
         reading, as_stored_reason = as_stored(tensor), str(error)
+    if reading.stored is not None and data_type.is_complex:
+        reading = as_stored(tensor)
+        as_stored_reason = render(Message("row.compare.decoded.complex", layout=layout))
     shape = reading.shape if reading.stored is None else reading.stored[1]
     dims = f".{'x'.join(map(str, shape))}" if layout and tensor.layout != layout and not as_stored_reason else ""
     suffix = f".{slot.replace(':', '.')}{dims}.npy"

@@ -375,10 +375,9 @@ def compare_matched(
     try:
         return replace(result, details=_details(rows, options.worst, resources))
     except (KeyboardInterrupt, WorkStoppedError) as stop:
-        reason: Message | str = Message("note.compare.stopped")
-        advice, code = "", 130
+        reason, advice, code = Message("note.compare.stopped"), None, 130
         if isinstance(stop, WorkStoppedError):
-            reason, advice, code = stop.message, stop.hint, stop.exit_code
+            reason, advice, code = stop.reason_message, stop.hint_message, stop.exit_code
         raise ComparisonStoppedError(
             "compare.details_missing", "", [result], code, reason=reason, advice=advice
         ) from None

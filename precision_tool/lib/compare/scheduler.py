@@ -123,7 +123,7 @@ def keeping_rows(state: Callable[[], Message], rows: Callable[[], Sequence[Any]]
         raise WorkStoppedError("compare.stopped", "", rows(), state=state()) from None
     except WorkersLostError as error:
         raise WorkStoppedError(
-            "compare.work_lost", "", rows(), 2, reason=error.message, advice=error.hint, state=state()
+            "compare.work_lost", "", rows(), 2, reason=error.reason_message, advice=error.hint_message, state=state()
         ) from error
     except BrokenExecutor as error:
         raise WorkStoppedError("compare.worker_died", "", rows(), 2, state=state()) from error
