@@ -246,7 +246,7 @@ def test_a_folder_that_goes_away_meanwhile_is_a_leaf_with_its_reason(tmp_path: P
         found = runner.result()
     (failure,) = found.failures
     assert failure.leaf == lost
-    assert lost.path in failure.failure
+    assert lost.path in render(failure.failure)
     culprit = found.conclusion.culprit
     assert culprit is not None
     assert (culprit.op, culprit.ranks, culprit.unknown) == (truth.culprit, (0,), (1,))
