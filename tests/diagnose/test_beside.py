@@ -50,7 +50,7 @@ def test_another_step_of_another_run_tells_nothing(tmp_path: Path) -> None:
     (step,) = (data / "npu" / "debug_1" / "dump").glob("*/*/*/*/0")
     step.rename(step.with_name("7"))
     (plan,) = prepare(StudyOptions(folders=[str(data)])).plans
-    assert plan.beside.runs == ()
+    assert plan.surroundings.runs == ()
 
 
 @pytest.fixture
@@ -89,6 +89,6 @@ def test_the_overflow_detections_dump_tells_of_its_own_device(
     (dump,) = (secret / "npu").rglob("*.two_Tanh.*")
     shutil.copy(dump, folder)  # it dumps what overflows, and has task numbers of its own
     (plan,) = prepare(StudyOptions(folders=[str(secret)])).plans
-    assert plan.beside.statuses == ((str(folder / status.name),) if is_told else ())
+    assert plan.surroundings.statuses == ((str(folder / status.name),) if is_told else ())
     found = culprit_of(secret, tmp_path / "work")
     assert (found is not None and found.op == "two/Tanh") is is_told

@@ -33,7 +33,7 @@ _LOST = 0.01
 #: Relative distance of output and input that no rounding to a known type gives (bfloat16: at most 0.004).
 _LARGE_LOSS = 0.05
 #: Casts that the finding names.
-_SHOWN = 5
+_MAX_LISTED = 5
 
 
 class CastVerdict(StrEnum):
@@ -126,11 +126,11 @@ def _facts(losses: Sequence[CastLoss], unseen: Sequence[MissingGraph]) -> Iterat
         yield Fact(Message("finding.label.not_looked_at"), no_graph(missing))
     dangerous = [loss for loss in losses if loss.verdict is CastVerdict.DANGEROUS]
     suspicious = [loss for loss in losses if loss.verdict is CastVerdict.SUSPICIOUS]
-    for loss in dangerous[:_SHOWN]:
+    for loss in dangerous[:_MAX_LISTED]:
         yield Fact(Message("finding.label.loses"), _described(loss))
-    if len(dangerous) > _SHOWN:
-        yield Fact(Message("finding.label.loses"), Message("finding.fact.more", count=len(dangerous) - _SHOWN))
-    for loss in suspicious[: max(_SHOWN - len(dangerous), 0)]:
+    if len(dangerous) > _MAX_LISTED:
+        yield Fact(Message("finding.label.loses"), Message("finding.fact.more", count=len(dangerous) - _MAX_LISTED))
+    for loss in suspicious[: max(_MAX_LISTED - len(dangerous), 0)]:
         yield Fact(Message("finding.label.suspicious"), _described(loss, loss.op_type))
     for (source, target), count in Counter((loss.source, loss.target) for loss in losses).most_common():
         types = Message("finding.fact.cast_types", source=source, target=target, count=count)

@@ -12,7 +12,7 @@ from precision_tool.lib.model.finding import Fact, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row
 
 #: Rows that could not be read, and inputs and ops, that a finding names.
-_SHOWN_UNREAD, _SHOWN = 5, 3
+_MAX_UNREAD, _MAX_LISTED = 5, 3
 
 
 def _worst(rows: Sequence[Row], threshold: float) -> Row:
@@ -167,11 +167,11 @@ def find_unreadable(rows: Sequence[Row]) -> list[Finding]:
     if not bad:
         return []
     facts = []
-    for number, row in enumerate(bad[:_SHOWN_UNREAD]):
+    for number, row in enumerate(bad[:_MAX_UNREAD]):
         value = Message("finding.fact.unreadable_row", op_name=row.op_name, slot=row.slot, reason=row.reason)
         facts.append(Fact("", value) if number else _fact("first", value))
-    if len(bad) > _SHOWN_UNREAD:
-        more = Message("finding.fact.more_rows", count=len(bad) - _SHOWN_UNREAD, status=str(Status.UNREADABLE))
+    if len(bad) > _MAX_UNREAD:
+        more = Message("finding.fact.more_rows", count=len(bad) - _MAX_UNREAD, status=str(Status.UNREADABLE))
         facts.append(Fact("", more))
     return [
         Finding(
@@ -206,7 +206,7 @@ def _different_input(op: OpAgreement, before: Sequence[OpAgreement], threshold: 
         message = Message(
             "finding.different_input.early", slot=row.slot, op_name=op.op_name, unseen=len(unseen) or None
         )
-        facts += [_fact("not_compared", name) for name in unseen[-_SHOWN:]]
+        facts += [_fact("not_compared", name) for name in unseen[-_MAX_LISTED:]]
     return Finding(
         kind=FindingKind.DIFFERENT_INPUT,
         grade=Grade.WARNING if unseen else Grade.FAULT,
@@ -251,10 +251,10 @@ def _faulty_op_facts(op: OpAgreement, passed_over: Sequence[OpAgreement], thresh
     if is_without_graph([op]):
         yield _fact("doubt", Message("finding.fact.without_graph"))
         yield _graph_again()
-    for row in op.unknown_inputs[:_SHOWN]:
+    for row in op.unknown_inputs[:_MAX_LISTED]:
         yield _fact("doubt", Message("finding.fact.input_unknown", slot=row.slot, reason=row.reason))
-    for other in passed_over[:_SHOWN]:
+    for other in passed_over[:_MAX_LISTED]:
         kind = "finding.fact.passed_over_cancelled" if other.is_cancelled else "finding.fact.passed_over"
         yield _fact("passed_over", Message(kind, op_name=other.op_name))
-    if len(passed_over) > _SHOWN:
-        yield _fact("passed_over", Message("finding.fact.more_ops", count=len(passed_over) - _SHOWN))
+    if len(passed_over) > _MAX_LISTED:
+        yield _fact("passed_over", Message("finding.fact.more_ops", count=len(passed_over) - _MAX_LISTED))

@@ -17,7 +17,7 @@ from precision_tool.lib.model.finding import CheckResult, Fact, Finding, Finding
 
 NAME = "fusion_passes"
 #: Passes of a graph that the panel of `ac` names.
-_SHOWN = 8
+_MAX_LISTED = 8
 _SESSION_GRAPH_ID = "_session_graph_id"
 
 
@@ -200,7 +200,7 @@ def check_fusion(graphs: Sequence[GraphFusion], threshold: float, missing: Seque
 def _facts(graph: GraphFusion, threshold: float) -> Iterator[Fact]:
     label = f"debug_{graph.run}" if graph.run is not None else f"graph {graph.graph_id or '?'}"
     rows = sorted(graph.rows, key=lambda row: 2.0 if row.cosine is None else -2.0 if isnan(row.cosine) else row.cosine)
-    for row in rows[:_SHOWN]:
+    for row in rows[:_MAX_LISTED]:
         is_below = row.cosine is not None and (isnan(row.cosine) or row.cosine < threshold)
         shown = Message(
             "finding.fact.pass",
@@ -213,5 +213,5 @@ def _facts(graph: GraphFusion, threshold: float) -> Iterator[Fact]:
             is_fixed=not row.is_switchable,
         )
         yield Fact(label, shown)
-    if len(rows) > _SHOWN:
-        yield Fact(label, Message("finding.fact.more_passes", count=len(rows) - _SHOWN))
+    if len(rows) > _MAX_LISTED:
+        yield Fact(label, Message("finding.fact.more_passes", count=len(rows) - _MAX_LISTED))

@@ -27,7 +27,7 @@ NAME = "graph_similarity"
 #: Ops put in one after the other that a walk back to what they pass on goes through at most.
 _MAX_STEPS = 64
 #: Names and differences that the finding shows.
-_SHOWN = 5
+_MAX_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ def _facts(graph: Similarity) -> Iterator[Fact]:
     )
     yield Fact(Message("finding.label.only", run=0), _named(graph.only_left))
     yield Fact(Message("finding.label.only", run=1), _named(graph.only_right))
-    for name, count in graph.fused_away[:_SHOWN]:
+    for name, count in graph.fused_away[:_MAX_LISTED]:
         fused = Message("finding.fact.fused_away", pass_name=name, ops=count)
         yield Fact(Message("finding.label.fused_away"), fused)
     if graph.inserted:
@@ -196,7 +196,7 @@ def _facts(graph: Similarity) -> Iterator[Fact]:
     if kinds:
         counts = tuple(f"{what}: {count}" for what, count in kinds.most_common())
         yield Fact(Message("finding.label.differ_in"), Message("finding.fact.list", items=counts))
-    for difference in graph.differences[:_SHOWN]:
+    for difference in graph.differences[:_MAX_LISTED]:
         first = Message(
             "finding.fact.difference",
             op_name=difference.op_name,

@@ -80,25 +80,39 @@ def check_memory(values: RunValues, run: str) -> tuple[tuple[Stomp, ...], int]:
                 continue  # `unreadable` has it as soon as it is compared
             checked += 1
             if change is not None:
-                stomp = _stomp(values, run, op, slot, tensor, maker, index, put_out, change)
-                if stomp is not None:
-                    stomps.append(stomp)
+                base = tensor.address or put_out.address
+                between = _ops_between(values, op, tensor, made, (base, base + change.first, base + change.last + 1))
+                if between is None:
+                    continue
+                stomps.append(
+                    Stomp(
+                        run=run,
+                        consumer=op.name,
+                        consumer_type=op.op_type,
+                        slot=slot,
+                        producer=maker.name,
+                        producer_type=maker.op_type,
+                        index=index,
+                        difference=change,
+                        nbytes=tensor.nbytes,
+                        address=base,
+                        between=tuple(between[:_MAX_BETWEEN]),
+                        ran_between=len(between),
+                    )
+                )
     return tuple(stomps), checked
 
 
-def _stomp(
-    values: RunValues,
-    run: str,
-    op: RunOp,
-    slot: int,
-    tensor: Tensor,
-    maker: RunOp,
-    index: int,
-    put_out: Tensor,
-    change: Difference,
-) -> Stomp | None:
-    base = tensor.address or put_out.address
-    start, stop = base + change.first, base + change.last + 1
+def _ops_between(
+    values: RunValues, op: RunOp, tensor: Tensor, made: tuple[RunOp, int], memory: tuple[int, int, int]
+) -> list[Between] | None:
+    """Return the ops that ran between producer and consumer of a changed tensor, those that wrote to it first.
+
+    `memory` is the tensor's address (0: unknown), and the first and last address of the changed bytes. None where the
+    change is meant: the consumer or an op before it writes there in place.
+    """
+    maker, index = made
+    base, start, stop = memory
     if base and any(_covers(written, start, stop) for _, written in values.outputs(op)):
         return None  # the op writes its result there; its dump was made afterwards
     between = []
@@ -109,21 +123,7 @@ def _stomp(
             return None  # an update in place, which those that read it later are meant to see
         holds = any(_holds(written, tensor, base, start, stop) for written in writers)
         between.append(Between(name=other.name, op_type=other.op_type, writes=bool(writers), holds=holds))
-    shown = sorted(between, key=lambda between_op: not between_op.writes)
-    return Stomp(
-        run=run,
-        consumer=op.name,
-        consumer_type=op.op_type,
-        slot=slot,
-        producer=maker.name,
-        producer_type=maker.op_type,
-        index=index,
-        difference=change,
-        nbytes=tensor.nbytes,
-        address=base,
-        between=tuple(shown[:_MAX_BETWEEN]),
-        ran_between=len(between),
-    )
+    return sorted(between, key=lambda other: not other.writes)
 
 
 def memory_advice(stomps: Sequence[Stomp]) -> Message | None:

@@ -23,7 +23,7 @@ T = TypeVar("T")
 _MAX_BYTES = 64 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 #: Folders above a leaf folder of dump files up to that of its run, at most.
-_MOST_FOLDERS = 8
+_MAX_PARENTS = 8
 #: The format stands in the first bytes of a passport.
 _HEAD = 200
 
@@ -71,9 +71,9 @@ def read_passport(path: str) -> Passport:
 def passport_above(folder: str) -> str | None:
     """Return the passport of the run of a folder of dump files or tensors: in it, or some folders above."""
     here = posixpath.abspath(folder)
-    for _ in range(_MOST_FOLDERS):
+    for _ in range(_MAX_PARENTS):
         path = posixpath.join(here, PASSPORT)
-        if is_file(path) and _is_one(path):
+        if is_file(path) and _is_passport(path):
             return path
         here = posixpath.dirname(here)
     return None
@@ -110,7 +110,7 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON")
 
 
-def _is_one(path: str) -> bool:
+def _is_passport(path: str) -> bool:
     try:
         with open_binary(path) as file:
             return f'"{FORMAT}"'.encode() in file.read(_HEAD)

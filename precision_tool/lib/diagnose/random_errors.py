@@ -36,7 +36,7 @@ from precision_tool.lib.io.layouts import LayoutError
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Metrics, Pair, Status
 from precision_tool.lib.model.op_verdict import OpVerdict
-from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
 
@@ -438,39 +438,41 @@ def find_random(
     graphs = Graphs(data, graph)
     if other is None:
         data.workspace.notes.append(Message("note.diagnose.no_second_run", folder=str(data.workspace.dump_dir(1))))
-    reports = [
-        _compare_leaf(data, leaf, position, run, other, graphs, resources) for position, leaf in enumerate(run.leaves)
-    ]
-    compared = [each for each in reports if each is not None]
-    if not compared:
+        return [_check_leaf(leaf, graphs.of(leaf)) for leaf in run.leaves]
+    reports = []
+    for position, leaf in enumerate(run.leaves):
+        try:
+            counterpart = golden_leaf(other, leaf, position, len(run.leaves))
+        except DataNotFoundError as error:
+            data.workspace.notes.append(Message("note.diagnose.not_compared", reason=error.message))
+            continue
+        if counterpart.path == leaf.path:
+            raise DataNotFoundError.of(leaf.path, "diagnose.same_folder")
+        reports.append(_compare_leaf(leaf, counterpart, graphs, resources))
+    if not reports:
         raise DataNotFoundError("diagnose.nothing_in_common", left=left, right=right)
-    return compared
+    return reports
 
 
-def _compare_leaf(
-    data: DataFolder,
-    leaf: DumpLeaf,
-    position: int,
-    tested: Run,
-    other: Run | None,
-    graphs: Graphs,
-    resources: Resources,
-) -> RandomReport | None:
+def _check_leaf(leaf: DumpLeaf, run: RunGraph | None) -> RandomReport:
+    """Check the memory of a leaf that has no counterpart in another run."""
+    values = RunValues(leaf, None if run is None else run.file)
+    stomps, checked = check_memory(values, _name(leaf, run))
+    return RandomReport(
+        left=leaf.path,
+        right="",
+        graph="" if run is None else run.file.path,
+        ops=(),
+        stomps=stomps,
+        memory_checked=checked,
+        unreadable=tuple(values.unreadable.values()),
+    )
+
+
+def _compare_leaf(leaf: DumpLeaf, counterpart: DumpLeaf, graphs: Graphs, resources: Resources) -> RandomReport:
     run = graphs.of(leaf)
     file = None if run is None else run.file
     left = RunValues(leaf, file)
-    name = _name(leaf, run)
-    if other is None:
-        stomps, checked = check_memory(left, name)
-        base = RandomReport(left=leaf.path, right="", graph="", ops=(), stomps=stomps, memory_checked=checked)
-        return replace(base, graph=file.path if file is not None else "", unreadable=tuple(left.unreadable.values()))
-    try:
-        counterpart = golden_leaf(other, leaf, position, len(tested.leaves))
-    except DataNotFoundError as error:
-        data.workspace.notes.append(Message("note.diagnose.not_compared", reason=error.message))
-        return None
-    if counterpart.path == leaf.path:
-        raise DataNotFoundError.of(leaf.path, "diagnose.same_folder")
     # The other run's own graph, as the compiler may have numbered its ops in another way.
     other_graph = graphs.of(counterpart)
     right = RunValues(counterpart, other_graph.file if other_graph is not None else file)
@@ -481,7 +483,7 @@ def _compare_leaf(
         left, right, workers=resources.workers, executor=resources.executor, progress=resources.progress,
         counterpart=counterpart_of,
     )  # fmt: skip
-    stomps, checked = check_memory(left, name)
+    stomps, checked = check_memory(left, _name(leaf, run))
     others, others_checked = check_memory(right, _name(counterpart, other_graph))
     if run is not None and other_graph is not None and other_graph.file is not file:
         names, other_names = ({flatten(op.name): op.name for op in graph.file.ops} for graph in (run, other_graph))

@@ -28,7 +28,7 @@ _CERTAIN, _PRODUCER, _NEAR = 3.0, 1 / 3, 0.05
 #: A dump file's header, and the directory's share of it.
 _HEADER = 512
 #: Steps of one dump at most, as GE takes them.
-_MOST_STEPS = 100
+_MAX_STEPS = 100
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{unit}": base**power
     for power, letter in enumerate("KMGT", 1)
@@ -147,7 +147,7 @@ def _add_steps(statistics: StatisticsFound, steps: list[int], ranks: list[int], 
         more_ranks = ranks if set(suspicion.ranks) & set(ranks) else [*ranks, suspicion.ranks[0]]
         more = chosen if suspicion.op in chosen else [*chosen, suspicion.op]
         cost = sum(_cost(statistics.ops[name]) for name in more) * len(more_ranks) * len(more_steps)
-        if cost <= budget and len(more_steps) <= _MOST_STEPS:
+        if cost <= budget and len(more_steps) <= _MAX_STEPS:
             steps[:], ranks[:], chosen[:], total = more_steps, more_ranks, more, cost
     return total
 

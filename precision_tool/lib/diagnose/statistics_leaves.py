@@ -75,7 +75,7 @@ def _name_of(column: Column) -> str:
 
 
 #: The columns of a result file that are kept, by their names here.
-_KEPT = {_name_of(column): column for column in READABLE.values() if column.field not in _LEFT_OUT}
+_STORED = {_name_of(column): column for column in READABLE.values() if column.field not in _LEFT_OUT}
 
 
 def _type(tensor: AnyTensor | None) -> str:
@@ -110,12 +110,12 @@ TEXTS: Mapping[str, Callable[[Row], str]] = {
     "op": lambda row: row.op_name,
     "slot": lambda row: row.slot,
     "first_mismatch_index": lambda row: _written(None if row.metrics is None else row.metrics.first_mismatch_index),
-    **{name: _text(column) for name, column in _KEPT.items() if column.form.kind in ("text", "names", "indices")},
+    **{name: _text(column) for name, column in _STORED.items() if column.form.kind in ("text", "names", "indices")},
     "npu_type": lambda row: _type(row.pair.npu) or row.npu_dtype,
     "benchmark_type": lambda row: _type(row.pair.golden) or row.golden_dtype,
 }
 WHOLE: Mapping[str, Callable[[Row], int]] = {
-    **{name: _whole(column) for name, column in _KEPT.items() if column.form.kind == "whole"},
+    **{name: _whole(column) for name, column in _STORED.items() if column.form.kind == "whole"},
     "nan": lambda row: row.npu.nan_count if row.npu else row.extremes.nan_count if row.extremes else 0,
     "inf": lambda row: row.npu.inf_count if row.npu else row.extremes.inf_count if row.extremes else 0,
     "scalar": lambda row: int(row.is_scalar),
@@ -125,7 +125,7 @@ WHOLE: Mapping[str, Callable[[Row], int]] = {
     "benchmark_count": lambda row: row.golden.count if row.golden else 0,
 }
 NUMBERS: Mapping[str, Callable[[Row], float | None]] = {
-    **{name: _field(column) for name, column in _KEPT.items() if column.form.kind == "number"},
+    **{name: _field(column) for name, column in _STORED.items() if column.form.kind == "number"},
     "largest": lambda row: row.extremes.largest if row.extremes else None,
 }
 
@@ -199,7 +199,7 @@ def rows_of(columns: Columns) -> list[Row]:
     values = {name: _listed(columns[name]) for name in (*TEXTS, *WHOLE, *NUMBERS)}
     fields = [
         (*column.field.rpartition(".")[::2], _READ.get(column.form.kind), values[name])
-        for name, column in _KEPT.items()
+        for name, column in _STORED.items()
     ]
     rows = []
     for at in range(len(values["op"])):

@@ -545,7 +545,7 @@ def suspicions(evidence: Iterable[Evidence], looked_at: Mapping[int, Sequence[Lo
 #: What of a leaf's rows tells of its benchmark.
 NEEDED = ("op", "slot", "benchmark_count", "benchmark_mean", "benchmark_std")
 #: Of a study so many suspicions are kept; the first is what counts.
-_KEPT = 100
+_MAX_SUSPICIONS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -645,8 +645,9 @@ def judge_statistics(
                 ops |= op_bytes(leaf)
         evidence += judge.step(leaves, golden)
     return StatisticsFound(
-        suspicions=tuple(suspicions(evidence, looked_at)[:_KEPT]), leaves=len(dumped), tensors=tensors, ops=ops,
-        ranks=tuple(sorted({leaf.rank for of_step in looked_at.values() for leaf in of_step})), unread=tuple(unread),
+        suspicions=tuple(suspicions(evidence, looked_at)[:_MAX_SUSPICIONS]), leaves=len(dumped), tensors=tensors,
+        ops=ops, ranks=tuple(sorted({leaf.rank for of_step in looked_at.values() for leaf in of_step})),
+        unread=tuple(unread),
     )  # fmt: skip
 
 

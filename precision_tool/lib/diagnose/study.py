@@ -137,9 +137,9 @@ def _changed(path: str, stored: KeptRows, place: Place) -> list[Message]:
 
 
 #: Tasks that are handed out at one time, for each worker.
-_WINDOW = 2
+_TASKS_IN_FLIGHT = 2
 #: Tasks for each worker, at least, where there is enough to do, and bytes of a task at least.
-TASKS, _LEAST_BYTES = 8, 1 << 20
+MIN_TASKS, _MIN_TASK_BYTES = 8, 1 << 20
 #: A leaf of fewer bytes is not shared by all workers: one has done it soon enough.
 _SHARED_BYTES = 1 << 30
 #: Groups of ranks that a note names.
@@ -306,7 +306,7 @@ class Runner:
 
         try:
             run_tasks(
-                self._tasks(left, resources.count), resources.open, window=_WINDOW * resources.count,
+                self._tasks(left, resources.count), resources.open, window=_TASKS_IN_FLIGHT * resources.count,
                 take=take, give_up=give_up,
             )  # fmt: skip
         except KeyboardInterrupt:
@@ -343,8 +343,8 @@ class Runner:
     def _tasks(self, left: Sequence[LeafPlan], workers: int) -> Iterator[Task]:
         """Return the tasks in order, small enough that every worker has some."""
         total = sum(plan.leaf.nbytes for plan in left)
-        share = total // (workers * TASKS)
-        for batch in batches(left, max(_LEAST_BYTES, min(TASK_BYTES, share)), self._host_of):
+        share = total // (workers * MIN_TASKS)
+        for batch in batches(left, max(_MIN_TASK_BYTES, min(TASK_BYTES, share)), self._host_of):
             largest = max(plan.leaf.nbytes for plan in batch)
             is_shared = workers > 1 and len(batch) == 1 and largest >= max(_SHARED_BYTES, total / workers)
             yield Task(

@@ -91,7 +91,7 @@ class Conclusion:
 
 
 #: Of other faults so many are kept.
-_FURTHER = 20
+_MAX_FURTHER = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +130,12 @@ def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: T
     ordered = [*voted, *culprits]
     if not ordered:
         ordered = _compared(states)
-    ordered = ordered[: 1 + _FURTHER]
+    ordered = ordered[: 1 + _MAX_FURTHER]
     if telling is not None:
         ordered = _with_silent_ranks(ordered, states, telling)
     return Conclusion(
         culprit=ordered[0] if ordered else None, further=tuple(ordered[1:]),
-        departures=tuple(departures[:_FURTHER]), not_finite=_not_finite(states, ordered),
+        departures=tuple(departures[:_MAX_FURTHER]), not_finite=_not_finite(states, ordered),
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ _BUILT = re.compile(r"(?<=_)\d{14}(?=_|/|$)", re.ASCII)
 #: How time folders are named, and how far apart those of one step may be.
 _TIME, _FAR_APART = "%Y%m%d%H%M%S", timedelta(hours=1)
 #: So many of a leaf's ops stand for all; dumps that share so much of them are of one network, collected again.
-_SKETCHED, _ALIKE = 32, 0.5
+_SKETCHED, _MIN_SHARED_FRACTION = 32, 0.5
 #: What a folder is called that holds the dumps of one server, where the folder that is named is above it.
 _DATA = "precision_data"
 
@@ -290,7 +290,7 @@ def _is_again(leaf: StudyLeaf, newer: StudyLeaf) -> bool:
         return False
     smallest = heapq.nsmallest(_SKETCHED, {*leaf.sketch, *newer.sketch})
     shared = {*leaf.sketch} & {*newer.sketch} & {*smallest}
-    return bool(smallest) and len(shared) >= _ALIKE * len(smallest)
+    return bool(smallest) and len(shared) >= _MIN_SHARED_FRACTION * len(smallest)
 
 
 def _sketch(file_names: Iterable[str]) -> tuple[int, ...]:

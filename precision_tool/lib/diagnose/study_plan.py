@@ -34,7 +34,7 @@ from precision_tool.lib.messages import Message
 #: Bytes of a task: large enough that handing it over costs nothing, small enough that losing one does not hurt.
 TASK_BYTES = 256 << 20
 #: Leaves of a task at most.
-_TASK_LEAVES = 64
+_MAX_TASK_LEAVES = 64
 
 
 @cache
@@ -135,7 +135,7 @@ def _cut(plans: Iterable[LeafPlan], task_bytes: int) -> Iterator[tuple[LeafPlan,
     batch: list[LeafPlan] = []
     nbytes = 0
     for plan in plans:
-        if batch and (nbytes + plan.leaf.nbytes > task_bytes or len(batch) >= _TASK_LEAVES):
+        if batch and (nbytes + plan.leaf.nbytes > task_bytes or len(batch) >= _MAX_TASK_LEAVES):
             yield tuple(batch)
             batch, nbytes = [], 0
         batch.append(plan)

@@ -39,7 +39,7 @@ from precision_tool.lib.model.run import DumpLeaf, Run
 #: Findings of a comparison that name an op.
 _NAMING = (FindingKind.FIRST_FAULTY_OP, FindingKind.DIFFERENT_INPUT)
 #: Benchmarks that a worker keeps listed.
-_KEPT = 4
+_MAX_CACHED = 4
 
 _stores: dict[str, GraphStore] = {}
 _goldens: dict[tuple[str, str], GoldenFiles | Run] = {}
@@ -161,7 +161,7 @@ def _golden(plan: LeafPlan) -> GoldenFiles | Run:
     """Return the tensors below the benchmark folder, listed once as long as the plan is the same."""
     key = plan.benchmark, plan.benchmark_print
     if key not in _goldens:
-        while len(_goldens) >= _KEPT:
+        while len(_goldens) >= _MAX_CACHED:
             del _goldens[next(iter(_goldens))]
         _goldens[key] = find_golden(plan.benchmark)
     folder = _goldens[key]
