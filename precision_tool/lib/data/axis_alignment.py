@@ -231,8 +231,8 @@ def _align_blocked(
     declared = npu.origin_shape if npu.origin_shape is not None else origin_shape
     if declared is not None and prod(declared) != golden.size:
         raise SizeMismatchError(
-            f"different sizes: NPU {list(declared)} ({prod(declared)} elements, stored as {npu.layout} {list(npu.shape)}), "
-            f"benchmark {list(golden.shape)} ({golden.size} elements)"
+            f"different sizes: NPU {list(declared)} ({prod(declared)} elements, "
+            f"stored as {npu.layout} {list(npu.shape)}), benchmark {list(golden.shape)} ({golden.size} elements)"
         )
     raise LayoutError(f"{npu.layout} {list(npu.shape)} cannot be read as the benchmark's shape: {why}")
 
@@ -293,7 +293,8 @@ def _align_two_blocked(
         npu_reading, golden_reading = (_first_fitting(tensor, targets, shape) for tensor in (npu, golden))
         if npu_reading is not None and golden_reading is not None:
             npu_plan, golden_plan = npu_reading[1], golden_reading[1]
-            note = f"{npu.layout} read as {npu_reading[0]}, {golden.layout} as {golden_reading[0]}: the two graphs do not agree"
+            readings = f"{npu.layout} read as {npu_reading[0]}, {golden.layout} as {golden_reading[0]}"
+            note = f"{readings}: the two graphs do not agree"
             return Alignment(npu_plan, golden_plan, shape, note)
     why = reasons[0] if reasons else "no layout fits both"
     raise LayoutError(f"stored as {npu.layout} and {golden.layout}, which cannot be brought to one shape: {why}")

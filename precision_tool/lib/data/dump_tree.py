@@ -147,7 +147,7 @@ def _read_mapping(path: str) -> dict[str, str]:
     try:
         return {row[0].strip(): row[1].strip() for row in csv.reader(io.StringIO(text, newline="")) if len(row) >= 2}
     except csv.Error as error:
-        raise FormatError.of(path, f"no valid CSV: {error}", "dump again, or remove the file") from error
+        raise FormatError.of(path, "data.no_csv", error=str(error)) from error
 
 
 def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> DumpLeaf | None:
@@ -202,7 +202,7 @@ def is_status(name: DumpName) -> bool:
 
 
 def is_status_file(file_name: str) -> bool:
-    """The same of a name that was not taken apart, also of a decoded file's (`Opdebug.….json`)."""
+    """True for the file name of an overflow status file, decoded (`Opdebug.….json`) or not."""
     op_type, dot, _ = file_name.partition(".")
     return bool(dot) and _is_status_type(op_type)
 
@@ -223,19 +223,11 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
     listed = list_folders(root, stamps, no_files, unread)
     leaves = [leaf for folder, files in listed if (leaf := _leaf(folder, files, no_files)) is not None]
     if not leaves and any(names.is_number(name) for _, file_names in list_folders(root) for name in file_names):
-        raise DataNotFoundError.of(
-            path,
-            f"files below this folder are bare numbers, and no {MAPPING_FILE} beside them tells their names",
-            f"copy the dump folder again, with {MAPPING_FILE}",
-        )
+        raise DataNotFoundError.of(path, "data.bare_numbers", mapping=MAPPING_FILE)
     if not leaves and unread:
         raise unread[0]
     if not leaves:
-        raise DataNotFoundError.of(
-            path,
-            "no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
-            "collect dump data on the NPU (enable_dump), or name another folder",
-        )
+        raise DataNotFoundError.of(path, "data.no_dump_below")
     newest: dict[tuple[str, str], str] = {}
     for leaf in leaves:
         newest[_series(leaf)] = max(newest.get(_series(leaf), ""), leaf.time)
@@ -323,11 +315,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
         dumped = _tfdbg_benchmark(root, stamps)
         if dumped is not None:
             return dumped
-        nothing = DataNotFoundError.of(
-            path,
-            "no benchmark tensor (op.index.timestamp.npy, or a run folder of tfdbg) below this folder",
-            "collect them on CPU or GPU, one .npy a tensor, or name another folder",
-        )
+        nothing = DataNotFoundError.of(path, "data.no_benchmark_below")
         raise nothing_below(nothing, root)
     for file in sorted(numbered, key=lambda file: -file.timestamp):
         files.setdefault((file.op_name, file.index), file)

@@ -107,7 +107,7 @@ def pair_up(
     )
 
 
-# --- Which benchmark tensor each NPU tensor of a run without a graph must equal: that of the op of the same name ---
+# --- a run without a graph: the benchmark tensor of the op of the same name ---
 
 
 #: The op of the other run for an op of this one, both flattened; None for an op that has none there.
@@ -190,7 +190,7 @@ def _match_name(
         yield pair_with_origin(row, tensor, Origin(name_there, slot, None, None, is_real=False), None, benchmark)
 
 
-# --- Which benchmark tensor each NPU tensor of a run with a graph must equal: the fusion rules of FORMATS.md §5 ---
+# --- a run with a graph: the fusion rules of FORMATS.md §5 ---
 
 
 #: Ops of a group that a reason names.
@@ -232,7 +232,7 @@ class GraphMatcher:
         )
 
     def _is_in_graph(self, name: str) -> bool:
-        """Whether the graph has the op of a file name: by itself, as a slice, or in a graph that threads run."""
+        """Return whether the graph has the op of a file name: by itself, as a slice, or in a graph that threads run."""
         return any(spelling in self._op_names for spelling in (name, whole_name(name), base_name(name)))
 
     def pairs_of(self, op: Op) -> tuple[Pair, ...]:
@@ -366,8 +366,7 @@ def input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | Non
     return [(op.inputs[slot], descs.get(slot)) for slot in slots]
 
 
-# --- An NPU run that is matched by its own graph as the benchmark side: fused against unfused (FORMATS.md §5,
-#     `-cf`)
+# --- an NPU run with its own graph as the benchmark side: fused against unfused (FORMATS.md §5, `-cf`) ---
 
 
 #: Places of one tensor that are looked at, best first.

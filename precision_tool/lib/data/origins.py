@@ -84,7 +84,7 @@ def groups_of(file: GraphFile) -> list[Group]:
     return list(groups.values())
 
 
-# --- Ops that the graph compiler put in, of two graphs of one network: which belong together, by what they connect ---
+# --- compiler-inserted ops of two graphs of one network ---
 
 
 _COUNTED = re.compile(r"trans_\w*?_?\d+")
@@ -97,7 +97,7 @@ _End = tuple[Hashable, ...]
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Which op of the other run belongs to one of this run; all names are flattened."""
+    """The ops of the other run by those of this run; all names are flattened."""
 
     #: Of the ops of this run that the compiler put in, those that have one.
     _found: dict[str, str]
@@ -111,12 +111,12 @@ class Counterparts:
 
 
 def is_inserted(op: Op) -> bool:
-    """Whether the graph compiler put an op in."""
+    """Return whether the graph compiler inserted an op."""
     return not originals(op) or _COUNTED.fullmatch(op.name) is not None
 
 
 def counterparts(file: GraphFile, other: GraphFile) -> Counterparts:
-    """Which op of `other` stands where an op of `file` does, for the ops that the compiler put in."""
+    """Return which op of `other` stands in the place of each compiler-inserted op of `file`."""
     left_side, right_side = _Inserted(file), _Inserted(other)
     matches: dict[str, str] = {}
     left, right = list(left_side.ops), list(right_side.ops)
@@ -137,7 +137,7 @@ def counterparts(file: GraphFile, other: GraphFile) -> Counterparts:
 
 @dataclass
 class _Links:
-    """What one op that the compiler put in connects."""
+    """The sources and readers of one compiler-inserted op."""
 
     feeds: list[_End] = field(default_factory=list)
     readers: set[_End] = field(default_factory=set)
@@ -192,7 +192,7 @@ def _readers(readers: dict[str, list[tuple[Op, int]]], op: Op) -> Iterable[_End]
 
 
 def _made(op: Op) -> Hashable:
-    """What an op makes: its type, and type and layout of its outputs."""
+    """Return an op's type, and type and layout of its outputs."""
     return op.type, tuple((desc.dtype, desc.layout) for desc in op.output_descs)
 
 
@@ -215,7 +215,7 @@ def _by_key(ops: Iterable[Op], side: _Inserted, what: Callable[[Op, _Links], Has
     return groups
 
 
-# --- Which original tensor a tensor of the graph stands for ---
+# --- original tensors ---
 
 
 #: Compiler-made ops in a row that a walk back passes through at most.
@@ -236,7 +236,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class NoOrigin:
-    """Why a tensor stands for no original tensor."""
+    """The reason why a tensor stands for no original tensor."""
 
     status: Status
     reason: str
@@ -289,7 +289,10 @@ class Origins:
             origin = self._own(op, index)
             if isinstance(origin, Origin):
                 if origin.op_name in self.alike and not benchmark.has_real_name(origin.op_name, origin.index):
-                    why = f"benchmark file names spell {origin.op_name} like another op: whose tensor it is cannot be told"
+                    why = (
+                        f"benchmark file names spell {origin.op_name} like another op: "
+                        "the tensor's op cannot be determined"
+                    )
                     return NoOrigin(Status.NO_BENCHMARK, why)
                 first = first or origin
                 if not isinstance(benchmark.output_of(origin.op_name, origin.index), Missing):
@@ -306,7 +309,7 @@ class Origins:
         return first or NoOrigin(Status.NO_ORIGINAL_OP, f"{start.name} is part of a loop without an original op")
 
     def _own(self, op: Op, index: int) -> Origin | NoOrigin:
-        """What the graph says of an output of `op` itself."""
+        """Return the origin that the graph declares for an output of `op` itself."""
         desc = output_desc(op, index)
         layout = desc.dump_origin_layout or desc.origin_layout
         if desc.dump_origin_name:
