@@ -50,10 +50,30 @@ def align(
     origin_shape: tuple[int, ...] | None,
     golden_layout: str = "",
 ) -> Alignment:
-    """The plans that bring `npu` and `golden` to one order. LayoutError says why there are none.
+    """Return the plans that bring two tensors to one order of elements.
 
-    `origin_layout` and `origin_shape` are the graph's; the shape in the dump's own header wins over the graph's.
-    `golden_layout` is what another copy of the benchmark tensor has shown its order to be.
+    Parameters
+    ----------
+    npu, golden : Tensor
+        The tensor under test and its benchmark tensor, of any stored layout; only their headers are used.
+    origin_layout : str or None
+        The layout that the graph declares for the original tensor, such as ``"NHWC"``.
+    origin_shape : tuple of int or None
+        The shape that the graph declares; the one in the dump's own header wins.
+    golden_layout : str, optional
+        The order that another copy of the benchmark tensor has shown.
+
+    Returns
+    -------
+    Alignment
+        Two plans over one logical shape.
+
+    Raises
+    ------
+    SizeMismatchError
+        The tensors hold different numbers of elements, padding aside.
+    LayoutError
+        There is no common order; its text is the reason for the user.
     """
     form = _form(npu), _form(golden), origin_layout, origin_shape, golden_layout
     alignment = _alignments.get(form)

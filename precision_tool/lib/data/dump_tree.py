@@ -212,10 +212,21 @@ def _is_status_type(op_type: str) -> bool:
 
 
 def find_run(path: str, stamps: Stamps | None = None) -> Run:
-    """Every folder with dump files below `path`, which may be of any level of the tree.
+    """Return every folder with dump files below a path.
 
-    Of several dump times of one device the newest is kept, with all its models and steps; `notes` names the others.
-    Raises DataNotFoundError when there is no dump file at all. `stamps` notes what is listed.
+    Of several dump times of one device the newest is taken, with all its models and steps; `notes` names the others.
+
+    Parameters
+    ----------
+    path : str
+        A folder of any level of the dump tree.
+    stamps : Stamps, optional
+        Notes the folders that are listed, to find out later whether one has changed.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is no dump file, or only bare numbers without their `mapping.csv`.
     """
     root = _check_folder(path, "NPU dump")
     no_files: set[str] = set()
@@ -276,9 +287,19 @@ def find_named(root: str, name: str) -> list[str]:
 
 
 def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
-    """The golden `.npy` files below `path`; if there is none, the tensors of the tfdbg runs there.
+    """Return the golden `.npy` files below a folder; if there is none, the tensors of the tfdbg runs there.
 
-    Raises DataNotFoundError when there is neither. `stamps` notes folders.
+    Parameters
+    ----------
+    path : str
+        The folder; folders below it may be named after a step or rank.
+    stamps : Stamps, optional
+        Notes the folders that are listed.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is neither.
     """
     root = _check_folder(path, "benchmark tensors")
     files: dict[tuple[str, int], BenchmarkFile] = {}

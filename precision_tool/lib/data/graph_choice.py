@@ -192,9 +192,23 @@ def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]], store: Grap
 
 
 def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> GraphChoice:
-    """The candidate that fits the dump: named like its model folder, with a data source, naming most of its ops.
+    """Return the graph that fits a dump: named like its model folder, with a data source, naming most of its ops.
 
-    DataNotFoundError says what was found when no candidate can be read or none fits.
+    Parameters
+    ----------
+    paths : iterable of str
+        The candidates, graph files of any run.
+    leaf : DumpLeaf
+        The dump files of one device, model and step.
+    store : GraphStore
+        Reads the files, each once.
+
+    Raises
+    ------
+    UnreadGraphError
+        No readable candidate fits, but one that cannot be read might.
+    DataNotFoundError
+        No candidate fits.
     """
     rejected: list[tuple[str, str]] = []
     named, others = _by_head(paths, leaf.model_name, store)

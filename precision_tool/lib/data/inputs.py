@@ -32,9 +32,19 @@ def find_inputs(
     run_at: Callable[[str], Run] = GE.find,
     golden_at: Callable[[str], GoldenFiles | Run] | None = None,
 ) -> Inputs:
-    """The NPU run below `npu` and the benchmark tensors, or another NPU run, below `golden`.
+    """Return the NPU run below one folder and the benchmark tensors, or another NPU run, below the other.
 
-    `run_at` and `golden_at` find what is below a folder; whoever found it before hands it over.
+    Parameters
+    ----------
+    npu, golden : str
+        The two folders.
+    run_at, golden_at : callable, optional
+        Return the data below a folder; callers with a cache pass its lookup.
+
+    Raises
+    ------
+    DataNotFoundError
+        A side holds no data, or the sides are swapped.
     """
     try:
         run = run_at(npu)

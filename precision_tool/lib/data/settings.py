@@ -413,10 +413,23 @@ def load_settings(
     environment: Optional[Mapping[str, str]] = None,
     notes: Optional[List[str]] = None,
 ) -> Settings:
-    """The settings in force: files, then `environment` (os.environ), then `options` by field name, None = not given.
+    """Return the settings in force: files, then environment, then options.
 
-    `folder` is the working folder (the current one) whose `precision_config.py` is read where there is one. What the
-    files ask for without effect is added to `notes`.
+    Parameters
+    ----------
+    options : mapping, optional
+        Values by field name; None stands for an option that was not given.
+    folder : Path, optional
+        The working folder, whose `precision_config.py` is read where there is one; by default the current one.
+    environment : mapping, optional
+        By default `os.environ`; variables ``PRECISION_TOOL_<NAME>`` count.
+    notes : list of str, optional
+        Gets the notes on lines of the files that have no effect any more.
+
+    Raises
+    ------
+    UsageError
+        An unknown name or a wrong value; the error has the file and line where it is from a file.
     """
     environment = os.environ if environment is None else environment
     values: Dict[str, Any] = {}
