@@ -27,7 +27,7 @@ class Alignment:
     golden_layout: str = ""
 
     def error_shape(self, golden: Tensor) -> tuple[int, ...]:
-        """The shape in which the place of an error is told: the benchmark's, if its order is the one compared in."""
+        """The shape in which the index of an error is given: the benchmark's, if its order is the one compared in."""
         is_its_order = layouts.is_plain(golden.layout) or self.npu_plan.is_flat
         return golden.shape if is_its_order else self.npu_plan.logical_shape
 

@@ -52,7 +52,7 @@ def default_golden(space: Workspace, npu: str) -> str:
     benchmark, other = benchmark_folder(space), space.dump_dir(1)
     if benchmark is None and not _has_entries(other):
         if _has_entries(space.tf_dump_dir):
-            return str(space.tf_dump_dir)  # what is wrong with it is told when it is read
+            return str(space.tf_dump_dir)  # reading it raises what is wrong with it
         _check_no_file(space.tf_dump_dir)
         raise NoBenchmarkError("data.no_benchmark", npu=npu, folder=space.tf_dump_dir, other=other)
     return str(benchmark or other)

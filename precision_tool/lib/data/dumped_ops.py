@@ -123,7 +123,7 @@ class DumpIndex:
             try:
                 inside = open_op_dump(file.path).op_name
             except PrecisionToolError:
-                continue  # nobody's: it cannot be told whose it is
+                continue  # its op cannot be determined
             nameless += not inside
             if inside == real_name:
                 matching.append(file)
@@ -140,7 +140,7 @@ class DumpIndex:
     def op_of_several(self, op_name: str, place: int, count: int) -> DumpedOp:
         """Return the dump of the op at `place` among `count` ops of one name, by the order of their tasks.
 
-        Where there are not as many tasks it cannot be told whose a file is, which is an error of the op.
+        With another number of tasks the op of a file cannot be determined, which is an error of the op.
         """
         key = f"{op_name}\0{place}"
         cached = self._ops.get(key)
@@ -155,7 +155,7 @@ class DumpIndex:
         else:
             op = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
             dumped = f"{count} ops of the graph have this name, and {len(tasks)} of their tasks were dumped"
-            why = f"{files[0].path}: {dumped}: whose it is cannot be told"
+            why = f"{files[0].path}: {dumped}: its op cannot be determined"
             op.errors = [Missing(why, damaged=True, path=files[0].path)]
         self._ops[key] = op
         return op

@@ -1,4 +1,4 @@
-"""Which of two NPU runs was compiled with fusion and which without: told by their graphs, not by their folders."""
+"""Which of two NPU runs was compiled with fusion and which without, by their graphs, not by their folders."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _left_over(unfused: Fusion, number: int | None) -> list[str]:
     left = unfused.switchable
     if not left:
         return []
-    return [f"debug_{number} is not free of fusion: {_listed(left)}; ops they made cannot be told apart there"]
+    return [f"debug_{number} is not free of fusion: {_listed(left)}; their ops cannot be told apart there"]
 
 
 def _listed(passes: Counter[str]) -> str:

@@ -233,7 +233,7 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
     if not paths:
         raise nothing_below(DataNotFoundError("data.no_graph_in", folder=graph), graph)
     if is_one:
-        store.load(graph)  # whatever is wrong with it is said, dump or not
+        store.load(graph)  # raises what is wrong with it, dump or not
     owners = _owners(graph, folders)
     runs = []
     for folder in owners or folders:

@@ -21,7 +21,7 @@ from precision_tool.lib.model.wording import counted
 
 
 class DataKind(ABC):
-    """One kind of data that a side of a comparison can be. It is told by names; nothing is opened."""
+    """One kind of data that a side of a comparison can be. Names decide which; nothing is opened."""
 
     #: Whether its ops are those of GE's graphs, so that they can be judged, and the toolkit reads them.
     has_graph: ClassVar[bool] = True

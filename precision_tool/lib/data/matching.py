@@ -165,7 +165,7 @@ def _match_name(
     name_there = counterpart(name)
     base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=NO_OPS)
     if name_there is None:
-        why = f"{name} was put in by the graph compiler, and no such op of the other run connects the same ops"
+        why = f"{name} was inserted by the graph compiler, and no such op of the other run connects the same ops"
         yield without(base, Status.NO_BENCHMARK, why)
         return
     if other is not None and name_there not in other:
@@ -291,7 +291,7 @@ def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
         if not dump.merged:
             why = f"was dumped in {dump.threads} slices by FFTS+, and the dump does not say how they were cut"
         elif pair.slot.startswith("input"):
-            why = f"was run in {dump.threads} slices by FFTS+, and this is what the first was fed"
+            why = f"was run in {dump.threads} slices by FFTS+, and this is the input of the first"
         else:
             why = (
                 f"was run in slices by FFTS+, of which {dump.missing} of {dump.threads + dump.missing} were not dumped"
@@ -327,7 +327,7 @@ def _match_op(
     """Rows of one dumped op: every input, then every output.
 
     What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor. An op
-    that ran in slices was fed what its producer put out whole, where that ran so too (as msaccucmp has it).
+    that ran in slices reads its producer's whole output, where that ran so too (as msaccucmp has it).
     """
     orders: dict[str, str] = {}
     yield from (without(base, Status.UNREADABLE, error.reason) for error in dump.errors)

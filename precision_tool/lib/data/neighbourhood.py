@@ -256,7 +256,7 @@ class Wiring:
     # On to the next op that does something
 
     def sources(self, node: Node, slot: int, passing: bool = False) -> list[Step]:
-        """The ops that make what input `slot` of a node is fed, through the borders of subgraphs.
+        """Return the ops that produce input `slot` of a node, through the borders of subgraphs.
 
         With `passing` also through `Cast` and `TransData`. A branch's output comes from more than one.
         """

@@ -1,6 +1,6 @@
 """Names that the `config.py` of the old tool and its manuals have, and what stands for them here.
 
-A few are settings under another name; the others have no effect, which is said with what replaces them, unless they
+A few are settings under another name; the others have no effect, and a note names what replaces them, unless they
 have the value that the manuals show and so ask for nothing. This module runs on Python 3.7.
 """
 

@@ -144,7 +144,7 @@ class _Links:
 
 
 class _Inserted:
-    """The ops of a graph file that the compiler put in, in execution order, and what they connect."""
+    """The compiler-inserted ops of a graph file in execution order, with their sources and readers."""
 
     def __init__(self, file: GraphFile) -> None:
         self.ops = [op for op in in_order(file) if is_inserted(op)]
@@ -257,7 +257,7 @@ class Origins:
         return self.calls.producer(op, edge)
 
     def _feeding(self, group: Group) -> set[int]:
-        """The ops of a group that another op of it reads, directly or through ops the compiler put in."""
+        """The ops of a group that another op of it reads, directly or through compiler-inserted ops."""
         members = {id(op) for op in group.ops}
         feeding = set()
         for op in group.ops:
@@ -328,7 +328,7 @@ class Origins:
         if not names:
             return NoOrigin(
                 Status.NO_ORIGINAL_OP,
-                f"{op.name} was put in by the graph compiler: the training script has no such tensor",
+                f"{op.name} was inserted by the graph compiler: the training script has no such tensor",
             )
         if len(names) > 1:
             return NoOrigin(
@@ -346,7 +346,7 @@ def output_desc(op: Op, index: int) -> TensorDesc:
 
 
 def _keeps_values(op: Op) -> bool:
-    """False for a Cast from or to integers or bools, whose output is not what it was fed."""
+    """False for a Cast from or to integers or bools, whose output differs from its input."""
     types = [desc.dtype for desc in (*op.input_descs[:1], *op.output_descs[:1])]
     return op.type != "Cast" or all("float" in name for name in types if name)
 

@@ -101,7 +101,7 @@ def list_ops(
     """The ops of each graph that fit. DataNotFoundError for a name, type, pass or kernel that no op has.
 
     `cosines_of` gives the cosines of a run by the names of its ops, `judged_of` what recomputing said of them,
-    `scalars_of` by flattened names the values of both sides where an op puts out a single number.
+    `scalars_of` by flattened names the values of both sides of ops whose output is a single number.
     """
     number = None if op_filter.name is None else op_number(op_filter.name)
     if number is not None:

@@ -50,7 +50,7 @@ def path_below(path: str, folder: str) -> str:
 class Workspace:
     """The paths of the data folder `root`. Results go to its `temp/`, or to `work` when given.
 
-    `notes` collects what the user should be told, each thing once; whoever prints takes them out.
+    `notes` collects notes for the user, each once; the printer takes them out.
     """
 
     def __init__(self, root: PathLike = "precision_data", work: Optional[PathLike] = None) -> None:
@@ -73,7 +73,7 @@ class Workspace:
         return self.root / "npu" / f"debug_{number}"
 
     def debug_numbers(self) -> List[int]:
-        """The numbers N of the `npu/debug_N` folders that exist, in order. FormatError where that cannot be told."""
+        """Return the numbers N of `npu/debug_N`, in order. FormatError where they cannot be listed."""
         folders = (path for path in _children(self.root / "npu") if is_folder(path))
         matches = (re.match(r"debug_([0-9]+)\Z", path.name) for path in folders)
         return sorted(int(match.group(1)) for match in matches if match)
@@ -116,7 +116,7 @@ class Workspace:
 
     @property
     def tf_input_dir(self) -> Path:
-        """Inputs fed at the saved step, as `.npy`."""
+        """Inputs of the saved step, as `.npy`."""
         return self.tf_checkpoint_dir / "input"
 
     @property
