@@ -613,7 +613,7 @@ def test_a_graph_that_does_not_fit_the_dump_cannot_be_chosen(tree: SmallTree, tm
             session.data.use_graph(str(path))
     stage = tree.graph.with_name(tree.graph.name.replace("Build", "PreRunBegin"))
     shutil.copy(tree.graph, stage)
-    with pytest.raises(UsageError, match="another stage of the compiler, which is not what ran"):
+    with pytest.raises(UsageError, match="another compiler stage, which is not what ran"):
         session.data.use_graph(str(stage))
     assert session.data.chosen_graph() is None
     half = write_graph(tree.graph.with_name(OTHER_GRAPH), ops_named("first/Add", "middle/Mul"), name="eval")

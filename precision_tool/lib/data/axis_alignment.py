@@ -27,7 +27,7 @@ class Alignment:
     golden_layout: str = ""
 
     def error_shape(self, golden: Tensor) -> tuple[int, ...]:
-        """The shape in which the place of an error is told: the benchmark's, if its order is the one compared in."""
+        """The shape in which the index of an error is given: the benchmark's, if its order is the one compared in."""
         is_its_order = layouts.is_plain(golden.layout) or self.npu_plan.is_flat
         return golden.shape if is_its_order else self.npu_plan.logical_shape
 
@@ -50,10 +50,30 @@ def align(
     origin_shape: tuple[int, ...] | None,
     golden_layout: str = "",
 ) -> Alignment:
-    """The plans that bring `npu` and `golden` to one order. LayoutError says why there are none.
+    """Return the plans that bring two tensors to one order of elements.
 
-    `origin_layout` and `origin_shape` are the graph's; the shape in the dump's own header wins over the graph's.
-    `golden_layout` is what another copy of the benchmark tensor has shown its order to be.
+    Parameters
+    ----------
+    npu, golden : Tensor
+        The tensor under test and its benchmark tensor, of any stored layout; only their headers are used.
+    origin_layout : str or None
+        The layout that the graph declares for the original tensor, such as ``"NHWC"``.
+    origin_shape : tuple of int or None
+        The shape that the graph declares; the one in the dump's own header wins.
+    golden_layout : str, optional
+        The order that another copy of the benchmark tensor has shown.
+
+    Returns
+    -------
+    Alignment
+        Two plans over one logical shape.
+
+    Raises
+    ------
+    SizeMismatchError
+        The tensors hold different numbers of elements, padding aside.
+    LayoutError
+        There is no common order; its text is the reason for the user.
     """
     form = _form(npu), _form(golden), origin_layout, origin_shape, golden_layout
     alignment = _alignments.get(form)
@@ -231,8 +251,8 @@ def _align_blocked(
     declared = npu.origin_shape if npu.origin_shape is not None else origin_shape
     if declared is not None and prod(declared) != golden.size:
         raise SizeMismatchError(
-            f"different sizes: NPU {list(declared)} ({prod(declared)} elements, stored as {npu.layout} {list(npu.shape)}), "
-            f"benchmark {list(golden.shape)} ({golden.size} elements)"
+            f"different sizes: NPU {list(declared)} ({prod(declared)} elements, "
+            f"stored as {npu.layout} {list(npu.shape)}), benchmark {list(golden.shape)} ({golden.size} elements)"
         )
     raise LayoutError(f"{npu.layout} {list(npu.shape)} cannot be read as the benchmark's shape: {why}")
 
@@ -293,7 +313,8 @@ def _align_two_blocked(
         npu_reading, golden_reading = (_first_fitting(tensor, targets, shape) for tensor in (npu, golden))
         if npu_reading is not None and golden_reading is not None:
             npu_plan, golden_plan = npu_reading[1], golden_reading[1]
-            note = f"{npu.layout} read as {npu_reading[0]}, {golden.layout} as {golden_reading[0]}: the two graphs do not agree"
+            readings = f"{npu.layout} read as {npu_reading[0]}, {golden.layout} as {golden_reading[0]}"
+            note = f"{readings}: the two graphs do not agree"
             return Alignment(npu_plan, golden_plan, shape, note)
     why = reasons[0] if reasons else "no layout fits both"
     raise LayoutError(f"stored as {npu.layout} and {golden.layout}, which cannot be brought to one shape: {why}")

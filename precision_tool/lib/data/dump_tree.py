@@ -147,7 +147,7 @@ def _read_mapping(path: str) -> dict[str, str]:
     try:
         return {row[0].strip(): row[1].strip() for row in csv.reader(io.StringIO(text, newline="")) if len(row) >= 2}
     except csv.Error as error:
-        raise FormatError.of(path, f"no valid CSV: {error}", "dump again, or remove the file") from error
+        raise FormatError.of(path, "data.no_csv", error=str(error)) from error
 
 
 def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> DumpLeaf | None:
@@ -202,7 +202,7 @@ def is_status(name: DumpName) -> bool:
 
 
 def is_status_file(file_name: str) -> bool:
-    """The same of a name that was not taken apart, also of a decoded file's (`Opdebug.….json`)."""
+    """True for the file name of an overflow status file, decoded (`Opdebug.….json`) or not."""
     op_type, dot, _ = file_name.partition(".")
     return bool(dot) and _is_status_type(op_type)
 
@@ -212,10 +212,21 @@ def _is_status_type(op_type: str) -> bool:
 
 
 def find_run(path: str, stamps: Stamps | None = None) -> Run:
-    """Every folder with dump files below `path`, which may be of any level of the tree.
+    """Return every folder with dump files below a path.
 
-    Of several dump times of one device the newest is kept, with all its models and steps; `notes` names the others.
-    Raises DataNotFoundError when there is no dump file at all. `stamps` notes what is listed.
+    Of several dump times of one device the newest is taken, with all its models and steps; `notes` names the others.
+
+    Parameters
+    ----------
+    path : str
+        A folder of any level of the dump tree.
+    stamps : Stamps, optional
+        Notes the folders that are listed, to find out later whether one has changed.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is no dump file, or only bare numbers without their `mapping.csv`.
     """
     root = _check_folder(path, "NPU dump")
     no_files: set[str] = set()
@@ -223,19 +234,11 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
     listed = list_folders(root, stamps, no_files, unread)
     leaves = [leaf for folder, files in listed if (leaf := _leaf(folder, files, no_files)) is not None]
     if not leaves and any(names.is_number(name) for _, file_names in list_folders(root) for name in file_names):
-        raise DataNotFoundError.of(
-            path,
-            f"files below this folder are bare numbers, and no {MAPPING_FILE} beside them tells their names",
-            f"copy the dump folder again, with {MAPPING_FILE}",
-        )
+        raise DataNotFoundError.of(path, "data.bare_numbers", mapping=MAPPING_FILE)
     if not leaves and unread:
         raise unread[0]
     if not leaves:
-        raise DataNotFoundError.of(
-            path,
-            "no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
-            "collect dump data on the NPU (enable_dump), or name another folder",
-        )
+        raise DataNotFoundError.of(path, "data.no_dump_below")
     newest: dict[tuple[str, str], str] = {}
     for leaf in leaves:
         newest[_series(leaf)] = max(newest.get(_series(leaf), ""), leaf.time)
@@ -284,9 +287,19 @@ def find_named(root: str, name: str) -> list[str]:
 
 
 def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
-    """The golden `.npy` files below `path`; if there is none, the tensors of the tfdbg runs there.
+    """Return the golden `.npy` files below a folder; if there is none, the tensors of the tfdbg runs there.
 
-    Raises DataNotFoundError when there is neither. `stamps` notes folders.
+    Parameters
+    ----------
+    path : str
+        The folder; folders below it may be named after a step or rank.
+    stamps : Stamps, optional
+        Notes the folders that are listed.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is neither.
     """
     root = _check_folder(path, "benchmark tensors")
     files: dict[tuple[str, int], BenchmarkFile] = {}
@@ -323,11 +336,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
         dumped = _tfdbg_benchmark(root, stamps)
         if dumped is not None:
             return dumped
-        nothing = DataNotFoundError.of(
-            path,
-            "no benchmark tensor (op.index.timestamp.npy, or a run folder of tfdbg) below this folder",
-            "collect them on CPU or GPU, one .npy a tensor, or name another folder",
-        )
+        nothing = DataNotFoundError.of(path, "data.no_benchmark_below")
         raise nothing_below(nothing, root)
     for file in sorted(numbered, key=lambda file: -file.timestamp):
         files.setdefault((file.op_name, file.index), file)

@@ -116,14 +116,14 @@ class DumpIndex:
         return cached
 
     def op_by_header(self, op_name: str, real_name: str) -> DumpedOp | None:
-        """As `op`, for one of several ops whose names are flattened alike: by the names inside the files."""
+        """Return the dump of one of several ops whose names are flattened alike, by the names inside the files."""
         files = self._of(op_name)
         matching, nameless = [], 0
         for file in files:
             try:
                 inside = open_op_dump(file.path).op_name
             except PrecisionToolError:
-                continue  # nobody's: it cannot be told whose it is
+                continue  # its op cannot be determined
             nameless += not inside
             if inside == real_name:
                 matching.append(file)
@@ -138,9 +138,9 @@ class DumpIndex:
         return unclear
 
     def op_of_several(self, op_name: str, place: int, count: int) -> DumpedOp:
-        """As `op`, for the one at `place` of `count` ops of one name: their files go by the order of their tasks.
+        """Return the dump of the op at `place` among `count` ops of one name, by the order of their tasks.
 
-        Where there are not as many tasks it cannot be told whose a file is, which is an error of the op.
+        With another number of tasks the op of a file cannot be determined, which is an error of the op.
         """
         key = f"{op_name}\0{place}"
         cached = self._ops.get(key)
@@ -155,13 +155,13 @@ class DumpIndex:
         else:
             op = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
             dumped = f"{count} ops of the graph have this name, and {len(tasks)} of their tasks were dumped"
-            why = f"{files[0].path}: {dumped}: whose it is cannot be told"
+            why = f"{files[0].path}: {dumped}: its op cannot be determined"
             op.errors = [Missing(why, damaged=True, path=files[0].path)]
         self._ops[key] = op
         return op
 
     def forget_changed(self) -> None:
-        """Forgets the ops of which a file has changed since it was opened; they are read again when asked for."""
+        """Drop the ops of which a file has changed since it was opened; they are read again when needed."""
         for name, op in list(self._ops.items()):
             if any(signature_of(path) != op.signatures[path] for path in op.paths):
                 del self._ops[name]
@@ -248,7 +248,7 @@ def _joined_output(dumps: list[OpDump], number: int, axis: int) -> Found:
 
 
 class BenchmarkSide(ABC):
-    """What the NPU side is compared with."""
+    """The benchmark side of a comparison."""
 
     @abstractmethod
     def output(self, op_name: str, index: int) -> Found:
@@ -259,7 +259,7 @@ class BenchmarkSide(ABC):
         return self.output(flatten(real_name), index)
 
     def has_real_name(self, real_name: str, index: int) -> bool:
-        """Whether it has output `index` of the op of just this name, not only of one that file names spell so."""
+        """Return whether it has output `index` under exactly this op name, not only under its spelling in files."""
         return False
 
     def ops_of(self, originals: tuple[str, ...]) -> tuple[str, ...]:
@@ -267,7 +267,7 @@ class BenchmarkSide(ABC):
         return originals
 
     def forget_changed(self) -> None:  # noqa: B027  # a side without files has nothing to forget
-        """Forgets what was opened of files that have changed since; they are read again when asked for."""
+        """Drop what was opened of files that have changed since; they are read again when needed."""
 
 
 class GoldenFiles(BenchmarkSide):
@@ -286,7 +286,7 @@ class GoldenFiles(BenchmarkSide):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of the files."""
+        """Notes for the user on the files."""
         return self._benchmark.notes
 
     @property
@@ -296,7 +296,7 @@ class GoldenFiles(BenchmarkSide):
 
     @property
     def places(self) -> int:
-        """How many steps and ranks its folders are called by, each with tensors of its own; 0: it is of all."""
+        """Number of steps and ranks named by its folders, each with tensors of its own; 0 where it stands for all."""
         return len(self._benchmark.places)
 
     def of_place(self, step: int | None, rank: int | None) -> GoldenFiles | None:
@@ -324,7 +324,7 @@ class GoldenFiles(BenchmarkSide):
         return self._open(file.path) if file is not None else self.output(flatten(real_name), index)
 
     def has_real_name(self, real_name: str, index: int) -> bool:
-        """Whether the real name of the tensor's op is known to be this one."""
+        """Return whether the benchmark has the tensor by its op's real name."""
         return (real_name, index) in self._benchmark.by_real_name
 
     def _open(self, path: str) -> Found:
@@ -337,7 +337,7 @@ class GoldenFiles(BenchmarkSide):
         return tensor
 
     def forget_changed(self) -> None:
-        """Forgets the tensors of these files."""
+        """Drop the tensors of changed files."""
         for path, (_, signature) in list(self._opened.items()):
             if signature_of(path) != signature:
                 del self._opened[path]
@@ -358,7 +358,7 @@ class NoBenchmark(BenchmarkSide):
     """The benchmark side where there is none."""
 
     def output(self, op_name: str, index: int) -> Found:
-        """Says that there is none."""
+        """Return that there is no benchmark."""
         return Missing(f"there is no benchmark to compare {op_name}:{index} with")
 
 
@@ -385,5 +385,5 @@ class GoldenDumps(BenchmarkSide):
         return Missing(f"the other run's dump of {op_name} has no output {index}")
 
     def forget_changed(self) -> None:
-        """Forgets the ops of these files."""
+        """Drop the ops of changed files."""
         self.index.forget_changed()

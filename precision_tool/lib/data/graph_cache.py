@@ -77,7 +77,7 @@ _Columns = dict[str, list[int]]
 
 @dataclass(slots=True)
 class _ReadFile:
-    """What is known of one file as it was at `signature`."""
+    """What was read of a file at `signature`."""
 
     signature: Signature
     file: GraphFile | None = None
@@ -93,7 +93,7 @@ class GraphStore:
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
 
     def load(self, path: str) -> GraphFile:
-        """As `load_graph_file`."""
+        """Return the graphs of a file, see `load_graph_file`."""
         with self._lock:
             return self._load(path)
 
@@ -110,7 +110,7 @@ class GraphStore:
         return entry.file
 
     def skim(self, path: str) -> GraphSkim:
-        """As `skim_graph_file`."""
+        """Return an overview of a file, see `skim_graph_file`."""
         with self._lock:
             return self._skim(path)
 
@@ -126,7 +126,7 @@ class GraphStore:
         return entry.skim
 
     def peek(self, path: str) -> str | None:
-        """As `peek_graph_name`."""
+        """Return the name of the first graph, see `peek_graph_name`."""
         return peek_graph_name(path)
 
     def forget(self) -> None:
@@ -343,7 +343,7 @@ def _columns_of(payload: bytes) -> tuple[_Columns, list[str]]:
 
 
 def _check(columns: _Columns, text_count: int, size: int) -> None:
-    """Raises OddCacheError unless all numbers point to something."""
+    """Raise OddCacheError unless all numbers point to something."""
 
     def within(name: str, low: int, end: int) -> None:
         column = columns[name]

@@ -27,9 +27,9 @@ from precision_tool.lib.data.graph_choice import (
 from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf, Run
-from precision_tool.lib.model.wording import counted, first_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +75,13 @@ class RunGraphs:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """What has no graph, and why."""
+        """The models and runs without a graph, and why."""
         several = len({run.model for run in self.missing}) > 1
         return tuple(f"debug_{run.number}{f' ({run.model})' * several}: {run.reason}" for run in self.missing)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of graphs that cannot be used, a sentence each."""
+        """Notes for the user on graphs that cannot be used."""
         return (*self.lost, *dict.fromkeys(run.doubt for run in self.runs if run.doubt))
 
 
@@ -141,10 +141,7 @@ def find_run_graphs(
 
 def _no_graph(root: str) -> PrecisionToolError:
     runs = posixpath.join(root, "npu")
-    nothing = DataNotFoundError(
-        f"no graph: no ge_proto_*_Build.txt in {posixpath.join(runs, 'debug_*', 'graph')}, nor in the working folder",
-        "set DUMP_GE_GRAPH=2 for the NPU run and copy its ge_proto_*_Build.txt to npu/debug_0/graph",
-    )
+    nothing = DataNotFoundError("data.no_graph", folder=posixpath.join(runs, "debug_*", "graph"))
     there = list_folder(runs) if is_folder(runs) else []
     return nothing_below(nothing, *(posixpath.join(runs, name, "graph") for name in there))
 
@@ -178,16 +175,13 @@ def _with_chosen(runs: Sequence[RunGraph], place: _Place, store: GraphStore, cho
 
 
 def check_choice(path: str, folders: Sequence[RunFolder], store: GraphStore) -> None:
-    """Whether a graph can be chosen: UsageError with figures for one that commands would not use.
+    """Raise UsageError, with figures, for a graph that commands would not use.
 
     Raises the reader's errors for a file that is no graph.
     """
     store.load(path)
     if not is_what_ran(path):
-        raise UsageError(
-            f"{path}: a graph of another stage of the compiler, which is not what ran",
-            "choose one whose name ends with _Build.txt: `graphs` lists them; `ls -g FILE` looks into any",
-        )
+        raise UsageError.of(path, "data.other_stage")
     if _place_without_dump(path, folders) is not None:
         return
     figures = []
@@ -197,11 +191,8 @@ def check_choice(path: str, folders: Sequence[RunFolder], store: GraphStore) -> 
             if not isinstance(load_chosen(path, leaves[0], models, store), str):
                 return
             share = load_choice(path, leaves[0], CHOSEN, store)
-            figures.append(f"{share.matched} of {counted(share.total, 'dumped op')} of debug_{folder.number}")
-    raise UsageError(
-        f"{path}: it does not fit: it names {', '.join(dict.fromkeys(figures))}",
-        f"choose one that names at least {ENOUGH:.0%} of them, as `graphs` shows; `ls -g FILE` looks into any",
-    )
+            figures.append(Message("note.data.share", matched=share.matched, total=share.total, run=folder.number))
+    raise UsageError.of(path, "data.chosen_graph_misfit", shares=figures, enough=ENOUGH)
 
 
 def _is_same(path: str, other: str) -> bool:
@@ -237,13 +228,12 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
     """The graph asked for, with the dump it lies beside, else with every dump it fits."""
     is_one = not is_folder(graph)
     if is_one and not exists(graph):
-        raise DataNotFoundError(f"{graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
+        raise DataNotFoundError.of(graph, "data.no_such_graph")
     paths = [graph] if is_one else find_graph_files([graph])
     if not paths:
-        nothing = f"no graph: no ge_proto_*_Build.txt in {graph}"
-        raise nothing_below(DataNotFoundError(nothing, "name another folder, or a file"), graph)
+        raise nothing_below(DataNotFoundError("data.no_graph_in", folder=graph), graph)
     if is_one:
-        store.load(graph)  # whatever is wrong with it is said, dump or not
+        store.load(graph)  # raises what is wrong with it, dump or not
     owners = _owners(graph, folders)
     runs = []
     for folder in owners or folders:
@@ -266,11 +256,11 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
     return (_run_graph(number, (), choice, is_named=True),)
 
 
-# --- The names of a graph's ops for those of a result, which may be spelled as in the names of dump files ---
+# --- op names of results, spelled as in file names ---
 
 
 def names_in(file: GraphFile | None) -> Callable[[str], str]:
-    """Gives the op's name in the graph for a name that two NPU runs were matched by; any other name as it is.
+    """Return a function from a name that two NPU runs were matched by to the op's name in the graph.
 
     Of two runs that are matched without a graph, results have the names of dump files, where `/` is `_`.
     """
@@ -278,7 +268,7 @@ def names_in(file: GraphFile | None) -> Callable[[str], str]:
 
 
 def named_by(names: Iterable[str]) -> Callable[[str], str]:
-    """As `names_in`, for names of ops. A name that two of them are spelled as stays as it is."""
+    """Return the function of `names_in` for names of ops; a spelling that two of them share stays as it is."""
     op_names = set(names)
     flat: dict[str, str] = {}
 
@@ -294,7 +284,7 @@ def named_by(names: Iterable[str]) -> Callable[[str], str]:
     return name_of
 
 
-# --- Ops of the graphs of a data folder, found by any part of their names ---
+# --- looking up ops by name ---
 
 
 #: Names that an error lists.
@@ -324,7 +314,7 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
     A script's op that became several ops gives them all.
     """
     if not name.strip():
-        raise UsageError("an op's name is empty", "give a name, or part of one")
+        raise UsageError("data.empty_op_name")
     hits = [hit for run in runs for hit in _by_whole_name(run, name)]
     if hits:
         return tuple(hits)
@@ -336,14 +326,15 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
     if len(different) == 1:
         return tuple(hits)
     if different:
-        raise UsageError(
-            f"{name!r} fits {len(different)} ops: {first_of(different, _MAX_LISTED)}", "give more of the name"
-        )
+        raise UsageError("data.several_ops", name=repr(name), count=len(different), ops=different)
     op_names = dict.fromkeys(op.name for _, _, op in every_op(runs))
     originals = dict.fromkeys(original for _, _, op in every_op(runs) for original in op.original_names or ())
     raise DataNotFoundError(
-        f"no op {name!r} among {counted(len(op_names), 'op')} of {where_of(runs)}",
-        closest_hint(name, op_names | originals, "`ls` lists the ops"),
+        "data.no_op",
+        name=repr(name),
+        ops=len(op_names),
+        place=where_of(runs),
+        advice=closest_hint(name, op_names | originals, Message("note.data.use_ls.ops")),
     )
 
 
@@ -403,13 +394,13 @@ def _pieces(text: str) -> set[str]:
     return {text[start : start + 3] for start in range(max(len(text) - 2, 1))}
 
 
-def closest_hint(name: str, candidates: Iterable[str], otherwise: str) -> str:
-    """What to say of a name that is not known."""
+def closest_hint(name: str, candidates: Iterable[str], otherwise: Message) -> Message:
+    """Return the names that are spelled much like one that does not exist, or `otherwise` where there are none."""
     close = closest_names(name, candidates)
-    return f"closest: {', '.join(close)}" if close else otherwise
+    return Message("note.data.closest", names=close) if close else otherwise
 
 
-# --- Whose kernel an op runs: one that CANN brings, or one of the user's own ---
+# --- built-in and custom kernels ---
 
 
 _KIND, _IS_CUSTOM = "_fe_imply_type", "_is_custom_op"
@@ -428,7 +419,7 @@ _OWN_LIBRARIES = ("DNN_VM_RTS_OP_STORE", "DNN_VM_RTS_FFTS_PLUS_OP_STORE", "DNN_V
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """Whether a kernel is `custom`, and what of the graph says so."""
+    """The origin of a kernel, custom or built-in, and the entry of the graph that says so."""
 
     is_custom: bool
     why: str

@@ -111,7 +111,7 @@ def dumped_ops(leaf: DumpLeaf) -> set[str]:
 
 
 def matched_ops(file: GraphFile, leaf: DumpLeaf) -> int:
-    """How many of the dumped ops the graph names."""
+    """Return the number of dumped ops that the graph names."""
     graph_ops = {names.base_name(names.flatten(op.name)) for op in file.ops}
     return len(dumped_ops(leaf) & graph_ops)
 
@@ -178,7 +178,7 @@ def _by_head(paths: Iterable[str], model_name: str, store: GraphStore) -> tuple[
 
 
 def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]], store: GraphStore) -> list[GraphSkim]:
-    """What the files hold; those that cannot be read are added to `rejected`."""
+    """Return an overview of each file; those that cannot be read are added to `rejected`."""
     skims = []
     listed = list(paths)
     for path in listed:
@@ -192,9 +192,23 @@ def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]], store: Grap
 
 
 def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> GraphChoice:
-    """The candidate that fits the dump: named like its model folder, with a data source, naming most of its ops.
+    """Return the graph that fits a dump: named like its model folder, with a data source, naming most of its ops.
 
-    DataNotFoundError says what was found when no candidate can be read or none fits.
+    Parameters
+    ----------
+    paths : iterable of str
+        The candidates, graph files of any run.
+    leaf : DumpLeaf
+        The dump files of one device, model and step.
+    store : GraphStore
+        Reads the files, each once.
+
+    Raises
+    ------
+    UnreadGraphError
+        No readable candidate fits, but one that cannot be read might.
+    DataNotFoundError
+        No candidate fits.
     """
     rejected: list[tuple[str, str]] = []
     named, others = _by_head(paths, leaf.model_name, store)
@@ -204,9 +218,8 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
     else:
         skims += _skim_all(others, rejected, store)
     if not skims:
-        why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
-        kind = UnreadGraphError if rejected else DataNotFoundError
-        raise kind(f"no graph can be used: {why}", "copy the graph files beside the dump, or name one with -g")
+        error = UnreadGraphError if rejected else DataNotFoundError
+        raise error("data.no_usable_graph", reasons=[message for _, message in rejected[:3]])
     by_name = [skim for skim in skims if is_named_by(skim.graph_names, leaf.model_name)]
     # Any file that cannot be read may have been the dump's own graph, as long as no other has its name.
     unread = [] if by_name else list(rejected)
@@ -216,25 +229,19 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
     best = _naming_most(candidates, leaf, store, rejected, unread)
     total = len(dumped_ops(leaf))
     if best is None:
-        raise UnreadGraphError(
-            f"no graph can be used: {unread[-1][1]}", "copy the graph files again, or name one with -g"
-        )
+        raise UnreadGraphError("data.damaged_graph", reason=unread[-1][1])
     matched, skim, file = best
     for other in skims:
         if other not in candidates:
             why = "has another graph name" if by_name and other not in by_name else "has no data-source op"
             rejected.append((other.path, why))
     if matched < ENOUGH * total and not by_name:
-        what = f"the best of {len(skims)} graphs" if len(skims) > 1 else "the only graph"
-        what += f", {skim.path},"
-        hint = "the graphs and the dump are of different runs: collect both in one run, or name a graph with -g"
-        damage = ""
         if unread:
-            damage, hint = f"{_unread_text(unread)}; ", "copy the damaged graph again, or name one with -g"
-            what = "the best of the others"  # which one does not matter: it is of another model
-        raise (UnreadGraphError if unread else DataNotFoundError)(
-            f"no graph fits the dump: {damage}{what} names {matched} of {counted(total, 'dumped op')}", hint
-        )
+            raise UnreadGraphError(
+                "data.no_readable_graph_fits", damage=_unread_text(unread), matched=matched, total=total
+            )
+        several = len(skims) if len(skims) > 1 else 0
+        raise DataNotFoundError("data.no_graph_fits", graphs=several, path=skim.path, matched=matched, total=total)
     reasons = [f"its name is the dump's model folder {leaf.model_name}"] if by_name else []
     if skim.data_source_types:
         reasons.append(f"it holds the data source {', '.join(skim.data_source_types)}")
@@ -279,7 +286,7 @@ def _naming_most(
 
 
 def _unread_text(unread: Sequence[tuple[str, str]]) -> str:
-    """Which files cannot be read and why; their errors name them, and `graphs` shows these whole."""
+    """Return which files cannot be read and why; `graphs` shows the whole errors."""
     more = len(unread) - 1
     why, *_ = unread[0][1].split("; still open")
     return f"cannot be read: {why}" + (f" (and {counted(more, 'other graph')})" if more else "")
@@ -313,8 +320,7 @@ def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
         return GraphChoice(
             file=file, reason=reason, matched=0, total=0, rejected=tuple(rejected), doubt=_doubt(unread, skim.path)
         )
-    why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
-    raise DataNotFoundError(f"no graph can be used: {why}", "copy the graph files of the run to npu/debug_0/graph")
+    raise DataNotFoundError("data.no_usable_graph_of_run", reasons=[message for _, message in rejected[:3]])
 
 
 def _is_of_other_run(path: str, leaf: DumpLeaf) -> bool:
@@ -413,7 +419,7 @@ def _find_graph(
     return replace(choice, rejected=(*refused, *choice.rejected))
 
 
-# --- The graph file that a user chose for a data folder, kept in a small file among the results ---
+# --- the graph that a user chose for a data folder ---
 
 
 FILE_NAME = "graph_choice.json"
@@ -451,17 +457,11 @@ def write(choice: Choice, workspace: Workspace) -> None:
         with atomic_text(str(file_path)) as file:
             json.dump({"graph": path}, file)
     except OutputError as error:
-        raise OutputError.of(
-            file_path,
-            f"the choice of the graph cannot be remembered ({error.__cause__})",
-            "name the graph with -g each time, or another folder with --work",
-        ) from error
+        raise OutputError.of(file_path, "data.choice_not_stored", reason=str(error.__cause__)) from error
 
 
 def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise OutputError.of(
-            path, f"cannot be removed ({error.strerror}), so it still holds the choice", "remove it yourself"
-        ) from error
+        raise OutputError.of(path, "data.choice_not_removed", reason=error.strerror) from error

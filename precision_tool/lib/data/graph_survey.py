@@ -14,7 +14,7 @@ from precision_tool.lib.data.graph_choice import dumped_ops, find_graph_files
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.files import real_path, size_of
 from precision_tool.lib.io.ge_graph_partial import skim_ops
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class GraphSurvey:
 
     @property
     def unreadable(self) -> int:
-        """How many files cannot be read."""
+        """Number of files that cannot be read."""
         return sum(bool(row.error) for row in self.rows)
 
 
@@ -127,10 +127,13 @@ def search(
         searched.append(FoundIn(path=path, run=number, stage=_stage(path), ops=tuple(ops), op_count=count))
     if not any(file.ops for file in searched):
         unread = [file for file in searched if file.error]
-        but = f"; {len(unread)} of them cannot be read: {unread[0].error}" if unread else ""
         raise DataNotFoundError(
-            f"no op {word!r} in {counted(len(searched), 'graph file')}{but}",
-            closest_hint(word, op_names, "`graphs` lists the files"),
+            "data.no_op_in_graphs",
+            name=repr(word),
+            files=len(searched),
+            unreadable=len(unread),
+            error=unread[0].error if unread else "",
+            advice=closest_hint(word, op_names, Message("note.data.use_ls.graphs")),
         )
     return tuple(searched)
 
@@ -183,7 +186,7 @@ def _row(
 
 
 def _share(path: str, number: int | None, used: RunGraph | None, folders: Sequence[RunFolder]) -> tuple[int, int]:
-    """How many of the dumped ops of its run a graph names: of its model where it is in use, else of all models."""
+    """Return how many dumped ops of its run (of its model where it is in use) a graph names, and of how many."""
     if used is not None and used.leaf is not None:
         leaves = used.leaves[:1]
     else:

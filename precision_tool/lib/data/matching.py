@@ -107,7 +107,7 @@ def pair_up(
     )
 
 
-# --- Which benchmark tensor each NPU tensor of a run without a graph must equal: that of the op of the same name ---
+# --- a run without a graph: the benchmark tensor of the op of the same name ---
 
 
 #: The op of the other run for an op of this one, both flattened; None for an op that has none there.
@@ -165,7 +165,7 @@ def _match_name(
     name_there = counterpart(name)
     base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=NO_OPS)
     if name_there is None:
-        why = f"{name} was put in by the graph compiler, and no such op of the other run connects the same ops"
+        why = f"{name} was inserted by the graph compiler, and no such op of the other run connects the same ops"
         yield without(base, Status.NO_BENCHMARK, why)
         return
     if other is not None and name_there not in other:
@@ -190,7 +190,7 @@ def _match_name(
         yield pair_with_origin(row, tensor, Origin(name_there, slot, None, None, is_real=False), None, benchmark)
 
 
-# --- Which benchmark tensor each NPU tensor of a run with a graph must equal: the fusion rules of FORMATS.md §5 ---
+# --- a run with a graph: the fusion rules of FORMATS.md §5 ---
 
 
 #: Ops of a group that a reason names.
@@ -232,7 +232,7 @@ class GraphMatcher:
         )
 
     def _is_in_graph(self, name: str) -> bool:
-        """Whether the graph has the op of a file name: by itself, as a slice, or in a graph that threads run."""
+        """Return whether the graph has the op of a file name: by itself, as a slice, or in a graph that threads run."""
         return any(spelling in self._op_names for spelling in (name, whole_name(name), base_name(name)))
 
     def pairs_of(self, op: Op) -> tuple[Pair, ...]:
@@ -291,7 +291,7 @@ def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
         if not dump.merged:
             why = f"was dumped in {dump.threads} slices by FFTS+, and the dump does not say how they were cut"
         elif pair.slot.startswith("input"):
-            why = f"was run in {dump.threads} slices by FFTS+, and this is what the first was fed"
+            why = f"was run in {dump.threads} slices by FFTS+, and this is the input of the first"
         else:
             why = (
                 f"was run in slices by FFTS+, of which {dump.missing} of {dump.threads + dump.missing} were not dumped"
@@ -327,7 +327,7 @@ def _match_op(
     """Rows of one dumped op: every input, then every output.
 
     What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor. An op
-    that ran in slices was fed what its producer put out whole, where that ran so too (as msaccucmp has it).
+    that ran in slices reads its producer's whole output, where that ran so too (as msaccucmp has it).
     """
     orders: dict[str, str] = {}
     yield from (without(base, Status.UNREADABLE, error.reason) for error in dump.errors)
@@ -366,8 +366,7 @@ def input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | Non
     return [(op.inputs[slot], descs.get(slot)) for slot in slots]
 
 
-# --- An NPU run that is matched by its own graph as the benchmark side: fused against unfused (FORMATS.md §5,
-#     `-cf`)
+# --- an NPU run with its own graph as the benchmark side: fused against unfused (FORMATS.md §5, `-cf`) ---
 
 
 #: Places of one tensor that are looked at, best first.

@@ -35,7 +35,7 @@ class Calls:
         return self._callers.get(self._home[id(op)].name)
 
     def is_conditional(self, caller: Op) -> bool:
-        """Whether a caller runs its graphs several times, or perhaps not at all."""
+        """Return whether a caller runs its graphs several times, or perhaps not at all."""
         return caller.type not in _TYPES
 
     def passed_on_from(self, op: Op, index: int) -> tuple[Op, Edge] | None:
@@ -53,7 +53,7 @@ class Calls:
         return None
 
 
-# --- Who feeds an op and whom it feeds, across the borders of subgraphs ---
+# --- producers and consumers, across the borders of subgraphs ---
 
 
 #: Ops that change storage and type of a tensor but not what it stands for.
@@ -79,7 +79,7 @@ class Node:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells the node from others of the file."""
+        """Graph and name, which identify the node in its file."""
         return self.graph, self.name
 
 
@@ -256,7 +256,7 @@ class Wiring:
     # On to the next op that does something
 
     def sources(self, node: Node, slot: int, passing: bool = False) -> list[Step]:
-        """The ops that make what input `slot` of a node is fed, through the borders of subgraphs.
+        """Return the ops that produce input `slot` of a node, through the borders of subgraphs.
 
         With `passing` also through `Cast` and `TransData`. A branch's output comes from more than one.
         """
@@ -366,7 +366,7 @@ def _nearness(item: tuple[int, Node]) -> int:
     return item[0]
 
 
-# --- what one op is connected to --------------------------------------------------------------------------------------
+# --- the connections of one op ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,7 +390,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """What an op is connected to. `waits_for` and `awaited_by` are its control edges."""
+    """The connections of an op. `waits_for` and `awaited_by` are its control edges."""
 
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
@@ -408,7 +408,7 @@ def described_inputs(op: Op) -> dict[int, TensorDesc]:
 
 
 def connections(wiring: Wiring, graph: str, op: Op) -> Connections:
-    """What `op` is connected to, through subgraph borders and the `Cast` and `TransData` that the compiler put in."""
+    """Return the connections of `op` through subgraph borders and compiler-inserted `Cast` and `TransData`."""
     node = Node(graph=graph, name=op.name, op=op)
     descs = described_inputs(op)
     slots = range(max(len(op.inputs), max(descs, default=-1) + 1))

@@ -1,6 +1,6 @@
 """Names that the `config.py` of the old tool and its manuals have, and what stands for them here.
 
-A few are settings under another name; the others have no effect, which is said with what replaces them, unless they
+A few are settings under another name; the others have no effect, and a note names what replaces them, unless they
 have the value that the manuals show and so ask for nothing. This module runs on Python 3.7.
 """
 
@@ -91,7 +91,7 @@ def as_setting(name: str, value: object) -> Optional[Tuple[str, object]]:
 
 
 def notes_on(path: str, settings: List[OldSetting]) -> List[str]:
-    """What to say of the old names of a file that ask for something else than is done: one line for each reason."""
+    """Return the notes on old names of a file that ask for something else than is done, one for each reason."""
     data = _DATA_NAME
     by_advice: Dict[str, List[OldSetting]] = {}
     for old in settings:
@@ -119,7 +119,7 @@ def _of(name: str) -> OldName:
 
 
 def _asks_nothing(old: OldSetting, meaning: OldName, data: str) -> bool:
-    """Whether the value is the one that the manuals show: then all is as it says, or it never mattered."""
+    """Return whether the value is the one that the manuals show, so that ignoring it changes nothing."""
     if old.name in _PLACES and isinstance(old.value, str):
         return posixpath.normpath(old.value) == posixpath.normpath(posixpath.join(data, _PLACES[old.name]))
     if old.name in _USUAL_ENDS:

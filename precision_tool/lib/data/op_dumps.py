@@ -10,7 +10,7 @@ from precision_tool.lib.model.graph import Op
 
 
 class OpDumps:
-    """Finds the dumped tensors of the ops of one graph file among the dumps of a leaf.
+    """The dumped tensors of the ops of one graph file, looked up among the dumps of a leaf.
 
     Ops whose names are spelled alike in file names are told apart by the names inside the files. Ops of one name, in
     two subgraphs, are told apart by the order of their tasks, which is that in which they run.
@@ -38,11 +38,11 @@ class OpDumps:
         return self._dumps.op_of_several(name, places.index(id(op)), len(places))
 
     def is_repeated(self, op: Op) -> bool:
-        """Whether several ops of the file have its name."""
+        """Return whether several ops of the file have its name."""
         return op.name in self._repeated
 
     def has(self, op: Op) -> bool:
-        """Whether the op has a dump; files are opened only where their names do not tell."""
+        """Return whether the op has a dump; files are opened only where their names are ambiguous."""
         return flatten(op.name) in self._dumps and (op.name not in self._alike or self.find(op) is not None)
 
     def timestamp(self, op: Op) -> int:

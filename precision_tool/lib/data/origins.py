@@ -84,7 +84,7 @@ def groups_of(file: GraphFile) -> list[Group]:
     return list(groups.values())
 
 
-# --- Ops that the graph compiler put in, of two graphs of one network: which belong together, by what they connect ---
+# --- compiler-inserted ops of two graphs of one network ---
 
 
 _COUNTED = re.compile(r"trans_\w*?_?\d+")
@@ -97,7 +97,7 @@ _End = tuple[Hashable, ...]
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Which op of the other run belongs to one of this run; all names are flattened."""
+    """The ops of the other run by those of this run; all names are flattened."""
 
     #: Of the ops of this run that the compiler put in, those that have one.
     _found: dict[str, str]
@@ -111,12 +111,12 @@ class Counterparts:
 
 
 def is_inserted(op: Op) -> bool:
-    """Whether the graph compiler put an op in."""
+    """Return whether the graph compiler inserted an op."""
     return not originals(op) or _COUNTED.fullmatch(op.name) is not None
 
 
 def counterparts(file: GraphFile, other: GraphFile) -> Counterparts:
-    """Which op of `other` stands where an op of `file` does, for the ops that the compiler put in."""
+    """Return which op of `other` stands in the place of each compiler-inserted op of `file`."""
     left_side, right_side = _Inserted(file), _Inserted(other)
     matches: dict[str, str] = {}
     left, right = list(left_side.ops), list(right_side.ops)
@@ -137,14 +137,14 @@ def counterparts(file: GraphFile, other: GraphFile) -> Counterparts:
 
 @dataclass
 class _Links:
-    """What one op that the compiler put in connects."""
+    """The sources and readers of one compiler-inserted op."""
 
     feeds: list[_End] = field(default_factory=list)
     readers: set[_End] = field(default_factory=set)
 
 
 class _Inserted:
-    """The ops of a graph file that the compiler put in, in execution order, and what they connect."""
+    """The compiler-inserted ops of a graph file in execution order, with their sources and readers."""
 
     def __init__(self, file: GraphFile) -> None:
         self.ops = [op for op in in_order(file) if is_inserted(op)]
@@ -192,7 +192,7 @@ def _readers(readers: dict[str, list[tuple[Op, int]]], op: Op) -> Iterable[_End]
 
 
 def _made(op: Op) -> Hashable:
-    """What an op makes: its type, and type and layout of its outputs."""
+    """Return an op's type, and type and layout of its outputs."""
     return op.type, tuple((desc.dtype, desc.layout) for desc in op.output_descs)
 
 
@@ -215,7 +215,7 @@ def _by_key(ops: Iterable[Op], side: _Inserted, what: Callable[[Op, _Links], Has
     return groups
 
 
-# --- Which original tensor a tensor of the graph stands for ---
+# --- original tensors ---
 
 
 #: Compiler-made ops in a row that a walk back passes through at most.
@@ -236,7 +236,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class NoOrigin:
-    """Why a tensor stands for no original tensor."""
+    """The reason why a tensor stands for no original tensor."""
 
     status: Status
     reason: str
@@ -257,7 +257,7 @@ class Origins:
         return self.calls.producer(op, edge)
 
     def _feeding(self, group: Group) -> set[int]:
-        """The ops of a group that another op of it reads, directly or through ops the compiler put in."""
+        """The ops of a group that another op of it reads, directly or through compiler-inserted ops."""
         members = {id(op) for op in group.ops}
         feeding = set()
         for op in group.ops:
@@ -289,7 +289,10 @@ class Origins:
             origin = self._own(op, index)
             if isinstance(origin, Origin):
                 if origin.op_name in self.alike and not benchmark.has_real_name(origin.op_name, origin.index):
-                    why = f"benchmark file names spell {origin.op_name} like another op: whose tensor it is cannot be told"
+                    why = (
+                        f"benchmark file names spell {origin.op_name} like another op: "
+                        "the tensor's op cannot be determined"
+                    )
                     return NoOrigin(Status.NO_BENCHMARK, why)
                 first = first or origin
                 if not isinstance(benchmark.output_of(origin.op_name, origin.index), Missing):
@@ -306,7 +309,7 @@ class Origins:
         return first or NoOrigin(Status.NO_ORIGINAL_OP, f"{start.name} is part of a loop without an original op")
 
     def _own(self, op: Op, index: int) -> Origin | NoOrigin:
-        """What the graph says of an output of `op` itself."""
+        """Return the origin that the graph declares for an output of `op` itself."""
         desc = output_desc(op, index)
         layout = desc.dump_origin_layout or desc.origin_layout
         if desc.dump_origin_name:
@@ -325,7 +328,7 @@ class Origins:
         if not names:
             return NoOrigin(
                 Status.NO_ORIGINAL_OP,
-                f"{op.name} was put in by the graph compiler: the training script has no such tensor",
+                f"{op.name} was inserted by the graph compiler: the training script has no such tensor",
             )
         if len(names) > 1:
             return NoOrigin(
@@ -343,7 +346,7 @@ def output_desc(op: Op, index: int) -> TensorDesc:
 
 
 def _keeps_values(op: Op) -> bool:
-    """False for a Cast from or to integers or bools, whose output is not what it was fed."""
+    """False for a Cast from or to integers or bools, whose output differs from its input."""
     types = [desc.dtype for desc in (*op.input_descs[:1], *op.output_descs[:1])]
     return op.type != "Cast" or all("float" in name for name in types if name)
 

@@ -1,4 +1,4 @@
-"""What a data folder holds, by the names in it; nothing is opened."""
+"""Overview of a data folder by the names in it; nothing is opened."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RunOverview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataOverview:
-    """What a data folder holds, by the names in it."""
+    """The contents of a data folder, by the names in it."""
 
     root: str
     #: False for a folder that is not there.

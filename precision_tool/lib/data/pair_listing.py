@@ -14,10 +14,10 @@ from precision_tool.lib.data.origins import groups_of
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.io.files import stat_of
 from precision_tool.lib.io.stores import Kind
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
-from precision_tool.lib.model.wording import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +88,7 @@ def _numbered(run: RunGraph) -> dict[int, Sequence[Op]]:
 
 def _no_number(runs: Sequence[RunGraph], number: int) -> DataNotFoundError:
     last = max((max(_numbered(run), default=-1) for run in runs), default=-1)
-    return DataNotFoundError(
-        f"no op has the number [{number}] in {where_of(runs)}",
-        f"numbers go from [0] to [{last}]: `ls` lists them" if last >= 0 else "the graph has no op",
-    )
+    return DataNotFoundError("data.no_op_number", number=number, place=where_of(runs), last=last if last >= 0 else None)
 
 
 def list_ops(
@@ -104,7 +101,7 @@ def list_ops(
     """The ops of each graph that fit. DataNotFoundError for a name, type, pass or kernel that no op has.
 
     `cosines_of` gives the cosines of a run by the names of its ops, `judged_of` what recomputing said of them,
-    `scalars_of` by flattened names the values of both sides where an op puts out a single number.
+    `scalars_of` by flattened names the values of both sides of ops whose output is a single number.
     """
     number = None if op_filter.name is None else op_number(op_filter.name)
     if number is not None:
@@ -145,7 +142,7 @@ def list_ops(
 
 
 def _op_test(op_filter: OpFilter) -> Callable[[Op], str | None]:
-    """None for an op that does not fit, else the original op by which it does, empty where its name does."""
+    """Return a test that gives None for an op that does not fit, else the original op by which it fits, or ""."""
     name = None if op_filter.name is None else pattern(op_filter.name)
     others: list[Callable[[Op], bool]] = []
     if op_filter.op_type is not None:
@@ -172,7 +169,7 @@ def _op_test(op_filter: OpFilter) -> Callable[[Op], str | None]:
 
 
 def _check_each(runs: Sequence[RunGraph], op_filter: OpFilter) -> None:
-    """Raises DataNotFoundError for the first pattern that no op fits, whatever the others say."""
+    """Raise DataNotFoundError for the first pattern that no op fits, whatever the others say."""
     values: tuple[tuple[str, str | None, Callable[[Op], Iterable[str]]], ...] = (
         ("name", op_filter.name, lambda op: (op.name, *(op.original_names or ()))),
         ("type", op_filter.op_type, lambda op: (op.type,)),
@@ -187,15 +184,23 @@ def _check_each(runs: Sequence[RunGraph], op_filter: OpFilter) -> None:
         if not any(map(fits, candidates)):
             count = sum(1 for _ in every_op(runs))
             option = "-f" if what == "pass" else f"-{what[0]}"
+            attribute = Message(f"note.data.property.{what}")
+            otherwise = (
+                Message("note.data.use_ls.without", option=option)
+                if candidates
+                else Message("note.data.nothing_with", property=attribute)
+            )
             raise DataNotFoundError(
-                f"no op with the {what} {text!r} among {counted(count, 'op')} of {where_of(runs)}",
-                closest_hint(
-                    text, candidates, f"`ls` without {option} lists all ops" if candidates else f"no op has a {what}"
-                ),
+                "data.no_op_with",
+                property=attribute,
+                text=repr(text),
+                ops=count,
+                place=where_of(runs),
+                advice=closest_hint(text, candidates, otherwise),
             )
 
 
-# --- dump files -------------------------------------------------------------------------------------------------------
+# --- dump files ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,10 +238,9 @@ def list_dumps(
     leaves = [(folder.number, leaf) for folder in folders if folder.run is not None for leaf in folder.run.leaves]
     files = [file for _, leaf in leaves for file in leaf.files]
     if not files:
-        looked_in = ", ".join(posixpath.join(posixpath.dirname(folder.graph_folder), "dump") for folder in folders)
+        looked_in = [posixpath.join(posixpath.dirname(folder.graph_folder), "dump") for folder in folders]
         raise DataNotFoundError(
-            f"no dump file in {looked_in or posixpath.join(root, 'npu', 'debug_*', 'dump')}",
-            "collect dump data on the NPU (enable_dump) first",
+            "data.no_dump_files", folders=looked_in or [posixpath.join(root, "npu", "debug_*", "dump")]
         )
     for what, text, candidates in (
         ("name", name, [file.name.op_name for file in files]),
@@ -244,8 +248,11 @@ def list_dumps(
     ):
         if text is not None and not any(map(pattern(text), candidates)):
             raise DataNotFoundError(
-                f"no dump file of an op with the {what} {text!r} among {counted(len(files), 'file')}",
-                closest_hint(text, list(dict.fromkeys(candidates)), "`ls dump` lists all dump files"),
+                "data.no_dump_with",
+                property=Message(f"note.data.property.{what}"),
+                text=repr(text),
+                files=len(files),
+                advice=closest_hint(text, list(dict.fromkeys(candidates)), Message("note.data.use_ls.dumps")),
             )
     name_fits, type_fits = (pattern(text or "") for text in (name, op_type))
     return tuple(
@@ -271,5 +278,5 @@ def _size(path: str) -> int | None:
 
 
 def is_below(cosine: float | None, threshold: float) -> bool | None:
-    """Whether a cosine is below the threshold, as NaN is; None without one."""
+    """Return whether a cosine is below the threshold, as NaN is; None without one."""
     return None if cosine is None else isnan(cosine) or cosine < threshold

@@ -20,10 +20,11 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, Usa
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import exists, real_path
 from precision_tool.lib.io.hdf5 import in_logical_order, read_h5
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.pytorch import ALIKE_TYPES, INPUT, OUTPUT, SCALAR_TYPES, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.tensor import Plan, Tensor
-from precision_tool.lib.model.wording import counted, first_of
+from precision_tool.lib.model.wording import counted
 
 #: What the name of one and the same op begins with on different devices. Mkldnn, PyTorch's own convolution on a CPU,
 #: is in no document.
@@ -33,11 +34,9 @@ _SAME_OP = {"ConvDepthwise2DBackward": "ConvolutionBackward"}
 #: Parameters that are called otherwise by an op's counterpart.
 _OTHER_NAME = {"self": "input", "input": "self", "eps": "epsilon", "epsilon": "eps"}
 
-#: What stands for the side that has nothing.
-
 
 def family(op_type: str) -> str:
-    """What an op is called whatever the device: `CudnnConvolutionBackward` and `NpuConvolutionBackward` are one."""
+    """Return the op's name on any device: `CudnnConvolutionBackward` and `NpuConvolutionBackward` are one family."""
     name = _DEVICE_PREFIX.sub("", op_type, count=1)
     return _SAME_OP.get(name, name)
 
@@ -197,7 +196,7 @@ def _alone(op: H5Op, index: int, status: Status, reason: str) -> Pair:
 
 
 def _unread_pair(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
-    """What the names alone tell of a pair."""
+    """Return a pair with the names only."""
     return Pair(
         index=npu.seq,
         op_name=npu.name,
@@ -249,7 +248,7 @@ def _pair(npu: H5Op, golden: H5Op, value: H5Value, other: H5Value | None) -> Pai
 
 
 def _types_note(value: H5Value, other: H5Value) -> str:
-    """That the two sides are of types whose values are hardly meant to be equal. The vendor does not compare them."""
+    """Return a note on types that the vendor does not compare, as their values can hardly be equal; "" for others."""
     npu_type, golden_type = (
         SCALAR_TYPES.get(side.scalar_type, str(side.scalar_type)) if side.scalar_type is not None else ""
         for side in (value, other)
@@ -277,14 +276,14 @@ class Aligned:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why two tensors are not compared."""
+    """The reason why two tensors are not compared."""
 
     status: Status
     reason: str
 
 
 def align_h5(npu: Tensor, golden: Tensor) -> Aligned | Refused:
-    """How two tensors are read element by element, in C order where their shapes differ."""
+    """Return the plans to read two tensors element by element, in C order where their shapes differ."""
     npu_is_complex, golden_is_complex = (data_types.BY_NAME[tensor.dtype].is_complex for tensor in (npu, golden))
     shapes = f"NPU {list(npu.shape)}, benchmark {list(golden.shape)}"
     if npu_is_complex != golden_is_complex:
@@ -308,7 +307,7 @@ def align_h5(npu: Tensor, golden: Tensor) -> Aligned | Refused:
     return Aligned(npu=flat[0], golden=flat[1], npu_plan=plan, golden_plan=plan, note=note)
 
 
-# --- The ops and tensors of PyTorch `.h5` dumps, found by name and listed. Prints nothing ---
+# --- looking up by name ---
 
 
 NPU, BENCHMARK = "NPU", "benchmark"
@@ -380,7 +379,7 @@ def load_h5_data(npu: Sequence[str], golden: Sequence[str], pairs: Sequence[tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class H5Name:
-    """What a name asks for: a file, if it names one, and what of it, as `/Addmm/4/output`."""
+    """A parsed name: the file, if it names one, and the path in it, as `/Addmm/4/output`."""
 
     text: str
     file: str = ""
@@ -388,7 +387,7 @@ class H5Name:
 
 
 def is_own_name(name: str) -> bool:
-    """Whether an op or a data set is named as it is in the file."""
+    """Return whether an op or a data set is named as it is in the file."""
     return _OWN_NAME.fullmatch(name) is not None
 
 
@@ -427,9 +426,7 @@ def find_by_name(
         return find_h5(sides, request.inside, many=many) if request.inside else _all_of(sides)
     data = load()
     if data is None:
-        raise DataNotFoundError(
-            f"{name}: there is no PyTorch dump", "put .h5 files into pt/npu and pt/gpu, or name a file"
-        )
+        raise DataNotFoundError("data.no_pytorch_dump", name=name)
     npu = [side for side in data.sides if side.other is not None] or list(data.sides)
     try:
         return find_h5(npu, name, many=many)
@@ -447,7 +444,7 @@ def _sides_of_file(path: str, files: Sequence[str], load: Callable[[], H5Data | 
 
 
 def _is_path(listed: str, path: str) -> bool:
-    """Whether a path, or merely the name of a file, is that of a known file."""
+    """Return whether a path, or merely a file name, is that of a listed file."""
     return posixpath.basename(listed) == path or real_path(listed) == real_path(path)
 
 
@@ -464,10 +461,7 @@ def find_h5(sides: Iterable[H5Side], name: str, *, many: bool = False) -> tuple[
     for side in sides:
         ops = [hit.op.name for hit in hits if hit.side is side]
         if len(ops) > 1 and not many:
-            more = f" and {len(ops) - _MAX_LISTED} more" if len(ops) > _MAX_LISTED else ""
-            raise UsageError(
-                f"{name}: {len(ops)} ops fit: {', '.join(ops[:_MAX_LISTED])}{more}", "name one of them, as /Addmm/4"
-            )
+            raise UsageError("data.several_h5_ops", name=name, count=len(ops), ops=ops)
     return tuple(hits)
 
 
@@ -498,16 +492,13 @@ def _values_named(op: H5Op, place: Sequence[str]) -> tuple[H5Value, ...]:
 
 
 def _not_found(sides: Sequence[H5Side], name: str) -> DataNotFoundError:
-    """What there is instead: the data sets of the op if the name begins with one, else the closest ops."""
+    """Return the error that lists the data sets of the op if the name begins with one, else the closest ops."""
     parts = [part for part in name.split("/") if part]
     values = list(dict.fromkeys(value.path for side in sides for op in _exact_ops(side, parts) for value in op.values))
     candidates = values or list(dict.fromkeys(op.name for side in sides for op in side.dump.ops))
     close = difflib.get_close_matches(name, candidates, n=5, cutoff=0.4) or candidates[:5]
-    dumps = [f"{counted(len(side.dump.ops), 'op')} of {side.dump.path}" for side in sides]
-    return DataNotFoundError(
-        f"{name}: no such op or data set among {first_of(dumps, _MAX_LISTED) or 'the ops of no .h5 dump'}",
-        f"closest are {', '.join(close)}" if close else "`ls dump` lists what there is",
-    )
+    dumps = [Message("note.data.ops_of", ops=len(side.dump.ops), path=side.dump.path) for side in sides]
+    return DataNotFoundError("data.no_h5_name", name=name, dumps=dumps, closest=close)
 
 
 def _find_in(side: H5Side, name: str) -> list[H5Hit]:
@@ -528,7 +519,7 @@ def _find_in(side: H5Side, name: str) -> list[H5Hit]:
     return [H5Hit(side=side, op=op, values=op.values, is_part=False) for op in ops]
 
 
-# --- lists ------------------------------------------------------------------------------------------------------------
+# --- lists ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -548,7 +539,7 @@ class H5Listing:
 
     @property
     def values(self) -> int:
-        """How many data sets fit."""
+        """Number of data sets that fit."""
         return sum(len(row.values) for row in self.rows)
 
 
@@ -579,7 +570,11 @@ def list_h5(
         op_types = list(dict.fromkeys(op.type for side in sides for op in side.dump.ops))
         close = difflib.get_close_matches(op_type or name or "", op_types, n=5, cutoff=0.4)
         raise DataNotFoundError(
-            f"no {'op' if of_ops else 'data set'} of {counted(len(sides), '.h5 dump')} fits {patterns}".rstrip(),
-            f"closest are {', '.join(close)}" if close else f"`{'ls' if of_ops else 'ls dump'}` lists all",
+            "data.no_h5_fit",
+            of_ops=of_ops,
+            dumps=len(sides),
+            patterns=patterns,
+            closest=close,
+            command="ls" if of_ops else "ls dump",
         )
     return tuple(listings)
