@@ -240,12 +240,12 @@ def _matching(pattern: str) -> List[str]:
     """The folders that a pattern means, in the order of the numbers in their names; any other name is a folder's."""
     if not glob.has_magic(pattern) or "://" in pattern or os.path.lexists(pattern):
         return [pattern]
-    found = sorted(filter(os.path.isdir, glob.glob(pattern)), key=_natural)
-    if not found:
+    folders = sorted(filter(os.path.isdir, glob.glob(pattern)), key=_natural)
+    if not folders:
         from precision_tool.lib.errors import DataNotFoundError
 
         raise DataNotFoundError("top.no_match", pattern=pattern)
-    return found
+    return folders
 
 
 def _data_in(folder: str) -> str:

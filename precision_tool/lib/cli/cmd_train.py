@@ -67,7 +67,7 @@ def _show_step(step: replay.SavedStep) -> None:
 
 
 def _show_run(device: str, done: replay.Replayed, folder: Path) -> None:
-    feeds = f", fed {_some(done.fed)}" if done.fed else ""
+    feeds = f", fed {_some(done.feeds)}" if done.feeds else ""
     print_line(f"{device}: ran {_some(done.train_ops)}{feeds} -> {folder}")
 
 

@@ -35,7 +35,7 @@ class Replayed(NamedTuple):
     """What a replay did: the training ops that ran, and the saved inputs they were fed."""
 
     train_ops: Tuple[str, ...]
-    fed: Tuple[str, ...]
+    feeds: Tuple[str, ...]
 
 
 def load_step(workspace: Workspace, seed: int) -> SavedStep:
