@@ -94,13 +94,13 @@ def test_one_child_serves_all_requests_and_this_process_needs_no_h5py(tmp_path: 
     paths = [a_dump(tmp_path / f"{number}.h5") for number in range(4)]
     script = (
         "import sys; from precision_tool.lib.io import hdf5, tensor_bytes, hdf5_process\n"
-        "assert h5_process._child._process is None\n"
+        "assert hdf5_process._child._process is None\n"
         "pids = set()\n"
         "for path in sys.argv[1:]:\n"
         "    tensor = hdf5.read_h5(path).ops[0].values[0].tensor\n"
         "    with tensor_bytes.open_bytes(tensor) as file:\n"
         "        assert file.read_at(8, 8) == b'\\0\\0\\0\\0\\0\\0\\xf0?'\n"
-        "    pids.add(h5_process._child._process.pid)\n"
+        "    pids.add(hdf5_process._child._process.pid)\n"
         "print(len(pids), 'h5py' in sys.modules)\n"
     )
     run = subprocess.run([sys.executable, "-c", script, *paths], capture_output=True, encoding="utf-8", check=True)

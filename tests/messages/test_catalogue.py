@@ -227,7 +227,17 @@ def test_every_value_has_its_text(prefix: str, values: Iterable[str]) -> None:
 
 
 #: Rooms and modules, below precision_tool, whose errors are all kinds of the catalogue.
-CONVERTED = ("lib/errors.py", "lib/extensions.py", "lib/logs.py", "lib/messages", "lib/model", "lib/io", "lib/compare")
+CONVERTED = (
+    "lib/errors.py",
+    "lib/extensions.py",
+    "lib/logs.py",
+    "lib/messages",
+    "lib/model",
+    "lib/io",
+    "lib/training",
+    "lib/compare",
+    "cli.py",
+)
 #: Exceptions that are no errors of the user: their texts are reasons of rows and of the log.
 REASONS = ("LayoutError", "OddCacheError")
 

@@ -67,7 +67,7 @@ def _show_step(step: replay.SavedStep) -> None:
 
 def _show_run(device: str, done: replay.Replayed, folder: Path) -> None:
     print_line(
-        text("screen.cli.train_ran", device=device, ops=done.train_ops, inputs=list(done.fed), folder=str(folder))
+        text("screen.cli.train_ran", device=device, ops=done.train_ops, inputs=list(done.feeds), folder=str(folder))
     )
 
 

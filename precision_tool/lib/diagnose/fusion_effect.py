@@ -169,7 +169,7 @@ def _rows(
                 compared=len(compared),
                 worst_op=worst,
                 is_switchable=is_switchable(name),
-                switch=None if switches is None else switches.told(name, section),
+                switch=None if switches is None else switches.state_of(name, section),
             )
         )
     return tuple(sorted(rows, key=lambda row: (-len(row.ops), -(row.effective or 0), row.name)))

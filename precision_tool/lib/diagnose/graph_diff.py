@@ -311,7 +311,7 @@ def diff_graphs(left: GraphFile, right: GraphFile, switches: Switches | None = N
                 left=passes[0][name],
                 right=passes[1][name],
                 is_switchable=is_switchable(name),
-                is_off=None if switches is None or (on := switches.told(name)) is None else not on,
+                is_off=None if switches is None or (on := switches.state_of(name)) is None else not on,
             )
             for name in sorted(passes[0] | passes[1], key=lambda name: (-abs(passes[0][name] - passes[1][name]), name))
         ),

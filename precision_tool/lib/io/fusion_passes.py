@@ -104,10 +104,10 @@ def read_fusion_result(path: str) -> tuple[GraphPasses, ...]:
 
 def parse_fusion_result(text: str, path: str = "fusion_result.json") -> tuple[GraphPasses, ...]:
     """The graphs of a text in any of the four shapes."""
-    found = [record for document in _documents(text, path) for record in _records(document, path)]
-    if not found:
+    graphs = [record for document in _documents(text, path) for record in _records(document, path)]
+    if not graphs:
         raise FormatError.of(path, "io.fusion_result.no_passes")
-    return tuple(found)
+    return tuple(graphs)
 
 
 def _documents(text: str, path: str) -> Iterator[Any]:

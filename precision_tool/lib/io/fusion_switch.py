@@ -244,16 +244,18 @@ class Switches:
         What GE's own file names beats ALL too. Without its `section` a pass is off if any section names it off, or ALL
         is off in both.
         """
-        found = [
-            on for where, one, on in self.named() if one == name and (section is None or where in (section, EITHER))
+        states = [
+            on
+            for where, pass_name, on in self.named()
+            if pass_name == name and (section is None or where in (section, EITHER))
         ]
-        if found:
-            return all(found)
+        if states:
+            return all(states)
         if name in ON_BY_NAME and section in (None, ON_BY_NAME[name]):
             return True
         return any(self._all(where) for where in ((section,) if section else SECTIONS))
 
-    def told(self, name: str, section: str | None = None) -> bool | None:
+    def state_of(self, name: str, section: str | None = None) -> bool | None:
         """As `is_on`, None where that depends on the section, which is unknown."""
         answers = {self.is_on(name, place) for place in ((section,) if section else SECTIONS)}
         return answers.pop() if len(answers) == 1 else None
@@ -274,7 +276,7 @@ class Switches:
         GE looks for a pass in its own section only, and passes over names it does not know: one whose section is
         unknown is written in both.
         """
-        known = [where for where, one, _ in self.named() if one == name]
+        known = [where for where, pass_name, _ in self.named() if pass_name == name]
         places = [EITHER] if self.is_old_form else [*known, *((section,) if section else SECTIONS)]
         sections = {where: dict(passes) for where, passes in self.sections.items()}
         for place in places:
@@ -365,9 +367,9 @@ def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
     others: dict[str, Any] = {}
     notes: list[str] = []
 
-    def is_meant(name: str, line: int, known: Iterable[str]) -> bool:
+    def is_meant(name: str, line: int, names: Iterable[str]) -> bool:
         """Whether GE finds this name, which it takes with blanks around it too, and then does not look for."""
-        if name.strip() in known and name != name.strip():
+        if name.strip() in names and name != name.strip():
             notes.append(f"line {line}: {shown(name)}: GE passes over it for the blanks around the name")
             return False
         return True
@@ -397,7 +399,7 @@ def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
         if name.strip() != _SWITCH:
             others[name] = value.plain()
             continue
-        found: dict[str, dict[str, bool]] = {}
+        of_section: dict[str, dict[str, bool]] = {}
         for section, section_line, passes in members(value, repr(_SWITCH)):
             if section.strip() not in SECTIONS:
                 raise FormatError.of(
@@ -405,9 +407,9 @@ def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
                 )
             switches = passes_of(passes, section)
             if is_meant(section, section_line, SECTIONS):
-                found[section] = switches
+                of_section[section] = switches
         if is_found:
-            sections = found
+            sections = of_section
     refused = [*_not_json(lenience), *_wrong_others(others)]
     return Switches(
         sections=sections,
@@ -419,12 +421,12 @@ def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
 
 def _not_json(lenience: Lenience) -> Iterator[str]:
     """What GE's parser stops at."""
-    found = (
+    lenient = (
         (lenience.comment, "a comment"),
         (lenience.comma, "a comma after the last member"),
         (lenience.blank, "a blank that is none to JSON"),
     )
-    return (f"line {line}: {what}, which GE does not understand" for line, what in found if line)
+    return (f"line {line}: {what}, which GE does not understand" for line, what in lenient if line)
 
 
 def _otherwise(lenience: Lenience, has_switch: bool) -> Iterator[str]:
@@ -444,7 +446,7 @@ def _wrong_others(others: Mapping[str, Any]) -> Iterator[str]:
             yield from _wrong_priority(value)
         elif not isinstance(value, list):
             yield f"{_EXCEPTIONS} is no list"
-        elif name == _EXCEPTIONS and not all(isinstance(one, str) for one in value):
+        elif name == _EXCEPTIONS and not all(isinstance(item, str) for item in value):
             yield f"{_EXCEPTIONS}: a name of a pass is no text"
 
 
@@ -463,7 +465,7 @@ def _wrong_priority(sections: Any) -> Iterator[str]:
 
 
 def _wrong_levels(where: str, levels: Mapping[str, Any]) -> Iterator[str]:
-    seen: set[str] = set()
+    prioritized: set[str] = set()
     for level, passes in levels.items():
         at = f"{where}, {shown_name(level)}"
         if level.strip() not in _LEVELS:
@@ -475,9 +477,9 @@ def _wrong_levels(where: str, levels: Mapping[str, Any]) -> Iterator[str]:
                 reason = _wrong_number(number, _LEVELS[level.strip()])
                 if reason:
                     yield f"{at}, {shown_name(name)}: {reason}"
-                elif name.strip() in seen:
+                elif name.strip() in prioritized:
                     yield f"{at}: {shown_name(name)} has a priority already"
-                seen.add(name.strip())
+                prioritized.add(name.strip())
 
 
 def _wrong_number(number: Any, allowed: range) -> str:
@@ -507,8 +509,8 @@ def _from_lines(text: str, path: str) -> Switches:
         if comment:
             _, colon, word = line.partition(":")
             taken = colon and word.strip() in _WORDS
-            told = "a comment, which GE takes for a pass" if taken else "a comment, which GE does not understand"
-            (notes if taken else refused).append(f"line {number}: {told}")
+            note = "a comment, which GE takes for a pass" if taken else "a comment, which GE does not understand"
+            (notes if taken else refused).append(f"line {number}: {note}")
         entry = entry.strip()
         if not entry:
             if line and not comment:

@@ -30,19 +30,19 @@ def parse_slicing(text: bytes) -> Slicing | None:
     if len(text) > _MAX_TEXT:
         return None
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or "threadMode" not in found:
+    if not isinstance(document, dict) or "threadMode" not in document:
         return None
-    count = found.get("slice_instance_num")
+    count = document.get("slice_instance_num")
     return Slicing(
-        is_threaded=bool(found["threadMode"]),
+        is_threaded=bool(document["threadMode"]),
         count=count if type(count) is int and 0 < count <= _MAX_SLICES else None,
-        cuts=tuple(_whole(cut) for cut in _listed(found.get("outputCutList"))),
+        cuts=tuple(_whole(cut) for cut in _listed(document.get("outputCutList"))),
         shapes=tuple(
             tuple(tuple(map(_length, _listed(axes))) for axes in _listed(outputs))
-            for outputs in _listed(found.get("output_tensor_slice"))
+            for outputs in _listed(document.get("output_tensor_slice"))
         ),
     )
 
@@ -53,7 +53,7 @@ def _listed(value: Any) -> list[Any]:
 
 def _whole(value: Any) -> tuple[int, ...]:
     """Whole numbers; a cut that is none counts as an axis in one piece."""
-    return tuple(one if type(one) is int else 1 for one in _listed(value)[: data_types.MAX_RANK])
+    return tuple(item if type(item) is int else 1 for item in _listed(value)[: data_types.MAX_RANK])
 
 
 def _length(axis: Any) -> int:
@@ -108,9 +108,9 @@ def _read_slot(wire: WireReader, start: int, stop: int, names: dict[int, str]) -
 def _with_dims(wire: WireReader, start: int, stop: int, dims: list[int]) -> list[int]:
     """`dims`, and behind them those of a Shape message."""
     stored = wire.bytes_at(start, stop) if not dims and stop - start <= _USUAL_SHAPE else None
-    known = _shapes.get(stored) if stored is not None else None
-    if known is not None:
-        return [*known]
+    cached = _shapes.get(stored) if stored is not None else None
+    if cached is not None:
+        return [*cached]
     for number, kind, value, end, _ in wire.fields(start, stop):
         if number == 1 and len(dims) <= data_types.MAX_RANK:
             dims += wire.repeated_ints(kind, value, end, limit=data_types.MAX_RANK + 1)
@@ -153,7 +153,11 @@ def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
             header.op_name = wire.text(value, end)
         elif number == _ATTR and not header.has_attr:  # msaccucmp reads the first
             header.has_attr = True
-            fields = {one: (begin, stop) for one, how, begin, stop, _ in wire.fields(value, end) if how == LENGTH}
+            fields = {
+                field_number: (begin, stop)
+                for field_number, how, begin, stop, _ in wire.fields(value, end)
+                if how == LENGTH
+            }
             begin, stop = fields.get(_ATTR_VALUE, (0, 0))
             header.slicing = parse_slicing(wire.bytes_at(begin, stop)) if begin < stop else None
         if len(header.inputs) + len(header.outputs) > _MAX_SLOTS:

@@ -109,10 +109,10 @@ class JsonScalars:
 
     def boolean(self, value: Any) -> bool:
         """true or false, also as 0 and 1 or in a string."""
-        known = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
-        if known is None:
+        truth = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
+        if truth is None:
             raise FormatError.within("io.graph.wrong_value", value=_shown(value), expected="boolean")
-        return known
+        return truth
 
     def word(self, value: Any) -> str:
         """The name of an enum value, or its number when the writer knew no name."""

@@ -71,18 +71,18 @@ class GraphExport:
             raise FormatError.within("io.graph.wrong_value", value=Message("error.io.type.value"), expected="block")
         if depth > _MAX_DEPTH:
             return None
-        found: dict[str, Any] = {}
+        message: dict[str, Any] = {}
         for name, values in node.items():
             if name in LEFT_OUT:
                 continue
             field = fields.get(name)
             if field is None:
-                found[name] = self._unknown(values)
+                message[name] = self._unknown(values)
             elif field.is_repeated:
-                found[name] = [self._item(value, field, depth) for value in values]
+                message[name] = [self._item(value, field, depth) for value in values]
             elif self._is_there(values[-1], field):
-                found[name] = self._single(values[-1], field, depth)
-        return found or None
+                message[name] = self._single(values[-1], field, depth)
+        return message or None
 
     def _is_there(self, value: Any, field: Field) -> bool:
         """Whether protobuf tells the field from an absent one; a block is there if it takes any bytes."""

@@ -201,8 +201,8 @@ def _skim_lines(data: bytes) -> _Skimmed | None:
             types[-1] = op_type
     if not all(value[0] in "\"'" for value in (*names, *types)):
         return None  # the full parse says what is wrong
-    found = {proto_text.string_of(value) for value in set(types)}
-    return [proto_text.string_of(value) for value in names], found, len(types)
+    type_names = {proto_text.string_of(value) for value in set(types)}
+    return [proto_text.string_of(value) for value in names], type_names, len(types)
 
 
 # --- Large GE text graphs several times as fast as by a full parse: only what the model needs of them is looked at ---
@@ -326,10 +326,10 @@ class _Builder(GraphBuilder):
             if field:
                 node.setdefault(field, []).append(scalar)
             elif desc:
-                known = self._nodes.get(lines)
-                if known is None:
-                    known = self._nodes[lines] = self._desc_node(lines)
-                node.setdefault(desc, []).append(known)
+                cached = self._nodes.get(lines)
+                if cached is None:
+                    cached = self._nodes[lines] = self._desc_node(lines)
+                node.setdefault(desc, []).append(cached)
             elif key:
                 node.setdefault("attr", []).append(self._attr_node(key, value))
             else:
@@ -338,10 +338,10 @@ class _Builder(GraphBuilder):
 
     def desc(self, node: Node) -> TensorDesc:
         """The tensor of a node that `lean_op` made, which is kept."""
-        known = self._descs.get(id(node))
-        if known is None:
-            known = self._descs[id(node)] = super().desc(node)
-        return known
+        cached = self._descs.get(id(node))
+        if cached is None:
+            cached = self._descs[id(node)] = super().desc(node)
+        return cached
 
     def _desc_node(self, lines: str) -> Node:
         node: Node = {}
@@ -364,10 +364,10 @@ class _Builder(GraphBuilder):
         return {"key": [f'"{key}"'], **self._parsed(lines)}
 
     def _parsed(self, lines: str) -> Node:
-        known = self._parsed_before.get(lines)
-        if known is None:
-            known = self._parsed_before[lines] = proto_text.parse_proto_text(lines.encode("latin-1")).root
-        return known
+        cached = self._parsed_before.get(lines)
+        if cached is None:
+            cached = self._parsed_before[lines] = proto_text.parse_proto_text(lines.encode("latin-1")).root
+        return cached
 
 
 # ---- attributes, when somebody asks for them

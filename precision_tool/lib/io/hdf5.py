@@ -219,12 +219,12 @@ def _dtype_of(data: H5Object) -> np.dtype[Any]:
 def _strided(tensor: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, str]:
     """A tensor of CPU or GPU, whose elements lie in memory order: `strides` (in elements) tell the logical one."""
     shape = tensor.shape
-    told = f"its strides {list(strides)} do not fit its shape {list(shape)}"
+    note = f"its strides {list(strides)} do not fit its shape {list(shape)}"
     if len(strides) != len(shape) or any(stride < 0 for stride in strides):
-        return tensor, f"{told}: read as it is stored"
+        return tensor, f"{note}: read as it is stored"
     reach = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
     if reach > tensor.size:
-        return tensor, f"{told}: read as it is stored"
+        return tensor, f"{note}: read as it is stored"
     axes = [axis for axis, extent in enumerate(shape) if extent > 1]
     by_stride = sorted(axes, key=lambda axis: -strides[axis])
     dense = all(

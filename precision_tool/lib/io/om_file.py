@@ -82,8 +82,8 @@ def _last(node: Any, field: str) -> Any:
 
 
 def _listed(value: _Tree | None, field: str) -> list[Any]:
-    found = _last(value, "list")
-    return found.get(field, []) if isinstance(found, dict) else []
+    last = _last(value, "list")
+    return last.get(field, []) if isinstance(last, dict) else []
 
 
 def _restore(entry: _Tree, names: Sequence[bytes], texts: Sequence[bytes], is_text: Sequence[bool]) -> bool:
@@ -239,11 +239,11 @@ def model_bytes(file: StoredFile) -> int:
 
 
 def _definitions(header: OmHeader, path: str) -> list[Part]:
-    found = [part for parts in header.models for part in parts if part.kind == _MODEL_DEF]
-    if not found:
+    definitions = [part for parts in header.models for part in parts if part.kind == _MODEL_DEF]
+    if not definitions:
         listed = ", ".join(part.name for parts in header.models for part in parts)
         raise FormatError.of(path, "io.om.no_model", parts=listed or "-")
-    return found
+    return definitions
 
 
 def parse_om(data: bytes, path: str, *, first: bool = False) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
@@ -257,8 +257,8 @@ def parse_om(data: bytes, path: str, *, first: bool = False) -> tuple[dict[str, 
     header = read_header(source, 1 << 63)
     parts = _definitions(header, path)
     roots = [_definition(source, part) for part in parts[: 1 if first else None]]
-    told = [restore_attributes(root) for root in roots]
-    notes = [f"model {number} of this file: {what}" for number, what in enumerate(told, start=1) if what]
+    restored = [restore_attributes(root) for root in roots]
+    notes = [f"model {number} of this file: {what}" for number, what in enumerate(restored, start=1) if what]
     if first and len(parts) > 1:
         notes.append(f"an offline model of {len(parts)} models, of which this is the first, as atc has it")
     root = roots[0]
@@ -316,9 +316,9 @@ def _message(wire: WireReader, start: int, stop: int, message: str, depth: int) 
     if depth > _MAX_DEPTH:
         raise FormatError.of(wire.path, "io.om.deep", limit=_MAX_DEPTH)
     node: dict[str, list[Any]] = {}
-    known = BY_NUMBER[message]
+    fields = BY_NUMBER[message]
     for number, kind, value, end, _ in wire.fields(start, stop):
-        field = known.get(number)
+        field = fields.get(number)
         values = [] if field is None else [*_values(wire, field, kind, value, end, depth)]
         if field is not None and values:  # an empty block of numbers is as none
             node.setdefault(field.name, []).extend(values)

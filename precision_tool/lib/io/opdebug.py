@@ -93,20 +93,20 @@ class UnitStatus:
 
     def _bits(self, number: int, word: int) -> Iterator[Message]:
         place = number if len(self.status) > 1 else None
-        known = 0
+        documented = 0
         if self.unit in _ATOMIC:
             shift, mask, meanings = _ATOMIC[self.unit]
             value = word >> shift & mask
             if value in meanings:
-                known = mask << shift
+                documented = mask << shift
                 yield Message("check.status." + meanings[value], word=place)
         elif self.unit in (AI_CORE, *_LISTED):
             for bit, meaning in _CORE_BITS.items():
                 if word & bit:
-                    known |= bit
+                    documented |= bit
                     yield Message("check.status." + meaning, word=place)
-        if word & ~known:
-            yield Message("check.status.undocumented", status=hex(word & ~known), word=place)
+        if word & ~documented:
+            yield Message("check.status.undocumented", status=hex(word & ~documented), word=place)
 
 
 def core_overflows(status: int) -> tuple[Message, ...]:

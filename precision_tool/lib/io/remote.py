@@ -249,28 +249,28 @@ class RemoteStore(Store):
         """What lies in a folder, by name. DataNotFoundError for what is no folder."""
         folder = posixpath.normpath(folder)
         with self._lock:
-            known = self._listings.get(folder)
-            if known is not None and time.monotonic() - known[0] < _FRESH:
-                return known[1]
-        found = self._page(folder) if self.scheme in HTTP else self._ls(folder)
+            cached = self._listings.get(folder)
+            if cached is not None and time.monotonic() - cached[0] < _FRESH:
+                return cached[1]
+        listing = self._page(folder) if self.scheme in HTTP else self._ls(folder)
         with self._lock:
-            self._listings[folder] = time.monotonic(), found
+            self._listings[folder] = time.monotonic(), listing
             self._listings.move_to_end(folder)
             held = sum(len(names) for _, names in self._listings.values())
             while self._listings and held > _MAX_ENTRIES:
                 held -= len(self._listings.popitem(last=False)[1][1])
-        return found
+        return listing
 
     def _ls(self, folder: str) -> dict[str, dict[str, Any]]:
         name = self._name(folder)
         try:
-            found = self._call(folder, lambda: self._fs.ls(name, detail=True))
+            infos = self._call(folder, lambda: self._fs.ls(name, detail=True))
         except DataNotFoundError:
             raise DataNotFoundError.of(folder, "io.no_folder", content="files") from None
         whole = name.strip("/")
-        if [info["name"].strip("/") for info in found] == [whole] and found[0].get("type") == "file":
+        if [info["name"].strip("/") for info in infos] == [whole] and infos[0].get("type") == "file":
             raise DataNotFoundError.of(folder, "io.file_not_folder", content="files")
-        entries = ((posixpath.basename(info["name"].rstrip("/")), info) for info in found)
+        entries = ((posixpath.basename(info["name"].rstrip("/")), info) for info in infos)
         return {
             base: self._followed(posixpath.join(folder, base), info)
             for base, info in entries
@@ -325,13 +325,13 @@ class RemoteStore(Store):
         above, base = posixpath.split(path)
         now = time.monotonic()
         with self._lock:
-            known = self._listings.get(above)
-            if known is not None and now - known[0] < _FRESH:
-                return known[1].get(base)
+            listing = self._listings.get(above)
+            if listing is not None and now - listing[0] < _FRESH:
+                return listing[1].get(base)
             if path in self._listings and now - self._listings[path][0] < _FRESH:
                 return {"type": "directory"}
-            told = self._infos.get(path)
-            return (told[1] or None) if told is not None and now - told[0] < _FRESH else {}
+            cached = self._infos.get(path)
+            return (cached[1] or None) if cached is not None and now - cached[0] < _FRESH else {}
 
     def _info(self, path: str) -> dict[str, Any]:
         name = self._name(path)
@@ -339,9 +339,9 @@ class RemoteStore(Store):
         if self.scheme in HTTP and str(info.get("url", "")).partition("?")[0].endswith("/"):
             info["type"] = "directory"  # where it sent us
         with self._lock:
-            known = self._listings.get(posixpath.dirname(path))
-            if known is not None and posixpath.basename(path) in known[1]:
-                known[1][posixpath.basename(path)] = info
+            listing = self._listings.get(posixpath.dirname(path))
+            if listing is not None and posixpath.basename(path) in listing[1]:
+                listing[1][posixpath.basename(path)] = info
         return info
 
     def _stat(self, path: str, info: Mapping[str, Any]) -> Stat:
@@ -354,10 +354,10 @@ class RemoteStore(Store):
         return *stat.signature[:2], stat.signature[-1]
 
     def entries(self, folder: str) -> Sequence[Entry]:
-        found = self._listing(folder)
+        listing = self._listing(folder)
         return [
-            Entry(name=base, kind=Kind.FOLDER if found[base].get("type") == "directory" else Kind.FILE)
-            for base in sorted(found)
+            Entry(name=base, kind=Kind.FOLDER if listing[base].get("type") == "directory" else Kind.FILE)
+            for base in sorted(listing)
         ]
 
     # --- what is in it ---
@@ -386,10 +386,10 @@ class RemoteStore(Store):
         """The first bytes of a file, read once."""
         key = path, size, tag
         with self._lock:
-            known = self._heads.get(key)
-            if known is not None:
+            cached = self._heads.get(key)
+            if cached is not None:
                 self._heads.move_to_end(key)
-                return known
+                return cached
         data = self.fetch(path, 0, min(size, _HEAD)) if size else b""
         with self._lock:
             self._heads[key] = data

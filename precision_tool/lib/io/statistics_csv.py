@@ -58,8 +58,8 @@ def _whole(text: str) -> int:
 
 def _type_name(text: str) -> str:
     text = text.strip()
-    known = data_types.BY_GE_NAME.get(text) or data_types.BY_GE_NAME.get(f"DT_{text.upper()}")
-    return known.name if known else text.lower()
+    data_type = data_types.BY_GE_NAME.get(text) or data_types.BY_GE_NAME.get(f"DT_{text.upper()}")
+    return data_type.name if data_type else text.lower()
 
 
 def read_statistics(path: str) -> OpDump:

@@ -80,9 +80,9 @@ def _decoded(event: TensorEvent) -> Tensor:
         raise FormatError.of(event.path, "io.tfdbg.encoded_large", nbytes=event.nbytes)
     with _decoded_lock:
         signature = signature_of(event.path)
-        known = _decoded_files.get(event.path)
-        if known is not None and known[0] == signature and not may_change_unseen(*signature[1:3]):
-            return read_npy(known[1])
+        cached = _decoded_files.get(event.path)
+        if cached is not None and cached[0] == signature and not may_change_unseen(*signature[1:3]):
+            return read_npy(cached[1])
         folder = _decoded_folder()
         held = sum(file.stat().st_size for file in Path(folder).iterdir())
         if held + event.nbytes > _MAX_DECODED_IN_ALL:
