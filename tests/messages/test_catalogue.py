@@ -174,13 +174,12 @@ MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 def test_every_kind_that_the_code_names_has_its_texts(path: Path) -> None:
     for line, kind, fields, is_open in uses(path.read_text("utf-8")):
         named: set[str] = set()
-        if kind.startswith("error."):
-            for part in filter(ENGLISH.__contains__, (f"{kind}.text", f"{kind}.hint")):
-                named |= catalogue.field_names(ENGLISH[part])
+        parts = [kind] if kind in ENGLISH else [part for part in (f"{kind}.text", f"{kind}.hint") if part in ENGLISH]
+        assert parts, f"{path}:{line}: {kind} has no text"
+        for part in parts:
+            named |= catalogue.field_names(ENGLISH[part])
+        if kind not in ENGLISH:
             named -= PLACE
-        else:
-            assert kind in ENGLISH, f"{path}:{line}: {kind} has no text"
-            named |= catalogue.field_names(ENGLISH[kind])
         missing = named - fields
         if path.parent.name == "ops":
             missing.discard("op_type")  # filled in where a function of the table ends
