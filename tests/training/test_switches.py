@@ -113,7 +113,7 @@ def test_the_switch_file_of_the_data_folder(work: Path) -> None:
     tf_config.update_custom_op(off, "fusion_off")
     assert off.parameters == {"fusion_switch_file": {"s": tf_config.FUSION_OFF_FILE.encode()}}
     own.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"fusion_switch\.cfg: no text: byte 0"):
+    with pytest.raises(ValueError, match=r"fusion_switch\.cfg: not a text file: byte 0"):
         tf_config.update_custom_op(CustomOp(), "fusion_switch")
 
 
