@@ -627,7 +627,7 @@ def cut(path: Path) -> None:
         (external, "refused: /Secret/1 is a link to another file, /etc/secret.h5"),
         (cycle, "refused: /Relu/3/again is a group that is in the file more than once: a cycle"),
         (absurd, "refused: /Relu/99/output/y claims"),
-        (cut, "no HDF5 file that can be read: "),
+        (cut, "not an HDF5 file that can be read: "),
     ],
 )
 def test_a_bad_file_is_refused_by_every_command(data: Path, damage: Any, words: str) -> None:

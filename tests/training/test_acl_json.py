@@ -75,7 +75,7 @@ def test_a_file_that_is_no_json_is_not_overwritten(tmp_path: Path) -> None:
     assert path.read_text("utf-8") == WITHOUT_COMMAS
     run = tool("acl_json", "--check", cwd=tmp_path, code=2)
     assert "line 5, column 13" in run.text
-    assert "put a comma behind the line before" in run.text
+    assert "put a comma at the end of the line before" in run.text
 
 
 def change(**fields: object) -> str:
@@ -131,11 +131,11 @@ def test_files_that_work(tmp_path: Path, text: str, note: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[]", "no JSON object"),
-        ("{", "no valid JSON: line 1"),
+        ("[]", "not a JSON object"),
+        ("{", "not valid JSON: line 1"),
         ('{"dump": {"dump_mode": "all", "dump_mode": "input"}}', "dump_mode is in it twice"),
         ('{"a": ' + "[" * 2000 + "]" * 2000 + "}", "nested 2001 levels"),
-        ('{"dump": {}} // why', "no valid JSON"),
+        ('{"dump": {}} // why', "not valid JSON"),
     ],
 )
 def test_what_is_no_json_object(tmp_path: Path, text: str, problem: str) -> None:

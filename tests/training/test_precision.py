@@ -248,10 +248,10 @@ def test_ops_of_a_call_become_files_that_ge_takes() -> None:
     ("options", "message"),
     [
         ({"op_precision_mode": {"a/b": "precise"}}, "a/b has 'precise'; known are high_performance"),
-        ({"op_precision_mode": {"a=b": "high_precision"}}, "'a=b' is no name of an op"),
+        ({"op_precision_mode": {"a=b": "high_precision"}}, "'a=b' is not the name of an op"),
         ({"op_precision_mode": {}}, "no op given"),
-        ({"customize_dtypes": {"a\nb": "OutputDtype:float"}}, "is no name of an op"),
-        ({"customize_dtypes": {"a": "float"}}, "say 'InputDtype:float,float,OutputDtype:float'"),
+        ({"customize_dtypes": {"a\nb": "OutputDtype:float"}}, "is not the name of an op"),
+        ({"customize_dtypes": {"a": "float"}}, "use 'InputDtype:float,float,OutputDtype:float'"),
         ({"customize_dtypes": {"a": "InputDtype:,"}}, "which names no type"),
         ({"customize_dtypes": {"a": "OutputDtype:float12"}}, "has the type 'float12'"),
         ({"customize_dtypes": {"a": "InputDtype:" + "float," * 300}}, "too long for GE"),
@@ -318,5 +318,5 @@ def test_gray_ops_leave_the_list_that_holds_them(
     assert policy_of(mixlist, "Mul", "black") == "gray"
     assert policy_of(mixlist, "Add", "black") == "white"
     assert capsys.readouterr().err == ""
-    with pytest.raises(ValueError, match="gray has 'gray' for Mul; say 'black' or 'white'"):
+    with pytest.raises(ValueError, match="gray has 'gray' for Mul; use 'black' or 'white'"):
         tf_config.mixed_precision_list(gray={"Mul": "gray"})

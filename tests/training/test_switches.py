@@ -113,7 +113,7 @@ def test_the_switch_file_of_the_data_folder(work: Path) -> None:
     tf_config.update_custom_op(off, "fusion_off")
     assert off.parameters == {"fusion_switch_file": {"s": tf_config.FUSION_OFF_FILE.encode()}}
     own.write_bytes(b"\xff\xfe")
-    with pytest.raises(ValueError, match=r"fusion_switch\.cfg: no text: byte 0"):
+    with pytest.raises(ValueError, match=r"fusion_switch\.cfg: not a text file: byte 0"):
         tf_config.update_custom_op(CustomOp(), "fusion_switch")
 
 
@@ -272,7 +272,7 @@ def test_a_switch_file_that_is_no_json_is_told(work: Path, monkeypatch: pytest.M
     broken = work / "switch.cfg"
     broken.write_text('{"Switch": {"GraphFusion": {"APass": "off",}}}', "utf-8")  # as in the printed manual
     monkeypatch.setenv("PRECISION_TOOL_FUSION_SWITCH_FILE", str(broken))
-    with pytest.raises(ValueError, match="is no valid JSON"):
+    with pytest.raises(ValueError, match="is not valid JSON"):
         tf_config.update_custom_op(CustomOp(), "fusion_switch")
     broken.write_text(" \n", "utf-8")
     with pytest.raises(ValueError, match="is empty"):
@@ -328,7 +328,7 @@ def test_estimator_dump_config(npu_bridge: bool, capsys: pytest.CaptureFixture[s
     [("fusion_off|dump", "FUSION_OFF_FILE"), ("mixlist", "modify_mixlist="), ("prof", "profiling")],
 )
 def test_what_a_dump_config_cannot_hold_is_told(npu_bridge: bool, action: str, advice: str) -> None:
-    with pytest.raises(ValueError, match="is no part of a DumpConfig") as caught:
+    with pytest.raises(ValueError, match="is not part of a DumpConfig") as caught:
         tf_config.estimator_dump_config(action)
     assert advice in str(caught.value)
 

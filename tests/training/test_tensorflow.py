@@ -83,7 +83,9 @@ def test_sess_dump(tmp_path: Path, version: str) -> None:
     (run,) = runs(tmp_path)
     assert "layer/y:0" in dumped(run)
     folder = tmp_path / "precision_data/tf/tf_debug"
-    assert busy.startswith(f"told: another dump, of this script or of another one, goes to {folder}; dump one session")
+    assert busy.startswith(
+        f"told: another dump, of this script or of another one, writes to {folder}; dump one session"
+    )
     assert closed == "told: sess_dump: the session is closed; wrap it right after it was made, before it runs"
     assert full.startswith(f"told: {folder} already holds a dump ({run.name}), and two must not mix; keep it (mv ")
     assert nothing.startswith("told: sess_dump takes a session, not a NoneType")

@@ -89,7 +89,7 @@ class JsonText:
         """What was read that strict JSON does not have."""
         return Lenience(self._comment_line, self._comma_line, self._blank_line, self._after_line, tuple(self._doubled))
 
-    def _error(self, kind: str, **fields: object) -> FormatError:
+    def _error(self, kind: str, **fields: Any) -> FormatError:
         return FormatError.of(self._path, kind, line=self._token_line, **fields)
 
     def _next(self) -> None:
@@ -276,8 +276,8 @@ class Switches:
         GE looks for a pass in its own section only, and passes over names it does not know: one whose section is
         unknown is written in both.
         """
-        known = [where for where, pass_name, _ in self.named() if pass_name == name]
-        places = [EITHER] if self.is_old_form else [*known, *((section,) if section else SECTIONS)]
+        named_places = [where for where, pass_name, _ in self.named() if pass_name == name]
+        places = [EITHER] if self.is_old_form else [*named_places, *((section,) if section else SECTIONS)]
         sections = {where: dict(passes) for where, passes in self.sections.items()}
         for place in places:
             sections.setdefault(place, {})[name] = on

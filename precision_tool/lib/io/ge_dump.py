@@ -206,7 +206,7 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
         address=slot.address,
     )
     if data_type.is_numeric and nbytes < needed and not (data_type.bits < 8 and nbytes >= count):
-        fields = {"shape": tensor.shape, "dtype": data_type.name, "needed": needed, "nbytes": nbytes}
+        fields: dict[str, Any] = {"shape": tensor.shape, "dtype": data_type.name, "needed": needed, "nbytes": nbytes}
         if offset + nbytes > file_size:
             raise FormatError.within("io.dump.short", **fields)
         error = _ShortError.within("io.dump.short", **fields)

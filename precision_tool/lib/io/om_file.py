@@ -99,10 +99,10 @@ def _restore(entry: _Tree, names: Sequence[bytes], texts: Sequence[bytes], is_te
         holder = value if "i" in value else _last(value, "list")
         if isinstance(holder, dict):
             numbers = holder.pop("i", [])
-            if not all(isinstance(one, int) and 0 <= one < len(texts) for one in numbers):
+            if not all(isinstance(index, int) and 0 <= index < len(texts) for index in numbers):
                 return False
             if numbers:
-                holder["s"] = [texts[one] for one in numbers]
+                holder["s"] = [texts[index] for index in numbers]
             if "val_type" in holder:
                 holder["val_type"] = ["VT_LIST_STRING"]
     entry["key"] = [names[number]]

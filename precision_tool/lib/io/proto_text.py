@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.messages import Message as CatalogueMessage
@@ -195,7 +195,7 @@ class _Parser:
     def _line(self, position: int) -> int:
         return self.text.count("\n", 0, position) + 1
 
-    def _error(self, position: int, kind: str, frames: list[_Frame] | None = None, **fields: object) -> FormatError:
+    def _error(self, position: int, kind: str, frames: list[_Frame] | None = None, **fields: Any) -> FormatError:
         blocks = self._open_blocks(frames or [])
         return FormatError.of(self.source, kind, offset=position, row=self._line(position), blocks=blocks, **fields)
 
@@ -207,7 +207,7 @@ class _Parser:
             for _, _, name, token in reversed(some)
         )
 
-    def _cut_off(self, frames: list[_Frame], **fields: object) -> FormatError:
+    def _cut_off(self, frames: list[_Frame], **fields: Any) -> FormatError:
         return self._error(len(self.text), "io.proto.cut_off", frames, **fields)
 
     def _wrong_closer(self, position: int, mark: str, closer: str, frames: list[_Frame]) -> FormatError:
@@ -226,7 +226,7 @@ class _Parser:
         """Why no field can be read at `position`: walk through the field as far as it is right."""
         text = self.text
         here, expected = position, "field"
-        after: dict[str, object] = {}
+        after: dict[str, Any] = {}
         name = _NAME_RE.match(text, position)
         if name:
             here = self._skip_space(name.end())
