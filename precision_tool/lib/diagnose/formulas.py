@@ -31,9 +31,9 @@ from precision_tool.lib.ops.base import (
     NotComputedError,
     OpSpec,
     Output,
+    OutputSpec,
     Places,
     RowSums,
-    OutputSpec,
 )
 from precision_tool.lib.ops.op_arguments import distinct
 
