@@ -13,7 +13,7 @@ from typing import Any
 import corner_trees
 import numpy as np
 import pytest
-from builders import TIMESTAMP, Array, graph_op
+from builders import TIMESTAMP, Array, graph_op, tensor_desc
 from corner_trees import Corner, CornerTree
 from ffts_files import write_slices
 from vendor import Ran, Vendor
@@ -382,9 +382,9 @@ def test_slices_of_ffts_are_joined(vendor: Vendor, tmp_path: Path) -> None:
             time=TIMESTAMP + 10 * number,
             **words,
         )
-        described = corner_trees._desc(shape, name)
+        described = tensor_desc(golden, name)
         inputs = [f"{fed_by}:0"] if fed_by else []
-        descs = [corner_trees._desc(shape, None) for _ in inputs]
+        descs = [tensor_desc(golden) for _ in inputs]
         tree.ops.append(graph_op(name, "Add", inputs, input_descs=descs, output_descs=[described]))
         made[name] = (x, golden)
         tree.truth[f"{name}:output:0"] = made[name]
