@@ -167,14 +167,14 @@ def _layout(suspect: Suspect) -> list[Step]:
 
 
 def _cast(suspect: Suspect) -> list[Step]:
-    return [*_kept_by_later_ops(suspect), _look(Action.LOOK_AT_CAST, suspect)]
+    return [*_keep_types(suspect), _look(Action.LOOK_AT_CAST, suspect)]
 
 
 def _overflow(suspect: Suspect) -> list[Step]:
     loss_scale = _loss_scale(suspect)
     if loss_scale:  # `overflow` tells how far, and what else overflows
-        return [*loss_scale, *_kept_by_later_ops(suspect)]
-    return [*_kept_by_later_ops(suspect), Step(do=Action.SCALE_INPUTS, command=("overflow",))]
+        return [*loss_scale, *_keep_types(suspect)]
+    return [*_keep_types(suspect), Step(do=Action.SCALE_INPUTS, command=("overflow",))]
 
 
 def _loss_scale(suspect: Suspect) -> list[Step]:
@@ -188,7 +188,7 @@ def _loss_scale(suspect: Suspect) -> list[Step]:
     return [Step(do=Action.LOWER_LOSS_SCALE, command=("overflow",))]
 
 
-def _kept_by_later_ops(suspect: Suspect) -> list[Step]:
+def _keep_types(suspect: Suspect) -> list[Step]:
     """Return the lines that keep the type of the script's ops behind a culprit; none for those no line of it makes."""
     names = [name for name in suspect.fact("script_ops") or [] if not is_gradient_name(name)]
     return [Step(do=Action.KEEP_TYPE, code=_SCOPE, ops=tuple(names))] if names else []
