@@ -113,7 +113,7 @@ def _run(arguments: List[str]) -> int:
         if word.name != "data":
             return _run_word(word, arguments, options)
         if not arguments or arguments[0].startswith("-"):
-            raise UsageError("data: which folder?", f"precision-tool data {word.arguments}")
+            raise UsageError("top.which_folder", arguments=word.arguments)
         options["data"], arguments = arguments[0], arguments[1:]
         options.pop("more_data", None)
 
@@ -127,11 +127,10 @@ def _word_of(name: str) -> "Word":
     if word is not None:
         return word
     if find_word(name, PROMPT_WORDS):
-        raise UsageError(f"{name} is a command of the prompt only", "precision-tool without a command starts it")
+        raise UsageError("top.prompt_only", name=name)
     names = [text for word in WORDS for text in (word.name, *word.aliases)]
     close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.4)
-    hint = "did you mean " + " or ".join(close) + "?" if close else "precision-tool -h lists the commands"
-    raise UsageError(f"unknown command {name!r}", hint)
+    raise UsageError("top.unknown_command", name=repr(name), close=tuple(close))
 
 
 def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> int:
@@ -140,7 +139,7 @@ def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> in
     if sys.version_info[:2] < word.min_python:
         return _too_old(word.name, word.min_python)
     if "more_data" in options and not word.many_folders:
-        raise UsageError(f"{word.name}: takes one data folder", "`ac --all` takes several")
+        raise UsageError("top.one_folder", command=word.name)
     settings = _settings(options)
     if "data" in options and not word.makes_data and not {"-h", "--help"} & set(arguments):
         _check_data(settings, is_analysis=not word.plain)
@@ -216,13 +215,10 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
             print(f"precision-tool {__version__}")
             return None
         if option not in ("--data", "--work", "--lang", "--log-level"):
-            raise UsageError(
-                f"unknown option {option}", "options of a command stand after it; precision-tool -h lists the others"
-            )
+            raise UsageError("top.unknown_option", option=option)
         if not has_value:
             if not rest:
-                needs = {"--log-level": "a level, such as debug", "--lang": "a language, en or zh"}
-                raise UsageError(f"option {option} needs {needs.get(option, 'a folder')}", f"{option} VALUE")
+                raise UsageError("top.option_value", option=option, needs=option.strip("-").replace("-", "_"))
             value = rest.pop(0)
         if option == "--data":
             folders += _matching(value)
@@ -244,12 +240,12 @@ def _matching(pattern: str) -> List[str]:
     """The folders that a pattern means, in the order of the numbers in their names; any other name is a folder's."""
     if not glob.has_magic(pattern) or "://" in pattern or os.path.lexists(pattern):
         return [pattern]
-    found = sorted(filter(os.path.isdir, glob.glob(pattern)), key=_natural)
-    if not found:
+    folders = sorted(filter(os.path.isdir, glob.glob(pattern)), key=_natural)
+    if not folders:
         from precision_tool.lib.errors import DataNotFoundError
 
-        raise DataNotFoundError(f"{pattern}: no folder fits this pattern", "name the data folders with --data")
-    return found
+        raise DataNotFoundError("top.no_match", pattern=pattern)
+    return folders
 
 
 def _data_in(folder: str) -> str:

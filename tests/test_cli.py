@@ -226,7 +226,7 @@ def test_the_command_gets_its_words_and_the_settings(
     ("error", "code", "lines"),
     [
         (errors.UsageError("wrong", "do it so"), 2, ["error: wrong", "hint: do it so"]),
-        (errors.DataNotFoundError("nothing there"), 2, ["error: nothing there"]),
+        (errors.DataNotFoundError("no such entry"), 2, ["error: no such entry"]),
         (errors.OutputError("disk full", "use --work DIR"), 2, ["error: disk full", "hint: use --work DIR"]),
         (KeyboardInterrupt(), 130, ["stopped"]),
         (SystemExit(2), 2, []),

@@ -15,10 +15,9 @@ ROOMS = ("ops", "diagnose")
 #: Texts of three words and more that stay: how many of a module (None: any number), and why. One that goes away is
 #: taken off here.
 STAY: dict[str, tuple[int | None, str]] = {
-    "diagnose/comparing.py": (1, "a note to the user, taken back by its text"),
     "diagnose/overflow.py": (1, "the value of a key of JSON"),
-    "diagnose/passports.py": (1, "a note to the user, said once"),
     "diagnose/graph_diff.py": (1, "stands where the name of an op does"),
+    "diagnose/study_journal.py": (None, "statements of SQL"),
     "ops/optimizers.py": (None, "names of inputs, one after the other"),
 }
 _WORD = re.compile(r"[A-Za-z]{2,}")

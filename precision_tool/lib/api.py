@@ -154,7 +154,7 @@ def run(
     """
     command = find_word(word)
     if command is None or command.name == "data":
-        raise UsageError(f"{word}: no such command", "precision-tool -h lists the commands")
+        raise UsageError("cli.no_such_command", name=word)
     settings = load_settings({"data": data, "work": work})
     out = ReportConsole(file=file, width=settings.width, theme=settings.theme)
     err = ReportConsole(stderr=True, width=settings.width, theme=settings.theme)

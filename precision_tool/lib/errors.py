@@ -36,7 +36,7 @@ def _bounded(text: str) -> str:
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 3] + "..."
 
 
-Kind = TypeVar("Kind", bound="PrecisionToolError")
+Error = TypeVar("Error", bound="PrecisionToolError")
 
 
 class PrecisionToolError(Exception):
@@ -69,7 +69,7 @@ class PrecisionToolError(Exception):
 
     @classmethod
     def of(
-        cls: Type[Kind],
+        cls: Type[Error],
         path: object,
         kind: str,
         hint: str = "",
@@ -78,22 +78,41 @@ class PrecisionToolError(Exception):
         line: Optional[int] = None,
         what: str = "",
         **fields: Any,
-    ) -> Kind:
+    ) -> Error:
         """Return the error of a file: `path: text`, or `path line N: text`; or of `what` is in it: `what: text`."""
         error = cls(kind, hint, **fields)
         error.path, error.offset, error.line, error.subject = str(path), offset, line, what
         return error
 
     @classmethod
-    def within(cls: Type[Kind], kind: str, hint: str = "", *, line: Optional[int] = None, **fields: Any) -> Kind:
-        """Return the error of a value that does not know its file: who reads the file says which it is, with `of`."""
+    def within(cls: Type[Error], kind: str, hint: str = "", *, line: Optional[int] = None, **fields: Any) -> Error:
+        """Return the error of a value that does not know its file: who reads the file says which it is, with `at`."""
         error = cls(kind, hint, **fields)
         error.line = line
         return error
 
+    @property
+    def reason_message(self) -> Message:
+        """What is wrong, without the place."""
+        return self._message("text")
+
+    @property
+    def hint_message(self) -> Optional[Message]:
+        """What to do next; None where there is nothing to say."""
+        return self._message("hint") if has_text("error." + self.kind + ".hint") else None
+
+    def _message(self, part: str) -> Message:
+        fields = dict({"offset": self.offset, "line": self.line}, **self.fields)
+        return Message("error." + self.kind + "." + part, **fields)
+
+    def at(self: Error, path: object) -> Error:
+        """Return it as the error of a file, for one made with `within`."""
+        self.path = str(path)
+        return self
+
     def text(self, language: Optional[str] = None) -> str:
         """Return what is wrong and where, in a language, by default the one in use."""
-        reason = render(Message("error." + self.kind + ".text", **self.fields), language)
+        reason = render(self.reason_message, language)
         where = self.subject or self.path
         if not where:
             return _bounded(reason)
@@ -108,13 +127,12 @@ class PrecisionToolError(Exception):
     @property
     def reason(self) -> str:
         """What is wrong, without the place."""
-        return _bounded(render(Message("error." + self.kind + ".text", **self.fields)))
+        return _bounded(render(self.reason_message))
 
     @property
     def hint(self) -> str:
         """What to do next; "" where there is nothing to say."""
-        kind = "error." + self.kind + ".hint"
-        return _bounded(render(Message(kind, **self.fields))) if has_text(kind) else ""
+        return _bounded(render(self.hint_message or ""))
 
     @property
     def advice(self) -> str:
@@ -134,7 +152,7 @@ class PrecisionToolError(Exception):
         return (_restored, (type(self),), self.__dict__)
 
 
-def _restored(cls: Type[Kind]) -> Kind:
+def _restored(cls: Type[Error]) -> Error:
     return cls.__new__(cls)
 
 

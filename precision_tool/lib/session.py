@@ -67,7 +67,7 @@ class Session:
         return f"<Session of {shown_path(str(self.workspace.root))}{at}>"
 
     def at(self, step: int | None = None, rank: int | None = None) -> Session:
-        """The data as one step of one rank has it: of those only that are given, the first of the other.
+        """Return the session of one step and rank; of a number alone the first of the other.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class Session:
         self.rank = self.rank if rank is None else None if rank == ALL else rank
         if self.step is None and self.rank is None:
             if self.settings.more_data:
-                raise UsageError("which of the data folders?", "say --rank N, or --step N, or name one --data folder")
+                raise UsageError("cli.which_data_folder")
             return self
         place, data = self.place()
         if place not in self._placed:
@@ -101,7 +101,7 @@ class Session:
         return placed
 
     def place(self) -> tuple[Place, str]:
-        """The dump folders and the benchmark of the step and rank that were asked for last, and their data folder."""
+        """Return the dump folders and the benchmark of the step and rank in use, and their data folder."""
         from precision_tool.lib.diagnose.study import find_place
 
         return find_place([str(self.settings.data), *map(str, self.settings.more_data)], self.step, self.rank)
@@ -120,7 +120,7 @@ class Session:
         return overview(self.workspace, next(iter(self.names.result_paths()), ""))
 
     def tensors(self, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
-        """The tensors of an op or of a file, as arrays that are read when their values are asked for.
+        """Return the tensors of an op or of a file, as arrays that are read when their values are used.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class Session:
         return open_tensors(self.data, name, graph)
 
     def tensor(self, name: str, graph: str | None = None) -> TensorProxy:
-        """The one tensor of a name, as `tensors` takes it; UsageError where there are several."""
+        """Return the single tensor of a name, as `tensors` takes it. UsageError if there are several."""
         from precision_tool.lib.compare.arrays import one_tensor
 
         return one_tensor(self.data, name, graph)
@@ -171,7 +171,7 @@ class Session:
     # --- the vendor's toolkit ---
 
     def toolkit(self) -> Toolkit:
-        """What was found of it; looked for once."""
+        """Return what was found of the vendor's toolkit; it is looked for once."""
         from precision_tool.lib.compare.toolkit import find_toolkit
 
         if self._toolkit is None:
@@ -179,7 +179,7 @@ class Session:
         return self._toolkit
 
     def tools(self) -> Tools:
-        """Its programs, ready to run; logs and what is kept of its work go to the folder of results."""
+        """Return its programs, ready to run, with the output folder as the place of logs."""
         from precision_tool.lib.compare.toolkit import Tools
 
         return Tools(
@@ -239,7 +239,7 @@ class Session:
         from precision_tool.lib.view.comparison_result import CompareResult
 
         threshold = self.settings.threshold if threshold is None else threshold
-        return [CompareResult(one, data=self.data) for one in read_results(self.data, path, threshold)]
+        return [CompareResult(analysis, data=self.data) for analysis in read_results(self.data, path, threshold)]
 
     def default_options(self) -> CompareOptions:
         """Return the options of a comparison with the threshold of the settings."""
@@ -341,8 +341,6 @@ class Session:
             options = replace(options, folders=[*map(str, (self.settings.data, *self.settings.more_data))])
         options = replace(options, results=options.results or str(self.workspace.output_dir("study")))
         disk = self.workspace.on_disk()
-        return run_study(
-            options, str(disk.output_dir("study")), cache=str(disk.output_dir("cache")), workers=resources.workers,
-            executor=resources.executor, progress=resources.progress, fresh=fresh, watch_seconds=watch_seconds,
-            seen=on_study,
-        )  # fmt: skip
+        options = replace(options, fresh=fresh, watch_seconds=watch_seconds)
+        folder, cache = str(disk.output_dir("study")), str(disk.output_dir("cache"))
+        return run_study(options, folder, resources, cache=cache, on_study=on_study)

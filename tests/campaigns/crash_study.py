@@ -25,6 +25,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts/benchmarks"))
 from benchmark_cluster import Processes, cluster
 
 from precision_tool.lib.compare.cluster import open_cluster
+from precision_tool.lib.compare.scheduler import Resources
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose.study import run_study
 from precision_tool.lib.diagnose.study_plan import StudyOptions
@@ -89,7 +90,7 @@ def _study(work: Path, folders: list[str], address: str) -> None:
     try:
         work.mkdir(parents=True, exist_ok=True)
         with open_cluster(address) if address else nullcontext() as executor:
-            study = run_study(StudyOptions(folders=folders), str(work), workers=2, executor=executor)
+            study = run_study(StudyOptions(folders=folders), str(work), Resources(workers=2, executor=executor))
         document = study.to_dict()
         document.pop("table")
         (work / "answer.json").write_text(json.dumps(document, sort_keys=True), encoding="utf-8")

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/campaigns")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/trees"), str(ROOT / "tests/campaigns")]
 
 from fuzzing.inputs import Inputs  # noqa: E402  # found by the paths above
 from fuzzing.readers import READERS  # noqa: E402

@@ -90,6 +90,18 @@ def refuses(message: str, hint: str = "") -> Callable[[str], None]:
     return read
 
 
+class UnescapedError(FormatError):
+    """An error whose message is not rendered: rendering escapes what cannot be printed."""
+
+    @property
+    def message(self) -> str:
+        return str(self.fields["text"])
+
+
+def refuses_unescaped(path: str) -> None:
+    raise UnescapedError(f"{path}: \x1b[2J")
+
+
 def fails(path: str) -> None:
     raise KeyError(path)
 
@@ -119,7 +131,7 @@ def takes_long(path: str) -> None:
         (fails, "KeyError"),
         (refuses("no" * 500), "long message"),
         (refuses("no", "no" * 500), "long message"),
-        (refuses("\x1b[2J"), "message that cannot be printed"),
+        (refuses_unescaped, "message that cannot be printed"),
         (takes_memory, "memory"),
         (takes_all_memory, "MemoryError"),
         (computes, "hang"),

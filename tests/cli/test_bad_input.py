@@ -603,14 +603,14 @@ FOLDER_DAMAGES: dict[str, tuple[Callable[[SmallTree], object], tuple[str, ...], 
     "empty benchmark": (lambda tree: empty(tree.root / "tf/dump"), (), "neither .*tf/dump nor .*debug_1", "put"),
     "strangers as benchmark": (
         lambda tree: empty(tree.root / "tf/dump", "notes.txt"),
-        (), "tf/dump: no benchmark tensor", "collect them",
+        (), "tf/dump: no benchmark tensor", "dump a benchmark",
     ),
     "strangers as dump": (
         lambda tree: empty(tree.leaf, "core.1234"), (), "no dump file below .*op_type", "collect",
     ),
     "npy without names": (
         lambda tree: empty(tree.root / "tf/dump", "a.npy"),
-        (), "no benchmark tensor", "collect them",
+        (), "no benchmark tensor", "dump a benchmark",
     ),
     "no such left": (nothing, ("-lt", "nowhere"), "nowhere: no such folder", "folder of the NPU dump"),
     "no such right": (nothing, ("-rt", "nowhere"), "nowhere: no such folder", "benchmark tensors"),

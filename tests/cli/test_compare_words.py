@@ -155,7 +155,7 @@ def test_the_demo_word_with_options(tmp_path: Path) -> None:
     (tmp_path / "mine" / "precision_data").mkdir()
     (tmp_path / "mine" / "precision_data" / "letter").write_text("dear")
     bad = tool("demo", "mine", cwd=tmp_path, code=2)
-    assert "mine/precision_data is not empty and holds no earlier demo" in bad.err
+    assert "mine/precision_data: the folder is not empty and contains no earlier demo" in bad.err
     assert (tmp_path / "mine" / "precision_data" / "letter").read_text() == "dear"
 
 
@@ -804,8 +804,8 @@ def test_what_changed_after_the_comparison_is_told(tmp_path: Path) -> None:
     ):
         stat = place.stat()
         os.utime(place, (later, later))
-        assert tool("ac", cwd=tmp_path).err == f"note: {shown} is newer than this result: `ac -c` compares anew\n"
-        assert f"{shown} is newer than this result: `vc` compares anew" in tool("vcs", "--json", cwd=tmp_path).err
+        assert tool("ac", cwd=tmp_path).err == f"note: {shown} is newer than this result: `ac -c` compares again\n"
+        assert f"{shown} is newer than this result: `vc` compares again" in tool("vcs", "--json", cwd=tmp_path).err
         os.utime(place, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert tool("ac", cwd=tmp_path).err == ""
 

@@ -21,7 +21,7 @@ from small_tree import Node, small_tree, values
 from tiny_network import layers
 
 import precision_tool
-from precision_tool.lib.cli.bisect_runner import BisectRun, bisected
+from precision_tool.lib.cli.bisect_runner import BisectRun, is_bisected
 from precision_tool.lib.cli.switch_files import SwitchFile
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.io.fusion_switch import SHIPPED_SWITCH, read_switches, render
@@ -152,7 +152,7 @@ def test_editing_the_files_that_the_training_helper_points_to(demo: Path, packag
     tool("fusion", "off", GUILTY, "--installed", cwd=demo, env=package)
     assert switches_of(installed / "fusion_switch.cfg")["UBFusion"][GUILTY] == "off"
     assert path.read_text() == render(SHIPPED_SWITCH)
-    assert "give one of them" in tool("fusion", "show", "--installed", "--file", path, cwd=demo, code=2).err
+    assert "use one of them" in tool("fusion", "show", "--installed", "--file", path, cwd=demo, code=2).err
 
 
 def test_a_data_folder_that_is_not_there_has_no_switch_file(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_where_the_switches_are_and_what_comes_next(tmp_path: Path) -> None:
     layers().with_part("one/MatMul", wrong=negated).write(tmp_path / "precision_data")
     work = ("--work", "elsewhere")
     run = tool(*work, "fusion", "off", "MatMulBiasAddFusionPass", cwd=tmp_path)
-    assert "it lies in the data folder and not below --work" in run.text
+    assert "it is written in the data folder and not below --work" in run.text
     assert (tmp_path / "precision_data" / "fusion" / "fusion_switch.cfg").is_file()
     assert run.out.splitlines()[-1].strip() == "precision-tool --work elsewhere ac -c"
     tool(*work, "ac", "-c", cwd=tmp_path)
@@ -376,7 +376,7 @@ def test_blame_of_one_run_with_the_benchmark(demo: Path, generated: tuple[Path, 
     root.mkdir()
     (root / "debug_0").symlink_to(generated[0] / "npu" / "debug_1")
     run = tool("fusion", "blame", cwd=demo)
-    assert "only debug_0 has both a dump and a graph, so that the benchmark is what it is compared with" in run.text
+    assert "only debug_0 has both a dump and a graph, so that the benchmark is used for the comparison" in run.text
     assert f"switch off: {GUILTY}" in run.text
 
 
@@ -456,7 +456,7 @@ def test_a_damaged_graph_of_the_other_run(tmp_path: Path, generated: tuple[Path,
     shutil.copytree(generated[0], root, symlinks=True)
     _cut_graph(root, 0)
     run = tool("fusion", "blame", cwd=tmp_path)
-    assert "the benchmark is what it is compared with" in run.text
+    assert "the benchmark is used for the comparison" in run.text
     assert f"switch off: {GUILTY}" in run.text
 
 
@@ -576,7 +576,7 @@ def test_a_bisection(tmp_path: Path, check: str) -> None:
     assert "`fusion off Pass03 Pass17` switches them off, or this command with --write" in run.text
     # Once more: every answer is known, also of what the result rests on.
     again = bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--passes", *NAMES, "--write")
-    assert "of an earlier attempt are used" in again.text
+    assert "of an earlier search are used" in again.text
     assert "this search was finished before: nothing was run" in again.text
     assert "of 20 passes off" not in again.err
     assert len([*logs[0].parent.glob("try_*.log")]) == len(logs)
@@ -698,7 +698,7 @@ def test_an_interrupted_bisection_is_taken_up_again(tmp_path: Path, check: str, 
         assert (tmp_path / "my.cfg").read_text() == MINE
     (tmp_path / "go").touch()
     run = tool(*arguments, cwd=tmp_path)
-    assert "3 tries of an earlier attempt are used" in run.text
+    assert "3 tries of an earlier search are used" in run.text
     assert ("was killed" in run.text) == (number == signal.SIGKILL)
     assert "1 pass has to be off for the check to succeed: Pass05" in run.text
     assert (tmp_path / "my.cfg").read_text() == MINE
@@ -724,13 +724,13 @@ def test_tries_with_other_switches_are_not_used(tmp_path: Path, check: str) -> N
     bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES)
     (tmp_path / "my.cfg").write_text(MINE.replace("Mine", "Another"))
     run = bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES, code=1)
-    assert "were made with other switches, and are not used" in run.text
+    assert "were made with other switches and are not used" in run.text
     assert "switching them off cannot mend it" in run.text
     run = bisect(tmp_path, f"{check} Pass03 Another", "--passes", *NAMES)  # another command
     assert "earlier attempt" not in run.text
     (tmp_path / "my.cfg").write_text(MINE.replace('"Mine"', '"Pass03": "off", "Another"'))
     run = bisect(tmp_path, f"{check} Pass03 Another", "--passes", *NAMES)  # what a search sets itself is no difference
-    assert "of an earlier attempt are used" in run.text
+    assert "of an earlier search are used" in run.text
 
 
 def killed(tmp_path: Path, check: str) -> Path:
@@ -759,13 +759,13 @@ def test_an_edit_after_a_killed_bisection(tmp_path: Path, check: str) -> None:
     """It would be made in the switches of a try: it is refused until the user's own file is back, or given up."""
     mine = killed(tmp_path, check)
     left = mine.read_text()
-    told = "my.cfg holds the switches of a try of `fusion bisect`, which runs, or was killed"
+    told = "my.cfg holds the switches of an attempt of `fusion bisect`, which is running or was killed"
     assert told in tool("fusion", "show", "--file", "my.cfg", cwd=tmp_path).err
     assert told not in tool("fusion", "off", "Pass07", "--file", "another.cfg", cwd=tmp_path).text
     for word in (["off", "Pass07"], ["on", "Pass03"], ["all-off"], ["reset"]):
         run = tool("fusion", *word, "--file", "my.cfg", cwd=tmp_path, code=2)
         assert told in run.err
-        assert "puts your file back" in run.text
+        assert "restores your file" in run.text
     elsewhere = ["--work", "elsewhere", "fusion", "bisect", "--check", check, "--file", "my.cfg", "--passes", "Pass03"]
     assert told in tool(*elsewhere, cwd=tmp_path, code=2).err
     assert mine.read_text() == left
@@ -794,7 +794,7 @@ def test_no_edit_while_it_is_searched(tmp_path: Path, check: str) -> None:
     run = bisect(tmp_path, command, "--passes", "Pass03", "Pass04")
     assert "1 pass has to be off for the check to succeed: Pass03" in run.text
     for name in ("shown", "refused"):
-        assert "holds the switches of a try" in " ".join((tmp_path / name).read_text().split())
+        assert "holds the switches of an attempt" in " ".join((tmp_path / name).read_text().split())
     assert "fusion bisect is running" in (tmp_path / "refused_too").read_text()
     assert (tmp_path / "code").read_text() == "2\n2\n"
     assert (tmp_path / "my.cfg").read_text() == MINE
@@ -821,7 +821,7 @@ def test_two_at_a_time_are_refused(tmp_path: Path, check: str) -> None:
     run = bisect(tmp_path, command, "--passes", "Pass03", "Pass04")
     assert "1 pass has to be off for the check to succeed: Pass03" in run.text
     assert (tmp_path / "code").read_text() == "2\n"
-    assert "holds the switches of a try" in (tmp_path / "refused").read_text()
+    assert "holds the switches of an attempt" in (tmp_path / "refused").read_text()
     assert (tmp_path / "my.cfg").read_text() == MINE
 
 
@@ -866,7 +866,7 @@ def test_a_state_of_another_shape(tmp_path: Path, name: str, value: object) -> N
     path = tmp_path / "my.cfg"
     path.write_text("Pass03:on\n")
     file = SwitchFile(path=str(path), target=str(path), shipped=SHIPPED_SWITCH)
-    bisected(folder, str(path))
+    is_bisected(folder, str(path))
     search = BisectRun(folder=folder, check="true", passes=("Pass03",), file=file)
     with contextlib.chdir(tmp_path), search.alone():
         search.open(fresh=False)

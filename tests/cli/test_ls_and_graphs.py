@@ -128,8 +128,8 @@ def test_ls_below_a_cosine(tree: SmallTree) -> None:
     small_tree(tree.root, chain()[:3], run="debug_1")
     tool("vc", "-lt", tree.root / "npu" / "debug_1", cwd=tree.root.parent)
     run = ls(tree, "--below", "0.98")
-    assert "debug_0: not compared: the newest result is not of it" in run.err
-    assert "not compared: the newest result is not of it\n" in run.out
+    assert "debug_0: not compared: the newest result is of another run" in run.err
+    assert "not compared: the newest result is of another run\n" in run.out
     shutil.rmtree(tree.root / "npu" / "debug_1")
     nan = values(*[float("nan")] * 1024)
     write_dump(tree.dumps["middle/Mul"], "middle/Mul", [values(5, 6, 7)], [nan])
@@ -402,7 +402,7 @@ def test_a_chosen_graph_that_is_gone_is_a_note(tree: SmallTree) -> None:
     [
         (("--use", "none.txt"), "none.txt: no such file"),
         (("--use", "precision_data"), "a folder where a file should be"),
-        (("--use", "a", "--find", "b"), "do not go together"),
+        (("--use", "a", "--find", "b"), "does not go with"),
         (("extra",), "unrecognized arguments"),
     ],
 )

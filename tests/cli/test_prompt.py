@@ -167,7 +167,10 @@ def test_another_data_folder(tree: SmallTree, tmp_path: Path) -> None:
     assert not result_files(tree.root)
     piped("data 'other run' vcs\n", tmp_path)
     assert "no such folder" in piped("data elsewhere\n", tmp_path, code=2).stderr
-    assert "no command for another data folder" in piped("data 'other run' run ls\n", tmp_path, code=2).stderr
+    assert (
+        "not a command that can run on another data folder"
+        in piped("data 'other run' run ls\n", tmp_path, code=2).stderr
+    )
 
 
 def test_every_knob_is_a_setting_and_is_checked(open_prompt: Open, capsys: pytest.CaptureFixture[str]) -> None:
@@ -454,7 +457,7 @@ def test_cmd2_still_has_what_is_used_of_its_inner_parts() -> None:
 @pytest.mark.parametrize("line", ["!echo a\0", "ls > a\0b", "ls a\0b", "pt a\0b", "data a\0b", "@a\0b", "echo a\0b"])
 def test_a_line_with_a_zero_byte(tree: SmallTree, line: str) -> None:
     run = piped(f"{line}\n", tree.root.parent, code=2)
-    assert "the line holds a zero byte" in run.stderr
+    assert "the line contains a zero byte" in run.stderr
 
 
 def test_ctrl_c_is_heard_while_what_the_line_editor_left_is_collected() -> None:

@@ -51,7 +51,7 @@ def beside(runs: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> 
 def test_two_npu_runs_have_their_counts_own_errors_and_a_report(alone: tuple[Path, str]) -> None:
     cwd, culprit = alone
     run = tool("ac", "-c", "--json", "--report", "report.html", cwd=cwd)
-    assert "is there too" not in run.err
+    assert "exists too" not in run.err
     verdict = json.loads(run.out)["results"][0]["verdict"]
     assert (verdict["culprit"], verdict["run"]) == (culprit, 1)
     assert verdict["suspects"][0]["below"] > 10
@@ -81,7 +81,7 @@ def test_the_next_step_compares_the_guilty_run(beside: tuple[Path, str]) -> None
     cwd, culprit = beside
     first = tool("ac", "-c", "--report", "report.html", cwd=cwd)
     assert "\n        precision-tool ac -c -lt debug_1\n" in first.out
-    assert "is there too" not in first.text
+    assert "exists too" not in first.text
     report = result_of(cwd / "report.html")
     at = names_of(report).index(culprit)
     assert {one["npu"]["path"].split("/")[2] for one in report["details"][str(at)]} == {"debug_1"}
@@ -102,7 +102,7 @@ def test_a_run_that_was_not_judged_is_not_shown_as_without_a_fault(runs: tuple[P
     shown = tool("ls", "--wrong", cwd=tmp_path).out
     assert "1 of 83 ops" in shown
     assert "0 of 83" not in shown
-    assert shown.rstrip().endswith("not judged: the newest verdict is not of it")
+    assert shown.rstrip().endswith("not checked: the newest verdict is on another run")
 
 
 def test_a_wrong_folder_gets_the_right_one_told(beside: tuple[Path, str]) -> None:

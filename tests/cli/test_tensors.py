@@ -209,7 +209,7 @@ def test_dc_lists_and_counts_what_failed(tmp_path: Path) -> None:
         (["pt", "block/add:output:7"], "has no output:7"),
         (["pt", "bad.npy"], "damaged"),
         (["pt", "object.npy"], "unpickled"),
-        (["cp", "a.npy"], "name a second tensor"),
+        (["cp", "a.npy"], "needs a second tensor"),
         (["cp", "a", "b", "c"], "name two tensors"),
         (["cp", "block/add", "-al", "-1"], "no tolerance"),
         (["cp", "block/add", "-o", "3"], "no output:3"),

@@ -25,7 +25,7 @@ def test_both_runs_are_compared_and_the_guilty_one_is_named(demo: tuple[Path, st
     assert "0 below 0.98" in run.text
     assert "debug_1 with fusion, against the same benchmark: " in run.text
     assert f"{culprit} (Conv2D) of debug_1" in run.text
-    assert "is there too" not in run.text
+    assert "exists too" not in run.text
     (other,) = (cwd / "precision_data" / "temp" / "vector_compare").glob("*/debug_1_result_*.csv")
     (listed,) = tool("vcs", "-f", other.name, "--json", cwd=cwd).results
     assert listed["overview"]["below"] > 0
@@ -46,7 +46,7 @@ def test_two_runs_of_the_same_graph_are_not_compared_twice(tmp_path: Path) -> No
     for run in ("debug_0", "debug_1"):
         tree = small_tree(tmp_path / "precision_data", chain(), run=run)
     said = tool("ac", "-c", cwd=tmp_path)
-    assert "debug_1 is there too" in said.text
+    assert "debug_1 exists too" in said.text
     assert list((tree.root / "temp" / "vector_compare").glob("*/debug_*")) == []
 
 

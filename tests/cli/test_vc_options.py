@@ -112,7 +112,7 @@ def test_the_result_of_one_op_is_not_taken_for_the_newest(tree: SmallTree, tmp_p
         (["-op", "nothere"], "no op 'nothere'"),
         (["-op", "a"], "'a' fits"),
         (["-op", "Mul", "-o", "3"], "middle/Mul has no output:3"),
-        (["-op", "IteratorV2"], "no tensor of it to compare: the NPU dumped no file of IteratorV2"),
+        (["-op", "IteratorV2"], "it has no tensor to compare: the NPU dumped no file of IteratorV2"),
         (["-i", "0"], "-i only goes with -op"),
         (["--top", "5"], "--top only goes with -op"),
         (["-op", "Mul", "--top", "10001"], "at most 10000"),

@@ -26,7 +26,7 @@ def test_dumps_of_several_ranks_are_sent_to_the_study(tmp_path: Path) -> None:
     generate_ranks(tmp_path, ranks=2, steps=1)
     run = tool("ac", "-c", cwd=tmp_path)
     last = run.out.splitlines()[-1]
-    assert last == "2 dump folders of 2 ranks and 1 step: `precision-tool ac --all` gives one verdict over them"
+    assert last == "2 dump folders of 2 ranks and 1 step: `precision-tool ac --all` gives one verdict on them"
 
 
 def test_a_report_says_which_folder_was_made_for_it(tmp_path: Path) -> None:
@@ -34,8 +34,8 @@ def test_a_report_says_which_folder_was_made_for_it(tmp_path: Path) -> None:
     tool("ac", "-c", cwd=tmp_path)
     first = tool("report", "-o", "new/a.html", cwd=tmp_path)
     second = tool("report", "-o", "new/b.html", cwd=tmp_path)
-    assert "made the folder new\n" in first.out
-    assert "made the folder" not in second.out
+    assert "created the folder new\n" in first.out
+    assert "created the folder" not in second.out
     assert (tmp_path / "new" / "a.html").is_file()
 
 

@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 
-import precision_tool
 from precision_tool.cli import main
 from precision_tool.lib.api import compare
 from precision_tool.lib.compare import cluster as engine_cluster
@@ -145,7 +144,7 @@ def test_what_ends_every_worker_is_a_row_with_its_reason(data: Path, tmp_path: P
     size = min(sizes, key=lambda size: sizes[size])
     rows = compared(data, cluster, metric(tmp_path, "ends", f"x.size == {size} and os._exit(1)"), op)
     told = [(row, other) for row, other in zip(rows, expected, strict=True) if repr(row) != repr(other)]
-    assert all("the worker that had it ended, 2 times" in row.reason for row, _ in told)
+    assert all("the worker process ended 2 times" in row.reason for row, _ in told)
     poisoned = [other.pair.golden for _, other in told if other.custom.get("compare_mine") == size]
     assert len(poisoned) == sizes[size]
     # Whatever shares the benchmark's tensor with them is in the same task.
@@ -233,7 +232,7 @@ def test_a_wrong_address_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_workers_of_another_version_are_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(precision_tool, "__version__", "0.0.1")
+    monkeypatch.setattr(engine_cluster, "__version__", "0.0.1")
     with (
         pytest.raises(UsageError, match=r"worker tcp://.*: precision_tool .* instead of 0\.0\.1"),
         open_cluster(address),

@@ -109,7 +109,7 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stop", "message", "code"),
     [
-        (KeyboardInterrupt(), "stopped: the tensors are compared, their worst elements are not listed", 130),
+        (KeyboardInterrupt(), "stopped: the tensors are compared, but their worst elements are not listed", 130),
         (WorkStoppedError("a worker process died", "fewer", (), exit_code=2), "a worker process died: the tensors", 2),
     ],
 )

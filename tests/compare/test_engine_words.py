@@ -415,7 +415,7 @@ def test_auto_asks_for_a_status_that_native_cannot_read(tmp_path: Path, status: 
     run = tool("overflow", "--engine", "auto", cwd=cwd, env=made.environment)
     assert "native could not read 1 overflow status; the toolkit's summary of their folder: " in run.err
     absent = {"PRECISION_TOOL_CMD_ROOT_PATH": str(tmp_path / "none")}
-    assert "no toolkit to ask" in tool("overflow", "--engine", "auto", cwd=cwd, env=absent).err
+    assert "no toolkit was found" in tool("overflow", "--engine", "auto", cwd=cwd, env=absent).err
 
 
 def test_overflow_refusals(tmp_path: Path, status: Path) -> None:

@@ -79,7 +79,7 @@ def test_the_search_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     near.mkdir()
     (near / "msaccucmp.py").write_text("")
     assert find_toolkit(str(tmp_path), {}).msaccucmp == str(near / "msaccucmp.py")
-    monkeypatch.setattr(finder, "_MOST_FOLDERS", 3)
+    monkeypatch.setattr(finder, "_MAX_FOLDERS", 3)
     assert find_toolkit(str(tmp_path), {}).msaccucmp is None
 
 

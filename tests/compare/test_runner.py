@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from precision_tool.lib.compare.toolkit import ToolkitError, ToolRun, run_tool
+from precision_tool.lib.compare.toolkit import ToolkitError, ToolRun, run_tool, sourced_environment
 
 
 def python(*words: str, tmp_path: Path, code: str, time_limit: float = 0, set_env: str | None = None) -> ToolRun:
     return run_tool(
         "trial", [sys.executable, "-c", code, *words], log=str(tmp_path / "log"), cwd=str(tmp_path),
-        time_limit=time_limit, set_env=set_env,
+        time_limit=time_limit, environment=None if set_env is None else sourced_environment(set_env),
     )  # fmt: skip
 
 

@@ -169,6 +169,6 @@ def test_what_is_known_of_other_shapes_changes_no_alignment(monkeypatch: pytest.
 
     together = [said(*given) for given in asked]
     for given, found in zip(asked, together, strict=True):
-        monkeypatch.setattr(alignments, "_known", {})
+        monkeypatch.setattr(alignments, "_alignments", {})
         assert said(*given) == found
     assert len(set(map(str, together))) > 10

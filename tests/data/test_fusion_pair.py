@@ -63,29 +63,33 @@ def test_fused_ops_without_a_pass_still_tell_the_runs_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("runs", "kind", "words"),
+    ("runs", "error_class", "kind", "fields"),
     [
-        ([], DataNotFoundError, "no NPU run has a graph"),
-        ([run(0, *FUSED)], DataNotFoundError, "only debug_0 has both a dump and a graph"),
+        ([], DataNotFoundError, "data.no_run_has_graph", {}),
+        ([run(0, *FUSED)], DataNotFoundError, "data.one_run_dumped", {"run": "debug_0", "without_dump": []}),
         (
             [run(0, *FUSED), replace(run(1, *UNFUSED), leaf=None)],
             DataNotFoundError,
-            "only debug_0 has both a dump and a graph; debug_1 has a graph but no dump",
+            "data.one_run_dumped",
+            {"run": "debug_0", "without_dump": ["debug_1"]},
         ),
         (
             [run(0, *FUSED), run(1, *FUSED)],
             UsageError,
-            "debug_0 and debug_1 were both compiled with fusion: 2 and 2 ops",
+            "data.both_fused",
+            {"first": 0, "second": 1, "first_ops": 2, "second_ops": 2},
         ),
         (
             [run(0, *UNFUSED), run(1, *UNFUSED)],
             UsageError,
-            "neither debug_0 nor debug_1 has an op that a switchable fusion pass made",
+            "data.no_switchable_fusion",
+            {"first": 0, "second": 1},
         ),
         (
             [run(0, *FUSED), run(1, *single("other", "network", "conv"))],
             UsageError,
-            "debug_0 and debug_1 are of different networks: their graphs have 33% of",
+            "data.runs_of_two_networks",
+            {"first": 0, "second": 1, "share": pytest.approx(1 / 3)},
         ),
         (
             [
@@ -93,14 +97,17 @@ def test_fused_ops_without_a_pass_still_tell_the_runs_apart() -> None:
                 replace(run(1, *UNFUSED), leaves=(replace(LEAF, step="5"),)),
             ],
             UsageError,
-            "dumps of different steps: debug_0 has 3, debug_1 has 5",
+            "data.steps_differ",
+            {"fused": 0, "fused_steps": ["3"], "unfused": 1, "unfused_steps": ["5"]},
         ),
     ],
 )
-def test_what_is_wrong_and_what_to_collect(runs: list[RunGraph], kind: type[PrecisionToolError], words: str) -> None:
-    with pytest.raises(kind) as caught:
+def test_what_is_wrong_and_what_to_collect(
+    runs: list[RunGraph], error_class: type[PrecisionToolError], kind: str, fields: dict[str, object]
+) -> None:
+    with pytest.raises(error_class) as caught:
         find_pair(runs)
-    assert caught.value.message.startswith(words)
+    assert (caught.value.kind, caught.value.fields) == (kind, fields)
     assert "collect" in caught.value.hint
 
 

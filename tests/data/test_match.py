@@ -416,7 +416,7 @@ def test_an_op_without_original_that_is_no_cast(world: World) -> None:
         "next:output:0": "y:0",
     }
     assert one(pairs, "clean:output:0").golden_ops == NO_OPS
-    assert "put in by the graph compiler" in one(pairs, "next:input:0").reason
+    assert "inserted by the graph compiler" in one(pairs, "next:input:0").reason
 
 
 def test_two_ops_without_original_are_no_group(world: World) -> None:

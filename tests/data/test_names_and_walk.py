@@ -532,7 +532,7 @@ def test_a_benchmark_is_told_from_a_dump(tmp_path: Path) -> None:
 
 def test_bare_numbers_without_a_mapping_are_told(tmp_path: Path) -> None:
     (tmp_path / "123456").write_bytes(b"x")
-    with pytest.raises(DataNotFoundError, match=r"bare numbers, and no mapping\.csv"):
+    with pytest.raises(DataNotFoundError, match=r"bare numbers, and there is no mapping\.csv"):
         walk.find_run(str(tmp_path))
 
 

@@ -86,7 +86,7 @@ def test_links_tell_output_and_input_and_what_is_not_drawn_is_counted() -> None:
     hood = hood_of(CHAIN, "c")
     assert links(hood) == {("b", 1, "c", 0), ("c", 0, "d", 0)}
     assert hood.open_ends == {("root", "b"): (1, 1), ("root", "d"): (0, 1)}
-    assert hood.asked == {("root", "c")}
+    assert hood.focus == {("root", "c")}
 
 
 def test_all_links_between_the_ops_are_there() -> None:
@@ -174,7 +174,7 @@ def test_into_a_subgraph_and_out_of_it() -> None:
 def test_a_calling_op_is_its_borders() -> None:
     hood = hood_of(partitioned(), "part")
     assert "part" not in names(hood)
-    assert hood.asked == {
+    assert hood.focus == {
         ("root", "part"), ("sub", "enter0"), ("sub", "enter1"), ("sub", "sub_Node_Output"),
     }  # fmt: skip
     assert names(hood) == {

@@ -88,7 +88,7 @@ def test_a_group_is_chosen_whole_by_the_id_of_any_of_its_ops() -> None:
         assert [(one.op_name, one.slot, one.sequence) for one in chosen] == [
             ("fused", "input:0", 3), ("fused", "output:0", 3)
         ]  # fmt: skip
-    with pytest.raises(DataNotFoundError, match="no op has one of the ids"):
+    with pytest.raises(DataNotFoundError, match="no op has one of the requested ids"):
         select(pairs, OpIds(ids=(7,)), file)
 
 

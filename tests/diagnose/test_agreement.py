@@ -11,7 +11,7 @@ import pytest
 
 from precision_tool.lib.diagnose.agreement import agrees, is_only_noise, ops_of, overview
 from precision_tool.lib.diagnose.first_fault import find_first_fault, find_unreadable
-from precision_tool.lib.diagnose.run_checks import analyse, tell_overflow
+from precision_tool.lib.diagnose.run_checks import analyse, explain_overflow
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import STATISTICS_AGREE, STATISTICS_DIFFER, Metrics, Pair, Summary
 from precision_tool.lib.model.finding import Finding, FindingKind, Grade
@@ -240,7 +240,7 @@ def overflowing(op: str) -> Finding:
 )
 def test_the_verdict_tells_of_an_earlier_overflow(rows: list[Row], op: str, words: str) -> None:
     """A few saturated values hardly change a cosine."""
-    (finding,) = tell_overflow(analyse("", Table(tuple(rows)), 0.98), overflowing(op)).findings
+    (finding,) = explain_overflow(analyse("", Table(tuple(rows)), 0.98), overflowing(op)).findings
     facts = dict(render_finding(finding).facts)
     assert ("overflow" in facts) is bool(words)
     assert words in facts.get("overflow", "")

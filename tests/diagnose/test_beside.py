@@ -10,6 +10,7 @@ import pytest
 from opdebug_payloads import AIC, core_fields, new_payload, write_status
 from tiny_network import layers
 
+from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.study import run_study
 from precision_tool.lib.diagnose.study_conclusion import Culprit
@@ -19,7 +20,7 @@ from precision_tool.lib.diagnose.study_plan import StudyOptions, prepare
 def culprit_of(data: Path, work: Path) -> Culprit | None:
     """Whom the study of a data folder accuses."""
     work.mkdir(exist_ok=True)
-    return run_study(StudyOptions(folders=[str(data)]), str(work), workers=1).conclusion.culprit
+    return run_study(StudyOptions(folders=[str(data)]), str(work), THIS_THREAD).conclusion.culprit
 
 
 def test_an_op_that_computes_differently_in_two_runs(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_another_step_of_another_run_tells_nothing(tmp_path: Path) -> None:
     (step,) = (data / "npu" / "debug_1" / "dump").glob("*/*/*/*/0")
     step.rename(step.with_name("7"))
     (plan,) = prepare(StudyOptions(folders=[str(data)])).plans
-    assert plan.beside.runs == ()
+    assert plan.surroundings.runs == ()
 
 
 @pytest.fixture
@@ -88,6 +89,6 @@ def test_the_overflow_detections_dump_tells_of_its_own_device(
     (dump,) = (secret / "npu").rglob("*.two_Tanh.*")
     shutil.copy(dump, folder)  # it dumps what overflows, and has task numbers of its own
     (plan,) = prepare(StudyOptions(folders=[str(secret)])).plans
-    assert plan.beside.statuses == ((str(folder / status.name),) if is_told else ())
+    assert plan.surroundings.statuses == ((str(folder / status.name),) if is_told else ())
     found = culprit_of(secret, tmp_path / "work")
     assert (found is not None and found.op == "two/Tanh") is is_told

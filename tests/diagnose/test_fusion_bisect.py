@@ -134,7 +134,7 @@ def test_answers_of_an_interrupted_search_are_used(data: st.DataObject) -> None:
         asked.append(off)
         return guilty <= off
 
-    again = bisect_passes(PASSES, rest, known={off: known[off] for off in kept})
+    again = bisect_passes(PASSES, rest, results={off: known[off] for off in kept})
     assert (again.off, again.tries) == (whole.off, whole.tries)
     # Only the answers that the result rests on are asked for a second time.
     assert set(asked) & kept <= {frozenset(), whole.off}
@@ -154,14 +154,14 @@ def test_a_finished_search_asks_for_nothing_again() -> None:
     twice = {off for off in asked if asked.count(off) > 1}
     assert twice
     count = len(asked)
-    assert bisect_passes("abcd", check, known=dict(known), confirmed=twice) == first
+    assert bisect_passes("abcd", check, results=dict(known), confirmed=twice) == first
     assert len(asked) == count
 
 
 def test_what_interacts_is_known_from_earlier_answers() -> None:
     few, many = frozenset("a"), frozenset("ab")
     known = {frozenset[str](): False, few: True, many: False, frozenset("abc"): True}
-    assert bisect_passes("abc", lambda off: known[off], known=known).interact
+    assert bisect_passes("abc", lambda off: known[off], results=known).interact
 
 
 def test_nothing_to_find() -> None:

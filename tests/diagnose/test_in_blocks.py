@@ -13,7 +13,7 @@ from precision_tool.lib.diagnose.error_shape import misfit, rounded_to
 from precision_tool.lib.diagnose.formulas import Formula, Ref, Stage
 from precision_tool.lib.diagnose.sampling import right_in_blocks, run_in_blocks
 from precision_tool.lib.ops import op_table as table
-from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, Wanted
+from precision_tool.lib.ops.base import Call, Input, Kind, NotComputedError, OutputSpec
 
 Array = npt.NDArray[Any]
 _RANDOM = np.random.default_rng(7)
@@ -190,7 +190,7 @@ def test_any_part_of_what_is_by_element_is_computed_alone(op_type: str) -> None:
 
     def outputs(part: slice) -> list[Array]:
         given = tuple(Input(array=array[part] if array.ndim else array) for array in arrays)
-        call = Call(op_type=op_type, inputs=given, attrs=_ATTRS, outputs=(Wanted(shape=None, dtype="float32"),))
+        call = Call(op_type=op_type, inputs=given, attrs=_ATTRS, outputs=(OutputSpec(shape=None, dtype="float32"),))
         return [np.asarray(one.array) for one in spec.function(call) if one is not None]
 
     whole, parts = outputs(slice(None)), [outputs(slice(start, start + 5)) for start in range(0, rows, 5)]

@@ -24,7 +24,7 @@ LEAF = StudyLeaf(path="/d/0", data="/d", step=3, rank=5, device=5, model="m/1", 
 PLAN = LeafPlan(leaf=LEAF, fingerprint="all")
 VOTE = Vote(op="g", type="HcomAllReduce", role=Role.COLLECTIVE, number=7, epoch=2, inputs=("a",), outputs=("b", ""))
 OUTCOME = LeafOutcome(
-    rows=3, compared=2, below=1, network="n", notes=("x",), judged=True, votes=(VOTE,), epochs={"g": 2},
+    rows=3, compared=2, below=1, network="n", judged=True, votes=(VOTE,), epochs={"g": 2},
     first=FirstOp(op="g", type="T", kind="first_faulty_op", number=7, epoch=2),
 )  # fmt: skip
 
@@ -34,14 +34,14 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
     with open_journal(str(tmp_path)) as journal:
         journal.keep([(PLAN, done)], "o")
     with open_journal(str(tmp_path)) as journal:
-        assert list(journal.known([PLAN], "o")) == [(PLAN, replace(OUTCOME, votes=()))]
+        assert list(journal.stored_outcomes([PLAN], "o")) == [(PLAN, replace(OUTCOME, votes=()))]
         assert journal.votes(LEAF.path, "o") == (VOTE,)
         assert journal.rows(LEAF.path, "o") == b"rows"
         changed = replace(PLAN, fingerprint="other")
-        assert not list(journal.known([changed], "o"))
-        assert not list(journal.known([PLAN], "other options"))
+        assert not list(journal.stored_outcomes([changed], "o"))
+        assert not list(journal.stored_outcomes([PLAN], "other options"))
     with open_journal(str(tmp_path), fresh=True) as journal:
-        assert not list(journal.known([PLAN], "o"))
+        assert not list(journal.stored_outcomes([PLAN], "o"))
 
 
 def test_what_an_earlier_version_kept_beside_is_left_out() -> None:
@@ -54,7 +54,7 @@ def test_what_was_given_up_is_tried_again_by_the_next_study(tmp_path: Path) -> N
     done = LeafDone(path=LEAF.path, outcome=LeafOutcome(failure="given up"))
     with open_journal(str(tmp_path)) as journal:
         journal.keep([(PLAN, done)], "o", given_up=True)
-        assert not list(journal.known([PLAN], "o"))
+        assert not list(journal.stored_outcomes([PLAN], "o"))
 
 
 def test_a_second_study_in_the_folder_is_told(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_second_study_in_the_folder_is_told(tmp_path: Path) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
         with (
-            pytest.raises(UsageError, match=rf"another study is at work in this folder \(process {other.pid} on"),
+            pytest.raises(UsageError, match=rf"another study is running in this folder \(process {other.pid} on"),
             open_journal(str(tmp_path)),
         ):
             pass
@@ -81,7 +81,7 @@ def test_a_second_study_of_this_process_is_told_and_takes_nothing(tmp_path: Path
     with open_journal(str(tmp_path)) as journal:
         journal.keep([(PLAN, LeafDone(path=LEAF.path, outcome=OUTCOME))], "o")
         with (
-            pytest.raises(UsageError, match="another study is at work in this folder"),
+            pytest.raises(UsageError, match="another study is running in this folder"),
             open_journal(f"{tmp_path}/.", fresh=True),
         ):
             pass
@@ -90,8 +90,8 @@ def test_a_second_study_of_this_process_is_told_and_takes_nothing(tmp_path: Path
             "with open_journal(sys.argv[1]): pass"
         )
         other = subprocess.run([sys.executable, "-c", line, str(tmp_path)], capture_output=True, text=True, check=False)
-        assert "another study is at work" in other.stderr
-        assert list(journal.known([PLAN], "o"))
+        assert "another study is running" in other.stderr
+        assert list(journal.stored_outcomes([PLAN], "o"))
 
 
 def test_names_of_folders_need_not_be_utf8(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_names_of_folders_need_not_be_utf8(tmp_path: Path) -> None:
     plan = replace(PLAN, leaf=leaf, benchmark="/d/f\udcff/tf", benchmark_print="p")
     with open_journal(str(tmp_path)) as journal:
         journal.keep([(plan, LeafDone(path=leaf.path, outcome=OUTCOME, rows=b"rows"))], "o")
-        assert list(journal.known([plan], "o"))
+        assert list(journal.stored_outcomes([plan], "o"))
         assert journal.votes(leaf.path, "o") == (VOTE,)
         kept = read_rows(journal.path, leaf.path)
     assert kept is not None
@@ -122,17 +122,17 @@ def test_a_damaged_journal_is_an_error_that_says_what_to_do(tmp_path: Path) -> N
         pass
     assert "--fresh" in caught.value.hint
     with open_journal(str(tmp_path), fresh=True) as journal:
-        assert not list(journal.known([PLAN], "o"))
+        assert not list(journal.stored_outcomes([PLAN], "o"))
 
 
 def test_what_failed_is_tried_again(tmp_path: Path) -> None:
     with open_journal(str(tmp_path)) as journal:
         failed = LeafOutcome(failure="its server does not answer", judged=True)
         journal.keep([(PLAN, LeafDone(path=PLAN.leaf.path, outcome=failed))], "o")
-        assert not list(journal.known([PLAN], "o"))
+        assert not list(journal.stored_outcomes([PLAN], "o"))
         assert journal.outcome(PLAN.leaf.path, "o") == failed
         journal.keep([(PLAN, LeafDone(path=PLAN.leaf.path, outcome=LeafOutcome(judged=True)))], "o")
-        assert [outcome for _, outcome in journal.known([PLAN], "o")] == [LeafOutcome(judged=True)]
+        assert [outcome for _, outcome in journal.stored_outcomes([PLAN], "o")] == [LeafOutcome(judged=True)]
 
 
 def test_columns_survive_as_they_are() -> None:

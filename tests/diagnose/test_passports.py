@@ -164,7 +164,7 @@ def test_ac_begins_with_what_differs(data: Path) -> None:
     lines = shown.out.splitlines()
     assert lines[0].split(maxsplit=1) == ["differs", "1 of 1 variable has other values: one/kernel"]
     assert lines[1].strip() == "seed: NPU 1, benchmark 2"
-    assert "the passports' hashes differ too" in " ".join(shown.out.replace("┃", "").split())
+    assert "the hashes in the passports differ too" in " ".join(shown.out.replace("┃", "").split())
     document = json.loads(tool("ac", "--json", cwd=data.parent).out)
     assert [one["topic"] for one in document["passports"]["differences"]] == ["variables", "seeds"]
     assert document["results"][0]["verdict"]["cause"] == "weights"

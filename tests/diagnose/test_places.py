@@ -21,6 +21,7 @@ from precision_tool.lib.diagnose.checked_ops import examine_in
 from precision_tool.lib.diagnose.study import study_rows
 from precision_tool.lib.diagnose.study_plan import StudyOptions
 from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.messages import Message
 from precision_tool.lib.session import ALL, Session
 
 Placed = tuple[Path, RanksTruth]
@@ -57,7 +58,7 @@ def test_an_op_is_that_of_the_step_and_rank(placed: Placed) -> None:
 
 def test_a_place_that_was_not_dumped_is_told_with_those_there_are(placed: Placed) -> None:
     data, _ = placed
-    with pytest.raises(DataNotFoundError, match="no dump of step 7: there are steps 0, 1 of ranks 0, 1"):
+    with pytest.raises(DataNotFoundError, match="no dump of step 7: the data has steps 0, 1 of ranks 0, 1"):
         said(data, "ls", "--step", "7")
 
 
@@ -65,7 +66,7 @@ def test_vcs_lists_what_a_study_has_of_a_place(placed: Placed, tmp_path: Path) -
     data, truth = placed
     session = precision_tool.open_data(data, work=tmp_path)
     session.at(1, 1)
-    with pytest.raises(DataNotFoundError, match="no study has anything of it yet"):
+    with pytest.raises(DataNotFoundError, match="no study has results"):
         study_rows(session.workspace, session.place()[0], 0.98)
     study = session.study(StudyOptions(csv=True), THIS_THREAD)
     (path,) = (one for one in study.csvs if "step_1_rank_1" in one)
@@ -86,20 +87,21 @@ def test_vcs_says_what_has_changed_since_the_study(tmp_path: Path) -> None:
     session = precision_tool.open_data(data, work=tmp_path / "work")
     session.study(resources=THIS_THREAD)
 
-    def notes() -> list[str]:
+    def changed() -> list[str]:
         session.workspace.notes.clear()
         session.at(0, 1)
         assert study_rows(session.workspace, session.place()[0], 0.98)
-        return [note for note in session.workspace.notes if "changed since the study" in note]
+        notes = [note for note in session.workspace.notes if isinstance(note, Message)]
+        return [part.kind for note in notes if note.kind == "study.note.changed" for part in note.changed]
 
-    assert notes() == []
+    assert changed() == []
     leaf = next(one for one in truth.leaves if one.rank == 1)
     file = next((tmp_path / leaf.dump_dir).iterdir())
     os.utime(file, (7, 7))
-    assert notes() == [f"{tmp_path / leaf.dump_dir}: its dump changed since the study: `ac --all` does it anew"]
+    assert changed() == ["study.note.its_dump"]
     assert leaf.golden_dir is not None
     next((tmp_path / leaf.golden_dir).iterdir()).unlink()
-    assert ["its dump and its benchmark changed" in note for note in notes()] == [True]
+    assert changed() == ["study.note.its_dump", "study.note.its_benchmark"]
 
 
 def test_the_prompt_keeps_the_place(placed: Placed) -> None:
@@ -121,7 +123,7 @@ def test_of_several_data_folders_one_rank_has_to_be_said(tmp_path: Path) -> None
     truth = generate_ranks(tmp_path, ranks=9, steps=1, fault="fused", fault_step=0, fault_rank=8, benchmark="none")
     first, second = (tmp_path / folder for folder in truth.data)
     session = Session(load_settings({"data": first, "more_data": [second]}))
-    with pytest.raises(UsageError, match="which of the data folders"):
+    with pytest.raises(UsageError, match="several data folders"):
         session.at()
     placed = session.at(rank=8)
     assert placed.workspace.root == second

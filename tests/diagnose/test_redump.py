@@ -164,7 +164,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert tight["nbytes"] <= 100_000
     assert truth.culprit in tight["layers"]
     assert "goes with --all only" in tool("ac", "--budget", "1GB", cwd=where, code=2).err
-    assert "no number of bytes" in tool("ac", "--all", "--budget", "much", cwd=where, code=2).err
+    assert "not a number of bytes" in tool("ac", "--all", "--budget", "much", cwd=where, code=2).err
 
 
 def test_a_benchmark_of_one_rank_tells_nothing_of_the_others(tmp_path: Path) -> None:

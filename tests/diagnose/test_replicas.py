@@ -123,7 +123,7 @@ def test_groups_that_no_graph_names_are_no_fault() -> None:
             total = 3.0 if rank < 2 else second
             came = BlockMeans(means=(total,), sizes=(total,), rounding=2**-23)
             one = Vote(op="reduce", type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=(str(rank),),
-                       outputs=(str(total),), fed=(fed,), came=(came,))  # fmt: skip
+                       outputs=(str(total),), input_means=(fed,), output_means=(came,))  # fmt: skip
             ballots.append((rank, "n", [one]))
         sums = count_votes(0, ballots).sums
         assert bool(sums.open or sums.wrong) is is_named
@@ -152,7 +152,7 @@ def reduced(
         for rank in ranks:
             fed = BlockMeans(means=(rank + 1.0,), sizes=(rank + 1.0,), rounding=2**-23)
             one = Vote(op=op, type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=(str(rank),),
-                       outputs=(str(total),), fed=(fed,), came=(came,))  # fmt: skip
+                       outputs=(str(total),), input_means=(fed,), output_means=(came,))  # fmt: skip
             ballots.append((rank, "n", [one]))
         votes.append(count_votes(step, ballots))
     of = charges or {}
@@ -178,7 +178,7 @@ def test_the_only_all_reduce_of_a_step_is_no_sum() -> None:
 def test_an_all_reduce_that_was_written_over_tells_nothing() -> None:
     came = BlockMeans(means=(6.0,), sizes=(6.0,), rounding=2**-23)
     one = Vote(op="reduce", type="HcomAllReduce", role=Role.COLLECTIVE, number=4, epoch=0, inputs=("a",),
-               outputs=("a",), fed=(came,), came=(came,))  # fmt: skip
+               outputs=("a",), input_means=(came,), output_means=(came,))  # fmt: skip
     votes = count_votes(0, [(rank, "n", [one]) for rank in range(3)])
     assert conclude([state(0, rank) for rank in range(3)], [votes]).culprit is None
 

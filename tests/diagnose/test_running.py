@@ -16,6 +16,7 @@ from precision_tool.lib.diagnose.study_outcome import LeafOutcome
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task, batches
 from precision_tool.lib.diagnose.study_running import TRIES, run_tasks
 from precision_tool.lib.diagnose.study_task import LeafDone
+from precision_tool.lib.messages import Message
 
 
 def plan(name: str, step: int = 0, nbytes: int = 1) -> LeafPlan:
@@ -36,7 +37,7 @@ class Crew:
         self.kills, self.raises = kills, raises
         self.tried: list[str] = []
         self.done: list[str] = []
-        self.lost: list[tuple[str, str]] = []
+        self.lost: list[tuple[str, Message]] = []
         self.opened = 0
 
     def work(self, task: Task) -> list[LeafDone]:
@@ -51,7 +52,7 @@ class Crew:
     def take(self, _: Task, done: list[LeafDone]) -> None:
         self.done += [one.path for one in done]
 
-    def give_up(self, task: Task, reason: str) -> None:
+    def give_up(self, task: Task, reason: Message) -> None:
         self.lost.append((task.leaves[0].leaf.path, reason))
 
     @contextmanager
@@ -91,7 +92,7 @@ def test_a_task_that_raises_is_tried_leaf_by_leaf_and_given_up(where: str, monke
     monkeypatch.setattr(running, "run_task", crew.work)
     run_tasks(iter(tasks("a+b", "c")), getattr(crew, where), window=2, take=crew.take, give_up=crew.give_up)
     assert sorted(crew.done) == ["a", "c"]
-    assert crew.lost == [("b", f"given up after {TRIES} tries: ValueError: odd")]
+    assert crew.lost == [("b", Message("study.given_up", tries=TRIES, reason="ValueError: odd"))]
     assert crew.tried.count("b") == TRIES
 
 
@@ -103,7 +104,7 @@ def test_a_task_that_kills_its_worker_is_found_among_its_neighbours(
     monkeypatch.setattr(running, "run_task", crew.work)
     run_tasks(iter(tasks("a", "b", "c", "d", "e")), crew.pool, window=window, take=crew.take, give_up=crew.give_up)
     assert sorted(crew.done) == ["a", "b", "d", "e"]
-    assert crew.lost == [("c", f"given up after {TRIES} tries: its worker process died")]
+    assert crew.lost == [("c", Message("study.given_up", tries=TRIES, reason=Message("study.worker_died")))]
     assert crew.tried.count("c") in (TRIES, TRIES + 1)  # once among others, which tells nothing
     assert crew.opened >= TRIES
 

@@ -42,7 +42,7 @@ def test_ls_wrong(judged: Path) -> None:
 
 def test_ls_without_a_verdict(compared: Path) -> None:
     run = tool("ls", "--wrong", cwd=compared, code=2)
-    assert "no verdict on the newest result yet" in run.err
+    assert "the newest result has no verdict yet" in run.err
     assert "run `ac -c` first" in run.err
     assert "own error" not in tool("ls", cwd=compared).out
 

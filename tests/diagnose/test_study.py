@@ -18,7 +18,7 @@ from executors import AtOnce
 from memory_store import MemoryStore
 from rich.console import Console
 
-from precision_tool.lib.compare.scheduler import THIS_THREAD, WorkStoppedError
+from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources, WorkStoppedError
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.diagnose import study as study_module
@@ -33,14 +33,19 @@ from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import Stat
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.view.study_screen import study_block
+
+
+def place(step: int, rank: int) -> Message:
+    return Message("study.place", step=step, rank=rank)
 
 
 def studied(root: Path, truth: RanksTruth, work: Path, **options: object) -> Study:
     """The study of a demo, in this process."""
     work.mkdir(exist_ok=True)
     folders = [str(root / folder) for folder in truth.data]
-    return run_study(StudyOptions(folders=folders, **options), str(work), workers=1)  # type: ignore[arg-type]
+    return run_study(StudyOptions(folders=folders, **options), str(work), THIS_THREAD)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +115,7 @@ def test_ranks_are_counted_over_servers(tmp_path: Path) -> None:
     culprit = found.conclusion.culprit
     assert culprit is not None
     assert (culprit.rank, culprit.op) == (8, truth.culprit)
-    assert any("ranks are counted over the data folders" in note for note in found.notes)
+    assert [note.devices for note in found.notes if note.kind == "study.note.counted_ranks"] == [8]  # NPUs of a server
 
 
 def test_whoever_works_and_however_often_it_is_asked_the_answer_is_the_same(
@@ -120,10 +125,12 @@ def test_whoever_works_and_however_often_it_is_asked_the_answer_is_the_same(
     first = studied(root, truth, tmp_path / "first")
     (tmp_path / "second").mkdir()
     options = StudyOptions(folders=[str(root / folder) for folder in truth.data])
-    second = run_study(options, str(tmp_path / "second"), workers=2, executor=AtOnce())
+    second = run_study(options, str(tmp_path / "second"), Resources(workers=2, executor=AtOnce()))
     asked: list[tuple[int, int]] = []
     again = run_study(
-        options, str(tmp_path / "second"), workers=1, progress=lambda done, total: asked.append((done, total))
+        options,
+        str(tmp_path / "second"),
+        Resources(workers=1, progress=lambda done, total: asked.append((done, total))),
     )
     assert len(asked) == 1  # all is known: nothing is done again
     assert asked[0][0] == asked[0][1]
@@ -146,10 +153,10 @@ def test_ctrl_c_keeps_what_is_done_and_the_next_study_goes_on(kernel: tuple[Path
             raise KeyboardInterrupt
 
     with pytest.raises(WorkStoppedError, match=r"stopped: [1-8] of 9 dump folders done") as caught:
-        run_study(options, str(tmp_path), workers=1, progress=stop)
+        run_study(options, str(tmp_path), Resources(workers=1, progress=stop))
     assert caught.value.exit_code == 130
     again: list[int] = []
-    found = run_study(options, str(tmp_path), workers=1, progress=lambda done, _: again.append(done))
+    found = run_study(options, str(tmp_path), Resources(workers=1, progress=lambda done, _: again.append(done)))
     assert again[0] == told[1]  # where it was stopped
     assert found.conclusion.culprit is not None
 
@@ -159,7 +166,7 @@ def test_only_the_steps_and_ranks_that_are_wanted(kernel: tuple[Path, RanksTruth
     found = studied(root, truth, tmp_path / "work", steps="0", ranks="1-")
     assert (found.steps, found.ranks) == ((0,), (1, 2))
     assert found.conclusion.culprit is None
-    with pytest.raises(UsageError, match="there are steps 0-2 of ranks 0-2"):
+    with pytest.raises(UsageError, match="the data has steps 0-2 of ranks 0-2"):
         studied(root, truth, tmp_path / "work", steps="7")
 
 
@@ -173,11 +180,11 @@ def test_damaged_files_and_graphs_are_told_and_the_rest_is_done(tmp_path: Path) 
     found = studied(tmp_path, truth, tmp_path / "work")
     assert found.conclusion.culprit is not None
     assert (found.conclusion.culprit.step, found.conclusion.culprit.op) == (1, truth.culprit)
-    assert any("cannot be read, the first in step 0, rank 1" in note for note in found.notes)
+    assert [note.place for note in found.notes if note.kind == "study.note.unreadable"] == [place(0, 1)]
     shutil.rmtree(root / "npu" / "debug_0" / "graph")
     (tmp_path / "elsewhere").mkdir()
     found = studied(tmp_path, truth, tmp_path / "elsewhere")
-    assert any("4 folders of 4 cannot be recomputed: " in note for note in found.notes)
+    assert [(note.count, note.all) for note in found.notes if note.kind == "study.note.no_graph"] == [(4, 4)]
     assert found.conclusion.culprit is None
 
 
@@ -188,8 +195,8 @@ def test_ranks_that_run_other_graphs_are_held_against_those_of_their_own(tmp_pat
     shutil.rmtree(tmp_path / "second" / "tf")
     folders = [*(str(tmp_path / "first" / one) for one in stage.data), str(tmp_path / "second")]
     (tmp_path / "work").mkdir()
-    found = run_study(StudyOptions(folders=folders), str(tmp_path / "work"), workers=1)
-    assert any(note.startswith("ranks run 2 different graphs") for note in found.notes)
+    found = run_study(StudyOptions(folders=folders), str(tmp_path / "work"), THIS_THREAD)
+    assert [note.count for note in found.notes if note.kind == "study.note.other_graphs"] == [2]
     culprit = found.conclusion.culprit
     assert culprit is not None
     assert (culprit.op, culprit.path) == (other.culprit, str(other.dump_dir))
@@ -207,12 +214,11 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     other.mkdir()
     device.rename(other / "1")
     found = studied(tmp_path, truth, tmp_path / "work", judging=Judging.SUSPECTS)
-    notes = "\n".join(found.notes)
-    assert "rank 1 lacks step 1" in notes
-    assert "1 folder of 3 without a benchmark, the first step 0, rank 0" in notes
-    assert "their clocks differ, or they are of different runs" in notes
+    assert Message("study.note.lacks_steps", rank=1, count=1, steps="1") in found.notes
+    assert Message("study.note.some_without_benchmark", count=1, all=3, place=place(0, 0)) in found.notes
+    assert "study.note.clocks" in [note.kind for note in found.notes]
     with pytest.raises(DataNotFoundError, match="no such data folder"):
-        run_study(StudyOptions(folders=[str(tmp_path / "nowhere")]), str(tmp_path / "work"), workers=1)
+        run_study(StudyOptions(folders=[str(tmp_path / "nowhere")]), str(tmp_path / "work"), THIS_THREAD)
 
 
 def test_a_data_folder_that_is_not_there_is_left_out_of_several(
@@ -220,12 +226,11 @@ def test_a_data_folder_that_is_not_there_is_left_out_of_several(
 ) -> None:
     root, truth = kernel
     folders = [str(root / truth.data[0]), str(tmp_path / "gone"), str(tmp_path)]
-    found = run_study(StudyOptions(folders=folders), str(tmp_path), workers=1)
+    found = run_study(StudyOptions(folders=folders), str(tmp_path), THIS_THREAD)
     assert found.conclusion.culprit is not None
-    notes = "\n".join(found.notes)
-    assert "left out: " in notes
-    assert "gone: no such data folder" in notes
-    assert f"{tmp_path}: no dump file below this folder" in notes
+    (skipped,) = [note for note in found.notes if note.kind == "study.note.skipped"]
+    assert "gone: no such data folder" in skipped.reason
+    assert Message("study.note.no_dump_below", folder=str(tmp_path)) in found.notes
 
 
 def test_a_folder_that_goes_away_meanwhile_is_a_leaf_with_its_reason(tmp_path: Path) -> None:
@@ -241,7 +246,7 @@ def test_a_folder_that_goes_away_meanwhile_is_a_leaf_with_its_reason(tmp_path: P
         found = runner.result()
     (failure,) = found.failures
     assert failure.leaf == lost
-    assert lost.path in failure.failure
+    assert lost.path in render(failure.failure)
     culprit = found.conclusion.culprit
     assert culprit is not None
     assert (culprit.op, culprit.ranks, culprit.unknown) == (truth.culprit, (0,), (1,))
@@ -272,10 +277,10 @@ def test_folders_above_that_are_called_as_ranks_with_several_devices_are_servers
     shutil.copytree(home, tmp_path / "worker2")
     listed = prepare(StudyOptions(folders=[str(tmp_path / name / truth.data[0]) for name in ("worker1", "worker2")]))
     assert [plan.leaf.rank for plan in listed.plans] == [*range(6), *range(6)]
-    assert any("worker2/precision_data from rank 3 on" in note for note in listed.notes)
+    assert any("worker2/precision_data from rank 3 on" in render(note) for note in listed.notes)
     together = prepare(StudyOptions(folders=[str(tmp_path)], npu=str(tmp_path)))
     assert [plan.leaf.rank for plan in together.plans] == [*range(6), *range(6)]
-    assert any(f"{tmp_path / 'worker2'} from rank 3 on" in note for note in together.notes)
+    assert any(f"{tmp_path / 'worker2'} from rank 3 on" in render(note) for note in together.notes)
 
 
 def test_a_benchmark_of_one_rank_is_not_that_of_a_device_of_another_server(tmp_path: Path) -> None:
@@ -351,7 +356,7 @@ def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
     truth = generate_demo(data, fault="fused")
     options = StudyOptions(folders=[str(data)])
     (tmp_path / "alone").mkdir()
-    expected = run_study(options, str(tmp_path / "alone"), workers=1)
+    expected = run_study(options, str(tmp_path / "alone"), THIS_THREAD)
     monkeypatch.setattr(study_module, "_SHARED_BYTES", 1)
     shared: list[Executor | None] = []
     work = run_task
@@ -368,7 +373,7 @@ def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
 
     monkeypatch.setattr(study_module, "run_tasks", run_by_crews)
     (tmp_path / "shared").mkdir()
-    found = run_study(options, str(tmp_path / "shared"), workers=3)
+    found = run_study(options, str(tmp_path / "shared"), Resources(workers=3))
     assert isinstance(shared[0], Dying if dies else AtOnce)
     assert shared[1:] == ([None] if dies else [])  # after that one worker does it
     assert found.conclusion.culprit is not None
@@ -387,10 +392,10 @@ def test_what_a_later_run_dumped_again_is_what_counts(tmp_path: Path) -> None:
     shutil.copytree(old, newer)
     for model in list(newer.glob("*/ge_default_*")):
         model.rename(model.with_name(model.name.replace(old.name, newer.name)))
-    found = run_study(StudyOptions(folders=[str(data)]), str(tmp_path), workers=1)
+    found = run_study(StudyOptions(folders=[str(data)]), str(tmp_path), THIS_THREAD)
     assert {one.leaf.time for one in found.leaves} == {newer.name}
     assert found.conclusion.culprit is None
-    assert any(f"older dumps of the same step and rank are left out: 2, of {old.name}" in note for note in found.notes)
+    assert Message("study.note.older", count=2, first=old.name, last=None) in found.notes
 
 
 def test_another_network_of_the_step_is_no_older_dump(tmp_path: Path) -> None:

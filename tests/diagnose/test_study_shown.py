@@ -12,6 +12,7 @@ import pytest
 from command_line import tool
 
 import precision_tool
+from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.diagnose.replica_votes import Departure
 from precision_tool.lib.diagnose.study import Study, run_study
@@ -32,7 +33,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Studied:
     truth = generate_ranks(root, ranks=3, steps=2, fault="nan", fault_step=1, fault_rank=2)
     (root / "work").mkdir()
     data = root / truth.data[0]
-    return data, truth, run_study(StudyOptions(folders=[str(data)]), str(root / "work"), workers=1)
+    return data, truth, run_study(StudyOptions(folders=[str(data)]), str(root / "work"), THIS_THREAD)
 
 
 def shown(what: object, width: int = 100) -> str:
@@ -148,7 +149,7 @@ def test_statistics_are_not_said_to_be_recomputed_and_tell_who_made_nan(tmp_path
     truth = generate_ranks(tmp_path, ranks=3, steps=1, fault="nan", fault_step=0, fault_rank=1, statistics=True)
     (tmp_path / "work").mkdir()
     options = StudyOptions(folders=[str(tmp_path / truth.data[0])])
-    study = run_study(options, str(tmp_path / "work"), workers=1)
+    study = run_study(options, str(tmp_path / "work"), THIS_THREAD)
     text = " ".join(shown(study_block(study), width=200).split())
     assert "recomputed 0 of 3 folders: 3 cannot be recomputed" in text
     assert study.conclusion.not_finite == (0, 1, f"{truth.culprit}:output:0")
@@ -193,4 +194,4 @@ def test_a_data_folder_that_is_named_twice_is_one(tmp_path: Path) -> None:
     folder = str(tmp_path / truth.data[0])
     found = prepare(StudyOptions(folders=[folder, f"{folder}/../{Path(folder).name}"]))
     assert [plan.leaf.rank for plan in found.plans] == [0, 1]
-    assert any(note.startswith("named twice, and taken once: ") for note in found.notes)
+    assert "study.note.named_twice" in [note.kind for note in found.notes]

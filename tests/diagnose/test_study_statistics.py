@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_statistics import trained
 
+from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.data.dumped_ops import DumpIndex
 from precision_tool.lib.demo.ranks import generate_ranks
@@ -274,12 +275,12 @@ def test_the_statistics_of_a_study_are_read_by_its_workers_once(
     )
     (tmp_path / "work").mkdir()
     options = StudyOptions(folders=[str(tmp_path / folder) for folder in truth.data])
-    before = run_study(options, str(tmp_path / "work"), workers=1).statistics
+    before = run_study(options, str(tmp_path / "work"), THIS_THREAD).statistics
     assert before is not None
     assert before.suspicions[0].ranks == (1,)
     monkeypatch.setattr(running, "run_task", _no_work)
     monkeypatch.setattr(DumpIndex, "op", _no_work)
-    after = run_study(options, str(tmp_path / "work"), workers=1).statistics
+    after = run_study(options, str(tmp_path / "work"), THIS_THREAD).statistics
     assert after is not None
     assert after.to_dict() == before.to_dict()
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from precision_tool.lib.compare.result_csv import read_result
+from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.diagnose.statistics_leaves import NUMBERS, TEXTS, WHOLE, Columns, coded
 from precision_tool.lib.diagnose.study import Study, run_study
@@ -28,7 +29,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Studied:
     truth = generate_ranks(root, ranks=2, steps=2, fault="none", benchmark="one")
     (root / "work").mkdir()
     options = StudyOptions(folders=[str(root / folder) for folder in truth.data], csv=True)
-    return root, truth, run_study(options, str(root / "work"), workers=1)
+    return root, truth, run_study(options, str(root / "work"), THIS_THREAD)
 
 
 def test_the_table_has_every_row_in_the_order_of_step_rank_and_execution(studied: Studied) -> None:

@@ -227,15 +227,15 @@ def test_a_file_counts_as_refused_as_ge_does(text: str, changes: list[tuple[int,
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("[]", 1, "the file is no object"),
-        ('"text"', 1, "the file is no object"),
-        ('{"Switch": []}', 1, "'Switch' is no object"),
-        ('{"Switch": {"GraphFusion": "off"}}', 1, "'GraphFusion' is no object"),
+        ("[]", 1, "JSON is not an object"),
+        ('"text"', 1, "JSON is not an object"),
+        ('{"Switch": []}', 1, "'Switch' is not an object"),
+        ('{"Switch": {"GraphFusion": "off"}}', 1, "'GraphFusion' is not an object"),
         ('{"Switch": {\n"Fusion": {}}}', 2, "unknown section 'Fusion'; known are GraphFusion and UBFusion"),
         ('{\n"Swich": {}}', 2, "unknown member 'Swich'"),
         ('{"Switch": {"GraphFusion": {\n"A": "off",\n"B": "Off"}}}', 3, 'B: "Off" is neither "on" nor "off"'),
         ('{"Switch": {"GraphFusion": {"A": false}}}', 1, "A: false is neither"),
-        ('{"Switch": {"GraphFusion": {"A": off}}}', 1, "'off' is no JSON value; texts stand in double quotes"),
+        ('{"Switch": {"GraphFusion": {"A": off}}}', 1, "'off' is not a JSON value; texts need double quotes"),
         ('{"Switch": {"GraphFusion": {A: "off"}}}', 1, "a name in double quotes is missing before 'A'"),
         ('{"Switch": {"GraphFusion": {"A" "off"}}}', 1, "a colon is missing after 'A'"),
         ('{"Switch": {"GraphFusion": {"A": "on"\n"B": "on"}}}', 2, "a comma or } is missing before '\"B\"'"),
@@ -243,10 +243,10 @@ def test_a_file_counts_as_refused_as_ge_does(text: str, changes: list[tuple[int,
         ('{"Switch": {}', 1, "a comma or } is missing before the end of the file"),
         ('{"Switch": {}, "Priority": ' + "[" * 70 + "]" * 70 + "}", 1, "nested too deeply"),
         ('{"Switch": {"GraphFusion": {"\\q": "on"}}}', 1, "an unknown escape"),
-        ('{"Switch": {}, "Priority": NaN}', 1, "'NaN' is no JSON value"),
+        ('{"Switch": {}, "Priority": NaN}', 1, "'NaN' is not a JSON value"),
         ("APass:on\nBPass", 2, "is neither JSON nor a line PASS:on or PASS:off"),
         ("APass:on\nBPass:yes", 2, "BPass: 'yes' is neither on nor off"),
-        ("APass:on\n\nAPass:off", 3, "'APass' stands in line 1 too"),
+        ("APass:on\n\nAPass:off", 3, "'APass' is in line 1 too"),
         ("A Pass:on", 1, "is neither JSON nor"),
         ("Switch{}", 1, "is neither JSON nor"),
     ],
@@ -330,7 +330,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DataNotFoundError):
         read_switches(str(path))
     path.write_bytes(b'{"Switch":\n{"\xff": {}}}')
-    with pytest.raises(FormatError, match="line 2: no UTF-8 text"):
+    with pytest.raises(FormatError, match="line 2: not UTF-8 text"):
         read_switches(str(path))
     path.write_bytes(b"\xef\xbb\xbf" + ALL_BUT_ONE.encode())
     assert read_switches(str(path)).is_on("SoftmaxFusionPass")

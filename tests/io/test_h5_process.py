@@ -94,13 +94,13 @@ def test_one_child_serves_all_requests_and_this_process_needs_no_h5py(tmp_path: 
     paths = [a_dump(tmp_path / f"{number}.h5") for number in range(4)]
     script = (
         "import sys; from precision_tool.lib.io import hdf5, tensor_bytes, hdf5_process\n"
-        "assert h5_process._child._process is None\n"
+        "assert hdf5_process._child._process is None\n"
         "pids = set()\n"
         "for path in sys.argv[1:]:\n"
-        "    tensor = h5.read_h5(path).ops[0].values[0].tensor\n"
+        "    tensor = hdf5.read_h5(path).ops[0].values[0].tensor\n"
         "    with tensor_bytes.open_bytes(tensor) as file:\n"
         "        assert file.read_at(8, 8) == b'\\0\\0\\0\\0\\0\\0\\xf0?'\n"
-        "    pids.add(h5_process._child._process.pid)\n"
+        "    pids.add(hdf5_process._child._process.pid)\n"
         "print(len(pids), 'h5py' in sys.modules)\n"
     )
     run = subprocess.run([sys.executable, "-c", script, *paths], capture_output=True, encoding="utf-8", check=True)
@@ -125,7 +125,7 @@ def test_names_that_are_no_text_are_found(tmp_path: Path) -> None:
     path = a_dump(tmp_path / os.fsdecode(b"caf\xe9.h5"))
     assert tensor_of(path).shape == (4,)
     path.write_bytes(path.read_bytes()[:600])
-    assert str(path) in refused(path)
+    assert r"caf\udce9.h5" in refused(path)
 
 
 def test_a_message_names_the_file_as_it_was_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_a_worker_process_has_a_child_of_its_own_which_ends_with_it(tmp_path: Pa
 def test_a_killed_tool_leaves_no_child(tmp_path: Path) -> None:
     script = (
         "import sys, time; from precision_tool.lib.io import hdf5, hdf5_process\n"
-        "h5.read_h5(sys.argv[1]); print(h5_process._child._process.pid, flush=True); time.sleep(99)"
+        "hdf5.read_h5(sys.argv[1]); print(hdf5_process._child._process.pid, flush=True); time.sleep(99)"
     )
     command = [sys.executable, "-c", script, str(a_dump(tmp_path / "d.h5"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -254,7 +254,7 @@ def test_a_claim_of_memory_is_refused_by_the_system(tmp_path: Path, monkeypatch:
     path.write_bytes(raw + struct.pack("<BBHI8s", 0, 0, 0, 0xFFFFFFF0, b"NCSAfami") + bytes(64))
     monkeypatch.setattr(h5_process, "_check_superblock", lambda file: None)
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    assert "no HDF5 file that can be read" in refused(path)
+    assert "not an HDF5 file that can be read" in refused(path)
     close_hdf5()
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss <= max(before, 300_000)
 

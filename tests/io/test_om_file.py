@@ -206,5 +206,5 @@ def test_what_is_no_offline_model(tmp_path: Path) -> None:
     for number, data in enumerate((b"", b"IM", b"\xff" * 5000)):
         path = tmp_path / f"{number}.om"
         path.write_bytes(data)
-        with pytest.raises(FormatError, match="no offline model"):
+        with pytest.raises(FormatError, match="not an offline model"):
             read_om_header(str(path))

@@ -271,7 +271,7 @@ def test_what_is_no_status_at_all(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="without outputs"):
         read_opdebug(str(path))
     write_dump(path, "Node_OpDebug", [], [OutTensor(data=b"\0" * (2 << 20), dtype="uint8", shape=(2 << 20,))])
-    with pytest.raises(FormatError, match="no overflow status"):
+    with pytest.raises(FormatError, match="not an overflow status"):
         read_opdebug(str(path))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FormatError, match="cannot be read"):

@@ -669,7 +669,7 @@ def test_a_field_that_claims_more_than_its_message_has(tmp_path: Path, excess: i
     """Even where the file goes on behind it."""
     shape = varint(3 << 3 | 2) + varint(2 + excess) + b"\x08\x02"
     header = chunk(3, number(1, 1) + number(6, 8) + shape) + op_output(1, 2, (2,), 8)
-    with pytest.raises(FormatError, match="no dump header"):
+    with pytest.raises(FormatError, match="not a dump header"):
         output_of(tmp_path, header)
 
 
@@ -818,12 +818,12 @@ def test_what_protobuf_writes_is_read(
     ("head", "words"),
     [
         ("{'descr': '|O', 'fortran_order': False, 'shape': (1,), }", "unpickled"),
-        ("{'descr': '<U4', 'fortran_order': False, 'shape': (1,), }", "no numbers"),
-        ("{'descr': '|S4', 'fortran_order': False, 'shape': (1,), }", "no numbers"),
-        ("{'descr': '<M8[ns]', 'fortran_order': False, 'shape': (1,), }", "no numbers"),
-        ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }", "no numbers"),
-        ("{'descr': ('<f4', (2,)), 'fortran_order': False, 'shape': (1,), }", "no numbers"),
-        ("{'descr': '|V1', 'fortran_order': False, 'shape': (1,), }", "no numbers"),
+        ("{'descr': '<U4', 'fortran_order': False, 'shape': (1,), }", "not numbers"),
+        ("{'descr': '|S4', 'fortran_order': False, 'shape': (1,), }", "not numbers"),
+        ("{'descr': '<M8[ns]', 'fortran_order': False, 'shape': (1,), }", "not numbers"),
+        ("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (1,), }", "not numbers"),
+        ("{'descr': ('<f4', (2,)), 'fortran_order': False, 'shape': (1,), }", "not numbers"),
+        ("{'descr': '|V1', 'fortran_order': False, 'shape': (1,), }", "not numbers"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }", "negative"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': (9,), }", "the file ends"),
         ("{'descr': '<f4', 'fortran_order': False, 'shape': 4, }", "damaged"),
@@ -831,7 +831,7 @@ def test_what_protobuf_writes_is_read(
         ("{'descr': '<f4', 'shape': (1,), }", "damaged"),
         ("{'descr': '<q9', 'fortran_order': False, 'shape': (1,), }", "damaged"),
         ("{'descr': 7, 'fortran_order': False, 'shape': (1,), }", "damaged"),
-        ("{'descr': '<f4,<i4', 'fortran_order': False, 'shape': (1,), }", "no numbers"),
+        ("{'descr': '<f4,<i4', 'fortran_order': False, 'shape': (1,), }", "not numbers"),
         ("__import__('os').getcwd()", "damaged"),
         ("('", "damaged"),
         ("(((((", "damaged"),
@@ -990,7 +990,7 @@ def test_statistics_of_skipped_slots(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n", "a,b,c\n1,2,3\n", "Input/Output,Index\n", "\x00\x01\x02", '"' * 300_000])
 def test_no_statistics_file(tmp_path: Path, text: str) -> None:
-    with pytest.raises(FormatError, match="no statistics file"):
+    with pytest.raises(FormatError, match="not a statistics file"):
         statistics_of(tmp_path, text)
 
 

@@ -230,7 +230,7 @@ class TestEntryPointStore(StoreContract):
 
 @pytest.fixture
 def in_memory(tmp_path: Path) -> MemoryStore:
-    """A demo's data folder that is on no disk any more."""
+    """A demo's data folder that is not on a disk any more."""
     generate_demo(tmp_path / "data", fault="fused")
     store = MemoryStore()
     store.put_tree(tmp_path / "data", "/run")
@@ -297,7 +297,7 @@ def test_helpers_read_any_store() -> None:
                 check_folder(path)
         with pytest.raises(FormatError, match="too large"):
             read_bytes("/run/a.txt", limit=3)
-        with pytest.raises(FormatError, match="on no disk"):
+        with pytest.raises(FormatError, match="not on a disk"):
             local_file("/run/a.txt")
 
 
@@ -319,7 +319,7 @@ def test_an_h5_file_of_another_store_is_refused() -> None:
     store = MemoryStore()
     store.put("/run/a.h5", b"\x89HDF\r\n\x1a\n" + bytes(100))
     store.put("/run/b.h5", b"\x89HDF\r\n\x1a\n" + bytes(100))
-    with mounted("/run", store), pytest.raises(PrecisionToolError, match="on no disk"):
+    with mounted("/run", store), pytest.raises(PrecisionToolError, match="not on a disk"):
         compare("/run/a.h5", "/run/b.h5")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import json
 import pickle
 import re
@@ -161,7 +162,7 @@ def uses(source: str) -> Iterator[tuple[int, str, set[str], bool]]:
         elif name in ("NotComputedError", "NoValueError"):
             yield node.lineno, f"reason.{first.value}", fields, is_open
         elif is_error and " " not in first.value and f"error.{first.value}.text" in ENGLISH:
-            yield node.lineno, f"error.{first.value}", fields, is_open
+            yield node.lineno, f"error.{first.value}", fields - PLACE, is_open
 
 
 #: Arguments of errors that are no fields, but which their texts may name.
@@ -176,7 +177,7 @@ def test_every_kind_that_the_code_names_has_its_texts(path: Path) -> None:
         if kind.startswith("error."):
             for part in filter(ENGLISH.__contains__, (f"{kind}.text", f"{kind}.hint")):
                 named |= catalogue.field_names(ENGLISH[part])
-            fields, named = fields - PLACE, named - PLACE
+            named -= PLACE
         else:
             assert kind in ENGLISH, f"{path}:{line}: {kind} has no text"
             named |= catalogue.field_names(ENGLISH[kind])
@@ -223,3 +224,58 @@ def test_every_kind_is_used() -> None:
 )  # fmt: skip
 def test_every_value_has_its_text(prefix: str, values: Iterable[str]) -> None:
     assert [value for value in values if f"{prefix}.{value}" not in ENGLISH] == []
+
+
+#: Rooms and modules, below precision_tool, whose errors are all kinds of the catalogue.
+CONVERTED = (
+    "lib/errors.py",
+    "lib/extensions.py",
+    "lib/logs.py",
+    "lib/messages",
+    "lib/model",
+    "lib/io",
+    "lib/training",
+    "lib/compare",
+    "cli.py",
+)
+#: Exceptions that are no errors of the user: their texts are reasons of rows and of the log.
+REASONS = ("LayoutError", "OddCacheError")
+
+
+def sentences(source: str) -> Iterator[int]:
+    """The lines that raise an error of ours with a sentence, a text with a blank, where a kind should be."""
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        name, _, method = ast.unparse(node.func).partition(".")
+        if (
+            not name.endswith("Error")
+            or hasattr(builtins, name)
+            or name in REASONS
+            or method not in ("", "of", "within")
+        ):
+            continue
+        for argument in node.args[method == "of" :][:1]:
+            literals = (part.value for part in ast.walk(argument) if isinstance(part, ast.Constant))
+            if any(isinstance(value, str) and " " in value for value in literals):
+                yield node.lineno
+
+
+def is_converted(path: Path) -> bool:
+    return any(path.is_relative_to(PACKAGE / room) for room in CONVERTED)
+
+
+@pytest.mark.parametrize("path", list(filter(is_converted, MODULES)), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_errors_are_kinds(path: Path) -> None:
+    assert list(sentences(path.read_text("utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        ("UsageError('no.kind')", []), ("ValueError('our own mistake')", []), ("FormatError.of(path, 'cut off')", [1]),
+        ("\nUsageError(f'{name}: no such folder')", [2]), ("FormatError.within('a ' + name)", [1]),
+    ],
+)  # fmt: skip
+def test_sentences_are_seen(source: str, lines: list[int]) -> None:
+    assert list(sentences(source)) == lines

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from op_data import FEW, close, seeds, shapes, values
-from opcalls import arrays_of, outputs_of
-from refusals import refused
+from opcalls import FEW, arrays_of, close, outputs_of, refused, seeds, shapes, values
 from tensorflow_oracle import TensorFlow
 
 Shape = tuple[int, ...]

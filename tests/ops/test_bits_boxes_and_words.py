@@ -7,12 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from op_data import FEW, SOME, Array, close, i32, seeds, values, whole
-from opcalls import arrays_of, call_of, outputs_of, results_of
-from refusals import refused
+from opcalls import (
+    FEW,
+    SOME,
+    Array,
+    arrays_of,
+    call_of,
+    close,
+    i32,
+    outputs_of,
+    refused,
+    results_of,
+    seeds,
+    values,
+    whole,
+)
 from tensorflow_oracle import TensorFlow
 
-from precision_tool.lib.ops.base import Input, NotComputedError, Wanted
+from precision_tool.lib.ops.base import Input, NotComputedError, OutputSpec
 
 Shape = tuple[int, ...]
 
@@ -173,12 +185,12 @@ def test_quantized_by_channel() -> None:
     wanted = np.rint(x / scales.reshape(3, 1) + zeros.reshape(3, 1))
     (found,) = arrays_of("Quantize", x, scales, zeros, axis=1)
     np.testing.assert_array_equal(found, np.clip(wanted, -128, 127))
-    (found,) = arrays_of("Quantize", x, scales[:1], zeros[:1], wanted=(Wanted(dtype="uint8"),))
+    (found,) = arrays_of("Quantize", x, scales[:1], zeros[:1], wanted=(OutputSpec(dtype="uint8"),))
     np.testing.assert_array_equal(found, np.clip(np.rint(x / 0.5 + 1), 0, 255))
     with pytest.raises(NotComputedError):
         arrays_of("Quantize", x, scales, zeros, axis=2)
     with pytest.raises(NotComputedError):
-        arrays_of("AscendQuant", x, scale=1.0, offset=0.0, wanted=(Wanted(dtype="float8_e5m2"),))
+        arrays_of("AscendQuant", x, scale=1.0, offset=0.0, wanted=(OutputSpec(dtype="float8_e5m2"),))
 
 
 def test_from_few_bits() -> None:
@@ -239,6 +251,6 @@ def test_boxes_that_hang_on_rounding_are_refused() -> None:
         arrays_of("NonMaxSuppressionV3", boxes, np.array([0.9, 0.8, 0.7]), i32(3), 0.5, 0.0)
     with refused("two scores"):
         arrays_of("NonMaxSuppressionV3", boxes, np.array([0.9, 0.9, 0.7]), i32(3), 0.4, 0.0)
-    fixed = (Wanted(shape=(3,), dtype="int32"),)
+    fixed = (OutputSpec(shape=(3,), dtype="int32"),)
     with refused("by the graph"):
         arrays_of("NonMaxSuppressionV3", boxes, np.array([0.9, 0.8, 0.7]), i32(3), 0.4, 0.0, wanted=fixed)

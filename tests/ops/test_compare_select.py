@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hypothesis import given
-from op_data import FEW, close, i32, pairs, seeds, shapes, values, whole
-from opcalls import arrays_of, outputs_of
-from refusals import refused
+from opcalls import FEW, arrays_of, close, i32, outputs_of, pairs, refused, seeds, shapes, values, whole
 from tensorflow_oracle import TensorFlow
 
 Shape = tuple[int, ...]

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from op_data import Array, tensor
-from opcalls import arrays_of, as_input, call_of, results_of, sampled_of, spec_of, work_of
-from refusals import refused
+from opcalls import Array, arrays_of, as_input, call_of, refused, results_of, sampled_of, spec_of, tensor, work_of
 from tensorflow_oracle import TensorFlow
 
-from precision_tool.lib.ops.base import NotComputedError, Wanted
+from precision_tool.lib.ops.base import NotComputedError, OutputSpec
 
 _SETTINGS = settings(
     max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
@@ -185,7 +183,7 @@ def test_layouts_pads_and_bias(case: Case) -> None:
     )
     last = {**case.attrs, "input_size": list(case.image)}
     _close(np.moveaxis(dx, 1, -1), arrays_of("Conv2DBackpropInput", f, np.moveaxis(g, 1, -1), **last)[0])
-    wanted = (Wanted(shape=oihw.shape, layout="NCHW"),)
+    wanted = (OutputSpec(shape=oihw.shape, layout="NCHW"),)
     sizes = {**attrs, "filter_size": list(oihw.shape)}
     (df,) = arrays_of("Conv2DBackpropFilter", as_input(first, "NCHW"), as_input(g, "NCHW"), wanted=wanted, **sizes)
     last = {**case.attrs, "filter_size": list(case.filters)}
@@ -226,7 +224,7 @@ def test_an_image_that_a_graph_calls_by_the_names_of_a_filter_is_read_as_nhwc() 
     (true,) = arrays_of("Conv2D", x, f, strides=[1, 1, 1, 1], padding="SAME")
     (y,) = arrays_of(
         "Conv2D", as_input(x, "HWCN"), as_input(f, "HWCN"), strides=[1, 1, 1, 1], padding="SAME", data_format="NHWC",
-        wanted=(Wanted(shape=true.shape, layout="HWCN"),),
+        wanted=(OutputSpec(shape=true.shape, layout="HWCN"),),
     )  # fmt: skip
     _close(y, true)
 
@@ -348,5 +346,5 @@ def test_a_shape_that_the_graph_contradicts_is_told() -> None:
     with refused("by the graph"):
         arrays_of(
             "Conv2D", np.ones((1, 5, 5, 1)), np.ones((3, 3, 1, 1)), strides=[1, 1, 1, 1], padding="VALID",
-            wanted=(Wanted(shape=(1, 5, 5, 1)),),
+            wanted=(OutputSpec(shape=(1, 5, 5, 1)),),
         )  # fmt: skip

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from op_data import Array, tensor
-from opcalls import arrays_of, as_input, call_of, results_of, work_of
-from refusals import refused
+from opcalls import Array, arrays_of, as_input, call_of, refused, results_of, tensor, work_of
 from tensorflow_oracle import TensorFlow
 
 from precision_tool.lib.ops.base import NotComputedError

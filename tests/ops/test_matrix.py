@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from op_data import tensor
-from opcalls import arrays_of, as_input, call_of, results_of, sampled_of, work_of
-from refusals import refused
+from opcalls import arrays_of, as_input, call_of, refused, results_of, sampled_of, tensor, work_of
 from tensorflow_oracle import TensorFlow
 
 _SETTINGS = settings(

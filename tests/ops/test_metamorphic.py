@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from opcalls import Array, arrays_of, as_input
 
-from precision_tool.lib.ops.base import Input, Wanted
+from precision_tool.lib.ops.base import Input, OutputSpec
 
 PLAIN: dict[str, Any] = {"strides": [1, 1, 1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1, 1, 1],
                          "data_format": "NHWC"}  # fmt: skip
@@ -33,9 +33,9 @@ def filters(array: Array) -> Input:
 
 FILTER = filters(whole(3, 3, 3, 4, seed=1))
 IMAGE = (5, 6, 6, 3)
-SHAPED = (Wanted(shape=IMAGE, layout="NHWC"),)
+SHAPED = (OutputSpec(shape=IMAGE, layout="NHWC"),)
 #: Of each op: its first input's shape and axes, the inputs after it, attributes, outputs as a graph tells them.
-Case = tuple[str, tuple[int, ...], str, tuple[Any, ...], dict[str, Any], tuple[Wanted, ...]]
+Case = tuple[str, tuple[int, ...], str, tuple[Any, ...], dict[str, Any], tuple[OutputSpec, ...]]
 LINEAR: list[Case] = [
     ("MatMulV2", (5, 7), "ND", (whole(7, 4, seed=2),), {}, ()),
     ("BatchMatMul", (5, 2, 3), "ND", (whole(5, 3, 4, seed=2),), {}, ()),

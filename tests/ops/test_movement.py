@@ -8,12 +8,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from op_data import FEW, SOME, Array, i32, i64, seeds, shapes, values, whole
-from opcalls import arrays_of, outputs_of
-from refusals import refused
+from opcalls import FEW, SOME, Array, arrays_of, i32, i64, outputs_of, refused, seeds, shapes, values, whole
 from tensorflow_oracle import OracleError, TensorFlow
 
-from precision_tool.lib.ops.base import NotComputedError, Wanted
+from precision_tool.lib.ops.base import NotComputedError, OutputSpec
 
 Shape = tuple[int, ...]
 same = np.testing.assert_array_equal
@@ -25,14 +23,14 @@ ranked = shapes.filter(len)
 @given(shape=shapes, seed=seeds)
 def test_casts(tensorflow: TensorFlow, target: str, shape: Shape, seed: int) -> None:
     for x in (np.abs(values(shape, seed)), whole(shape, seed, 0, 100)):
-        (found,) = arrays_of("Cast", x, wanted=(Wanted(dtype=target),))
+        (found,) = arrays_of("Cast", x, wanted=(OutputSpec(dtype=target),))
         wanted = tensorflow.run("Cast", {"x": x}, DstT=target)[0]
         same(found.astype(wanted.dtype), wanted)
 
 
 def test_a_cast_to_whole_numbers_saturates_in_doubt() -> None:
     x = np.array([1e20, -1e20, np.nan, 2.5, 3.0, 100.0], np.float32)
-    (found,) = outputs_of("Cast", x, wanted=(Wanted(dtype="int32"),))
+    (found,) = outputs_of("Cast", x, wanted=(OutputSpec(dtype="int32"),))
     same(found.array, [2**31 - 1, -(2**31), 0, 2, 3, 100])
     assert found.doubtful is not None
     assert found.doubtful.tolist() == [True, True, True, False, True, True]
@@ -67,13 +65,13 @@ def test_shapes(tensorflow: TensorFlow, shape: Shape, seed: int, axis: int) -> N
     (wanted,) = tensorflow.run("ExpandDims", {"input": x, "axis": np.int32(axis)})
     for found in (
         arrays_of("ExpandDims", x, np.int32(axis)),
-        arrays_of("ExpandDims", x, wanted=(Wanted(shape=wanted.shape),)),
+        arrays_of("ExpandDims", x, wanted=(OutputSpec(shape=wanted.shape),)),
     ):
         same(found[0], wanted)
     same(arrays_of("Squeeze", wanted, axis=[axis])[0], x)
     same(arrays_of("Squeeze", x)[0], tensorflow.run("Squeeze", {"input": x})[0])
     same(arrays_of("Reshape", x, i32([-1, shape[-1]]))[0], x.reshape(-1, shape[-1]))
-    same(arrays_of("Flatten", x, wanted=(Wanted(shape=(x.size,)),))[0], x.ravel())
+    same(arrays_of("Flatten", x, wanted=(OutputSpec(shape=(x.size,)),))[0], x.ravel())
     same(arrays_of("Shape", x)[0], shape)
     same(arrays_of("BroadcastTo", x, i32([2, *shape]))[0], np.stack([x, x]))
 
@@ -251,7 +249,7 @@ def test_one_hot(tensorflow: TensorFlow, shape: Shape, seed: int, depth: int, ax
     same(arrays_of("OneHot", *given.values(), axis=axis)[0], wanted)
     same(arrays_of("OneHotD", indices, on, off, depth=depth, axis=axis)[0], wanted)
     if axis == -1:
-        (found,) = arrays_of("OneHotD", indices, np.float64(1), np.float64(0), wanted=(Wanted(shape=wanted.shape),))
+        (found,) = arrays_of("OneHotD", indices, np.float64(1), np.float64(0), wanted=(OutputSpec(shape=wanted.shape),))
         same(found, wanted == 2)
 
 

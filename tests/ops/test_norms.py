@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from op_data import Array, tensor
-from opcalls import arrays_of, as_input, call_of, results_of, sampled_of
-from refusals import refused
+from opcalls import Array, arrays_of, as_input, call_of, refused, results_of, sampled_of, tensor
 from tensorflow_oracle import TensorFlow
 
-from precision_tool.lib.ops.base import Output, Wanted
+from precision_tool.lib.ops.base import Output, OutputSpec
 
 _SETTINGS = settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
@@ -120,7 +118,7 @@ def test_batch_norm_of_inference_and_vectors_with_more_axes() -> None:
     _close(y, (x - mean) / np.sqrt(variance + 0.01) * scale + offset)
     (dx,) = arrays_of("BNInferGrad", as_input(x, "NCHW"), vectors[0], vectors[3], epsilon=0.01)
     _close(dx, x * scale / np.sqrt(variance + 0.01))
-    wanted = (Wanted(shape=(1, 3, 1, 1)),) * 2
+    wanted = (OutputSpec(shape=(1, 3, 1, 1)),) * 2
     sums = arrays_of("BNTrainingReduce", as_input(x, "NCHW"), wanted=wanted)
     _close(sums[0], x.sum(axis=(0, 2, 3), keepdims=True))
 

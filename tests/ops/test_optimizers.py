@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from op_data import FEW, Array, close, i32, seeds, shapes, values
-from opcalls import arrays_of
-from refusals import refused
+from opcalls import FEW, Array, arrays_of, close, i32, refused, seeds, shapes, values
 from tensorflow_oracle import TensorFlow
 
 Shape = tuple[int, ...]

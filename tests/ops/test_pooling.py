@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from op_data import Array, tensor
-from opcalls import arrays_of, as_input, call_of, results_of
-from refusals import refused
+from opcalls import Array, arrays_of, as_input, call_of, refused, results_of, tensor
 from tensorflow_oracle import TensorFlow
 
 _SETTINGS = settings(

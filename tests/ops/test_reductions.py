@@ -8,9 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from op_data import FEW, Array, close, i32, seeds, shapes, values, whole
-from opcalls import arrays_of, outputs_of
-from refusals import refused
+from opcalls import FEW, Array, arrays_of, close, i32, outputs_of, refused, seeds, shapes, values, whole
 from tensorflow_oracle import OracleError, TensorFlow
 
 Shape = tuple[int, ...]

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from op_data import Array, i32
-from opcalls import arrays_of, outputs_of
+from opcalls import Array, arrays_of, i32, outputs_of
 
 from precision_tool.lib.ops.base import Output
 from precision_tool.lib.ops.tracked import Tracked

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from precision_tool.lib.ops import op_table as table
-from precision_tool.lib.ops.base import Call, Input, Wanted
+from precision_tool.lib.ops.base import Call, Input, OutputSpec
 
 _RANDOM = np.random.default_rng(11)
 
@@ -49,7 +49,7 @@ def test_the_sums_of_rows_are_those_of_the_result(name: str) -> None:
     assert spec.row_sums is not None
     call = Call(
         op_type=op_type, inputs=tuple(inputs), attrs=attrs,
-        outputs=(Wanted(shape=shape, dtype="float32", layout=layout),),
+        outputs=(OutputSpec(shape=shape, dtype="float32", layout=layout),),
     )  # fmt: skip
     (whole,) = spec.function(call)
     assert whole is not None

@@ -8,9 +8,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from op_data import FEW, SOME, Array, close, i32, i64, seeds, shapes, values, whole
-from opcalls import arrays_of, outputs_of
-from refusals import refused
+from opcalls import FEW, SOME, Array, arrays_of, close, i32, i64, outputs_of, refused, seeds, shapes, values, whole
 from tensorflow_oracle import TensorFlow
 
 Shape = tuple[int, ...]

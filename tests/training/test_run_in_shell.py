@@ -33,7 +33,7 @@ except KeyboardInterrupt:
 def test_a_command_saves_after_ctrl_c(tmp_path: Path, shell: str, form: str) -> None:
     """A terminal sends the signal to all of them at once. The exit code is the shell's: dash has one of its own."""
     if not os.access(shell, os.X_OK):
-        pytest.skip(f"{shell} is not here")
+        pytest.skip(f"{shell} does not exist here")
     command = form.format(f"{shlex.quote(sys.executable)} -c {shlex.quote(SAVES)}")
     process = subprocess.Popen(
         [sys.executable, "-m", "precision_tool", "npu_dump", command],

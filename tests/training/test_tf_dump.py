@@ -252,7 +252,7 @@ def test_a_set_that_differs_is_replaced_as_a_whole(one_run: Data, change: str) -
     out = one_run.tf_dump()
     assert one_run.names() == [f"conv1_Conv2D.0.{TIME}.npy", f"conv_1_Split.1.{TIME + 1}.npy"]
     assert one_run.values(path.name) == [1, 2]
-    assert f"replaced: the {3 if change == 'extra' else 2} tensors that were there" in out
+    assert f"replaced: {3 if change == 'extra' else 2} existing tensors" in out
     assert sorted(os.listdir(one_run.dump.parent)) == ["dump", "tf_debug"]
 
 
@@ -520,7 +520,8 @@ def test_what_cannot_be_looked_at_is_a_row(one_run: Data) -> None:
 def test_tensors_of_several_runs_are_said_to_be_mixed(data: Data) -> None:
     for count in range(3):
         write_tensor(data.run(f"run_{1000 + count}_{count}"), f"op{min(count, 1)}", 0, TIME + count, floats(count))
-    mixed = "of 2 runs, of each tensor what the last run has: --run chooses one"  # the second has nothing of its own
+    mixed = "each tensor is taken from the last of 2 runs that has it: --run chooses one"
+    # The second run has nothing of its own.
     assert mixed in data.tf_dump()
     assert "--run chooses" not in data.tf_dump("--run", "all")
     assert "--run chooses" not in data.tf_dump("--run", "1")
@@ -576,7 +577,7 @@ def test_a_command_runs_first_where_there_is_no_run(tmp_path: Path, capfd: pytes
     assert TF_DUMP.main(["exit 9"], settings) == 0
     first, second = capfd.readouterr().err.splitlines()
     assert first == "not run: exit 9"
-    assert second.endswith("holds 1 run already, the last run_1_0: that is taken; to dump again remove it first")
+    assert second.endswith("already holds 1 run, the last run_1_0: it is used; to dump again remove it first")
 
 
 def test_a_command_that_fails_passes_its_exit_code_on(data: Data, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,4 +60,4 @@ def test_bad_places(demo_report: Path) -> None:
     for target, what in (("/proc/x/graph.json", "cannot be written"), (str(folder), "a folder")):
         assert what in tool("report", "--model-explorer", target, cwd=folder, code=2).text
     both = tool("report", "--model-explorer", "x.json", "-o", "y.html", cwd=folder, code=2)
-    assert "writes no report" in both.text
+    assert "does not go with --model-explorer" in both.text

@@ -17,6 +17,7 @@ from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.diagnose.heat_maps import HeatMap
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Conclusion
+from precision_tool.lib.messages import Message
 from precision_tool.lib.view.report_page import page_with
 from precision_tool.lib.view.study_report import study_document, write_study
 
@@ -145,7 +146,13 @@ def test_a_study_of_very_many_ranks_opens(tmp_path: Path, browse: Browse) -> Non
 
 def test_names_are_no_markup(tmp_path: Path) -> None:
     heat = HeatMap(what="step", places=(0,), ops=("</script><b>",), values=np.zeros((1, 1), np.float32))
-    study = Study(conclusion=Conclusion(culprit=None), leaves=(), votes=(), maps=(heat,), notes=("<img src=x>",))
+    study = Study(
+        conclusion=Conclusion(culprit=None),
+        leaves=(),
+        votes=(),
+        maps=(heat,),
+        notes=(Message("text", text="<img src=x>"),),
+    )
     page = page_with(study_document(study, tool="<x-tool>", time="now"), ["<x-text>"])
     for tag in ("</script><b>", "<img src=x>", "<x-tool>", "<x-text>"):
         assert tag not in page

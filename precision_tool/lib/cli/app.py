@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(word: str, argv: Sequence[str], settings: Settings) -> int:
-    """Runs one command and returns its exit code; the user's errors are raised."""
+    """Run one command and return its exit code; the user's errors are raised."""
     session = _open(settings)
     from precision_tool.lib.cli.command import Output, load_command
     from precision_tool.lib.view.console import ReportConsole
@@ -34,7 +34,7 @@ def run(word: str, argv: Sequence[str], settings: Settings) -> int:
 
 
 def start_prompt(settings: Settings) -> int:
-    """Runs the prompt until the user leaves and returns its exit code."""
+    """Run the prompt until the user leaves and return its exit code."""
     session = _open(settings)
     from precision_tool.lib.cli import prompt
 
@@ -43,7 +43,7 @@ def start_prompt(settings: Settings) -> int:
 
 @contextmanager
 def _ends_cleanly() -> Iterator[None]:
-    """A closed terminal or a time limit ends a command as Ctrl+C does: temporary files are removed on the way."""
+    """End a command on a closed terminal or a time limit as on Ctrl+C, so that temporary files are removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -15,6 +15,7 @@ from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequ
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.errors import UsageError, escaped
 from precision_tool.lib.io import urls
+from precision_tool.lib.messages import text
 
 #: The tool's name in a shell where it is installed, and Python's.
 NAME, PACKAGE = "precision-tool", "precision_tool"
@@ -25,17 +26,18 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are the user's errors."""
 
     def error(self, message: str) -> NoReturn:
-        """Raises what argparse found wrong, with the option that was probably meant."""
-        hint = f"`{self.prog} -h` shows the options"
+        """Raise what argparse objects to, with the option that was probably meant."""
         unknown = message.split() if message.startswith("unrecognized") else []
-        given = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-        if any(option in ("--data", "--work") for option in given):
-            hint = "put --data and --work before the command"
-        known = [option for action in self._actions for option in action.option_strings]
-        close = [match for option in given for match in difflib.get_close_matches(option, known, n=1)]
-        if close:
-            hint = f"did you mean {close[0]}? {hint}"
-        raise UsageError(f"{self.prog}: {message}", hint)
+        options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        valid = [option for action in self._actions for option in action.option_strings]
+        close = [match for option in options for match in difflib.get_close_matches(option, valid, n=1)]
+        raise UsageError(
+            "cli.bad_arguments",
+            command=self.prog,
+            problem=message,
+            near=close[0] if close else None,
+            is_global=any(option in ("--data", "--work") for option in options),
+        )
 
 
 class PlainCommand(NamedTuple):
@@ -45,22 +47,27 @@ class PlainCommand(NamedTuple):
     run: Callable[[argparse.Namespace, Settings], int]
 
     def main(self, argv: Sequence[str], settings: Settings) -> int:
-        """Runs its command line and returns the exit code; the user's errors are raised."""
+        """Run its command line and return the exit code; the user's errors are raised."""
         return self.run(self.parser().parse_args(list(argv)), settings)
 
 
-def print_line(text: str, file: Optional[TextIO] = None) -> None:
-    """A line in which names from files cannot be taken for commands by the terminal."""
-    print(escaped(urls.shown(text)), file=file, flush=True)
+def print_line(line: str, file: Optional[TextIO] = None) -> None:
+    """Print a line with control characters escaped, so that names from files cannot control the terminal."""
+    print(escaped(urls.shown(line)), file=file, flush=True)
+
+
+def print_note(note: str) -> None:
+    """Print a note on standard error."""
+    print_line(text("screen.cli.note", text=note), sys.stderr)
 
 
 def training_environment(settings: Settings) -> Dict[str, str]:
-    """The environment of a training command, whose script uses the data folder that the command line does."""
+    """Return the environment of a training command, whose script uses the data folder of the command line."""
     return {**os.environ, "PRECISION_TOOL_DATA": os.path.abspath(str(settings.data))}
 
 
 def run_in_shell(words: Sequence[str], environment: Optional[Mapping[str, str]] = None) -> int:
-    """Runs what the user typed with the user's shell, as typed or, of several words, each as a word; its exit code."""
+    """Run a command with the user's shell, several words each quoted as a word, and return its exit code."""
     typed = words[0] if len(words) == 1 else " ".join(map(shlex.quote, words))
     sys.stdout.flush()
     shell = os.environ.get("SHELL", "")

@@ -13,7 +13,7 @@ _ASCII_SIGNS = {"…": "...", "→": "->", "≤": "<=", "≥": ">=", "×": "x", 
 
 
 def write_ascii_where_asked() -> None:
-    """In the locales C and POSIX, where Python writes UTF-8 all the same, output is ASCII."""
+    """Write ASCII in the locales C and POSIX, where Python would write UTF-8."""
     every, kind, usual = (os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
     # Python itself sets LC_CTYPE so where LANG asks for ASCII (PEP 538).
     locale = every or (usual if kind in ("C.UTF-8", "C.utf8", "UTF-8") and usual else kind or usual)
@@ -25,7 +25,7 @@ def write_ascii_where_asked() -> None:
 
 
 def _ascii_signs(error: UnicodeError) -> Tuple[str, int]:
-    """A sign that ASCII has not as one that looks like it, anything else escaped as JSON does it."""
+    """Replace a character that ASCII lacks by a similar one, or escape it as JSON does."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]

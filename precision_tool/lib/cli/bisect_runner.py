@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from precision_tool.lib.cli.switch_files import SwitchFile
@@ -25,17 +26,17 @@ from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageErro
 from precision_tool.lib.io.files import could_be_path, open_to_write, read_text
 from precision_tool.lib.io.fusion_switch import Switches, parse_switches, text_to_write
 from precision_tool.lib.io.writing import lock_folder, only_writer, rewrite_text
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.messages import text
 from precision_tool.lib.training.fusion_files import FILE_VARIABLE
 
 _STATE = "state.json"
 #: Seconds that no try takes: a century.
-_LONGEST = 3.2e9
+_MAX_SECONDS = 3.2e9
 _VERSION = 2
-#: Exit codes of a shell that could not run the command.
-#: Seconds that an edit of a switch file, which holds the folder as well, takes at most, and between two looks.
+#: Seconds that an edit of a switch file, which locks the folder as well, takes at most, and between two attempts.
 _EDIT_TAKES, _POLL = 1.0, 0.02
-_NOT_RUN = {126: "it cannot be executed", 127: "there is no such command"}
+#: Exit codes of a shell that could not run the command.
+_NOT_EXECUTABLE, _NO_COMMAND = 126, 127
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,20 +67,20 @@ class BisectRun:
     original: str | None = None
     #: What the last two tries wrote into it: a kill may come before the newer is in the file.
     written: tuple[str, ...] = ()
-    tell: Callable[[Try, int], None] = lambda one, number: None
+    on_try: Callable[[Try, int], None] = lambda attempt, number: None
 
     @property
-    def known(self) -> dict[frozenset[str], bool]:
+    def answers(self) -> dict[frozenset[str], bool]:
         """The answers so far; a set that was answered both ways is left to be asked again."""
-        answers: dict[frozenset[str], set[bool]] = {}
-        for one in self.tries:
-            answers.setdefault(frozenset(one.off), set()).add(one.succeeded)
-        return {off: found.pop() for off, found in answers.items() if len(found) == 1}
+        results: dict[frozenset[str], set[bool]] = {}
+        for attempt in self.tries:
+            results.setdefault(frozenset(attempt.off), set()).add(attempt.succeeded)
+        return {off: outcomes.pop() for off, outcomes in results.items() if len(outcomes) == 1}
 
     @property
     def confirmed(self) -> set[frozenset[str]]:
         """The sets that were asked for twice, each time as often as a try is repeated."""
-        times = Counter(frozenset(one.off) for one in self.tries)
+        times = Counter(frozenset(attempt.off) for attempt in self.tries)
         return {off for off, count in times.items() if count >= 2 * self.repeat}
 
     # --- on the disk ---
@@ -90,7 +91,7 @@ class BisectRun:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Nobody else bisects here or with this switch file meanwhile. UsageError if somebody does."""
+        """Lock the folder and the switch file against other bisections. UsageError if one is running."""
         handles: list[int | None] = []
         folders = {os.path.realpath(self.folder), os.path.dirname(os.path.realpath(self.file.target))}
         try:
@@ -102,25 +103,24 @@ class BisectRun:
                 _free(handle)
 
     def open(self, fresh: bool) -> list[str]:
-        """Takes up an earlier attempt at the same; puts back a switch file that a killed one left. What to tell."""
+        """Continue an earlier search for the same, restore a switch file that a killed one left, and return notes."""
         state = _read_state(self._state_path)
         notes = _put_back(state) if state.get("running") else []
         self.original = _text_of(self.file.path)
         same = state.get("check") == self.check and set(state.get("passes", ())) == set(self.passes)
         if same and not fresh and state.get("tries"):
             if state.get("base") == self._base():
-                self.tries = [_try_of(one) for one in state["tries"]]
-                tries = counted(len(self.tries), "try", "tries")
-                notes.append(f"{tries} of an earlier attempt are used; --fresh begins anew")
+                self.tries = [_try_of(document) for document in state["tries"]]
+                notes.append(text("note.cli.bisect_continued", tries=len(self.tries)))
             else:
-                notes.append("the tries of an earlier attempt were made with other switches, and are not used")
+                notes.append(text("note.cli.bisect_other_switches"))
         if not self.tries:
             for log in self.folder.glob("try_*.log"):
                 log.unlink(missing_ok=True)
         return notes
 
     def _base(self) -> dict[str, Any]:
-        """What the user's switch file says beside the passes that are searched."""
+        """Return the user's switches other than the passes that are searched."""
         switches = self._with_off(frozenset())
         return {
             "sections": {section: dict(passes) for section, passes in switches.sections.items()},
@@ -128,7 +128,7 @@ class BisectRun:
         }
 
     def _with_off(self, off: frozenset[str]) -> Switches:
-        """The user's switches with just these of the passes off."""
+        """Return the user's switches with exactly these of the passes off."""
         text = None if self.original is None else self.original.removeprefix("\ufeff")
         base = self.file.shipped if text is None else parse_switches(text, self.file.path)
         for name in self.passes:
@@ -150,12 +150,12 @@ class BisectRun:
             "running": running,
             "original": self._to_put_back,
             "written": self.written,
-            "tries": [asdict(one) for one in self.tries],
+            "tries": [asdict(attempt) for attempt in self.tries],
         }
         rewrite_text(self._state_path, json.dumps(state, indent=1) + "\n")
 
     def close(self) -> None:
-        """Puts the user's switch file back."""
+        """Restore the user's switch file."""
         if self.written:
             _restore(self.file.target, self._to_put_back)
         self._save(running=False)
@@ -163,7 +163,7 @@ class BisectRun:
     # --- one try ---
 
     def ask(self, off: frozenset[str]) -> bool:
-        """Whether the check succeeds with just these of the passes off. UsageError if it cannot be run at all."""
+        """Return whether the check succeeds with exactly these of the passes off. UsageError if it cannot be run."""
         answers = {self._once(off) for _ in range(self.repeat)}
         if len(answers) > 1:
             raise FlakyCheckError(off)
@@ -178,25 +178,22 @@ class BisectRun:
         log = str(self.folder / f"try_{number:03}.log")
         started = time.monotonic()
         code = self._run(log)
-        if code in _NOT_RUN:
-            raise UsageError(
-                f"--check: the command ended with {code}: {_NOT_RUN[code]}; its output is in {log}",
-                "try the command by itself first; one that fails has to end with another exit code",
-            )
-        one = Try(
+        if code in (_NOT_EXECUTABLE, _NO_COMMAND):
+            raise UsageError("cli.check_not_run", code=code, is_missing=code == _NO_COMMAND, log=log)
+        attempt = Try(
             off=tuple(name for name in self.passes if name in off),
             succeeded=code == 0,
             code=code,
             seconds=round(time.monotonic() - started, 3),
             log=log,
         )
-        self.tries.append(one)
+        self.tries.append(attempt)
         self._save(running=True)
-        self.tell(one, number)
-        return one.succeeded
+        self.on_try(attempt, number)
+        return attempt.succeeded
 
     def _run(self, log: str) -> int | None:
-        """The exit code of the command, None if it ran out of time. What it started ends with it."""
+        """Return the exit code of the command, None if it ran out of time. What it started ends with it."""
         shell = os.environ.get("SHELL") or "/bin/sh"
         environment = {**os.environ, FILE_VARIABLE: os.path.abspath(self.file.target)}
         try:
@@ -220,28 +217,21 @@ class BisectRun:
         except OutputError:
             raise
         except OSError as error:
-            raise OutputError(f"{shell} cannot be run ({error.strerror})", "set SHELL to one that can") from error
+            raise OutputError("cli.shell_not_run", shell=shell, reason=error.strerror) from error
 
 
-def bisected(folder: Path, path: str) -> str:
-    """What to say of a switch file that is as a try of a bisection in `folder` wanted it; "" of any other."""
+def is_bisected(folder: Path, path: str) -> bool:
+    """Return whether a switch file holds the switches of an attempt of a bisection in `folder`."""
     state = _read_state(str(folder / _STATE))
-    is_of_it = state.get("running") and os.path.realpath(state["file"]) == os.path.realpath(path)
-    if not is_of_it or not _is_left_over(state):
-        return ""
-    return f"{path} holds the switches of a try of `fusion bisect`, which runs, or was killed"
+    is_its_file = bool(state.get("running")) and os.path.realpath(state["file"]) == os.path.realpath(path)
+    return is_its_file and _is_left_over(state)
 
 
 def check_edit(folders: Sequence[Path], path: str) -> None:
-    """UsageError for a switch file that a bisection uses, or one in these folders left: an edit would be lost."""
+    """Raise UsageError for a switch file that a bisection uses or left in these folders: an edit would be lost."""
     for folder in folders:
-        reason = bisected(folder, path)
-        if reason:
-            raise UsageError(
-                reason,
-                "wait for it; of one that was killed, a search with the same --work puts your file back when it "
-                f"begins. To keep the file as it is, remove {folder / _STATE}",
-            )
+        if is_bisected(folder, path):
+            raise UsageError("cli.switch_file_in_use", path=path, state=folder / _STATE)
     place = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(place):
         _free(_locked(place, fcntl.LOCK_SH))  # other edits are no matter
@@ -249,7 +239,7 @@ def check_edit(folders: Sequence[Path], path: str) -> None:
 
 @contextmanager
 def edit_alone(folders: Sequence[Path], path: str) -> Iterator[None]:
-    """Nobody else changes a switch file between its reading and its writing, and no bisection begins meanwhile.
+    """Keep a switch file from being changed, or used by a bisection, between its reading and its writing.
 
     Errors as of `check_edit`; OutputError where another edit does not end, or its folder cannot be used.
     """
@@ -264,7 +254,7 @@ def edit_alone(folders: Sequence[Path], path: str) -> Iterator[None]:
 
 
 def _locked(folder: str, kind: int = fcntl.LOCK_EX) -> int | None:
-    """A folder that no other bisection has, until it is freed or the process is gone."""
+    """Lock a folder against other bisections until the handle is closed or the process ends."""
     until = time.monotonic() + (_EDIT_TAKES if kind == fcntl.LOCK_EX else 0)
     while True:
         try:
@@ -274,14 +264,9 @@ def _locked(folder: str, kind: int = fcntl.LOCK_EX) -> int | None:
             if time.monotonic() < until:
                 time.sleep(_POLL)
                 continue
-            raise UsageError(
-                f"fusion bisect is running, with its results or its switch file in {folder}",
-                "wait for it, or name another switch file with --file and another folder with --work",
-            ) from None
+            raise UsageError("cli.bisect_is_running", folder=folder) from None
         except OSError as error:
-            raise OutputError.of(
-                folder, f"cannot be used ({error.strerror})", "name another file with --file"
-            ) from error
+            raise OutputError.of(folder, "cli.folder_not_used", reason=error.strerror) from error
 
 
 def _free(handle: int | None) -> None:
@@ -290,25 +275,25 @@ def _free(handle: int | None) -> None:
 
 
 def _text_of(path: str) -> str | None:
-    """The text of a file to the letter, its line ends as well; None if there is none."""
+    """Return the exact text of a file, line ends included; None if there is none."""
     with suppress(PrecisionToolError):
         return read_text(path, newline="")
     return None
 
 
 def _put_back(state: dict[str, Any]) -> list[str]:
-    """Puts back the switch file of an attempt that was killed, whichever file it was."""
+    """Restore the switch file of an attempt that was killed, and return notes."""
     path, original = str(state["file"]), state.get("original")
     if _is_left_over(state):
         _restore(path, original)
-        return [f"a bisection was killed: {path} is put back as it was before it"]
+        return [text("note.cli.bisect_restored", path=path)]
     if _text_of(path) == original:
         return []
-    return [f"a bisection was killed; {path} was changed since and stays as it is"]
+    return [text("note.cli.bisect_changed", path=path)]
 
 
 def _is_left_over(state: dict[str, Any]) -> bool:
-    """Whether the switch file of an attempt is as a try of it wanted it."""
+    """Return whether the switch file of a killed search still is as one of its attempts wrote it."""
     now = _text_of(str(state["file"]))
     return now != state.get("original") and now in state["written"]
 
@@ -322,7 +307,7 @@ def _restore(path: str, text: str | None) -> None:
 
 
 def _read_state(path: str) -> dict[str, Any]:
-    """The state of an earlier attempt; {} where there is none, or none of the shape that `_save` writes."""
+    """Return the state of an earlier attempt; {} where there is none, or none of the shape that `_save` writes."""
     try:
         state = json.loads(read_text(path))
     except (PrecisionToolError, ValueError, RecursionError):
@@ -330,37 +315,37 @@ def _read_state(path: str) -> dict[str, Any]:
     return state if isinstance(state, dict) and _is_state(state) else {}
 
 
+#: The members of a state and of an attempt in it, as `_save` writes them; None stands for null.
+_STATE_TYPES = {
+    "check": (str,), "passes": (list,), "file": (str,), "base": (dict,), "running": (bool,), "written": (list,),
+    "original": (str, NoneType), "tries": (list,),
+}  # fmt: skip
+_TRY_TYPES = {"off": (list,), "succeeded": (bool,), "code": (int, NoneType), "seconds": (int, float), "log": (str,)}
+
+
 def _is_state(state: dict[str, Any]) -> bool:
-    """Whether each member is of the kind that `_save` writes: the file may be of another version, or of anybody."""
-
-    def is_texts(value: object) -> bool:
-        return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-    def is_try(value: object) -> bool:
-        return (
-            isinstance(value, dict)
-            and is_texts(value.get("off"))
-            and isinstance(value.get("succeeded"), bool)
-            and ("code" in value and (value["code"] is None or type(value["code"]) is int))
-            and type(value.get("seconds")) in (int, float)
-            and 0 <= value["seconds"] < _LONGEST
-            and isinstance(value.get("log"), str)
-        )
-
-    file, tries = state.get("file"), state.get("tries")
+    """Return whether a document has the shape that `_save` writes: the file may be of another version or origin."""
     return (
         state.get("version") == _VERSION
-        and isinstance(state.get("check"), str)
-        and is_texts(state.get("passes"))
-        and isinstance(file, str)
-        and could_be_path(file)
-        and isinstance(state.get("base"), dict)
-        and isinstance(state.get("running"), bool)
-        and isinstance(state.get("original", 0), (str, type(None)))
-        and is_texts(state.get("written"))
-        and isinstance(tries, list)
-        and all(map(is_try, tries))
+        and _has_types(state, _STATE_TYPES)
+        and could_be_path(state["file"])
+        and all(isinstance(name, str) for name in (*state["passes"], *state["written"]))
+        and all(map(_is_try, state["tries"]))
     )
+
+
+def _is_try(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and _has_types(value, _TRY_TYPES)
+        and all(isinstance(name, str) for name in value["off"])
+        and 0 <= value["seconds"] < _MAX_SECONDS
+    )
+
+
+def _has_types(document: dict[str, Any], types: Mapping[str, tuple[type, ...]]) -> bool:
+    """Return whether the members are there, each of exactly one of its types: True is no number."""
+    return all(name in document and type(document[name]) in of_type for name, of_type in types.items())
 
 
 def _try_of(values: dict[str, Any]) -> Try:

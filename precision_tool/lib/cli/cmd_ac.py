@@ -29,15 +29,16 @@ from precision_tool.lib.cli.comparison_options import (
     noise_floor_of,
     read_results,
 )
-from precision_tool.lib.cli.comparison_screen import finish, finish_without_benchmark
+from precision_tool.lib.cli.comparison_screen import Outcome, finish, finish_without_benchmark
 from precision_tool.lib.compare.result_csv import write_own_errors
 from precision_tool.lib.compare.result_files import named_result
 from precision_tool.lib.data.workspace import typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
-from precision_tool.lib.diagnose.run_checks import Analysis, tell_overflow
+from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.io.local import shared_open_files
+from precision_tool.lib.messages import text
 from precision_tool.lib.model.finding import CheckResult, FindingKind
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 
 def ac_parser(session: Session) -> Parser:
-    """The options of `ac`."""
+    """Return the parser of `ac`."""
     parser = Parser(
         prog="ac",
         description="Check everything and name the first op that computes wrong. Without -c the newest result is read.",
@@ -92,19 +93,14 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.all:
         return run_study_command(session, args, output)
     check_no_study(session, args)
-    asked = (
-        args.left, args.right, args.graph, args.workers, args.cluster, args.engine, args.custom, args.overflow or None
-    )  # fmt: skip
-    compares = args.compare or any(option is not None for option in asked)
-    if compares and args.file is not None:
-        raise UsageError("-f reads an earlier result: it does not go with -c or the options of a comparison")
+    compares = _compares(args)
     if args.report:  # before the hours that a comparison may take
         from precision_tool.lib.view.report_material import place_of
 
         place_of(session.data, args.report, *filter(None, (args.left, args.right)))
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
-    lack: NoBenchmarkError | None = None
+    missing: NoBenchmarkError | None = None
     other: OtherRun | None = None
     if compares or (args.file is None and session.data.has_dump_alone()):
         try:
@@ -114,42 +110,64 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
         except NoBenchmarkError as error:
             if not session.data.kind().has_graph:
                 raise
-            lack = error  # the NPU's dump alone tells something too
+            missing = error  # the NPU's dump alone shows something too
     else:
         analyses = read_results(session, args.file, args.threshold, "ac -c", noise_floor_of(session, args))
-    from precision_tool.lib.diagnose.run_checks import all_checks
-
-    checks = all_checks(session.data, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
-    from precision_tool.lib.diagnose.checked_ops import with_verdicts
-
-    diagnoses = _diagnoses(session, args, output, analyses, is_alone=lack is not None)
-    analyses = [one.analysis for one in diagnoses if one.analysis is not None]
-    verdicts = [None if one.stored is None else one.stored.as_verdict() for one in diagnoses]
-    op_verdicts = {op.name: op for one in diagnoses if one.stored is not None for op in one.stored.runs[0].ops}
-    checks = [with_verdicts(check, op_verdicts) for check in checks]
-    if any(one is not None and one.run for one in verdicts):  # its next step says how that run is compared
+    diagnoses, checks = _diagnose(session, args, output, analyses, is_alone=missing is not None)
+    outcome = Outcome(
+        analyses=[diagnosis.analysis for diagnosis in diagnoses if diagnosis.analysis is not None],
+        checks=checks,
+        verdicts=[None if diagnosis.stored is None else diagnosis.stored.as_verdict() for diagnosis in diagnoses],
+        since=_since_earlier(earlier, session, args, output, diagnoses),
+        other=other,
+    )
+    if any(verdict is not None and verdict.run for verdict in outcome.verdicts):
         from precision_tool.lib.diagnose.comparing import forget_second_run
 
-        forget_second_run(session.workspace)
-    held = _held_against(earlier, session, args, output, diagnoses)
-    if lack is not None:
-        alone = [one for one in verdicts if one is not None]
-        code = finish_without_benchmark(session, args, output, lack, checks, alone, held)
-        _report(session, args, output, diagnoses, checks)
-        return code
-    for check in checks:
-        if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
-            analyses = [tell_overflow(analysis, check.finding) for analysis in analyses]
-    diagnoses = [replace(one, analysis=analysis) for one, analysis in zip(diagnoses, analyses, strict=True)]
-    code = finish(
-        session, args, output, analyses, checks=checks, verdicts=verdicts, is_whole=compares, held=held, other=other
-    )
+        forget_second_run(session.workspace)  # the verdict's next step names it anew
+    if missing is not None:
+        code = finish_without_benchmark(session, args, output, missing, outcome)
+    else:
+        code = finish(session, args, output, outcome, is_whole=compares)
     _report(session, args, output, diagnoses, checks)
     return code
 
 
+def _compares(args: argparse.Namespace) -> bool:
+    """Return whether to compare anew: -c, or any option of a comparison. UsageError if -f names a result, too."""
+    options = (args.left, args.right, args.graph, args.workers, args.cluster, args.engine, args.custom)
+    compares = bool(args.compare or args.overflow) or any(option is not None for option in options)
+    if compares and args.file is not None:
+        raise UsageError("cli.result_or_comparison")
+    return compares
+
+
+def _diagnose(
+    session: Session, args: argparse.Namespace, output: Output, analyses: Sequence[Analysis], *, is_alone: bool
+) -> tuple[list[Diagnosis], list[CheckResult]]:
+    """Return the diagnosis of each result, and the checks of the run with what the verdicts add to them."""
+    from precision_tool.lib.diagnose.checked_ops import with_verdicts
+    from precision_tool.lib.diagnose.run_checks import all_checks
+
+    checks = all_checks(session.data, analyses, args.threshold, npu=args.left, graph=args.graph, limit=args.limit)
+    diagnoses = _diagnoses(session, args, output, analyses, is_alone=is_alone)
+    ops = {
+        op.name: op for diagnosis in diagnoses if diagnosis.stored is not None for op in diagnosis.stored.runs[0].ops
+    }
+    checks = [with_verdicts(check, ops) for check in checks]
+    for check in checks:
+        if check.finding is not None and check.finding.kind == FindingKind.OVERFLOW:
+            diagnoses = [
+                diagnosis
+                if diagnosis.analysis is None
+                else replace(diagnosis, analysis=explain_overflow(diagnosis.analysis, check.finding))
+                for diagnosis in diagnoses
+            ]
+    return diagnoses, checks
+
+
 def _compare_other(session: Session, args: argparse.Namespace, output: Output) -> OtherRun | None:
-    """The run with fusion beside one without it, or the other way round, where no sides were named."""
+    """Compare the run with fusion besides one without it, or the reverse, where no sides were named."""
     if (args.left, args.right, args.graph) != (None, None, None) or engine_of(session, args) == "cann":
         return None
     from precision_tool.lib.diagnose.comparing import compare_other_run
@@ -166,7 +184,7 @@ def _report(
     diagnoses: Sequence[Diagnosis],
     checks: Sequence[CheckResult],
 ) -> None:
-    """Writes the report, where one was asked for."""
+    """Write the report if --report asks for it."""
     if args.report is None:
         return
     from precision_tool.lib.cli.cmd_report import tell_report
@@ -177,27 +195,31 @@ def _report(
         tell_report(path, output)
 
 
-def _held_against(
+def _since_earlier(
     earlier: StoredVerdict | None,
     session: Session,
     args: argparse.Namespace,
     output: Output,
     diagnoses: Sequence[Diagnosis],
 ) -> Since | None:
-    """What became of an earlier verdict; on the screen only where --since asked for it, else a note names it."""
+    """Return what became of an earlier verdict; without --since add a note on it instead."""
     from precision_tool.lib.diagnose.stored_verdict import since
 
-    held = None if earlier is None else next((since(earlier, one.stored) for one in diagnoses if one.stored), None)
-    if args.since is not None or held is None or args.json:
-        return held
-    if not held.is_same_dump:  # else nothing can have changed
-        line = f"{output.command_for(session)} ac --since {typed_path(held.file)}".lstrip()
-        session.workspace.notes.append(f"an earlier verdict named {held.culprit}: `{line}` compares")
+    change = (
+        None
+        if earlier is None
+        else next((since(earlier, diagnosis.stored) for diagnosis in diagnoses if diagnosis.stored), None)
+    )
+    if args.since is not None or change is None or args.json:
+        return change
+    if not change.is_same_dump:  # else nothing can have changed
+        line = f"{output.command_for(session)} ac --since {typed_path(change.file)}".lstrip()
+        session.workspace.notes.append(text("note.cli.earlier_verdict", culprit=change.culprit, line=line))
     return None
 
 
 def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> StoredVerdict | None:
-    """The verdict that today's is held against: that of --since, or the newest earlier one that named a culprit.
+    """Return the verdict to check against: that of --since, or the newest earlier one that named a culprit.
 
     DataNotFoundError where one was asked for and there is none. Without `compares` the newest is today's itself.
     """
@@ -206,27 +228,20 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
     if args.since is not None and not session.data.kind().has_graph:
         session.data.kind().check_judged("ac: --since")
     if args.since:
-        found = read_verdict(named_result(session.workspace, args.since))
-        if found.verdict["culprit"] is None:
-            raise UsageError(f"{args.since}: this verdict names no culprit", "name an earlier result with one")
-        return found
+        verdict = read_verdict(named_result(session.workspace, args.since))
+        if verdict.verdict["culprit"] is None:
+            raise UsageError("cli.verdict_without_culprit", path=args.since)
+        return verdict
     if args.since is None and not compares:
         return None
     todays = () if compares else tuple(newest_verdicts(session.workspace))
-    paths = {one.path for one in todays}
-    known = (one for one in stored_verdicts(session.workspace) if one.path not in paths)
-    earlier = next((one for one in known if one.verdict["culprit"] is not None), None)
-    if earlier is None and any(one.verdict["culprit"] is not None for one in todays):
-        raise DataNotFoundError(
-            f"{session.workspace.root}: the newest verdict is the only one that names a culprit",
-            "`ac -c --since` compares anew and holds what is collected now against it",
-        )
+    paths = {verdict_.path for verdict_ in todays}
+    others = (verdict_ for verdict_ in stored_verdicts(session.workspace) if verdict_.path not in paths)
+    earlier = next((verdict_ for verdict_ in others if verdict_.verdict["culprit"] is not None), None)
+    if earlier is None and any(verdict_.verdict["culprit"] is not None for verdict_ in todays):
+        raise DataNotFoundError("cli.single_verdict", folder=session.workspace.root)
     if earlier is None and args.since is not None:
-        raise DataNotFoundError(
-            f"{session.workspace.root}: no earlier verdict that names a culprit",
-            "once collected again, `ac -c --since` holds the verdict of then against the last one; "
-            "--since FILE names a verdict_*.json of elsewhere",
-        )
+        raise DataNotFoundError("cli.no_earlier_verdict", folder=session.workspace.root)
     return earlier
 
 
@@ -241,9 +256,14 @@ def _diagnoses(
     from precision_tool.lib.diagnose.stored_verdict import read_beside
 
     if not is_alone:
-        earlier = [None if one.leaf is not None else read_beside(one.path, one.threshold) for one in analyses]
+        earlier = [
+            None if analysis.leaf is not None else read_beside(analysis.path, analysis.threshold)
+            for analysis in analyses
+        ]
         if earlier and all(earlier):
-            return [Diagnosis(analysis=one, stored=kept) for one, kept in zip(analyses, earlier, strict=True)]
+            return [
+                Diagnosis(analysis=analysis, stored=stored) for analysis, stored in zip(analyses, earlier, strict=True)
+            ]
     with cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
         resources = resources_of(session, args, executor, progress)
         if is_alone:
@@ -251,7 +271,7 @@ def _diagnoses(
         else:
             leaves = leaves_of(session.data, analyses, args.left, args.graph)
         diagnoses = [diagnose_leaf(leaf, DiagnoseOptions(compares=False), resources) for leaf in leaves]
-    diagnoses = [replace(one, stored=one.to_store(args.threshold)) for one in diagnoses]
+    diagnoses = [replace(analysis, stored=analysis.to_store(args.threshold)) for analysis in diagnoses]
     with suppress(OutputError):  # whoever asks for it later has it judged again
         _keep(session, diagnoses)
     return diagnoses

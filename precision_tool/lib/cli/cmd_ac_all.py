@@ -21,6 +21,7 @@ from precision_tool.lib.cli.command import (
 )
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.urls import is_remote
+from precision_tool.lib.messages import text
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport
 
@@ -43,7 +44,7 @@ _OF_ONE = {
 
 
 def add_study(parser: Parser) -> None:
-    """The options of a study."""
+    """Add the options of a study."""
     group = parser.add_argument_group("many ranks and steps")
     group.add_argument(
         "--all", dest="all", action="store_true",
@@ -78,64 +79,56 @@ def add_study(parser: Parser) -> None:
 
 
 def check_no_study(session: Session, args: argparse.Namespace) -> None:
-    """Raises UsageError for options, or data folders, that only a study takes."""
-    given = {"--step": args.step, "--rank": args.rank, "--judge": args.judge, "--fresh": args.fresh}
-    given |= {"--table": args.table, "--csv": args.csv, "--watch": args.watch, "--budget": args.budget}
-    for option, value in given.items():
+    """Raise UsageError for options, or data folders, that only a study takes."""
+    study_options = {"--step": args.step, "--rank": args.rank, "--judge": args.judge, "--fresh": args.fresh}
+    study_options |= {"--table": args.table, "--csv": args.csv, "--watch": args.watch, "--budget": args.budget}
+    for option, value in study_options.items():
         if value:
             place = f" {option} {value}" if option in ("--step", "--rank") else ""
-            one = "; of one run alone `ac -c -lt FOLDER` does" if place else ""
-            raise UsageError(
-                f"ac: {option} goes with --all only", f"`ac --all{place}` judges many steps and ranks as one{one}"
-            )
+            raise UsageError("cli.option_needs_all", option=option, place=place)
     if session.settings.more_data:
-        raise UsageError("ac: several data folders go with --all only", "`ac --all` judges them as one")
+        raise UsageError("cli.data_folders_need_all")
 
 
 def run_study_command(session: Session, args: argparse.Namespace, output: Output) -> int:
-    """Runs the study, shows it or prints it as JSON; its exit code as of `ac`."""
+    """Run the study, show it or print it as JSON, and return the exit code of `ac`."""
     for name, option in _OF_ONE.items():
         if getattr(args, name, None):
-            raise UsageError(f"ac: {option} does not go with --all", "leave it out, or name one run with -lt")
+            raise UsageError("cli.option_not_with_all", option=option)
     if args.since is not None:
-        raise UsageError(
-            "ac: --since does not go with --all", "`ac -c --since -lt FOLDER` holds one dump against before"
-        )
+        raise UsageError("cli.since_with_all")
     from precision_tool.lib.diagnose.redump import parse_bytes
     from precision_tool.lib.diagnose.study_plan import Judging, StudyOptions
 
     budget = parse_bytes(args.budget or _BUDGET)
     page = _page(session, args)
-    seen = None
+    on_study = None
     if args.watch:
 
         def seen(study: Study) -> None:
-            _tell(session, args, output, study, budget, page)
+            _show_or_print(session, args, output, study, budget, page)
 
     if is_remote(session.settings.work or ""):
-        kept = session.workspace.on_disk().output_dir("study")
-        session.workspace.notes.append(f"what is done is kept in {kept}, from where it goes on: that needs a disk")
+        folder = session.workspace.on_disk().output_dir("study")
+        session.workspace.notes.append(text("note.cli.state_folder", folder=folder))
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         options = StudyOptions(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
             judging=Judging(args.judge or "first"), threshold=args.threshold, table=args.table or "", csv=args.csv,
         )  # fmt: skip
         resources = resources_of(session, args, executor, progress)
-        study = session.study(options, resources, fresh=args.fresh, watch_seconds=args.watch, on_study=seen)
+        study = session.study(options, resources, fresh=args.fresh, watch_seconds=args.watch, on_study=on_study)
     if not args.watch:
-        _tell(session, args, output, study, budget, page)
+        _show_or_print(session, args, output, study, budget, page)
     if study.failures and len(study.failures) == len(study.leaves):
-        raise DataNotFoundError(
-            f"none of {len(study.leaves)} dump folders could be judged: {study.failures[0].failure}",
-            "--json has the reason of each",
-        )
-    found = study.conclusion.culprit is not None or any(one.below or one.bad for one in study.leaves)
-    found |= not study.tells or (study.statistics is not None and bool(study.statistics.suspicions))
-    return FOUND if args.fail and found else DONE
+        raise DataNotFoundError("cli.no_leaf_analysed", folders=len(study.leaves), reason=study.failures[0].failure)
+    has_findings = study.conclusion.culprit is not None or any(leaf.below or leaf.bad for leaf in study.leaves)
+    has_findings |= not study.has_evidence or (study.statistics is not None and bool(study.statistics.suspicions))
+    return FOUND if args.fail and has_findings else DONE
 
 
 def _page(session: Session, args: argparse.Namespace) -> str:
-    """Where the report goes; "" where none was asked for."""
+    """Return the path of the report; "" without --report."""
     if args.report is None:
         return ""
     from precision_tool.lib.view.report_material import place_of
@@ -144,11 +137,13 @@ def _page(session: Session, args: argparse.Namespace) -> str:
     return place_of(session.data, path, *filter(None, (args.left, args.right)))
 
 
-def _tell(session: Session, args: argparse.Namespace, output: Output, study: Study, budget: int, page: str) -> None:
-    """Shows a study, or prints it as JSON: on one line where more will follow."""
+def _show_or_print(
+    session: Session, args: argparse.Namespace, output: Output, study: Study, budget: int, page: str
+) -> None:
+    """Show a study, or print it as JSON: on one line if more will follow."""
     session.workspace.notes += study.notes
     if not study.table:
-        session.workspace.notes.append("no table was written: pip install 'precision-tool[cluster]' brings pyarrow")
+        session.workspace.notes.append(text("note.cli.no_table"))
     redump, written = _redump(session, study, budget)
     tell_notes(session, output)
     if page:
@@ -174,7 +169,7 @@ def _tell(session: Session, args: argparse.Namespace, output: Output, study: Stu
 
 
 def _redump(session: Session, study: Study, budget: int) -> tuple[Redump | None, str]:
-    """What to dump whole next, and the file with the settings for it; None if no statistics ask for it."""
+    """Return what to dump in full next, and the file with the settings for it; None without statistics."""
     from precision_tool.lib.diagnose.redump import plan_redump
     from precision_tool.lib.io.files import atomic_text
 

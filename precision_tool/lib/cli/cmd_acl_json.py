@@ -2,12 +2,12 @@
 
 import argparse
 import os
-import sys
 
-from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line
+from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line, print_note
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.errors import FormatError, UsageError
+from precision_tool.lib.messages import text
 from precision_tool.lib.training.acl_json import (
     DEFAULT_DUMP_PATH,
     FILE_NAME,
@@ -16,14 +16,6 @@ from precision_tool.lib.training.acl_json import (
     acl_config,
     check_acl_json,
     write_acl_json,
-)
-
-#: What each mode dumps, in words.
-_MODE_WORDS = {"all": "inputs and outputs", "input": "inputs", "output": "outputs"}
-_USE = (
-    "next: put it beside the training script, export ACL_DUMP_DATA=1 and run one step inside",
-    '  with torch.utils.dumper(use_load=True, dump_path="./", load_file_path="./output.h5", load_with_acl_dump=True):',
-    "output.h5 has the ops to run again: h5copy makes it; dc DIR --txt decodes what is dumped",
 )
 
 
@@ -49,24 +41,24 @@ def _parser() -> Parser:
 def _run(args: argparse.Namespace, settings: Settings) -> int:
     # None where nothing was given: --check takes none of them.
     fields = {name: getattr(args, name) for name in ("dump_path", "dump_mode", "dump_op_switch")}
-    given = {name: value for name, value in fields.items() if value is not None}
+    set_fields = {name: value for name, value in fields.items() if value is not None}
     if args.check:
-        if given:
-            option = "--" + next(iter(given)).replace("_", "-")
-            raise UsageError(f"acl_json: --check writes nothing, so {option} does not go with it", "leave one out")
+        if set_fields:
+            option = "--" + next(iter(set_fields)).replace("_", "-")
+            raise UsageError("cli.acl_json_check_only", option=option)
         return _check(args.file)
     if args.dump_op_switch == "off":
-        raise UsageError("acl_json: --dump-op-switch off: nothing would be dumped", "remove the file instead")
-    config = acl_config(**given)
+        raise UsageError("cli.acl_json_off")
+    config = acl_config(**set_fields)
     path, mode = config["dump"]["dump_path"], config["dump"]["dump_mode"]
     Workspace(settings.data).check_outside_dumps(os.path.dirname(os.path.abspath(args.file)))
-    kept = write_acl_json(args.file, config)
-    print_line(f"{args.file}: {_MODE_WORDS[mode]} of single ops are dumped to {path}")
-    if kept:
-        print_line("kept what was there of {}".format(", ".join(kept)))
+    unchanged = write_acl_json(args.file, config)
+    print_line(text("screen.cli.acl_written", path=args.file, mode=mode, folder=path))
+    if unchanged:
+        print_line(text("screen.cli.acl_kept", fields=unchanged))
     if os.path.isabs(path) and not os.path.isdir(path):
-        print_line(f"note: {path} is not here: make it where the training runs", sys.stderr)
-    for line in _USE:
+        print_note(text("note.cli.acl_folder", folder=path))
+    for line in text("screen.cli.acl_use").splitlines():
         print_line(line)
     return 0
 
@@ -75,11 +67,11 @@ def _check(path: str) -> int:
     problems = check_acl_json(path)
     for problem in problems:
         if not problem.is_error:
-            print_line(f"note: {path}: {problem.text}", sys.stderr)
+            print_note(text("note.cli.acl_problem", path=path, problem=problem.text))
     wrong = [problem.text for problem in problems if problem.is_error]
     if wrong:
-        raise FormatError.of(path, "; ".join(wrong), f"`acl_json {path}` writes it right")
-    print_line(f"{path}: single ops are dumped")
+        raise FormatError.of(path, "cli.acl_json_problems", problems=wrong, file=path)
+    print_line(text("screen.cli.acl_ok", path=path))
     return 0
 
 

@@ -92,7 +92,7 @@ def _run_cp(session: Session, args: argparse.Namespace, output: Output) -> int:
     session = session.at(args.step, args.rank)
     names = [*args.names, *(args.option_names or ())]
     if len(names) not in (1, 2):
-        raise UsageError("cp: name two tensors, or one op", "`cp -h` shows how")
+        raise UsageError("cli.cp_names")
     slot = slot_of(args)
     if len(names) == 1:
         name, own_slot = split_slot(names[0])
@@ -109,7 +109,7 @@ def _run_cp(session: Session, args: argparse.Namespace, output: Output) -> int:
                 pair, Resources(args.workers, progress=progress), atol=args.atol, rtol=args.rtol, shown=args.shown
             )
     except MemoryError:
-        raise FormatError.of(npu.path, f"{NO_MEMORY}", "free some, or try fewer workers (--workers 1)") from None
+        raise FormatError.of(npu.path, "cli.no_memory", reason=NO_MEMORY) from None
     saved = ""
     if args.save:
         stems = [saved_stem(session, named) for named in (npu, golden)]

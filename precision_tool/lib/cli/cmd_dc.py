@@ -33,8 +33,8 @@ from precision_tool.lib.compare.convert import Decoded, Source, convert_files
 from precision_tool.lib.compare.named_tensors import split_slot
 from precision_tool.lib.compare.scheduler import Resources, WorkStoppedError
 from precision_tool.lib.data.workspace import lies_in
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
-from precision_tool.lib.io.files import atomic_text, exists, folder_exists, real_path
+from precision_tool.lib.errors import FormatError, UsageError
+from precision_tool.lib.io.files import atomic_text, folder_exists, real_path
 from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import tensors_screen as report
@@ -87,7 +87,7 @@ def _layout(text: str) -> str:
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     session = session.at(args.step, args.rank)
     name = one_name(args, "dc")
-    sources, notes = _sources_of(session, name, args)
+    sources, notes = _sources(session, name, args.graph, args.folder)
     if args.folder is not None:
         _check_output(session, args.folder, name, sources)
     session.workspace.notes += notes
@@ -120,40 +120,29 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if stopped is not None:
         raise stopped
     if len(failed) == len(rows):
-        reason = failed[0].reason if failed else "there is nothing to decode"
-        hint = "name an NPU dump, a folder of dumps or an op"
-        raise FormatError.of(name, f"nothing was decoded: {reason}", hint)
+        raise FormatError.of(name, "cli.nothing_decoded", reason=failed[0].reason if failed else None)
     return DONE
 
 
-def _sources_of(session: Session, name: str, args: argparse.Namespace) -> tuple[list[Source], tuple[str, ...]]:
-    """Return the files to decode and notes; DataNotFoundError says that it is no file either."""
-    try:
-        return _sources(session, name, args.graph, args.folder)
-    except DataNotFoundError as error:
-        reason = error.message.removeprefix(f"{name}: ").removeprefix("no such file, and ")
-        if exists(name) or reason.startswith("no such file"):
-            raise
-        raise DataNotFoundError(f"{name}: no such file or folder here, and {reason}", error.hint) from error
-
-
 def _check_for_toolkit(sources: Sequence[Source], args: argparse.Namespace) -> None:
-    """Raises UsageError for what msaccucmp's convert cannot do."""
-    asked = "--txt" if args.text else next((one.not_by_toolkit for one in sources if one.not_by_toolkit), "")
-    if asked:
-        raise UsageError(f"dc: --engine cann does not do {asked}", "use --engine native")
+    """Raise UsageError for what msaccucmp's convert cannot do."""
+    unsupported = (
+        "--txt" if args.text else next((source.not_by_toolkit for source in sources if source.not_by_toolkit), "")
+    )
+    if unsupported:
+        raise UsageError("cli.not_by_msaccucmp", command="dc", option=unsupported)
 
 
 def _check_output(session: Session, folder: str, name: str, sources: Sequence[Source]) -> None:
-    """Raises UsageError if the results would lie among dumps, which are only read."""
+    """Raise UsageError if the results would lie among dumps, which are only read."""
     leaves = sorted({posixpath.dirname(real_path(source.path)) for source in sources})
-    beside = [dump.parent for dump in session.workspace.dump_dirs()]  # pt/x is as much the user's as pt/npu
-    session.workspace.check_outside_dumps(folder, *beside, *(leaves if folder_exists(name) else ()))
+    parents = [dump.parent for dump in session.workspace.dump_dirs()]  # pt/x is as much the user's as pt/npu
+    session.workspace.check_outside_dumps(folder, *parents, *(leaves if folder_exists(name) else ()))
     place = real_path(folder)
     for leaf in leaves:
         root = real_path(name) if folder_exists(name) else leaf
         if lies_in(place, root) and lies_in(leaf, place):
-            raise UsageError(f"{folder}: holds the dumps to decode, which are only read", "name another folder with -o")
+            raise UsageError("cli.holds_dumps", folder=folder)
 
 
 def _write_failed(path: str, rows: Sequence[Decoded]) -> None:
@@ -166,7 +155,7 @@ def _write_failed(path: str, rows: Sequence[Decoded]) -> None:
 def _sources(
     session: Session, text: str, graph: str | None, folder: str | None
 ) -> tuple[list[Source], tuple[str, ...]]:
-    """The files to decode, and where to."""
+    """Return the files to decode, each with its output folder, and notes."""
     if folder_exists(text):
         return sources_below(session, text, folder)
     name, slot = split_slot(text)

@@ -15,8 +15,9 @@ from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.demo.pytorch_demo import generate_pytorch
 from precision_tool.lib.demo.ranks import BENCHMARKS, RANK_FAULTS, RanksTruth, generate_ranks
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages import text
 from precision_tool.lib.session import Session
-from precision_tool.lib.view.text import byte_size, plain
+from precision_tool.lib.view.text import plain
 
 #: The commands that find what `ac -c` alone does not.
 _MORE = {
@@ -89,7 +90,7 @@ def _parser(session: Session) -> Parser:
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     root = Path(args.folder) / "precision_data"
-    of_ranks = _given(args, "--ranks", "--steps", "--fault-step", "--fault-rank", "--benchmark", "--statistics")
+    of_ranks = _set_options(args, "--ranks", "--steps", "--fault-step", "--fault-rank", "--benchmark", "--statistics")
     if not of_ranks and not args.pytorch and args.fault not in FAULTS:  # what replicas have in common takes several
         args.ranks, of_ranks = _RANKS, [f"--fault {args.fault}"]
     if of_ranks and not args.pytorch:
@@ -105,38 +106,43 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         bytes_total=args.bytes,
         giant_bytes=args.giant,
     )
-    output.out.print(
-        plain(
-            f"{root}: {truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {byte_size(truth.nbytes)}"
-        ),
-        soft_wrap=True,
-    )
+    _show_made(output, [root], truth)
     if args.generate_only:
         return DONE
     return _find(session, root, truth.culprit, FAULTS[args.fault].did, _MORE.get(args.fault, _COMPARE), output)
 
 
 def _find(session: Session, root: Path, culprit: str | None, did: str, lines: Sequence[str], output: Output) -> int:
-    """Runs the command lines that find what is wrong in what was generated, and tells it."""
+    """Run the command lines that find the fault of the generated data, and print what it is."""
     code = DONE
     for line in lines:
         output.out.print(plain(f"$ {output.command or program()} --data {quote(str(root))} {line}"), soft_wrap=True)
         word, *arguments = line.split()
         code = load_command(word)(Session(replace(session.settings, data=root)), arguments, output)
-    wrong = f"{culprit} {did}" if culprit else "nothing was computed wrong"
-    output.out.print(plain(f"truth of this demo: {wrong}"), soft_wrap=True)
+    output.out.print(plain(text("screen.cli.demo_truth", culprit=culprit, did=did)), soft_wrap=True)
     return code
 
 
-def _given(args: argparse.Namespace, *options: str) -> list[str]:
-    """Those of the options that were given."""
+def _show_made(output: Output, folders: Sequence[Path], truth: DemoTruth | RanksTruth) -> None:
+    made = text(
+        "screen.cli.demo_made",
+        folders=[str(folder) for folder in folders],
+        dumps=truth.dump_files,
+        golden=truth.golden_files,
+        size=truth.nbytes,
+    )
+    output.out.print(plain(made), soft_wrap=True)
+
+
+def _set_options(args: argparse.Namespace, *options: str) -> list[str]:
+    """Return those of the options that are set."""
     values = vars(args)
     return [option for option in options if values[option.strip("-").replace("-", "_")] not in (None, False)]
 
 
 def _run_ranks(args: argparse.Namespace, option: str, output: Output) -> int:
-    if given := _given(args, *_SIZES):
-        raise UsageError(f"demo: {given[0]} does not go with {option}", "leave it out")
+    if options := _set_options(args, *_SIZES):
+        raise UsageError("cli.options_exclude", command="demo", option=options[0], other=option)
     root = Path(args.folder)
     truth = generate_ranks(
         root,
@@ -149,32 +155,37 @@ def _run_ranks(args: argparse.Namespace, option: str, output: Output) -> int:
         benchmark=args.benchmark or BENCHMARKS[0],
         statistics=args.statistics,
     )
-    places = ", ".join(str(root / folder) for folder in truth.data)
-    made = f"{truth.dump_files} dump files, {truth.golden_files} benchmark tensors, {byte_size(truth.nbytes)}"
-    output.out.print(plain(f"{places}: {made}"), soft_wrap=True)
-    output.out.print(plain(f"truth of this demo: {_wrong(truth)}"), soft_wrap=True)
+    _show_made(output, [root / folder for folder in truth.data], truth)
+    wrong = text(
+        "screen.cli.demo_truth",
+        culprit=truth.culprit,
+        did=truth.did,
+        rank=truth.fault_rank,
+        step=truth.fault_step,
+    )
+    output.out.print(plain(wrong), soft_wrap=True)
     data = " ".join(f"--data {quote(str(root / folder))}" for folder in truth.data)
-    output.out.print(plain(f"what finds it: {output.command or program()} {data} ac --all"), soft_wrap=True)
+    command = f"{output.command or program()} {data} ac --all"
+    output.out.print(plain(text("screen.cli.demo_find", command=command)), soft_wrap=True)
     return DONE
-
-
-def _wrong(truth: RanksTruth) -> str:
-    if truth.culprit is None:
-        return "nothing was computed wrong"
-    where = "all ranks from step" if truth.fault_rank is None else f"rank {truth.fault_rank} alone, at step"
-    return f"{truth.culprit} {truth.did} on {where} {truth.fault_step}"
 
 
 def _run_pytorch(
     session: Session, args: argparse.Namespace, of_ranks: Sequence[str], root: Path, output: Output
 ) -> int:
-    given = _given(args, *_SIZES, *of_ranks)
+    options = _set_options(args, *_SIZES, *of_ranks)
     if args.fault != _FAULT:
-        given.append("--fault")
-    if given:
-        raise UsageError(f"demo: {given[0]} does not go with --pytorch", "leave it out")
+        options.append("--fault")
+    if options:
+        raise UsageError("cli.options_exclude", command="demo", option=options[0], other="--pytorch")
     truth = generate_pytorch(root, seed=args.seed)
-    made = f"{truth.npu}: {truth.tensors} tensors of {truth.ops} ops, and {truth.golden}"
+    made = text(
+        "screen.cli.demo_made_pytorch",
+        npu=str(truth.npu),
+        tensors=truth.tensors,
+        ops=truth.ops,
+        golden=str(truth.golden),
+    )
     output.out.print(plain(made), soft_wrap=True)
     return DONE if args.generate_only else _find(session, root, truth.culprit, "was computed wrong", _COMPARE, output)
 

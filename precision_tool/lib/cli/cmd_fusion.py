@@ -159,18 +159,18 @@ _GOES_WITH = {
 
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    given = {
+    values = {
         "--file": args.file, "--off-file": args.off_file, "--installed": args.installed, "--section": args.section,
         "--force": args.force, "-lt": args.left, "-rt": args.right, "-g": args.graph, "-cf": args.other_graph,
         "--benchmark": args.benchmark, "--threshold": args.threshold, "--workers": args.workers, "-l": args.limit,
         "--write": args.write, "--fail": args.fail, "--check": args.check, "--passes": args.more_passes,
         "--timeout": args.timeout, "--repeat": args.repeat, "--fresh": args.fresh, "PASS": args.passes,
     }  # fmt: skip
-    for name, value in given.items():
+    for name, value in values.items():
         is_given = bool(value) or (value == 0 and value is not False)
         if is_given and args.action not in _GOES_WITH[name]:
             what = args.passes[0] if name == "PASS" else name
-            raise UsageError(f"fusion {args.action}: {what} goes with {', '.join(_GOES_WITH[name])}", "`fusion -h`")
+            raise UsageError("cli.fusion_option", action=args.action, option=what, actions=_GOES_WITH[name])
     args.threshold = session.settings.threshold if args.threshold is None else args.threshold
     args.limit = args.limit or session.settings.limit
     args.repeat = args.repeat or 1

@@ -10,11 +10,12 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from precision_tool.lib.cli.bisect_runner import bisected, check_edit, edit_alone
+from precision_tool.lib.cli.bisect_runner import check_edit, edit_alone, is_bisected
 from precision_tool.lib.cli.command import (
     DONE,
     Output,
     collect_again,
+    show_note,
     spaced,
     tell_notes,
 )
@@ -25,6 +26,7 @@ from precision_tool.lib.errors import PrecisionToolError, UsageError
 from precision_tool.lib.io.files import exists, real_path
 from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
 from precision_tool.lib.io.fusion_switch import ALL, Switches, read_switches
+from precision_tool.lib.messages import text
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import fusion_screen as report
 from precision_tool.lib.view.text import json_text, plain
@@ -34,7 +36,7 @@ BISECT_FOLDER = "fusion_bisect"
 
 
 def seen_passes(session: Session) -> dict[str, str | None]:
-    """The passes that the data names, and their sections where it tells them; {} where there is no data."""
+    """Return the passes that the data names, with their sections where known; {} without data."""
     try:
         graphs = fusion_graphs(session.data)
     except PrecisionToolError:
@@ -42,16 +44,16 @@ def seen_passes(session: Session) -> dict[str, str | None]:
     return {row.name: row.section for graph in graphs for row in graph.rows}
 
 
-def sections_of(seen: Mapping[str, str | None]) -> dict[str, str]:
-    """Those of the passes whose section the data tells, or GE's own file."""
-    return {**ON_BY_NAME, **{name: section for name, section in seen.items() if section is not None}}
+def sections_of(data_passes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the sections of passes that the data, or GE's own file, names."""
+    return {**ON_BY_NAME, **{name: section for name, section in data_passes.items() if section is not None}}
 
 
 def files_asked_for(session: Session, args: argparse.Namespace, *, both: bool = False) -> list[SwitchFile]:
-    """The file that was chosen; without a choice the one for single passes, or `both`."""
+    """Return the switch file that the options name; by default the one for single passes, or `both`."""
     to_write = args.action != "show"
     if args.file is not None and args.installed:
-        raise UsageError("--file and --installed name two files", "give one of them")
+        raise UsageError("cli.two_switch_files")
     offs = [False, True] if both and args.file is None and not args.off_file else [args.off_file]
     if args.file is None and not args.installed:
         session.data.check_data()
@@ -68,41 +70,38 @@ def files_asked_for(session: Session, args: argparse.Namespace, *, both: bool = 
 
 
 def note_bisected(session: Session, files: Sequence[SwitchFile]) -> None:
-    """Notes which of these files are not as the user wrote them."""
+    """Add a note for each of these files that a bisection has changed."""
     for folder, file in product(bisect_folders(session), files):
-        reason = bisected(folder, file.target)
-        if reason:
-            session.workspace.notes.append(reason)
+        if is_bisected(folder, file.target):
+            session.workspace.notes.append(text("note.cli.bisected", path=file.target))
 
 
 def bisect_folders(session: Session) -> list[Path]:
-    """Where bisections keep what they do."""
-    return [Path(one) / BISECT_FOLDER for one in dict.fromkeys(map(real_path, session.workspace.result_dirs()))]
+    """Return the folders in which bisections keep their state."""
+    return [Path(folder) / BISECT_FOLDER for folder in dict.fromkeys(map(real_path, session.workspace.result_dirs()))]
 
 
-def _warnings(switches: Switches, seen: Sequence[str], names: Sequence[str]) -> list[str]:
-    """What to say of these passes if GE never switches them off, or no data names them."""
+def _warnings(switches: Switches, data_passes: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return warnings for passes that GE never switches off, or that no data names."""
     warnings = []
     off = {name for _, name, on in switches.named() if not on}
     for name in names:
         if not is_switchable(name):
             if name in off:
-                warnings.append(f"{name}: {ALWAYS_ON_REASON}")
-        elif seen and name not in seen:
-            close = _closest(name, seen)
-            what = f"; the closest are {', '.join(close)}" if close else ""
-            warnings.append(f"{name}: no pass of this name is in the data{what}")
+                warnings.append(text("note.cli.pass_never_off", name=name, reason=ALWAYS_ON_REASON))
+        elif data_passes and name not in data_passes:
+            warnings.append(text("note.cli.pass_closest", name=name, closest=_closest(name, data_passes)))
     return warnings
 
 
-def _closest(name: str, seen: Sequence[str]) -> list[str]:
-    """The passes that may be meant, whatever their case."""
-    by_lower = {one.lower(): one for one in seen}
-    return [by_lower[one] for one in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]
+def _closest(name: str, data_passes: Sequence[str]) -> list[str]:
+    """Return the passes with similar names, whatever their case."""
+    by_lower = {pass_name.lower(): pass_name for pass_name in data_passes}
+    return [by_lower[pass_name] for pass_name in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]
 
 
 def show(session: Session, args: argparse.Namespace, output: Output) -> int:
-    seen = seen_passes(session)
+    data_passes = seen_passes(session)
     files = files_asked_for(session, args, both=True)
     tell_notes(session, output)
     parts, documents = [], []
@@ -117,10 +116,10 @@ def show(session: Session, args: argparse.Namespace, output: Output) -> int:
         # The examples of an installed file, and what GE's own file names, need not be passes of this network.
         examples = {*ON_BY_NAME, *(name for _, name, _ in file.shipped.named())}
         named = dict.fromkeys(name for _, name, _ in switches.named() if name not in examples)
-        warnings = _warnings(switches, list(seen), list(named))
+        warnings = _warnings(switches, list(data_passes), list(named))
         if file.note:
-            output.err.print(plain(f"note: {file.note}", "yellow"), soft_wrap=True)
-        parts.append(report.switch_lines(file.path, switches, seen, warnings))
+            show_note(output, file.note)
+        parts.append(report.switch_lines(file.path, switches, data_passes, warnings))
         documents.append(report.switch_json(file.path, switches, warnings))
     if args.json and not problems:
         output.out.file.write(json_text({"files": documents}) + "\n")
@@ -131,82 +130,77 @@ def show(session: Session, args: argparse.Namespace, output: Output) -> int:
     return DONE
 
 
-def meant_passes(session: Session, args: argparse.Namespace, names: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The passes that are meant: a part of one known name is taken for it, with a note.
+def meant_passes(
+    session: Session, args: argparse.Namespace, names: Sequence[str], candidates: Sequence[str]
+) -> list[str]:
+    """Return full names of passes: a part of one name of the data is replaced by it, with a note.
 
     What is no known name, and not built like one, is refused. Without data everything may be a name.
     """
     meant = []
     for name in names:
-        parts = [one for one in known if name.lower() in one.lower()]
-        if not known or name in known or not is_switchable(name) or args.force or name.lower().endswith("pass"):
+        parts = [candidate for candidate in candidates if name.lower() in candidate.lower()]
+        if (
+            not candidates
+            or name in candidates
+            or not is_switchable(name)
+            or args.force
+            or name.lower().endswith("pass")
+        ):
             meant.append(name)
         elif len(parts) == 1:
-            session.workspace.notes.append(f"{name}: taken for {parts[0]}")
+            session.workspace.notes.append(text("note.cli.taken_for", name=name, match=parts[0]))
             meant.append(parts[0])
-        elif parts or (close := _closest(name, known)):
-            why = "a part of several" if parts else "misspelt"
-            raise UsageError(
-                f"{name}: no pass of this name is in the data; it may be {why}: {', '.join(parts or close)}",
-                "give the whole name, or --force for one that the data does not have",
-            )
+        elif parts or (close := _closest(name, candidates)):
+            raise UsageError("cli.pass_ambiguous", name=name, is_part=bool(parts), candidates=parts or close)
         elif name.lower().endswith("fusion"):
             meant.append(name)
         else:
-            raise UsageError(
-                f"{name}: no pass of this name is in the data, and it does not look like one (…FusionPass)",
-                "`fusion` lists those of the data; --force takes the name as it is",
-            )
+            raise UsageError("cli.pass_unknown", name=name)
     for name in dict.fromkeys(meant):
-        if known and name not in known and is_switchable(name):
-            close = _closest(name, known)
-            hint = f"; did you mean {', '.join(close)}?" if close else ""
-            session.workspace.notes.append(f"{name}: no op of the data was made by a pass of this name{hint}")
+        if candidates and name not in candidates and is_switchable(name):
+            close = _closest(name, candidates)
+            session.workspace.notes.append(text("note.cli.pass_not_in_data", name=name, closest=close))
     return list(dict.fromkeys(meant))
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Refuses what cannot be the name of a pass, above all several in one word."""
+    """Raise UsageError for what cannot be the name of a pass, above all several in one word."""
     wrong = next((name for name in names if re.fullmatch(r"[\w.-]+", name, re.ASCII) is None), None)
     if wrong is not None:
-        raise UsageError(
-            f"{wrong!r} is no name of a pass", "several names stand one after the other, with spaces between"
-        )
+        raise UsageError("cli.bad_pass_name", name=wrong)
 
 
 def switch(session: Session, args: argparse.Namespace, output: Output) -> int:
     on = args.action == "on"
     if not args.passes:
-        raise UsageError(f"fusion {args.action}: no pass is named", "`fusion` lists those of the data")
+        raise UsageError("cli.no_pass_named", action=args.action)
     if ALL in args.passes:
-        raise UsageError(f"fusion {args.action}: {ALL} is no pass", "`fusion all-off` and `fusion reset` are for all")
+        raise UsageError("cli.all_is_no_pass", action=args.action, name=ALL)
     check_names(args.passes)
-    seen = seen_passes(session)
+    data_passes = seen_passes(session)
     (file,) = files_asked_for(session, args)
     # A name that only the file has, maybe a typo of before, is meant by no part of it.
     named = [name for _, name, _ in file.read().named() if name in args.passes]
     shipped = (name for _, name, _ in file.shipped.named())
-    known = dict.fromkeys([*seen, *shipped, *named]) if seen else {}
-    args.passes = meant_passes(session, args, args.passes, [*known])
+    candidates = dict.fromkeys([*data_passes, *shipped, *named]) if data_passes else {}
+    args.passes = meant_passes(session, args, args.passes, [*candidates])
     always = [name for name in args.passes if not is_switchable(name)]
     if always and not on:
-        raise UsageError(
-            f"{', '.join(always)}: {ALWAYS_ON_REASON}",
-            "left to do: compute its ops in float32 (mixed_precision_list, keep_dtype), report it to the vendor",
-        )
+        raise UsageError("cli.always_on", names=always, reason=ALWAYS_ON_REASON)
 
-    sections = sections_of(seen)
+    sections = sections_of(data_passes)
 
     def change(switches: Switches) -> Switches:
         for name in args.passes:
             switches = switches.with_pass(name, on, args.section or sections.get(name))
         return switches
 
-    return _write(session, args, output, [(file, change)], seen)
+    return _write(session, args, output, [(file, change)], data_passes)
 
 
 def edit(session: Session, file: SwitchFile, change: Callable[[Switches], Switches]) -> tuple[Switches, Switches, str]:
-    """What a file said and says now, and its path. Nobody else changes it meanwhile."""
+    """Change a switch file with no other writer; return its switches before and after, and its path."""
     with edit_alone(bisect_folders(session), file.target):
         before = file.read()
         after = replace(change(before), notes=(), refused=())
@@ -219,7 +213,7 @@ def all_off(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def reset(session: Session, args: argparse.Namespace, output: Output) -> int:
-    """Also of a file that cannot be read."""
+    """Restore the installed switches, also in a file that cannot be read."""
     paths, documents = [], []
     for file in files_asked_for(session, args, both=True):
         with edit_alone(bisect_folders(session), file.target):
@@ -230,9 +224,11 @@ def reset(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.out.file.write(json_text({"files": documents}) + "\n")
         return DONE
     for path in paths:
-        output.out.print(plain(f"as installed: {shown_path(path)}"), soft_wrap=True)
+        output.out.print(plain(text("screen.cli.as_installed", path=shown_path(path))), soft_wrap=True)
         if exists(path + LAST):
-            output.out.print(plain(f"the version before: {shown_path(path + LAST)}", "dim"), soft_wrap=True)
+            output.out.print(
+                plain(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim"), soft_wrap=True
+            )
     return DONE
 
 
@@ -241,29 +237,33 @@ def _write(
     args: argparse.Namespace,
     output: Output,
     changes: Sequence[tuple[SwitchFile, Callable[[Switches], Switches]]],
-    seen: Mapping[str, str | None],
+    data_passes: Mapping[str, str | None],
 ) -> int:
-    """Changes files and shows what they then say."""
+    """Change files and show their switches."""
     if session.workspace.work is not None and args.file is None and not args.installed:
-        session.workspace.notes.append(
-            "the training reads the switch file: it lies in the data folder and not below --work; --file names another"
-        )
+        session.workspace.notes.append(text("note.cli.switch_file_place"))
     tell_notes(session, output)
     documents = []
     for file, change in changes:
         before, after, path = edit(session, file, change)
-        warnings = _warnings(after, list(seen), [name for name in args.passes if is_switchable(name)])
-        warnings += [f"{name}: always on; {ALWAYS_ON_REASON}" for name in args.passes if not is_switchable(name)]
+        warnings = _warnings(after, list(data_passes), [name for name in args.passes if is_switchable(name)])
+        warnings += [
+            text("note.cli.pass_always_on", name=name, reason=ALWAYS_ON_REASON)
+            for name in args.passes
+            if not is_switchable(name)
+        ]
         if args.json:
             documents.append(report.switch_json(path, after, warnings))
             continue
         if file.note:
-            output.err.print(plain(f"note: {file.note}", "yellow"), soft_wrap=True)
+            show_note(output, file.note)
         for note in (*before.refused, *before.notes):
-            output.err.print(plain(f"note: before, {note}; the file is written anew", "yellow"), soft_wrap=True)
-        output.out.print(*report.switch_lines(path, after, seen, warnings), sep="\n")
+            show_note(output, text("note.cli.rewritten", problem=note))
+        output.out.print(*report.switch_lines(path, after, data_passes, warnings), sep="\n")
         if exists(path + LAST):
-            output.out.print(plain(f"the version before: {shown_path(path + LAST)}", "dim"), soft_wrap=True)
+            output.out.print(
+                plain(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim"), soft_wrap=True
+            )
         output.out.print(report.script_block(script_lines(file)))
     if not args.json:
         output.out.print(collect_again(session, output))

@@ -49,9 +49,9 @@ def _parser(session: Session) -> Parser:
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.action is None:
-        raise UsageError("graph: what to do is missing", "`graph diff` compares two graphs; `graphs` lists the files")
+        raise UsageError("cli.graph_no_action")
     if (args.left is None) != (args.right is None):
-        raise UsageError("graph diff: one graph is named", "name two, or none for those of debug_0 and debug_1")
+        raise UsageError("cli.graph_diff_one")
     if args.left is not None:
         left, right = (session.run_graphs(name)[0] for name in (args.left, args.right))
         names = ("left", "right")
@@ -68,24 +68,20 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _of_runs(session: Session) -> tuple[RunGraph, RunGraph]:
-    """The graph of the first run and, of those of the second, the one that is most like it."""
+    """Return the graph of the first run and the most similar one of the second."""
     session.data.check_data()
     runs = session.run_graphs()
     numbers = sorted({run.number for run in runs if run.number is not None})
     if len(numbers) < 2:
-        missing = "; ".join(session.data.graph_reasons())
-        only = f"only debug_{numbers[0]} has a graph" if numbers else "no run has a graph"
-        raise DataNotFoundError(
-            f"{only}{f' ({missing})' * bool(missing)}",
-            "put the graphs of a second run into npu/debug_1/graph, or name two graph files",
-        )
+        missing = session.data.graph_reasons()
+        raise DataNotFoundError("cli.no_two_graphs", number=numbers[0] if numbers else None, reasons=missing)
     left = next(run for run in runs if run.number == numbers[0])
     others = [run for run in runs if run.number == numbers[1]]
     return left, max(others, key=lambda run: compare_graphs(left.file, run.file).share)
 
 
 def _switches(session: Session) -> Switches | None:
-    """The switch file, unless it is one that GE would refuse: `fusion show` says so."""
+    """Return the switches, or None if GE would refuse the file, as `fusion show` reports."""
     try:
         return find_switch_file(session.workspace).read()
     except PrecisionToolError:

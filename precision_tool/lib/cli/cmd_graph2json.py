@@ -19,8 +19,9 @@ from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary, real_path, size_of
 from precision_tool.lib.io.ge_graph import is_json
 from precision_tool.lib.io.ge_graph_export import export_with_notes, json_text
+from precision_tool.lib.messages import text
 from precision_tool.lib.session import Session
-from precision_tool.lib.view.text import byte_size, plain
+from precision_tool.lib.view.text import plain
 
 #: Bytes that tell whether a file is JSON.
 _HEAD = 4096
@@ -46,7 +47,7 @@ def _graph2json_parser(session: Session) -> Parser:
 def _run_graph2json(session: Session, args: argparse.Namespace, output: Output) -> int:
     document, notes = export_with_notes(args.graph)
     session.workspace.notes += [f"{shown_path(args.graph)}: {note}" for note in notes]
-    text = json_text(document)
+    content = json_text(document)
     path = args.out
     if path is None:
         stem = posixpath.splitext(posixpath.basename(args.graph))[0]
@@ -54,26 +55,25 @@ def _run_graph2json(session: Session, args: argparse.Namespace, output: Output) 
     if folder_exists(path):
         path = posixpath.join(path, posixpath.splitext(posixpath.basename(args.graph))[0] + ".json")
     if exists(path) and real_path(path) == real_path(args.graph):
-        raise UsageError(f"{path}: is the graph itself", "name another file to write")
+        raise UsageError("cli.output_is_input", path=path)
     _check_target(session, path)
     with atomic_text(path) as file:
-        file.write(text)
+        file.write(content)
     tell_notes(session, output)
-    output.out.print(plain(f"{shown_path(path)}: {byte_size(size_of(path))}"), soft_wrap=True)
+    output.out.print(plain(text("screen.cli.size", path=shown_path(path), size=size_of(path))), soft_wrap=True)
     return DONE
 
 
 def _check_target(session: Session, path: str) -> None:
-    """Raises UsageError for a file of the user's that would be lost, or a place where only a run's own files lie."""
-    hint = "name another file, or leave OUT out; one graph is written at a time"
+    """Raise UsageError for a file of the user's that would be lost, or a place where only a run's own files lie."""
     if exists(path) and not _is_json_file(path):  # as the second of `graph2json *.txt`
-        raise UsageError(f"{path}: is there already and no JSON: it is not replaced", hint)
+        raise UsageError("cli.not_replaced", path=path)
     session.workspace.check_outside_dumps(path)
     place = real_path(path)
     for number in session.workspace.debug_numbers():
         folder = session.workspace.graph_dir(number)
         if lies_in(place, real_path(folder)):
-            raise UsageError(f"{path}: lies in {folder}, which holds the run's own graphs", hint)
+            raise UsageError("cli.in_graph_folder", path=path, folder=folder)
 
 
 def _is_json_file(path: str) -> bool:

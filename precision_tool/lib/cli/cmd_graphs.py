@@ -56,7 +56,7 @@ def _parser(session: Session) -> Parser:
 
 def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.find is not None and args.use is not None:
-        raise UsageError("graphs: --find and --use do not go together", "give one after the other")
+        raise UsageError("cli.options_exclude", command="graphs", option="--find", other="--use")
     if args.find is not None:
         return _find(session, args, output)
     if args.use is not None:
@@ -76,12 +76,12 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
 
 
 def _find(session: Session, args: argparse.Namespace, output: Output) -> int:
-    found = search_graphs(session.data, args.find)
+    hits = search_graphs(session.data, args.find)
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.found_json(found, args.find) + "\n")
+        output.out.file.write(report.found_json(hits, args.find) + "\n")
     else:
-        output.show(*spaced([[line] for line in report.found_lines(found, args.limit)]))
+        output.show(*spaced([[line] for line in report.found_lines(hits, args.limit)]))
     return DONE
 
 

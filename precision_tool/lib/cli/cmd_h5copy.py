@@ -22,8 +22,9 @@ from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.files import size_of
 from precision_tool.lib.io.hdf5 import copy_ops
+from precision_tool.lib.messages import text
 from precision_tool.lib.session import Session
-from precision_tool.lib.view.text import byte_size, counted, json_text, plain
+from precision_tool.lib.view.text import json_text, plain
 
 
 def _copy_parser(session: Session) -> Parser:
@@ -59,7 +60,7 @@ def _copy_parser(session: Session) -> Parser:
 
 def _run_copy(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.destination is not None and list(map(_bare, args.destination)) != list(map(_bare, args.source)):
-        raise UsageError("h5copy: -d is not the same as -s", "the dumper finds ops by their own names: leave -d out")
+        raise UsageError("cli.h5copy_destination")
     source = _copy_source(session, args.input)
     target = args.output
     session.workspace.check_outside_dumps(posixpath.dirname(posixpath.abspath(target)))
@@ -72,15 +73,14 @@ def _run_copy(session: Session, args: argparse.Namespace, output: Output) -> int
         output.out.file.write(json_text(document) + "\n")
         return DONE
     output.out.print(*(plain(line) for line in _copied(hits, replaced)), sep="\n", soft_wrap=True)
-    done = f"{counted(len(hits), 'op')} copied to {shown_path(target)}, {byte_size(size)}"
+    done = text("screen.cli.h5_copied_all", ops=len(hits), path=shown_path(target), size=size)
     output.out.print(plain(done, "bold"), soft_wrap=True)
     return DONE
 
 
 def _copied(hits: Mapping[str, H5Hit], replaced: tuple[str, ...]) -> Iterator[str]:
     for name, hit in hits.items():
-        again = " (replaced)" if name in replaced else ""
-        yield f"{name}  {counted(len(hit.op.values), 'data set')}{again}"
+        yield text("screen.cli.h5_copied", name=name, values=len(hit.op.values), replaced=name in replaced)
 
 
 def _bare(name: str) -> str:
@@ -92,22 +92,19 @@ def _copy_source(session: Session, path: str | None) -> str:
         return path
     npu, _ = session.data.pytorch_files()
     if len(npu) != 1:
-        what = "no .h5 file" if not npu else f"{len(npu)} .h5 files"
-        raise UsageError(f"h5copy: {session.workspace.pt_npu_dir} holds {what}", "name the dump with -i FILE")
+        raise UsageError("cli.h5copy_source", folder=session.workspace.pt_npu_dir, files=len(npu))
     return npu[0]
 
 
 def _ops_to_copy(session: Session, source: str, text: str) -> tuple[H5Hit, ...]:
-    """The op of a name `/op/seq`, or every run of an op type."""
+    """Return the op of a name `/op/seq`, or every run of an op type."""
     name = _bare(text)
     if not re.fullmatch(r"[^/]+(/\d+)?", name, re.ASCII):
-        raise UsageError(f"h5copy: {text!r} is no op", "name one as /Addmm/4, or all of a type as Addmm")
+        raise UsageError("cli.h5copy_op", name=text)
     hits = session.data.find_h5(f"{source}:/{name}", many=True)
     exact = tuple(hit for hit in hits if name in (hit.op.type, _bare(hit.op.name)))
     if not exact:
-        raise DataNotFoundError(
-            f"{text}: no such op in {source}", f"closest are {', '.join(hit.op.name for hit in hits[:5])}"
-        )
+        raise DataNotFoundError("cli.h5copy_no_op", name=text, path=source, closest=[hit.op.name for hit in hits[:5]])
     return exact
 
 

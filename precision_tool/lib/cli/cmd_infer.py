@@ -15,6 +15,7 @@ from precision_tool.lib.cli.command import (
     Parser,
     completes,
     load_command,
+    show_note,
     tell_notes,
 )
 from precision_tool.lib.cli.words import find_word
@@ -23,6 +24,7 @@ from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.files import exists, is_file, is_folder, list_folder
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.io.om_file import read_om_header
+from precision_tool.lib.messages import text
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import toolkit_screen as report
 from precision_tool.lib.view.text import plain
@@ -53,42 +55,40 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.command:
         return _run_command(Session(settings), args.command, output)
     if output.pager is not None:  # at a prompt already, which is on another folder
-        raise UsageError("infer: at the prompt a command is needed", f"infer {shown_path(str(folder))} ac -c")
+        raise UsageError("cli.infer_needs_command", folder=shown_path(str(folder)))
     from precision_tool.lib.cli import prompt
 
     return prompt.start(Session(settings))
 
 
 def find_output(path: str) -> Path:
-    """The folder that msquickcmp wrote: the one named, or the newest below it, whose name is the time."""
+    """Return the output folder of msquickcmp: the named one, or the newest below it, whose name is the time."""
     if not exists(path) and is_folder(posixpath.dirname(path) or "."):
-        raise DataNotFoundError.of(path, "no such folder", "name msquickcmp's output folder, or an .om file")
+        raise DataNotFoundError.of(path, "cli.no_infer_folder")
     folders = [path, *(posixpath.join(path, name) for name in reversed(list_folder(path, "output of msquickcmp")))]
-    found = next((folder for folder in folders if is_infer_folder(folder)), None)
-    if found is None:
-        raise DataNotFoundError.of(
-            path, "no dump_data/npu in it or directly below", "name the folder that msquickcmp was given with -o"
-        )
-    return Path(found)
+    folder_ = next((folder for folder in folders if is_infer_folder(folder)), None)
+    if folder_ is None:
+        raise DataNotFoundError.of(path, "cli.no_infer_dump")
+    return Path(folder_)
 
 
 def _run_command(session: Session, line: list[str], output: Output) -> int:
     word = find_word(line[0])
     if word is None or word.name in ("data", "infer"):
-        raise UsageError(f"infer: no command {line[0]!r} to run there", "precision-tool -h lists the commands")
+        raise UsageError("cli.no_command_there", command="infer", name=line[0])
     return load_command(word.name)(session, line[1:], output)
 
 
 def _show_om(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.command:
-        raise UsageError("infer: a command goes with a folder, not with an .om", f"ls -g {args.path}")
+        raise UsageError("cli.infer_om_command", path=args.path)
     header = read_om_header(args.path)
     file = load_graph_file(args.path)
     tell_notes(session, output)
     output.show(*report.om_lines(args.path, header, file))
     for note in file.notes:
-        output.err.print(plain(f"note: {note}", "yellow"), soft_wrap=True)
-    output.out.print(plain(f"`ls -g {typed_path(args.path)}` lists its ops, `graph2json` writes them as JSON"))
+        show_note(output, note)
+    output.out.print(plain(text("screen.cli.om_next", path=typed_path(args.path))))
     return DONE
 
 

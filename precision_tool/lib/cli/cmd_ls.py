@@ -29,6 +29,7 @@ from precision_tool.lib.data.pair_listing import DumpListing, OpFilter, list_dum
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, op_verdicts
 from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.messages import text
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import ops_screen as report
 
@@ -91,13 +92,12 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     has_graph = session.data.kind().has_graph or args.graph is not None
     if args.wrong and not is_dump and has_graph and not newest_verdicts(session.workspace):
         raise DataNotFoundError(
-            f"{session.workspace.root}: no verdict on the newest result yet, so no op was recomputed",
-            _where_judged(whole, session),
+            "cli.ls_no_verdict", folder=session.workspace.root, place=_studied_place(whole, session)
         )
-    given = [word for word in (None if is_dump else args.what, args.word, args.name) if word is not None]
-    if len(given) > 1:
-        raise UsageError(f"ls: more than one name: {', '.join(given)}", "give one NAME, as -n or without")
-    name = next(iter(given), None)
+    names = [word for word in (None if is_dump else args.what, args.word, args.name) if word is not None]
+    if len(names) > 1:
+        raise UsageError("cli.ls_names", names=names)
+    name = next(iter(names), None)
     return _list_dumps(session, args, name, output) if is_dump else _list_ops(session, args, name, output)
 
 
@@ -109,15 +109,13 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
 
         return pytorch_dumps.list_ops(session, args, name, _limit(args, output), output)
     if args.below is not None and not session.cosines():
-        raise DataNotFoundError(
-            f"{session.workspace.root}: no comparison result yet, so no op has a cosine", "run `vc` or `ac -c` first"
-        )
-    wanted = OpFilter(
+        raise DataNotFoundError("cli.ls_no_result", folder=session.workspace.root)
+    op_filter = OpFilter(
         name=name, op_type=args.type, pass_name=args.fusion, kernel=args.kernel, below=args.below, wrong=args.wrong
     )
     listings = list_ops(
         session.run_graphs(args.graph),
-        wanted,
+        op_filter,
         session.cosines,
         partial(op_verdicts, session.workspace),
         session.data.scalars,
@@ -139,52 +137,51 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
     return DONE
 
 
-def _where_judged(whole: Session, placed: Session) -> str:
-    """What to do where no verdict is kept: a study may have judged the step and rank already."""
-    if placed is not whole:
+def _studied_place(whole: Session, session: Session) -> str:
+    """Return the options of `vcs` for this step and rank, where a study compared them; else ""."""
+    if session is not whole:
         from precision_tool.lib.diagnose.study import study_rows
 
         with suppress(DataNotFoundError):
             study_rows(whole.workspace, whole.place()[0], whole.settings.threshold)
-            given = (("--step", whole.step), ("--rank", whole.rank))
-            place = " ".join(f"{option} {number}" for option, number in given if number is not None)
-            return f"`vcs {place}` shows what the study has of it; for a verdict on every op run `ac -c` first"
-    return "run `ac -c` first"
+            places = (("--step", whole.step), ("--rank", whole.rank))
+            return " ".join(f"{option} {number}" for option, number in places if number is not None)
+    return ""
 
 
 def _uncomputed(session: Session, runs: Sequence[RunGraph]) -> list[str]:
-    """What the newest verdicts on these runs blame that no op computes wrong: variables, data, random numbers."""
+    """Return notes on what the newest verdicts blame besides ops: variables, data, random numbers."""
     notes = []
     for verdict in newest_verdicts(session.workspace):
         if not any(run.leaf is not None and verdict.ops_of(run.leaf.path, run.file.path) for run in runs):
             continue
         wrong = {op.name for run in verdict.runs for op in run.ops if op.is_wrong}
-        for one in verdict.as_verdict().suspects:
-            if one.culprit not in wrong:
-                notes.append(f"the verdict blames {one.culprit} ({one.cause}), which does not compute wrong by itself")
+        for suspect in verdict.as_verdict().suspects:
+            if suspect.culprit not in wrong:
+                notes.append(text("note.cli.not_own_error", culprit=suspect.culprit, cause=suspect.cause))
     return notes
 
 
 def _lack(session: Session, args: argparse.Namespace, run: RunGraph) -> str:
-    """Why nothing can be told of a run that was asked for; empty where it can."""
+    """Return why a run cannot be filtered as requested; "" if it can."""
     if args.wrong and not op_verdicts(session.workspace, run):
-        return "not judged: the newest verdict is not of it"
+        return text("screen.cli.ls_missing.verdict")
     if args.below is not None and not session.cosines(run):
-        return "not compared: the newest result is not of it"
+        return text("screen.cli.ls_missing.result")
     return ""
 
 
 def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
-    given = {
+    op_options = {
         "-f": args.fusion,
         "-k": args.kernel,
         "-g": args.graph,
         "--below": args.below,
         "--wrong": args.wrong or None,
     }
-    for option, value in given.items():
+    for option, value in op_options.items():
         if value is not None:
-            raise UsageError(f"ls dump: {option} is for ops", "dump files are listed by -n NAME and -t TYPE")
+            raise UsageError("cli.ls_dump_option", option=option)
     listings, h5_listings = _dumps(session, name, args.type)
     tell_notes(session, output)
     if h5_listings:
@@ -201,7 +198,7 @@ def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, ou
 
 
 def _limit(args: argparse.Namespace, output: Output) -> int:
-    """How many rows a person is shown; `grep` and files get all."""
+    """Return how many rows to show: all of them to `grep` and files."""
     if args.limit is not None:
         return int(args.limit)
     return _LIMIT if output.out.is_terminal else 0
@@ -210,15 +207,15 @@ def _limit(args: argparse.Namespace, output: Output) -> int:
 def _dumps(
     session: Session, name: str | None, op_type: str | None
 ) -> tuple[tuple[DumpListing, ...], tuple[H5Listing, ...]]:
-    """The dump files, and the data sets of PyTorch dumps, that fit. DataNotFoundError if neither."""
+    """Return the matching dump files and data sets of PyTorch dumps. DataNotFoundError if there are none."""
     session.data.check_data()
-    found: tuple[DumpListing, ...] = ()
+    listings: tuple[DumpListing, ...] = ()
     reason: DataNotFoundError | None = None
     try:
         ops: set[str] | None = None
         if name is not None and op_number(name) is not None and session.data.kind().has_graph:
             ops, name = {flatten(hit.op.name) for hit in session.find_ops(name)}, None
-        found = list_dumps(
+        listings = list_dumps(
             session.data.run_folders(), name, op_type, root=shown_path(str(session.workspace.root)), ops=ops
         )
     except DataNotFoundError as error:
@@ -226,14 +223,14 @@ def _dumps(
     if not any(session.data.pytorch_files()):
         if reason is not None:
             raise reason
-        return found, ()
+        return listings, ()
     from precision_tool.lib.cli import pytorch_dumps
 
     try:
-        return found, pytorch_dumps.listings(session, name, op_type)
+        return listings, pytorch_dumps.listings(session, name, op_type)
     except DataNotFoundError:
         if reason is None:
-            return found, ()
+            return listings, ()
         if session.data.run_folders():
             raise reason from None
         raise

@@ -18,12 +18,14 @@ from precision_tool.lib.cli.command import (
     add_place,
     completes,
     count,
+    show_note,
 )
 from precision_tool.lib.compare.named_tensors import compare_op
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_catalog import FoundOp
 from precision_tool.lib.data.neighbourhood import Wiring, connections, neighbourhood
 from precision_tool.lib.diagnose.stored_verdict import op_verdicts
+from precision_tool.lib.messages import text
 from precision_tool.lib.model.op_verdict import Examined, OpVerdict
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import op_screen as report
@@ -138,20 +140,20 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
     )
 
 
-def _judged(kept: OpVerdict | None, examined: Examined | None) -> OpVerdict | None:
-    """What is known of the op: as it was judged now, unless the verdict on its whole run knows more."""
+def _judged(stored: OpVerdict | None, examined: Examined | None) -> OpVerdict | None:
+    """Return the verdict on the op: as checked now, unless the verdict on its whole run has more."""
     now = None if examined is None else examined.judged
-    if now is None or (kept is not None and kept.is_decided and not now.is_decided):
-        return kept
+    if now is None or (stored is not None and stored.is_decided and not now.is_decided):
+        return stored
     return now
 
 
 def _original(hit: FoundOp, name: str) -> str:
-    """The op of the training script that was asked for, if `hit` does its work under another name."""
-    wanted = flatten(name)
-    if flatten(hit.op.name) == wanted:
+    """Return the op of the training script with this name, if `hit` does its work under another name."""
+    flat_name = flatten(name)
+    if flatten(hit.op.name) == flat_name:
         return ""
-    return next((original for original in hit.op.original_names or () if flatten(original) == wanted), "")
+    return next((original for original in hit.op.original_names or () if flatten(original) == flat_name), "")
 
 
 def _draw(
@@ -161,7 +163,7 @@ def _draw(
     hits: Sequence[FoundOp],
     wirings: Mapping[int, Wiring],
 ) -> list[str]:
-    """Draws the op's neighbourhood in every graph; the paths of the files."""
+    """Draw the op's neighbourhood in every graph and return the paths of the files."""
     from precision_tool.lib.view import drawing
 
     folder = args.folder or str(session.workspace.output_dir("op_graph"))
@@ -182,11 +184,10 @@ def _draw(
         if not args.json:
             output.out.print(report.drawing_lines(hood, drawn.gv, drawn.svg, run))
         if hood.left_out:
-            more = f"{hood.left_out} ops farther away are left out of the drawing; a smaller depth shows all"
-            output.err.print(plain(f"note: {more}", "yellow"))
+            show_note(output, text("note.cli.drawing_left_out", ops=hood.left_out))
         if drawn.reason:
-            output.err.print(plain(f"note: no picture: {shown_reason(drawn.reason)}", "yellow"))
-            output.err.print(plain(f"hint: {shown_reason(drawn.hint)}", "yellow"))
+            show_note(output, text("note.cli.no_picture", reason=drawn.reason))
+            output.err.print(plain(text("screen.cli.hint", text=shown_reason(drawn.hint)), "yellow"))
     return list(files)
 
 

@@ -2,14 +2,14 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
 from typing import Sequence
 
-from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line, run_in_shell, training_environment
+from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_note, run_in_shell, training_environment
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages import text
 from precision_tool.lib.training import switches as actions
 
 DONE = 0
@@ -28,7 +28,7 @@ def flagged_parser(word: str, what: str) -> Parser:
 
 def run_flagged(word: str, flag: str, place: Path, args: argparse.Namespace, settings: Settings) -> int:
     if not " ".join(args.command).strip():
-        raise UsageError(f"{word}: which command?", f"`{word} -h` shows an example")
+        raise UsageError("cli.no_training_command", command=word)
     environment = training_environment(settings)
     for each in (actions.DUMP_FLAG, actions.OVERFLOW_FLAG):
         environment.pop(each, None)
@@ -36,11 +36,7 @@ def run_flagged(word: str, flag: str, place: Path, args: argparse.Namespace, set
     before = _entries(place)
     code = run_in_shell(args.command, environment)
     if code == DONE and _entries(place) == before:
-        print_line(
-            f"note: nothing new in {place}; does the script call tf_config.session_dump_config(config) "
-            "or one of its kind, without an action?",
-            sys.stderr,
-        )
+        print_note(text("note.cli.nothing_dumped", folder=str(place)))
     return code
 
 

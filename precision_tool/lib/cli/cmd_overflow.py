@@ -32,7 +32,7 @@ from precision_tool.lib.diagnose.overflow_advice import Advice, advise, black_li
 from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.io.writing import why_no_file
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.session import Session
 from precision_tool.lib.training.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
 from precision_tool.lib.view import overflow_screen as report
@@ -85,33 +85,33 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.mixlist:
         _check_target(session, args.mixlist)
     with ProgressReport(output.err, "scanning") as progress:
-        found, looked_in = session.overflow(args.folder, args.graph, args.limit, Resources(1, progress=progress))
-    found = recompute_overflow(session.data, found)
-    advice = advise(found)
+        result, looked_in = session.overflow(args.folder, args.graph, args.limit, Resources(1, progress=progress))
+    result = recompute_overflow(session.data, result)
+    advice = advise(result)
     mixlist = "" if args.mixlist is None else _write_mixlist(session, args.mixlist, advice)
-    if found.unreadable and engine == "auto":
-        _ask_toolkit(session, args, [path for path, _ in found.unreadable])
+    if result.unreadable and engine == "auto":
+        _ask_toolkit(session, args, [path for path, _ in result.unreadable])
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(found, advice, mixlist) + "\n")
+        output.out.file.write(report.to_json(result, advice, mixlist) + "\n")
     else:
-        output.show(*report.overflow_lines(found, advice, args.limit, looked_in))
+        output.show(*report.overflow_lines(result, advice, args.limit, looked_in))
         if mixlist:
-            output.out.print(plain(f"mixed-precision list: {shown_path(mixlist)}"), soft_wrap=True)
+            output.out.print(plain(text("screen.cli.mixlist", path=shown_path(mixlist))), soft_wrap=True)
             output.out.print(script_block(_script_lines(mixlist)))
-        output.out.print(report.conclusion_box(found))
-        if not found.is_clean:
+        output.out.print(report.conclusion_box(result))
+        if not result.is_clean:
             output.out.print(collect_again(session, output))
-    is_unread = bool(found.unreadable) or any(leaf.unreadable for leaf in found.leaves)
-    return FOUND if args.fail and (not found.is_clean or is_unread) else DONE
+    is_unread = bool(result.unreadable) or any(leaf.unreadable for leaf in result.leaves)
+    return FOUND if args.fail and (not result.is_clean or is_unread) else DONE
 
 
 def _run_toolkit(session: Session, args: argparse.Namespace, output: Output) -> int:
-    """msaccucmp's summary of the first status files of each folder, and the files that it decoded."""
-    given = {"-g": args.graph, "--mixlist": args.mixlist}
-    wrong = next((name for name, value in given.items() if value is not None), None)
+    """Show msaccucmp's summary of the first status files of each folder, and the files that it decoded."""
+    native_options = {"-g": args.graph, "--mixlist": args.mixlist}
+    wrong = next((name for name, value in native_options.items() if value is not None), None)
     if wrong is not None:
-        raise UsageError(f"overflow: {wrong}: msaccucmp does not know it", "use --engine native")
+        raise UsageError("cli.not_by_msaccucmp", command="overflow", option=wrong)
     files, _ = statuses_asked_for(session.data, args.folder)
     made = overflow_by_toolkit(session, files, args.limit)
     tell_notes(session, output)
@@ -120,23 +120,23 @@ def _run_toolkit(session: Session, args: argparse.Namespace, output: Output) -> 
 
 
 def _ask_toolkit(session: Session, args: argparse.Namespace, unread: Sequence[str]) -> None:
-    """With `--engine auto`: the folders of status files that native could not read go to the toolkit."""
-    count = f"native could not read {counted(len(unread), 'overflow status', 'overflow statuses')}"
+    """With `--engine auto`, hand the folders of status files that native could not read to the toolkit."""
+    count = Message("screen.cli.native_failed.statuses", count=len(unread))
     if session.toolkit().msaccucmp is None:
-        session.workspace.notes.append(f"{count}, and there is no toolkit to ask; `toolkit` shows where it was sought")
+        session.workspace.notes.append(text("note.cli.toolkit_missing", count=count))
         return
     files, _ = statuses_asked_for(session.data, args.folder)
     try:
         made = overflow_by_toolkit(session, [file for file in files if file.path in unread], args.limit)
     except PrecisionToolError as error:
-        session.workspace.notes.append(f"{count}; the toolkit neither: {error.message}")
+        session.workspace.notes.append(text("note.cli.toolkit_failed", count=count, reason=error.message))
         return
-    paths = ", ".join(shown_path(one.paths[0]) for one in made)
-    session.workspace.notes.append(f"{count}; the toolkit's summary of their folder: {paths}")
+    paths = [shown_path(result.paths[0]) for result in made]
+    session.workspace.notes.append(text("note.cli.toolkit_overflow", count=count, paths=paths))
 
 
 def _check_target(session: Session, path: str) -> None:
-    """OutputError for a file that cannot be written, before anything is scanned."""
+    """Raise OutputError for a file that cannot be written, before anything is scanned."""
     folder = posixpath.dirname(posixpath.abspath(posixpath.expanduser(path)))
     session.workspace.check_outside_dumps(folder)
     reason = (
@@ -145,11 +145,11 @@ def _check_target(session: Session, path: str) -> None:
         else why_no_file(posixpath.expanduser(path))
     )  # fmt: skip
     if reason:
-        raise OutputError(f"overflow --mixlist: {path} cannot be written ({reason})", "name another file")
+        raise OutputError("cli.mixlist_not_written", path=path, reason=reason)
 
 
 def _script_lines(path: str) -> list[str]:
-    """What a training script has to say to use the list: the action, where it finds the list by itself."""
+    """Return the lines of a training script that use the list: the action, if it finds the list by itself."""
     try:
         is_found = find_mixlist(load_settings()) == path
     except PrecisionToolError:
@@ -161,10 +161,7 @@ def _script_lines(path: str) -> list[str]:
 def _write_mixlist(session: Session, path: str, advice: Sequence[Advice]) -> str:
     types = black_list(advice)
     if not types:
-        raise UsageError(
-            "overflow --mixlist: no op type to compute in float32 follows from what was found",
-            "`overflow` without it says what was found",
-        )
+        raise UsageError("cli.mixlist_empty")
     if path == _DEFAULT:
         path = str(session.workspace.output_dir() / MIXLIST_NAME)
     return mixed_precision_list(black=types, path=Path(path))

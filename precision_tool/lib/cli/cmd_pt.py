@@ -93,7 +93,7 @@ def shown_count(text: str) -> int:
 
 
 def slot_of(args: argparse.Namespace) -> str:
-    """The slot that -i or -o names, empty without."""
+    """Return the slot that -i or -o names; "" without them."""
     if args.input is not None:
         return f"input:{args.input}"
     return "" if args.output is None else f"output:{args.output}"
@@ -104,10 +104,10 @@ def _run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
     text = one_name(args, "pt")
     (name, own_slot), slot = split_slot(text), slot_of(args)
     if slot and own_slot:
-        raise UsageError(f"pt: {text} names {own_slot} and the options {slot}", "name the tensor once")
+        raise UsageError("cli.slot_twice", name=text, own_slot=own_slot, slot=slot)
     groups = look_up(session, name, args.graph).groups(own_slot or slot)
-    found = iter(views_of([named for group in groups for named in group], bins=_BINS, first=args.shown))
-    views = [[next(found) for _ in group] for group in groups]
+    all_views = iter(views_of([named for group in groups for named in group], bins=_BINS, first=args.shown))
+    views = [[next(all_views) for _ in group] for group in groups]
     saved = (
         [path for group in views for view in group if (path := _save_text(session, view, output))] if args.save else []
     )
@@ -118,13 +118,14 @@ def _run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
         blocks = _blocks(views, is_chosen=bool(slot or own_slot))
         output.show(*blocks, *map(report.saved_line, saved))
     if all(view.figures is None for group in views for view in group):
-        reason = views[0][0].reason or "it holds no numbers"
-        raise FormatError.of(views[0][0].named.path, reason, "name another tensor", what="nothing could be read")
+        raise FormatError.of(
+            views[0][0].named.path, "cli.no_values", what="nothing could be read", reason=views[0][0].reason
+        )
     return DONE
 
 
 def _blocks(views: Sequence[Sequence[View]], is_chosen: bool) -> Iterator[RenderableType]:
-    """Tensors one below the other; of ops and files that have outputs, the inputs in a table."""
+    """Return a block for each tensor; inputs of ops and files that have outputs share a table."""
     with_output = {_owner(group) for group in views if group[0].named.slot.startswith("output")}
 
     def in_short(group: Sequence[View]) -> bool:
@@ -138,13 +139,13 @@ def _blocks(views: Sequence[Sequence[View]], is_chosen: bool) -> Iterator[Render
 
 
 def _owner(group: Sequence[View]) -> tuple[str, str]:
-    """What tells the tensors of one op or file from others."""
+    """Return what distinguishes the tensors of one op or file from others."""
     named = group[0].named
     return (named.run, named.op_name) if named.side else ("", named.path)
 
 
 def saved_stem(session: Session, named: NamedTensor) -> str:
-    """The name of what is saved of a tensor, without ending. Those of different files, and slots, are different."""
+    """Return the file name, without ending, for a saved tensor: different for different files and slots."""
     stem = posixpath.basename(named.path)
     if isinstance(named.tensor, Tensor) and named.tensor.dataset:
         stem += file_part(named.tensor.dataset.replace("/", "."))
@@ -158,14 +159,14 @@ def saved_stem(session: Session, named: NamedTensor) -> str:
 
 
 def _usual_folders(session: Session) -> list[str]:
-    """The benchmark's folder, and that of the run under test if it has only one: no two files have one name there."""
+    """Return the folders in which file names are unique: the benchmark's, and that of a run with a single one."""
     leaves = [run.run.leaves for run in session.data.run_folders() if run.number == 0 and run.run is not None]
-    only = [leaf.path for found in leaves for leaf in found if len(found) == 1]
+    only = [leaf.path for group in leaves for leaf in group if len(group) == 1]
     return [real_path(path) for path in (str(session.workspace.tf_dump_dir), *only)]
 
 
 def _save_text(session: Session, view: View, output: Output) -> str:
-    """The path of the text written, empty for a tensor without values."""
+    """Write a tensor as text and return the path; "" for a tensor without values."""
     named = view.named
     if view.figures is None or not isinstance(named.tensor, Tensor) or named.reading is None:
         return ""
@@ -177,7 +178,7 @@ def _save_text(session: Session, view: View, output: Output) -> str:
 
 
 def progress_of(output: Output, what: str, *tensors: AnyTensor | None) -> ProgressReport | nullcontext[None]:
-    """A progress report where there is something to wait for."""
+    """Return a progress report for large tensors, else a context without one."""
     nbytes = sum(tensor.nbytes for tensor in tensors if isinstance(tensor, Tensor))
     return ProgressReport(output.err, what) if nbytes > _QUICK_BYTES else nullcontext()
 

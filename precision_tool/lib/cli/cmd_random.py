@@ -66,7 +66,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
             args.left, args.right, args.graph, resources_of(session, args, progress=progress)
         )
     reports = recompute_random(session.data, reports, args.graph)
-    limit = args.limit or max((len(one.ops) + len(one.stomps) for one in reports), default=0)
+    limit = args.limit or max((len(item.ops) + len(item.stomps) for item in reports), default=0)
     noise = _write_noise(session, reports)
     space = session.workspace
     passports = session.passports(args.left or str(space.dump_dir(0)), args.right or str(space.dump_dir(1)))
@@ -76,32 +76,32 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     else:
         if passports is not None and passports.differences:
             output.out.print(passport_lines(passports))
-        for one in reports:
-            title = [Heading(plain(shown_path(one.left)))] if len(reports) > 1 else []
-            output.show(*title, *report.random_lines(one, limit))
+        for item in reports:
+            title = [Heading(plain(shown_path(item.left)))] if len(reports) > 1 else []
+            output.show(*title, *report.random_lines(item, limit))
         if noise:
             output.out.print(report.noise_line(noise), soft_wrap=True)
         output.out.print(report.conclusion_box(reports))
-        if any(one.first is not None or one.stomps for one in reports):
+        if any(item.first is not None or item.stomps for item in reports):
             output.out.print(collect_again(session, output))
-    return FOUND if args.fail and not all(one.is_clean and not one.unreadable for one in reports) else DONE
+    return FOUND if args.fail and not all(item.is_clean and not item.unreadable for item in reports) else DONE
 
 
 def _write_noise(session: Session, reports: Sequence[RandomReport]) -> str:
-    """The path of the noise floor of two runs, with all their devices and steps; "" where no pair was compared.
+    """Write the noise floor of two runs, with all their devices and steps, and return its path; "" without a pair.
 
     What differs in runs of two graphs is no noise, and would hide errors.
     """
-    pairs = [one for one in reports if one.is_pair]
+    pairs = [item for item in reports if item.is_pair]
     if not pairs:
         return ""
     path = noise_path(session.workspace.output_dir(FOLDER), f"{datetime.now():%Y%m%d%H%M%S}")
-    write_noise(path, (row for one in pairs for row in _noise(one)))
+    write_noise(path, (row for item in pairs for row in _noise(item)))
     return path
 
 
-def _noise(one: RandomReport) -> Iterator[Noise]:
-    for op in one.ops:
+def _noise(report_: RandomReport) -> Iterator[Noise]:
+    for op in report_.ops:
         for slot in op.slots:
             if slot.state in (State.EQUAL, State.SAME_VALUES):
                 yield Noise(op_name=op.name, slot=slot.slot, distance=0.0)

@@ -20,6 +20,7 @@ from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, read_beside, read_verdict
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.files import folder_exists
+from precision_tool.lib.messages import text
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import plain
 
@@ -52,17 +53,17 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     from precision_tool.lib.view.report_material import export_graphs, make_report
 
     if args.exchange is not None and args.output:
-        raise UsageError("report: --model-explorer writes no report", "leave -o out, or make both one after the other")
+        raise UsageError("cli.options_exclude", command="report", option="-o", other="--model-explorer")
     diagnoses = _diagnoses(session, args.result)
     if args.exchange is not None:
         for path in export_graphs(session.data, diagnoses, args.exchange, graph=args.graph):
-            output.out.print(plain(f"model-explorer: {shown_path(path)}"), soft_wrap=True)
+            output.out.print(plain(text("screen.cli.model_explorer", path=shown_path(path))), soft_wrap=True)
         return DONE
     folder = posixpath.dirname(posixpath.expanduser(args.output))
     is_new = bool(folder) and not folder_exists(folder)
     path = make_report(session.data, diagnoses, args.output, graph=args.graph)
     if is_new:
-        output.out.print(plain(f"made the folder {shown_path(folder)}"), soft_wrap=True)
+        output.out.print(plain(text("screen.cli.made_folder", path=shown_path(folder))), soft_wrap=True)
     tell_report(path, output)
     return DONE
 
@@ -81,7 +82,7 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
         return [Diagnosis(stored=verdict) for verdict in alone]
     verdicts = [read_beside(one.path) for one in analyses]
     if not any(verdicts):
-        session.workspace.notes.append("no verdict is kept beside this result: `ac` judges it first")
+        session.workspace.notes.append(text("note.cli.no_verdict"))
     # What the verdict called wrong is called so here.
     analyses = [
         read_results(session.data, analysis.path, verdict.threshold)[0]
@@ -93,8 +94,8 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
 
 
 def tell_report(path: str, output: Output) -> None:
-    """Says where a report is."""
-    output.out.print(plain(f"report: {shown_path(path)}"), soft_wrap=True)
+    """Print the path of a report."""
+    output.out.print(plain(text("screen.cli.report", path=shown_path(path))), soft_wrap=True)
 
 
 COMMAND = Command(_parser, _run)

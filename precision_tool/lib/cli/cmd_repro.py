@@ -14,11 +14,13 @@ from precision_tool.lib.cli.command import (
     add_graph,
     add_place,
     completes,
+    show_note,
 )
 from precision_tool.lib.data.dump_names import file_part, flatten, shortened
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.checked_ops import references_of
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages import text
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import plain
 from precision_tool.lib.view.verdict_messages import reason_words
@@ -51,21 +53,21 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     hits = session.find_ops(args.name, args.graph)
     hits = tuple(hit for hit in hits if hit.run.leaf is not None) or hits
     if len({hit.op.name for hit in hits}) > 1:
-        raise UsageError(f"{args.name}: names several ops", "`ls -n` lists them; name one whole")
+        raise UsageError("cli.several_ops", name=args.name)
     asked = posixpath.expanduser(args.folder) if args.folder is not None else None
     if asked is not None:
         session.workspace.check_outside_dumps(asked)
     repro = reproduction(hits[0].run, hits[0].op, *references_of(session.data, hits[0].run))
     folder = write_repro(asked or _default(session, hits[0].op.name), repro)
-    output.out.print(plain(f"reproduction: {shown_path(folder)}"), soft_wrap=True)
+    output.out.print(plain(text("screen.cli.reproduction", path=shown_path(folder))), soft_wrap=True)
     if repro.reason:
-        output.err.print(plain(f"note: not recomputed: {reason_words(repro.reason)}", "yellow"))
+        show_note(output, text("note.cli.not_recomputed", reason=reason_words(repro.reason)))
     output.out.print(plain(f"python3 {typed_path(posixpath.join(folder, 'check.py'))}"), soft_wrap=True)
     return DONE
 
 
 def _default(session: Session, name: str) -> str:
-    """A folder that is not there yet."""
+    """Return a folder that does not exist yet."""
     stem = shortened(file_part(flatten(name)), _LONGEST) or "op"
     base = str(session.workspace.output_dir("repro") / stem)
     number, folder = 1, base

@@ -16,6 +16,7 @@ from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace, lies_in
 from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io import tfdbg_runs as runs
+from precision_tool.lib.messages import render, text
 from precision_tool.lib.training import tfdbg_analyzer as analyzer
 from precision_tool.lib.training import tfdbg_copy as extract
 
@@ -24,9 +25,6 @@ DONE = 0
 
 _TIME_LIMIT = 600.0
 _SHOWN = 5
-_HOW_TO_DUMP = (
-    "run the training script with sess_dump or estimator_dump of precision_tool.tf_config, or name --data DIR"
-)
 _PROGRESS_SECONDS = 5.0
 
 
@@ -82,14 +80,14 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     if args.command is not None:
         usual_runs = runs.find_runs(usual)
         if usual_runs:
-            there = f"{usual} holds {_count(len(usual_runs), 'run')} already, the last {usual_runs[-1].name}"
-            _say(f"not run: {args.command}")
-            _say(f"{there}: that is taken; to dump again remove it first")
+            _print_error(text("screen.cli.tf_not_run", command=args.command))
+            last = usual_runs[-1].name
+            _print_error(text("screen.cli.tf_dump_there", folder=usual, runs=len(usual_runs), last=last))
         else:
             code = run_in_shell([args.command], training_environment(settings))
             if code != 0:
-                left = f"; {WORD} without it takes what it dumped" if runs.find_runs(usual) else ""
-                _say(f"the command ended with exit code {code}{left}")
+                has_dump = bool(runs.find_runs(usual))
+                _print_error(text("screen.cli.tf_command_failed", code=code, has_dump=has_dump))
                 return code
     chosen = _find(source, choice)
     files = [runs.files_of_run(run) for run in chosen]
@@ -98,47 +96,41 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
     if args.engine == "tfdbg":
         log_folder = os.path.abspath(str(workspace.output_dir(WORD)))
         done = analyzer.extract_with_analyzer(files, dumps, folder, log_folder, args.time_limit, _Progress())
-        for note in workspace.notes:
-            _say(note)
-        _say(f"what the analyzer printed: {log_folder}")
+        for note in map(render, workspace.notes):
+            _print_error(note)
+        _print_error(text("screen.cli.tf_analyzer_log", folder=log_folder))
     else:
         done = extract.extract(dumps, folder, settings.workers, _Progress())
     _show(done, files)
     taken = set(dumps)
     mixed = sum(any(tensor in taken for tensor in each.tensors) for each in files)
     if mixed > 1 and not keep_all:
-        print_line(f"of {mixed} runs, of each tensor what the last run has: --run chooses one")
+        print_line(text("screen.cli.tf_mixed_runs", runs=mixed))
     return DONE
 
 
 def _find(source: str, choice: Optional[str]) -> List[runs.RunFolder]:
     if not os.path.isdir(source):
-        raise DataNotFoundError.of(source, "no such folder", _HOW_TO_DUMP)
+        raise DataNotFoundError.of(source, "cli.no_tfdbg_folder")
     run_folders = runs.find_runs(source)
     if not run_folders:
-        raise DataNotFoundError.of(source, "no run folder of tfdbg in it", _HOW_TO_DUMP)
+        raise DataNotFoundError.of(source, "cli.no_tfdbg_run")
     return run_folders if choice is None else runs.choose_runs(run_folders, choice)
 
 
 def _check_place(workspace: Workspace, source: str, folder: str) -> None:
-    """Raises UsageError for a folder whose replacement would touch dumps, which are only read, or where one works."""
+    """Raise UsageError for a folder whose replacement would touch dumps, which are only read, or where one works."""
     place = os.path.realpath(folder)
     if lies_in(os.getcwd(), place):
-        raise UsageError(
-            f"-o {folder}: is the working folder, or around it, and would be replaced as a whole",
-            "name a folder in it, such as -o dump",
-        )
+        raise UsageError("cli.replaces_working_folder", folder=folder)
     for dump in (source, str(workspace.root / "npu"), *map(str, workspace.dump_dirs())):
         root = os.path.realpath(dump)
         if dump != str(workspace.tf_dump_dir) and (lies_in(place, root) or lies_in(root, place)):
-            raise UsageError(
-                f"-o {folder}: lies in {dump}, or around it, which holds dumps: these are only read",
-                "name a folder elsewhere",
-            )
+            raise UsageError("cli.among_dumps", folder=folder, dump=dump)
 
 
 class _Progress:
-    """Now and then a line on standard error."""
+    """A line on standard error every few seconds."""
 
     def __init__(self) -> None:
         self._started = self._last = time.monotonic()
@@ -149,48 +141,50 @@ class _Progress:
             return
         self._last = now
         rate = done / (now - self._started)
-        left = (total - done) / rate
-        _say(f"{WORD}: {100 * done // total}% of {_size(total)}, {_size(rate)}/s, {left:.0f} s left")
+        _print_error(
+            text(
+                "screen.cli.tf_progress",
+                done=100 * done // total,
+                size=total,
+                rate=rate,
+                seconds=(total - done) / rate,
+            )
+        )
 
 
 def _show(done: extract.Extracted, files: Sequence[runs.RunFiles]) -> None:
-    tensors = f"{_count(done.count, 'tensor')} ({_size(done.nbytes)}) of {_count(len(files), 'run')}"
-    print_line(f"{done.folder}: up to date, {tensors}" if done.same else f"{done.folder}: {tensors} written")
+    print_line(
+        text(
+            "screen.cli.tf_written",
+            folder=done.folder,
+            same=bool(done.same),
+            tensors=done.count,
+            size=done.nbytes,
+            runs=len(files),
+        )
+    )
     if done.replaced.tensors:
-        print_line(f"replaced: the {_count(done.replaced.tensors, 'tensor')} that were there")
+        print_line(text("screen.cli.tf_replaced", tensors=done.replaced.tensors))
     others = [name for name in done.replaced.others if name.endswith(".npy")]
     if others:
-        print_line(f"kept: {len(others)} .npy files of another origin, the first {others[0]}")
+        print_line(text("screen.cli.tf_others", files=len(others), first=others[0]))
     for note in done.notes:
-        print_line(f"note: {note}")
+        print_line(text("screen.cli.note", text=note))
     skipped = [*done.skipped, *(row for each in files for row in each.skipped)]
     firsts: Dict[str, str] = {}
     for name, reason in skipped:
         firsts.setdefault(reason, name)
     for reason, count in Counter(reason for _, reason in skipped).most_common():
-        print_line(f"skipped {count}: {reason} (the first: {firsts[reason]})")
+        print_line(text("screen.cli.tf_skipped", count=count, reason=reason, first=firsts[reason]))
     damaged = [*done.damaged, *(row for each in files for row in each.unreadable)]
     for name, reason in damaged[:_SHOWN]:
-        print_line(f"not read: {name}: {reason}")
+        print_line(text("screen.cli.tf_unread", name=name, reason=reason))
     if len(damaged) > _SHOWN:
-        print_line(f"not read: {len(damaged) - _SHOWN} more, {len(damaged)} in all")
+        print_line(text("screen.cli.tf_unread_more", more=len(damaged) - _SHOWN, all=len(damaged)))
 
 
-def _count(count: int, what: str) -> str:
-    return f"1 {what}" if count == 1 else f"{count} {what}s"
+def _print_error(line: str) -> None:
+    print_line(line, sys.stderr)
 
 
-def _size(nbytes: float) -> str:
-    units = ["B", "KB", "MB", "GB"]
-    while nbytes >= 1000 and len(units) > 1:
-        nbytes /= 1000
-        del units[0]
-    return f"{nbytes:.0f} B" if units[0] == "B" else f"{nbytes:.1f} {units[0]}"
-
-
-def _say(text: str) -> None:
-    print_line(text, sys.stderr)
-
-
-#: The word.
 COMMAND = PlainCommand(_parser, _run)

@@ -24,8 +24,8 @@ from precision_tool.lib.data.overflow_files import DECODED_FOLDER, StatusFile
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.files import open_text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.model.comparison import Status
-from precision_tool.lib.model.wording import counted
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import plain
 
@@ -40,13 +40,13 @@ UNREADABLE = (Status.UNREADABLE, Status.LAYOUT, Status.NOT_NUMERIC)
 
 
 def engine_of(session: Session, args: argparse.Namespace) -> str:
-    """Who is to do the work: the option, else the setting."""
-    asked: str | None = args.engine
-    return asked or session.settings.engine
+    """Return who does the work: the option, else the setting."""
+    engine: str | None = args.engine
+    return engine or session.settings.engine
 
 
 def add_engine(parser: Options, session: Session) -> None:
-    """The option --engine."""
+    """Add the option --engine."""
     parser.add_argument(
         "--engine",
         choices=("native", "cann", "auto"),
@@ -59,30 +59,35 @@ def add_engine(parser: Options, session: Session) -> None:
 def ask_toolkit(
     session: Session, analyses: Sequence[Analysis], by_toolkit: Callable[[str], Sequence[Analysis]]
 ) -> None:
-    """With `--engine auto`: what native could not read, the toolkit compares; its result lies beside ours.
+    """With `--engine auto`, let the toolkit compare what native could not read, into a result file of its own.
 
     `by_toolkit` has it compare all of it, into a file whose name begins as it is told.
     """
     unread = [row for analysis in analyses if analysis.has_graph for row in analysis.rows if row.status in UNREADABLE]
     if not unread:
         return
-    count = f"native could not read {counted(len(unread), 'tensor')}"
+    count = Message("screen.cli.native_failed.tensors", count=len(unread))
     if session.toolkit().msaccucmp is None:
-        session.workspace.notes.append(f"{count}, and there is no toolkit to ask; `toolkit` shows where it was sought")
+        session.workspace.notes.append(text("note.cli.toolkit_missing", count=count))
         return
     try:
-        asked = by_toolkit(TOOLKIT_PREFIX)
+        toolkit_analyses = by_toolkit(TOOLKIT_PREFIX)
     except PrecisionToolError as error:
-        session.workspace.notes.append(f"{count}; the toolkit neither: {error.message}")
+        session.workspace.notes.append(text("note.cli.toolkit_failed", count=count, reason=error.message))
         return
-    wanted = {row.tensor_index for row in unread}
-    told = [row for one in asked for row in one.rows if row.tensor_index in wanted and row.cosine is not None]
-    paths = ", ".join(shown_path(one.path) for one in asked)
-    session.workspace.notes.append(f"{count}; the toolkit compared {len(told)} of them: {paths}")
+    unread_tensors = {row.tensor_index for row in unread}
+    compared = [
+        row
+        for one in toolkit_analyses
+        for row in one.rows
+        if row.tensor_index in unread_tensors and row.cosine is not None
+    ]
+    paths = ", ".join(shown_path(one.path) for one in toolkit_analyses)
+    session.workspace.notes.append(text("note.cli.toolkit_compared", count=count, compared=len(compared), paths=paths))
 
 
 def decode_by_toolkit(session: Session, sources: Sequence[Source], layout: str | None) -> list[str]:
-    """The `.npy` files that msaccucmp decodes dump files to; what is odd is told with the other notes."""
+    """Decode dump files with msaccucmp and return the paths of the `.npy` files; add its notes."""
     tools = session.tools()
     options = [] if layout is None else ["-f", layout]
     by_folder: dict[str, dict[str, str]] = {}
@@ -97,34 +102,34 @@ def decode_by_toolkit(session: Session, sources: Sequence[Source], layout: str |
 
 
 def decode_the_rest(session: Session, sources: Sequence[Source], failed: Sequence[Decoded], layout: str | None) -> None:
-    """With `--engine auto`: the files of which native could not decode a tensor go to the toolkit."""
+    """With `--engine auto`, hand the files of which native could not decode a tensor to the toolkit."""
     lost = {row.source for row in failed}
-    count = f"native could not decode {counted(len(failed), 'tensor')}"
+    count = Message("screen.cli.native_failed.decode", count=len(failed))
     if session.toolkit().msaccucmp is None:
-        session.workspace.notes.append(f"{count}, and there is no toolkit to ask; `toolkit` shows where it was sought")
+        session.workspace.notes.append(text("note.cli.toolkit_missing", count=count))
         return
     try:
         paths = decode_by_toolkit(session, [source for source in sources if source.path in lost], layout)
     except PrecisionToolError as error:
-        session.workspace.notes.append(f"{count}; the toolkit neither: {error.message}")
+        session.workspace.notes.append(text("note.cli.toolkit_failed", count=count, reason=error.message))
         return
-    session.workspace.notes.append(f"{count}; the toolkit made {counted(len(paths), 'file')} of their dumps")
+    session.workspace.notes.append(text("note.cli.toolkit_decoded", count=count, files=len(paths)))
 
 
 def show_decoded(paths: Sequence[str], output: Output, is_json: bool) -> None:
-    """What msaccucmp decoded."""
+    """Show the files that msaccucmp decoded."""
     if is_json:
         output.out.file.write(json.dumps({"engine": "cann", "files": list(paths)}, indent=2) + "\n")
         return
     for folder in dict.fromkeys(map(posixpath.dirname, paths)):
         count = sum(posixpath.dirname(path) == folder for path in paths)
         output.out.print(
-            plain(f"{shown_path(folder)}: {counted(count, 'tensor')} decoded by msaccucmp"), soft_wrap=True
+            plain(text("screen.cli.toolkit_decoded", folder=shown_path(folder), tensors=count)), soft_wrap=True
         )
 
 
 def overflow_by_toolkit(session: Session, files: Sequence[StatusFile], limit: int) -> list[Produced]:
-    """What msaccucmp makes of each folder with status files: its summary first, then the decoded files.
+    """Let msaccucmp decode each folder with status files; the summary comes first in each result.
 
     What is odd is told with the other notes.
     """
@@ -132,32 +137,30 @@ def overflow_by_toolkit(session: Session, files: Sequence[StatusFile], limit: in
     tools.toolkit.need("msaccucmp")
     folders = list(dict.fromkeys(posixpath.abspath(file.folder) for file in files if not file.decoded))
     if not folders:
-        raise DataNotFoundError(
-            "no overflow status file (Opdebug.*) for msaccucmp", "name a folder with them, or use --engine native"
-        )
+        raise DataNotFoundError("cli.no_status_files")
     common = posixpath.commonpath(folders)
     made = []
     for folder in folders:
         below = [part for part in posixpath.relpath(folder, common).split("/") if part != "."]
         output = str(session.workspace.output_dir(*DECODED_FOLDER, *below))
-        one = tools.overflow(folder, output, limit)
-        session.workspace.notes += one.notes
-        made.append(replace(one, paths=tuple(sorted(one.paths, key=lambda path: not path.endswith(".txt")))))
+        result = tools.overflow(folder, output, limit)
+        session.workspace.notes += result.notes
+        made.append(replace(result, paths=tuple(sorted(result.paths, key=lambda path: not path.endswith(".txt")))))
     return made
 
 
 def show_overflow(made: Sequence[Produced], output: Output, is_json: bool) -> None:
-    """msaccucmp's own words, and its files."""
+    """Show msaccucmp's summaries and its files."""
     if is_json:
-        documents = [{"summary": one.paths[0], "files": list(one.paths[1:])} for one in made]
+        documents = [{"summary": result.paths[0], "files": list(result.paths[1:])} for result in made]
         output.out.file.write(json.dumps({"engine": "cann", "results": documents}, indent=2) + "\n")
         return
-    for one in made:
-        summary, *files = one.paths
+    for result in made:
+        summary, *files = result.paths
         with open_text(summary, errors="replace") as file:
             output.show(*(plain(line.rstrip()) for line in file))
-        said = f"{shown_path(summary)}: msaccucmp's summary; beside it {counted(len(files), 'file')} that it decoded"
-        output.out.print(plain(said), soft_wrap=True)
+        shown = text("screen.cli.toolkit_summary", path=shown_path(summary), files=len(files))
+        output.out.print(plain(shown), soft_wrap=True)
 
 
 # --- toolkit ----------------------------------------------------------------------------------------------------------
@@ -177,13 +180,13 @@ def _toolkit_parser(session: Session) -> Parser:
 def _run_toolkit(session: Session, args: argparse.Namespace, output: Output) -> int:
     from precision_tool.lib.view import toolkit_screen as report
 
-    found = session.toolkit()
+    toolkit = session.toolkit()
     python = session.settings.python or sys.executable
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(json.dumps(report.as_dict(found, session.settings.engine, python), indent=2) + "\n")
+        output.out.file.write(json.dumps(report.as_dict(toolkit, session.settings.engine, python), indent=2) + "\n")
     else:
-        output.out.print(*report.lines(found, session.settings.engine, python), sep="\n", soft_wrap=True)
+        output.out.print(*report.lines(toolkit, session.settings.engine, python), sep="\n", soft_wrap=True)
     return DONE
 
 

@@ -2,13 +2,12 @@
 
 import argparse
 import os
-import sys
 from pathlib import Path
-from typing import Sequence
 
-from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line
+from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line, print_note
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.messages import text
 from precision_tool.lib.training import replay
 from precision_tool.lib.training import switches as actions
 from precision_tool.lib.training.packages import MissingPackageError, require_npu_bridge
@@ -35,7 +34,7 @@ def _train(args: argparse.Namespace, settings: Settings) -> int:
         try:
             require_npu_bridge()  # before anything is half done
         except MissingPackageError as error:
-            raise MissingPackageError(error.message, f"{error.hint}; train -d cpu needs none") from None
+            raise MissingPackageError("cli.train_needs_npu", reason=error.message, advice=error.hint) from None
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # what TensorFlow tells of the machine
     workspace = Workspace(settings.data)
     step = replay.load_step(workspace, settings.dump_seed)
@@ -56,24 +55,20 @@ def _train(args: argparse.Namespace, settings: Settings) -> int:
 
 
 def _show_step(step: replay.SavedStep) -> None:
-    print_line(f"restored from {step.checkpoint}")
+    print_line(text("screen.cli.train_restored", path=str(step.checkpoint)))
     fixed = step.fixed
     if fixed.rates:
-        print_line(f"dropout rate 0: {_some(fixed.rates)}")
+        print_line(text("screen.cli.train_dropout", names=fixed.rates))
     if fixed.seeds:
-        print_line(f"seeds fixed: {_some(fixed.seeds)}")
+        print_line(text("screen.cli.train_seeds", names=fixed.seeds))
     if fixed.unknown:
-        print_line(f"note: still random, no known form of dropout: {_some(fixed.unknown)}", sys.stderr)
+        print_note(text("note.cli.train_random", names=fixed.unknown))
 
 
 def _show_run(device: str, done: replay.Replayed, folder: Path) -> None:
-    feeds = f", fed {_some(done.fed)}" if done.fed else ""
-    print_line(f"{device}: ran {_some(done.train_ops)}{feeds} -> {folder}")
-
-
-def _some(names: Sequence[str], shown: int = 5) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    print_line(
+        text("screen.cli.train_ran", device=device, ops=done.train_ops, inputs=list(done.feeds), folder=str(folder))
+    )
 
 
 COMMAND = PlainCommand(_train_parser, _train)

@@ -9,6 +9,7 @@ from precision_tool.lib.cli.cmd_toolkit import ask_toolkit, engine_of
 from precision_tool.lib.cli.command import (
     Command,
     Completion,
+    Options,
     Output,
     Parser,
     cluster_of,
@@ -23,7 +24,7 @@ from precision_tool.lib.cli.comparison_options import (
     measure_options,
     noise_floor_of,
 )
-from precision_tool.lib.cli.comparison_screen import finish, finish_mapping
+from precision_tool.lib.cli.comparison_screen import Outcome, finish, finish_mapping
 from precision_tool.lib.compare.columns import METRIC_COLUMNS, parse_metrics
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.data.kinds import kind_at
@@ -31,6 +32,7 @@ from precision_tool.lib.data.pair_selection import OpNames, Selection, parse_ids
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.io.local import shared_open_files
+from precision_tool.lib.messages import text
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport
 
@@ -39,29 +41,31 @@ TOP, MOST_TOP = 20, 10000
 
 
 def vc_parser(session: Session) -> Parser:
-    """The options of `vc`."""
+    """Return the parser of `vc`."""
     parser = Parser(
         prog="vc",
         description="Compare two dump folders op by op and write the result as CSV. Without folders: "
         "npu/debug_0 with tf/dump, or with npu/debug_1.",
         epilog="example: vc -op conv1/Conv2D --top 50",
     )
-    add_sides(parser, session)
-    other = parser.add_argument(
+    add_common(parser, session)
+    sides = parser.add_argument_group("what is compared")
+    add_sides(sides, session)
+    other = sides.add_argument(
         "-cf", dest="other_graph", metavar="GRAPH", nargs="?", const="",
         help="fused against unfused: the graph of the other run (-rt), by which it is matched with the ops of the "
         "training script; without GRAPH the one that fits, and without -lt and -rt the two runs that belong together",
     )  # fmt: skip
     completes(other, Completion.GRAPH)
-    _add_choice(parser)
-    _add_numbers(parser)
-    add_measures(parser)
-    add_common(parser, session)
+    _add_choice(parser.add_argument_group("which ops and tensors"))
+    measures = parser.add_argument_group("what is measured and written")
+    _add_numbers(measures)
+    add_measures(measures)
     return parser
 
 
-def _add_choice(parser: Parser) -> None:
-    """Which ops, and which of their tensors."""
+def _add_choice(parser: Options) -> None:
+    """Add the options that select ops and their tensors."""
     ops = parser.add_mutually_exclusive_group()
     name = ops.add_argument(
         "-op",
@@ -98,8 +102,8 @@ def _add_choice(parser: Parser) -> None:
     )
 
 
-def _add_numbers(parser: Parser) -> None:
-    """Which numbers of the tensors, and how they are written."""
+def _add_numbers(parser: Options) -> None:
+    """Add the options on metrics, elements and the result file."""
     metrics = parser.add_argument(
         "-alg",
         "--algorithm",
@@ -134,7 +138,7 @@ def _add_numbers(parser: Parser) -> None:
 
 
 def compare_options(args: argparse.Namespace) -> CompareOptions:
-    """The options of `vc`; UsageError for those that make no sense together."""
+    """Return the options of `vc`. UsageError for those that exclude each other."""
     _refuse("only goes with -op", args.op is None, {"-i": args.inputs, "-o": args.outputs, "--top": args.top})
     _refuse("does not go with -op, which looks at whole tensors", args.op is not None, {"--max": args.max})
     of_numbers = {"--algorithm": args.metrics, "--max": args.max, "--overflow_detection": args.overflow}
@@ -144,7 +148,7 @@ def compare_options(args: argparse.Namespace) -> CompareOptions:
         {"-op": args.op, **of_numbers, "--custom": args.custom},
     )
     if args.top is not None and args.top > MOST_TOP:
-        raise UsageError(f"vc: --top {args.top}: at most {MOST_TOP}", "`cp -s` saves every element of two tensors")
+        raise UsageError("cli.top_too_large", top=args.top, most=MOST_TOP)
     selection: Selection | None = None
     if args.op is not None:
         selection = OpNames(names=tuple(args.op), inputs=tuple(args.inputs or ()), outputs=tuple(args.outputs or ()))
@@ -165,9 +169,9 @@ def compare_options(args: argparse.Namespace) -> CompareOptions:
 
 
 def _refuse(why: str, holds: bool, options: dict[str, object]) -> None:
-    given = [name for name, value in options.items() if value]
-    if holds and given:
-        raise UsageError(f"vc: {given[0]} {why}", "`vc -h` shows the options")
+    set_options = [name for name, value in options.items() if value]
+    if holds and set_options:
+        raise UsageError(f"vc: {set_options[0]} {why}", "`vc -h` shows the options")
 
 
 def compare_sides(
@@ -197,7 +201,7 @@ def compare_sides(
         has_graph = kind_at(left or session.data.default_npu()).has_graph  # else msaccucmp is not asked
         if engine != "auto" or not has_graph or session.toolkit().msaccucmp is None:
             raise
-        session.workspace.notes.append(f"native cannot read it, so the toolkit compares: {error.message}")
+        session.workspace.notes.append(text("note.cli.toolkit_compares", reason=error.message))
         return by_toolkit()
     if engine == "auto":
         ask_toolkit(session, analyses, by_toolkit)
@@ -210,7 +214,7 @@ def _run_vc(session: Session, args: argparse.Namespace, output: Output) -> int:
     analyses = compare_sides(session, args, output, options)
     if options.pairs_only:
         return finish_mapping(session, args, output, analyses)
-    return finish(session, args, output, analyses, is_whole=options.selection is None)
+    return finish(session, args, output, Outcome(analyses=analyses), is_whole=options.selection is None)
 
 
 COMMAND = Command(vc_parser, _run_vc)

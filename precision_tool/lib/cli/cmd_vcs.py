@@ -17,12 +17,12 @@ from precision_tool.lib.cli.comparison_options import (
     noise_floor_of,
     read_results,
 )
-from precision_tool.lib.cli.comparison_screen import finish
+from precision_tool.lib.cli.comparison_screen import Outcome, finish
 from precision_tool.lib.session import Session
 
 
 def vcs_parser(session: Session) -> Parser:
-    """The options of `vcs`."""
+    """Return the parser of `vcs`."""
     parser = Parser(
         prog="vcs",
         description="List the ops below a cosine similarity, in execution order, from a result file.",
@@ -45,9 +45,10 @@ def _run_vcs(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.file is None and session.at(args.step, args.rank) is not session:
         from precision_tool.lib.diagnose.study import study_rows
 
-        return finish(session, args, output, study_rows(session.workspace, session.place()[0], args.threshold))
-    noise = noise_floor_of(session, args)
-    return finish(session, args, output, read_results(session, args.file, args.threshold, "vc", noise))
+        analyses = study_rows(session.workspace, session.place()[0], args.threshold)
+    else:
+        analyses = read_results(session, args.file, args.threshold, "vc", noise_floor_of(session, args))
+    return finish(session, args, output, Outcome(analyses=analyses))
 
 
 COMMAND = Command(vcs_parser, _run_vcs)

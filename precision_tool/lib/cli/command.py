@@ -22,13 +22,13 @@ from precision_tool.lib.data.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WO
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.extensions import take_notes
 from precision_tool.lib.io import urls
+from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.view.text import plain, shown_reason
 
 if TYPE_CHECKING:  # the words of verdicts are loaded when one is shown
     from precision_tool.lib.compare.cluster import ClusterExecutor
     from precision_tool.lib.compare.scheduler import Progress, Resources
-    from precision_tool.lib.diagnose.verdict_model import StepText
     from precision_tool.lib.view.verdict_screen import NextSteps
 
 DONE, FOUND = 0, 1
@@ -50,7 +50,7 @@ class Output:
     command: str = field(default_factory=program)
 
     def command_for(self, session: Session) -> str:
-        """The same for a session, naming the data folders and the work folder where they are not the usual ones."""
+        """Return the start of a command line for a session, with its data and work folders if not the usual ones."""
         if not self.command:
             return ""
         folders = [session.workspace.root, *session.settings.more_data]
@@ -60,7 +60,7 @@ class Output:
         return " ".join([self.command, *(f"{option} {quote(str(place))}" for option, place in places)])
 
     def show(self, *renderables: RenderableType) -> None:
-        """Prints results that may be long, through the pager where there is one."""
+        """Print results that may be long, through the pager where there is one."""
         if self.pager is not None:
             self.pager(Group(*renderables))
         else:
@@ -68,7 +68,7 @@ class Output:
 
 
 class Completion(StrEnum):
-    """What Tab offers for an argument."""
+    """The kinds of names that Tab offers for an argument."""
 
     OP = "op"
     OP_TYPE = "op_type"
@@ -86,13 +86,13 @@ class Completion(StrEnum):
 
 
 def completes(action: argparse.Action, kind: Completion) -> argparse.Action:
-    """Marks an argument of a parser with what Tab offers for it; the prompt looks for the mark."""
+    """Mark an argument of a parser with the kind of names that Tab offers for it."""
     action.completion = kind  # type: ignore[attr-defined]
     return action
 
 
 def completion_of(action: argparse.Action) -> Completion | None:
-    """The mark that `completes` set."""
+    """Return the mark that `completes` set."""
     return getattr(action, "completion", None)
 
 
@@ -104,7 +104,7 @@ class Command:
     run: Callable[[Session, argparse.Namespace, Output], int]
 
     def __call__(self, session: Session, argv: Sequence[str], output: Output) -> int:
-        """Runs the command line of the command; the result is its exit code."""
+        """Run the command line of the command and return its exit code."""
         args = self.parser(session).parse_args([_with_path(word) for word in argv])
         try:
             return self.run(session, args, output)
@@ -125,20 +125,20 @@ def load_command(name: str) -> Command:
 
 
 def _with_path(word: str) -> str:
-    """A word of a command line with the path that stands for a URL in it."""
+    """Return a word of a command line with the path that stands for a URL in it."""
     option, sign, value = word.partition("=")
     return f"{option}={urls.path_of(value)}" if sign and option.startswith("-") else urls.path_of(word)
 
 
 def some_text(text: str) -> str:
-    """An argument that names something: not an empty one, which would fit everything."""
+    """Return an argument that names something. ArgumentTypeError for an empty one, which would match everything."""
     if not text.strip():
         raise argparse.ArgumentTypeError("an empty text names nothing")
     return text
 
 
 def cosine(text: str) -> float:
-    """An argument that is a cosine."""
+    """Return an argument as a cosine."""
     try:
         value = float(text)
     except ValueError:
@@ -149,7 +149,7 @@ def cosine(text: str) -> float:
 
 
 def add_side(parser: Options, session: Session, short: str, long: str, what: str) -> None:
-    """The option that names one of two sides; a folder of the data folder, as debug_1, is found there too."""
+    """Add the option that names one of two sides; a folder of the data folder, as debug_1, is found there too."""
     side = parser.add_argument(
         short, long, dest=long.lstrip("-"), metavar="DIR", type=session.workspace.named, help=what
     )
@@ -157,12 +157,12 @@ def add_side(parser: Options, session: Session, short: str, long: str, what: str
 
 
 def add_graph(parser: Options, what: str = "graph file (text or JSON), or a folder of them") -> None:
-    """The option -g, --graph; `what` is its help."""
+    """Add the option -g, --graph; `what` is its help."""
     completes(parser.add_argument("-g", "--graph", dest="graph", metavar="GRAPH", help=what), Completion.GRAPH)
 
 
 def add_place(parser: Parser) -> None:
-    """The options --step and --rank, which the prompt keeps."""
+    """Add the options --step and --rank, which the prompt keeps."""
     for option, what in (("--step", "step"), ("--rank", "rank")):
         parser.add_argument(
             option, metavar="N", type=_place,
@@ -175,19 +175,19 @@ def _place(text: str) -> int:
 
 
 def add_json(parser: Parser) -> None:
-    """The option --json."""
+    """Add the option --json."""
     parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
 
 
 def add_workers(
     parser: Options, default: int | None, what: str = "threads or processes that share the work (default: one per core)"
 ) -> None:
-    """The option --workers; `what` is its help."""
+    """Add the option --workers; `what` is its help."""
     parser.add_argument("--workers", metavar="N", type=count(0, MOST_WORKERS), default=default, help=what)
 
 
 def add_cluster(parser: Options) -> None:
-    """The options that give the work to a cluster; `cluster_of` opens it."""
+    """Add the options that give the work to a cluster; `cluster_of` opens it."""
     parser.add_argument(
         "--cluster",
         metavar="ADDRESS",
@@ -206,10 +206,10 @@ def add_cluster(parser: Options) -> None:
 
 @contextmanager
 def cluster_of(args: argparse.Namespace) -> Iterator[ClusterExecutor | None]:
-    """The executor of the cluster that was asked for, to be handed to whatever takes one; None without."""
+    """Open the cluster of the options and yield its executor; None without --cluster."""
     if args.cluster is None:
         if args.worker_for:
-            raise UsageError("--worker-for only goes with --cluster", "name the cluster with --cluster tcp://HOST:PORT")
+            raise UsageError("cli.options_need", command="", option="--worker-for", other="--cluster")
         yield None
         return
     from precision_tool.lib.compare.cluster import open_cluster, parse_place
@@ -233,7 +233,7 @@ def resources_of(
 
 
 def count(least: int, most: int = MOST_COUNTED) -> Callable[[str], int]:
-    """An argument that is a whole number from `least` to `most`."""
+    """Return the type of an argument that is a whole number from `least` to `most`."""
 
     def parse(text: str) -> int:
         try:
@@ -250,24 +250,28 @@ def count(least: int, most: int = MOST_COUNTED) -> Callable[[str], int]:
 
 
 def tell_notes(session: Session, output: Output) -> None:
-    """Prints what the workspace wants the user to know, once."""
+    """Print the notes of the session, once."""
     for note in (*session.workspace.notes, *take_notes()):
-        output.err.print(plain(f"note: {shown_reason(note)}", "yellow"), soft_wrap=True)
+        show_note(output, note)
     session.workspace.notes.clear()
 
 
+def show_note(output: Output, note: str | Message) -> None:
+    """Print a note on standard error."""
+    output.err.print(plain(text("screen.cli.note", text=shown_reason(render(note))), "yellow"), soft_wrap=True)
+
+
 def spaced(parts: Sequence[Sequence[RenderableType]]) -> list[RenderableType]:
-    """Everything in order, with an empty line between the parts."""
+    """Return everything in order, with an empty line between the parts."""
     return [line for number, part in enumerate(parts) for line in (*([Text()] if number else []), *part)]
 
 
-def collect_again(session: Session, output: Output, before: Sequence[StepText] = ()) -> NextSteps:
-    """To see whether it helped: held against an earlier verdict, if one named a culprit. `before` is done first."""
+def collect_again(session: Session, output: Output) -> NextSteps:
+    """Return the step that checks a fix: against an earlier verdict, if one named a culprit."""
     from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
     from precision_tool.lib.diagnose.verdict_model import StepText
     from precision_tool.lib.view.verdict_screen import NextSteps
 
-    has_earlier = any(one.verdict["culprit"] is not None for one in newest_verdicts(session.workspace))
+    has_earlier = any(verdict.verdict["culprit"] is not None for verdict in newest_verdicts(session.workspace))
     line = "ac -c --since" if has_earlier else "ac -c"
-    why = "then collect again, and see whether it helped" if before else "collect again, and see whether it helped"
-    return NextSteps([*before, StepText(why=why, line=line)], output.command_for(session))
+    return NextSteps([StepText(why=Message("screen.cli.check_again"), line=line)], output.command_for(session))

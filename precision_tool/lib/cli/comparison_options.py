@@ -24,6 +24,7 @@ from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.compare.noise import NoiseFloor, find_noise, read_noise
 from precision_tool.lib.compare.result_files import newer_than
 from precision_tool.lib.diagnose.run_checks import Analysis
+from precision_tool.lib.messages import text
 from precision_tool.lib.model.table import ColumnChoice
 from precision_tool.lib.session import Session
 
@@ -86,14 +87,14 @@ def add_measures(parser: Options) -> None:
 
 
 def noise_floor_of(session: Session, args: argparse.Namespace) -> NoiseFloor | None:
-    """The noise floor that was asked for."""
+    """Return the noise floor of --noise-floor; None without it."""
     if args.noise is None:
         return None
     return read_noise(find_noise(args.noise, session.workspace.result_dirs()))
 
 
 def measure_options(args: argparse.Namespace) -> CompareOptions:
-    """What `vc` and `ac` both can be asked for."""
+    """Return the options that `vc` and `ac` share."""
     taken = [column.name for column in columns_of(ColumnChoice(sequence=True, overflow=True, golden_address=True))]
     custom = load_metrics(args.custom, taken) if args.custom else None
     return CompareOptions(overflow=args.overflow, custom=custom)
@@ -102,11 +103,13 @@ def measure_options(args: argparse.Namespace) -> CompareOptions:
 def read_results(
     session: Session, path: str | None, threshold: float, again: str, noise: NoiseFloor | None
 ) -> list[Analysis]:
-    """Earlier results, with a note where what was compared has changed since; `again` compares it."""
+    """Read earlier results, with a note where their sources have changed since; `again` compares them."""
     from precision_tool.lib.diagnose.comparing import read_results as read
 
     analyses = read(session.data, path, threshold, noise)
     sources = [(analysis.path, analysis.source) for analysis in analyses if analysis.source is not None]
-    changed = dict.fromkeys(one for result, source in sources for one in newer_than(result, source))
-    session.workspace.notes += [f"{one} is newer than this result: `{again}` compares anew" for one in changed]
+    changed = dict.fromkeys(source_path for result, source in sources for source_path in newer_than(result, source))
+    session.workspace.notes += [
+        text("note.cli.newer_than_result", path=source_path, command=again) for source_path in changed
+    ]
     return analyses

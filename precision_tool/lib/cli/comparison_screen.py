@@ -1,4 +1,4 @@
-"""What `vc`, `vcs` and `ac` show, on a screen or as JSON."""
+"""The results of `vc`, `vcs` and `ac`, on the screen or as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import posixpath
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,8 @@ from precision_tool.lib.cli.command import DONE, FOUND, Output, tell_notes
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
-from precision_tool.lib.model.wording import counted
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import compare_screen as report
 from precision_tool.lib.view.compare_screen import check_line, check_panel
@@ -30,25 +30,50 @@ if TYPE_CHECKING:  # `vc` and `vcs` begin without what only `ac` needs
     from precision_tool.lib.diagnose.verdict_model import Verdict
 
 #: Findings of a comparison that no verdict replaces.
-_ALWAYS_TOLD = (FindingKind.UNREADABLE, FindingKind.NOTHING_COMPARED)
+_ALWAYS_SHOWN = (FindingKind.UNREADABLE, FindingKind.NOTHING_COMPARED)
 
 
-def _exit_code(
-    analyses: Sequence[Analysis],
-    checks: Sequence[CheckResult],
-    fail: bool,
-    verdicts: Sequence[Verdict | None] = (),
-) -> int:
-    findings = [finding for analysis in analyses for finding in analysis.findings]
-    findings += [check.finding for check in checks if check.finding is not None]
-    found = any(finding.grade >= Grade.WARNING for finding in findings)
-    found |= any(one is not None and one.culprit is not None for one in verdicts)
-    return FOUND if fail and found else DONE
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What `vc`, `vcs` and `ac` show.
+
+    Attributes
+    ----------
+    analyses : sequence of Analysis
+        The results, one for each step, rank and model.
+    checks : sequence of CheckResult, optional
+        The checks of the run; None for `vc` and `vcs`, which show neither findings nor verdicts.
+    verdicts : sequence of Verdict or None
+        The verdict on each result, or on a dump without a benchmark.
+    since : Since, optional
+        What has changed since an earlier verdict.
+    other : OtherRun, optional
+        The comparison of the run with fusion, or of that without it.
+    """
+
+    analyses: Sequence[Analysis] = ()
+    checks: Sequence[CheckResult] | None = None
+    verdicts: Sequence[Verdict | None] = ()
+    since: Since | None = None
+    other: OtherRun | None = None
+
+    @property
+    def shown_verdicts(self) -> list[Verdict | None]:
+        """The verdicts that have something to show, None in place of others."""
+        return [None if verdict is None or verdict.is_empty else verdict for verdict in self.verdicts]
+
+    def exit_code(self, fail: bool) -> int:
+        """Return the exit code: with `fail` FOUND for a finding or a culprit."""
+        findings = [finding for analysis in self.analyses for finding in analysis.findings]
+        findings += [check.finding for check in self.checks or () if check.finding is not None]
+        has_findings = any(finding.grade >= Grade.WARNING for finding in findings)
+        has_culprit = any(verdict is not None and verdict.culprit is not None for verdict in self.verdicts)
+        return FOUND if fail and (has_findings or has_culprit) else DONE
 
 
 def _show_next_alone(session: Session, analysis: Analysis, output: Output) -> None:
-    """What to do about an op of a PyTorch dump, which no verdict judges: look at it, and run it alone on the NPU."""
-    faulty = [one for one in analysis.findings if one.kind is FindingKind.FIRST_FAULTY_OP]
+    """Show the next steps for an op of a PyTorch dump, on which there is no verdict."""
+    faulty = [finding for finding in analysis.findings if finding.kind is FindingKind.FIRST_FAULTY_OP]
     if analysis.has_graph or not faulty or analysis.leaf is None:
         return
     from precision_tool.lib.diagnose.verdict_model import StepText
@@ -57,20 +82,20 @@ def _show_next_alone(session: Session, analysis: Analysis, output: Output) -> No
     name = faulty[0].op_name
     copying = shlex.join(["h5copy", "-i", analysis.leaf.leaf.path, "-o", "output.h5", "-s", name])
     steps = [
-        StepText(why="look at the values of both sides", line=shlex.join(["ni", name])),
-        StepText(why="copy it out, to run it alone on the NPU", line=copying),
-        StepText(why="and dump what it does inside the NPU", line="acl_json acl.json --dump-path output_IR2TBE"),
+        StepText(why=Message("screen.cli.look_at_values"), line=shlex.join(["ni", name])),
+        StepText(why=Message("screen.cli.copy_op"), line=copying),
+        StepText(why=Message("screen.cli.dump_inside"), line="acl_json acl.json --dump-path output_IR2TBE"),
     ]
     output.out.print(NextSteps(steps, output.command_for(session)))
 
 
-def _print_path(output: Output, label: str, path: str) -> None:
-    output.out.print(plain(f"{label}: {shown_path(path)}"), soft_wrap=True)
+def _print_path(output: Output, kind: str, path: str) -> None:
+    output.out.print(plain(text(kind, path=shown_path(path))), soft_wrap=True)
 
 
 def _show_source(analysis: Analysis, output: Output, *, is_one_of_many: bool) -> None:
     if analysis.leaf is None:
-        _print_path(output, "result file", analysis.path)
+        _print_path(output, "screen.cli.result_file", analysis.path)
         if analysis.source is not None or analysis.part:
             output.out.print(report.read_source_lines(analysis))
         return
@@ -79,75 +104,75 @@ def _show_source(analysis: Analysis, output: Output, *, is_one_of_many: bool) ->
     output.out.print(report.source_lines(analysis.leaf))
 
 
-def _show(
-    session: Session,
-    analyses: Sequence[Analysis],
-    args: argparse.Namespace,
-    output: Output,
-    *,
-    judges: bool,
-    checks: Sequence[CheckResult] = (),
-    verdicts: Sequence[Verdict | None] = (),
-    held: Since | None = None,
-    other: OtherRun | None = None,
-) -> None:
-    """Each result: where it is from, the counts, the ops below; with `judges` the verdict, else the findings.
+def _show(session: Session, outcome: Outcome, args: argparse.Namespace, output: Output) -> None:
+    """Show each result: its source, the counts, the ops below the threshold; for `ac` the verdict or the findings.
 
-    The checks of the run stand before the verdict, or, with several results, before the summary. What has changed
-    since an earlier verdict (`held`) stands before it.
+    The checks of the run, and what has changed since an earlier verdict, stand before the verdict or, with several
+    results, before the summary.
     """
-    is_many = len(analyses) > 1
-    for analysis, verdict in zip_longest(analyses, verdicts[: len(analyses)]):
+    verdicts = outcome.shown_verdicts
+    is_many = len(outcome.analyses) > 1
+    for analysis, verdict in zip_longest(outcome.analyses, verdicts[: len(outcome.analyses)]):
         _show_source(analysis, output, is_one_of_many=is_many)
-        if analysis.rows:
-            output.out.print(report.overview_lines(analysis))
-        if analysis.leaf is not None and analysis.leaf.details:
-            _show_details(analysis, output)
-        elif analysis.overview.compared or not judges:
-            output.out.print(report.below_list(analysis, args.limit))
-        if analysis.leaf is not None and analysis.path:
-            _print_path(output, "result file", analysis.path)
+        _show_rows(analysis, args, output, is_checked=outcome.checks is not None)
         if not is_many:
-            _show_other(other, output)
-            _show_checks(checks, output, verdict, verbose=args.verbose)
-        if judges:
-            for finding in analysis.findings:
-                # What the comparison alone says is told where nothing better is known.
-                if verdict is None or args.verbose or finding.kind in _ALWAYS_TOLD:
-                    output.out.print(report.finding_panel(finding))
-            if verdict is None:
-                _show_next_alone(session, analysis, output)
+            _show_other(outcome.other, output)
+            _show_checks(outcome.checks or (), output, verdict, verbose=args.verbose)
+        if outcome.checks is not None:
+            _show_findings(session, analysis, verdict, output, verbose=args.verbose)
         if not is_many:
-            _show_since(session, held, output)
+            _show_since(session, outcome.since, output)
         _show_verdict(session, verdict, output, analysis.part)
     if is_many:
-        _show_other(other, output)
-        _show_since(session, held, output)
-        _show_checks(checks, output, next(filter(None, verdicts), None), verbose=args.verbose)
-        if not any(analysis.leaf is not None and analysis.leaf.details for analysis in analyses):
-            output.out.print(Heading(plain("summary")))
-            output.out.print(report.summary_lines(analyses, _verdict_lines(analyses, verdicts)))
-        if judges:
-            _show_study(session, analyses, output)
+        _show_other(outcome.other, output)
+        _show_since(session, outcome.since, output)
+        _show_checks(outcome.checks or (), output, next(filter(None, verdicts), None), verbose=args.verbose)
+        if not any(analysis.leaf is not None and analysis.leaf.details for analysis in outcome.analyses):
+            output.out.print(Heading(plain(text("screen.cli.summary"))))
+            output.out.print(report.summary_lines(outcome.analyses, _verdict_lines(outcome.analyses, verdicts)))
+        if outcome.checks is not None:
+            _show_study(session, outcome.analyses, output)
+
+
+def _show_rows(analysis: Analysis, args: argparse.Namespace, output: Output, *, is_checked: bool) -> None:
+    if analysis.rows:
+        output.out.print(report.overview_lines(analysis))
+    if analysis.leaf is not None and analysis.leaf.details:
+        _show_details(analysis, output)
+    elif analysis.overview.compared or not is_checked:
+        output.out.print(report.below_list(analysis, args.limit))
+    if analysis.leaf is not None and analysis.path:
+        _print_path(output, "screen.cli.result_file", analysis.path)
+
+
+def _show_findings(
+    session: Session, analysis: Analysis, verdict: Verdict | None, output: Output, *, verbose: bool
+) -> None:
+    """Show what the comparison alone found, where there is no verdict to replace it."""
+    for finding in analysis.findings:
+        if verdict is None or verbose or finding.kind in _ALWAYS_SHOWN:
+            output.out.print(report.finding_panel(finding))
+    if verdict is None:
+        _show_next_alone(session, analysis, output)
 
 
 def _show_study(session: Session, analyses: Sequence[Analysis], output: Output) -> None:
-    """The command that judges the dump folders of several ranks as one."""
+    """Show the command that analyses the dump folders of several ranks as one."""
     leaves = [analysis.leaf.leaf for analysis in analyses if analysis.leaf is not None]
     ranks, steps = (len(set(filter(None, names))) for names in ([x.device for x in leaves], [x.step for x in leaves]))
     if ranks > 1:
-        what = f"{len(leaves)} dump folders of {ranks} ranks and {counted(steps, 'step')}"
         command = f"{output.command_for(session)} ac --all".lstrip()
-        output.out.print(plain(f"{what}: `{command}` gives one verdict over them"), soft_wrap=True)
+        line = text("screen.cli.study_next", folders=len(leaves), ranks=ranks, steps=steps, command=command)
+        output.out.print(plain(line), soft_wrap=True)
 
 
 def _show_other(other: OtherRun | None, output: Output) -> None:
-    """What the comparison of the other run gave, in short: the verdict judges both."""
+    """Show the comparison of the other run in short: the verdict covers both."""
     for analysis in other.analyses if other is not None else ():
         assert other is not None
         output.out.print(report.other_run_lines(other.number, analysis, is_fused=other.is_fused))
         if analysis.path:
-            _print_path(output, "result file", analysis.path)
+            _print_path(output, "screen.cli.result_file", analysis.path)
 
 
 def _verdict_lines(analyses: Sequence[Analysis], verdicts: Sequence[Verdict | None]) -> Sequence[Text | None]:
@@ -165,17 +190,17 @@ def _show_verdict(session: Session, verdict: Verdict | None, output: Output, par
         output.out.print(verdict_block(verdict, part, output.command_for(session)))
 
 
-def _show_since(session: Session, held: Since | None, output: Output) -> None:
-    if held is not None:
+def _show_since(session: Session, since: Since | None, output: Output) -> None:
+    if since is not None:
         from precision_tool.lib.view.verdict_screen import since_block
 
-        output.out.print(since_block(held, output.command_for(session)))
+        output.out.print(since_block(since, output.command_for(session)))
 
 
 def _show_checks(
     checks: Sequence[CheckResult], output: Output, verdict: Verdict | None = None, *, verbose: bool = False
 ) -> None:
-    """Each check: whole, or in one line where a verdict stands that it says nothing of."""
+    """Show each check: in full, or in one line where the verdict does not refer to it."""
     if verdict is None or verbose:
         for check in checks:
             output.out.print(check_panel(check))
@@ -187,62 +212,42 @@ def _show_checks(
 
 
 def _show_details(analysis: Analysis, output: Output) -> None:
-    """The ops that were asked for, and the worst elements of their tensors."""
+    """Show the selected ops and the worst elements of their tensors."""
     assert analysis.leaf is not None
     for op in analysis.ops:
         output.out.print(report.op_panel(op, analysis.threshold))
     for detail in analysis.leaf.details:
         output.out.print(report.detail_panel(detail))
-    _print_path(output, "worst elements", posixpath.join(posixpath.dirname(analysis.path), "*_topn.csv"))
+    _print_path(output, "screen.cli.worst_elements", posixpath.join(posixpath.dirname(analysis.path), "*_topn.csv"))
 
 
 def finish(
-    session: Session,
-    args: argparse.Namespace,
-    output: Output,
-    analyses: Sequence[Analysis],
-    *,
-    checks: Sequence[CheckResult] | None = None,
-    verdicts: Sequence[Verdict | None] = (),
-    is_whole: bool = False,
-    held: Since | None = None,
-    other: OtherRun | None = None,
+    session: Session, args: argparse.Namespace, output: Output, outcome: Outcome, *, is_whole: bool = False
 ) -> int:
-    """Shows or prints as JSON; with `checks` and `verdicts`, which `ac` has, these too.
+    """Show an outcome, or print it as JSON, and return the exit code.
 
     Raises DataNotFoundError at the end if `is_whole`, all of two runs, and nothing of it could be compared.
     """
-    judges = checks is not None
-    passports = session.passports(args.left, args.right) if judges else None
+    passports = session.passports(args.left, args.right) if outcome.checks is not None else None
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(analyses, checks, verdicts, held, passports, other) + "\n")
+        document = report.to_json(
+            outcome.analyses, outcome.checks, outcome.verdicts, outcome.since, passports, outcome.other
+        )
+        output.out.file.write(document + "\n")
     else:
         if passports is not None and passports.differences:
             from precision_tool.lib.view.findings import passport_lines
 
             output.out.print(passport_lines(passports))
-        telling = [None if one is None or one.is_empty else one for one in verdicts]
-        _show(
-            session,
-            analyses,
-            args,
-            output,
-            judges=judges,
-            checks=checks or (),
-            verdicts=telling,
-            held=held,
-            other=other,
-        )
-    if is_whole and not any(analysis.overview.compared or analysis.statistics[0] for analysis in analyses):
-        raise DataNotFoundError(
-            "no tensor could be compared", "the notes and the last columns of the result file say why"
-        )
-    return _exit_code(analyses, checks or (), args.fail, verdicts)
+        _show(session, outcome, args, output)
+    if is_whole and not any(analysis.overview.compared or analysis.statistics[0] for analysis in outcome.analyses):
+        raise DataNotFoundError("cli.nothing_compared")
+    return outcome.exit_code(args.fail)
 
 
 def finish_mapping(session: Session, args: argparse.Namespace, output: Output, analyses: list[Analysis]) -> int:
-    """Nothing was compared, so there is nothing to judge."""
+    """Show which tensors belong together, where nothing was compared."""
     tell_notes(session, output)
     if args.json:
         unjudged = [replace(analysis, findings=()) for analysis in analyses]
@@ -253,31 +258,27 @@ def finish_mapping(session: Session, args: argparse.Namespace, output: Output, a
             _show_source(analysis, output, is_one_of_many=len(analyses) > 1)
             output.out.print(report.mapping_lines(analysis))
         if analysis.path:
-            _print_path(output, "mapping file", analysis.path)
+            _print_path(output, "screen.cli.mapping_file", analysis.path)
     return DONE
 
 
 def finish_without_benchmark(
-    session: Session,
-    args: argparse.Namespace,
-    output: Output,
-    lack: NoBenchmarkError,
-    checks: Sequence[CheckResult],
-    verdicts: Sequence[Verdict],
-    held: Since | None,
+    session: Session, args: argparse.Namespace, output: Output, missing: NoBenchmarkError, outcome: Outcome
 ) -> int:
-    """What an NPU run tells without a benchmark; raises what is lacking where that is nothing."""
-    says = [one for one in verdicts if not one.is_empty]
-    if says:
-        session.workspace.notes.append(f"{lack.message}: judged by its own dump alone")
+    """Show what an NPU run alone reveals, and return the exit code; raise `missing` if that is nothing."""
+    verdicts = [verdict for verdict in outcome.shown_verdicts if verdict is not None]
+    if verdicts:
+        session.workspace.notes.append(text("note.cli.dump_alone", reason=missing.message))
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json([], checks, verdicts, held) + "\n")
+        every = [verdict for verdict in outcome.verdicts if verdict is not None]
+        document = report.to_json([], outcome.checks, every, outcome.since)
+        output.out.file.write(document + "\n")
     else:
-        _show_checks(checks, output, next(iter(says), None), verbose=args.verbose)
-        _show_since(session, held, output)
-        for verdict in says:
+        _show_checks(outcome.checks or (), output, next(iter(verdicts), None), verbose=args.verbose)
+        _show_since(session, outcome.since, output)
+        for verdict in verdicts:
             _show_verdict(session, verdict, output)
-    if not says:
-        raise lack
-    return _exit_code([], checks, args.fail, verdicts)
+    if not verdicts:
+        raise missing
+    return outcome.exit_code(args.fail)

@@ -42,6 +42,7 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.errors import PrecisionToolError, UsageError
 from precision_tool.lib.io.files import folder_exists, history_file, is_folder
 from precision_tool.lib.io.layouts import known_layouts
+from precision_tool.lib.messages import text
 from precision_tool.lib.messages.language import LANGUAGES
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import THEMES, ReportConsole, banner, command_list
@@ -91,16 +92,16 @@ class Names:
         return [flatten(name).lower() for name in self.names]
 
     def offers(self, text: str, limit: int = MAX_OFFERS) -> list[str]:
-        """The names that start with `text`, else those that hold it, `/` and `_` alike, at most `limit`.
+        """Return the names that start with `text`, else those that hold it, `/` and `_` alike, at most `limit`.
 
         Of too many the last is always among them: what the offers have in common is what all matches have in common.
         """
-        wanted = flatten(text).lower()
-        if not wanted:
+        prefix = flatten(text).lower()
+        if not prefix:
             return _at_most(list(self.names), limit)
         pairs = list(zip(self.names, self._flat, strict=True))
-        starting = [name for name, flat in pairs if flat.startswith(wanted)]
-        return _at_most(starting or [name for name, flat in pairs if wanted in flat], limit)
+        starting = [name for name, flat in pairs if flat.startswith(prefix)]
+        return _at_most(starting or [name for name, flat in pairs if prefix in flat], limit)
 
 
 def _at_most(names: list[str], limit: int) -> list[str]:
@@ -121,11 +122,11 @@ class WordSet(cmd2.CommandSet["Prompt"]):
         self._prompt = prompt
 
     def parser_of(self, word: str) -> Parser:
-        """The parser of a word, with the settings in force as defaults."""
+        """Return the parser of a word, with the settings in force as defaults."""
         return load_command(word).parser(self._prompt.session)
 
     def complete_word(self, word: str, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
-        """What Tab offers within the arguments of a word."""
+        """Complete the arguments of a word."""
         tokens, _ = self._prompt.tokens_for_completion(line, begidx, endidx)
         parser = self.parser_of(word)
         completer = ArgparseCompleter(_completing(parser), self._prompt)
@@ -133,70 +134,70 @@ class WordSet(cmd2.CommandSet["Prompt"]):
 
     # cmd2 looks for a completer's object by the class that defines the function.
     def offer_op(self, text: str, *where: Any) -> cmd2.Completions:
-        """Op names by any part."""
+        """Offer op names by any part."""
         return self._prompt.offers(Completion.OP, text)
 
     def offer_op_type(self, text: str, *where: Any) -> cmd2.Completions:
-        """Op types."""
+        """Offer op types."""
         return self._prompt.offers(Completion.OP_TYPE, text)
 
     def offer_pass(self, text: str, *where: Any) -> cmd2.Completions:
-        """Fusion passes."""
+        """Offer fusion passes."""
         return self._prompt.offers(Completion.PASS, text)
 
     def offer_kernel(self, text: str, *where: Any) -> cmd2.Completions:
-        """Kernels."""
+        """Offer kernels."""
         return self._prompt.offers(Completion.KERNEL, text)
 
     def offer_graph(self, text: str, *where: Any) -> cmd2.Completions:
-        """Graph files: those of the data folder first."""
+        """Offer graph files: those of the data folder first."""
         return self._prompt.offers(Completion.GRAPH, text) or self.offer_file(text, *where)
 
     def offer_tensor(self, text: str, *where: Any) -> cmd2.Completions:
-        """Ops, dump files and benchmark tensors, else any file."""
+        """Offer ops, dump files and benchmark tensors, else any file."""
         return self._prompt.offers(Completion.TENSOR, text) or self.offer_file(text, *where)
 
     def offer_result(self, text: str, *where: Any) -> cmd2.Completions:
-        """Result files: those of the data folder first."""
+        """Offer result files: those of the data folder first."""
         return self._prompt.offers(Completion.RESULT, text) or self.offer_file(text, *where)
 
     def offer_metric(self, text: str, *where: Any) -> cmd2.Completions:
-        """Metrics of a comparison: the last one of those with commas between them."""
+        """Offer metrics of a comparison: for the last one of those with commas between them."""
         before, comma, last = text.rpartition(",")
         offers = self._prompt.offers(Completion.METRIC, last)
         return cmd2.Completions.from_values([before + comma + item.text for item in offers], is_sorted=True)
 
     def offer_layout(self, text: str, *where: Any) -> cmd2.Completions:
-        """Layouts of tensors."""
+        """Offer layouts of tensors."""
         return self._prompt.offers(Completion.LAYOUT, text)
 
     def offer_file(self, text: str, *where: Any) -> cmd2.Completions:
-        """Files and folders."""
+        """Offer files and folders."""
         return self._prompt.path_complete(text, *where)
 
     def offer_folder(self, text: str, *where: Any) -> cmd2.Completions:
-        """Folders."""
+        """Offer folders."""
         return self._prompt.path_complete(text, *where, path_filter=folder_exists)
 
 
 def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:
-    """The offers with quotes around them where one holds more than plain characters; `before` is what they follow.
+    """Return the offers, in quotes where one holds more than plain characters; `before` precedes them.
 
     What no quotes can hold, for this prompt and for a shell behind it, is left out.
     """
     if all(_PLAIN.fullmatch(item.text) for item in completions):
         return completions
-    given = before if before in ("'", '"') else ""
-    quote = given or ("'" if not any("'" in item.text for item in completions) else '"')
+    open_quote = before if before in ("'", '"') else ""
+    quote = open_quote or ("'" if not any("'" in item.text for item in completions) else '"')
     forbidden = "'" if quote == "'" else '"$`\\!'
     items = [item for item in completions if item.text.isprintable() and not set(item.text) & set(forbidden)]
-    if given:
+    if open_quote:
         return replace(completions, items=items)
     return replace(completions, items=items, _add_opening_quote=bool(items), _quote_char=quote)
 
 
 def _as_in_the_help(parser: Parser, completions: cmd2.Completions) -> cmd2.Completions:
-    """Options in the order of the help, which has the everyday ones first, and `-h` at its end; else as they are."""
+    """Sort options in the order of the help, everyday ones first and `-h` last; leave other offers as they are."""
     actions = sorted(parser._actions, key=lambda action: "-h" in action.option_strings)
     order = {option: place for place, action in enumerate(actions) for option in action.option_strings}
     if not all(item.text in order for item in completions):
@@ -205,20 +206,20 @@ def _as_in_the_help(parser: Parser, completions: cmd2.Completions) -> cmd2.Compl
 
 
 def _completing(parser: Parser) -> cmd2.Cmd2ArgumentParser:
-    """The arguments of a parser of ours in one that cmd2 completes."""
-    known = cmd2.Cmd2ArgumentParser(prog=parser.prog, add_help=False)
+    """Return the arguments of a parser of ours in one that cmd2 completes."""
+    completing = cmd2.Cmd2ArgumentParser(prog=parser.prog, add_help=False)
     for action in parser._actions:
         kind = completion_of(action)
         if kind is not None:
             action.set_completer(getattr(WordSet, f"offer_{kind}"))  # type: ignore[attr-defined]
         # The menu shows it as it is.
         action.help = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
-        known._add_action(action)
-    return known
+        completing._add_action(action)
+    return completing
 
 
 def word_set(family: str, words: Sequence[Word]) -> type[WordSet]:
-    """The CommandSet of one family: cmd2 finds commands as methods `do_*`."""
+    """Return the CommandSet of one family: cmd2 finds commands as methods `do_*`."""
     members: dict[str, Any] = {"DEFAULT_CATEGORY": family, "words": words, "__module__": __name__}
     for word in words:
         for name in (word.name, *word.aliases):
@@ -286,18 +287,18 @@ KNOBS = {
 
 
 def on_or_off(text: str) -> bool:
-    """A setting that is on or off."""
-    known = {"on": True, "true": True, "off": False, "false": False}
-    if text.lower() not in known:
+    """Return a setting that is on or off as a bool."""
+    values = {"on": True, "true": True, "off": False, "false": False}
+    if text.lower() not in values:
         raise ValueError(f"must be on or off but is {text!r}")
-    return known[text.lower()]
+    return values[text.lower()]
 
 
 # --- the prompt -------------------------------------------------------------------------------------------------------
 
 
 def data_parser() -> Parser:
-    """The options of `data`."""
+    """Return the parser of `data`."""
     parser = Parser(
         prog="data",
         description="Go on with another data folder, or run one command on it.",
@@ -311,7 +312,7 @@ def data_parser() -> Parser:
 
 
 def refresh_parser() -> Parser:
-    """The options of `refresh`."""
+    """Return the parser of `refresh`."""
     return Parser(
         prog="refresh",
         description="Read dumps, graphs and results anew. New files are seen by the times of their folders anyway.",
@@ -320,7 +321,7 @@ def refresh_parser() -> Parser:
 
 
 def exit_parser() -> Parser:
-    """The options of `exit`."""
+    """Return the parser of `exit`."""
     return Parser(
         prog="exit",
         description="Leave. So do quit, Ctrl+D, and Ctrl+C at an empty prompt.",
@@ -329,9 +330,9 @@ def exit_parser() -> Parser:
 
 
 def _refuse_zero_bytes(parsed: cmd2.plugin.PostparsingData) -> cmd2.plugin.PostparsingData:
-    """No program, file or op has a name with a zero byte, and the operating system takes none."""
+    """Raise UsageError for a zero byte: no program, file or op has one in its name."""
     if "\0" in parsed.statement.raw:
-        raise UsageError("the line holds a zero byte", "write it without; no name has one")
+        raise UsageError("cli.zero_byte")
     return parsed
 
 
@@ -384,12 +385,12 @@ class Prompt(cmd2.Cmd):
     # --- what the prompt shows ----------------------------------------------------------------------------------------
 
     def preloop(self) -> None:
-        """Greets with what the data folder holds."""
+        """Greet with the contents of the data folder."""
         if self.stdin.isatty():
             self.output().out.print(banner(self.session.overview()))
 
     def output(self) -> Output:
-        """The consoles of a command: where cmd2 sends output now, and standard error."""
+        """Return the consoles of a command: where cmd2 sends output now, and standard error."""
         settings = self.session.settings
         out = ReportConsole(file=self.stdout, width=settings.width, theme=settings.theme)
         err = ReportConsole(stderr=True, width=settings.width, theme=settings.theme)
@@ -410,7 +411,7 @@ class Prompt(cmd2.Cmd):
             self.ppaged(Text.from_ansi(text), end="\n")
 
     def format_exception(self, exception: BaseException) -> str:
-        """What the user sees of an error: message and hint of his own; ours are kept in the log."""
+        """Render an error: message and hint of the user's errors; others go to the log."""
         err = self.output().err
         with err.capture() as capture:
             if isinstance(exception, PrecisionToolError):
@@ -430,7 +431,7 @@ class Prompt(cmd2.Cmd):
         return capture.get().rstrip("\n")
 
     def log_place(self) -> str:
-        """` with FILE`, where the log is written to a file."""
+        """Return ` with FILE`, where the log is written to a file."""
         for handler in logging.getLogger("precision_tool").handlers:
             path = getattr(handler, "path", None)
             if path is not None:
@@ -438,14 +439,14 @@ class Prompt(cmd2.Cmd):
         return ""
 
     def perror(self, *objects: Any, **options: Any) -> None:
-        """An error that cmd2 tells of: it counts as one for the exit code."""
+        """Print an error of cmd2, and count it for the exit code."""
         self.failed = USER_ERROR
         super().perror(*objects, **options)
 
     # --- running ------------------------------------------------------------------------------------------------------
 
     def run_word(self, word: Word, arguments: Sequence[str]) -> None:
-        """Runs a command. What it raises, cmd2 shows through `format_exception`."""
+        """Run a command. What it raises, cmd2 shows through `format_exception`."""
         started = time.monotonic()
         code = DONE
         try:
@@ -459,7 +460,7 @@ class Prompt(cmd2.Cmd):
             code = DONE
         except KeyboardInterrupt:
             code = STOPPED
-            self.output().err.print("stopped")
+            self.output().err.print(text("screen.cli.stopped"))
             raise
         except PrecisionToolError as error:
             code = error.exit_code
@@ -472,34 +473,29 @@ class Prompt(cmd2.Cmd):
             _log.info("%s: %d in %.2f s", shlex.join([word.name, *arguments]), code, time.monotonic() - started)
 
     def _prompt_text(self) -> str:
-        """The prompt with the step and the rank that commands look at."""
+        """Return the prompt with the step and the rank in use."""
         places = (("step", self.session.step), ("rank", self.session.rank))
-        told = "".join(f"{what} {number} " for what, number in places if number is not None)
-        return self.DEFAULT_PROMPT.replace("> ", f"{told}> ") if told else self.DEFAULT_PROMPT
+        place = "".join(f"{what} {number} " for what, number in places if number is not None)
+        return self.DEFAULT_PROMPT.replace("> ", f"{place}> ") if place else self.DEFAULT_PROMPT
 
     def default(self, statement: cmd2.Statement) -> None:
-        """An unknown first word: a command of the operating system, as it always was, after saying so."""
+        """Run an unknown first word by the shell, after a line that says so."""
         self.history.append(statement)
         name = statement.command
         if name == NAME and statement.args and not statement.args.startswith("-"):  # copied from a shell
             self.onecmd(statement.command_and_args.partition(" ")[2])
             return
         if name in _WITHOUT_EFFECT:
-            raise UsageError(
-                f"{name} would change only a shell of its own, which ends at once",
-                "`data DIR` goes on with another data folder; for the rest leave and start again",
-            )
+            raise UsageError("cli.without_effect", name=name)
         if shutil.which(name) is None and not _SHELL_SYNTAX.match(name):
-            hint = self._closest(name) or "`help` lists the commands"
-            raise UsageError(f"{name}: no command here, and no program of that name", hint)
-        self.output().err.print(plain(f"{name} is no command here: run by your shell", "dim"))
+            raise UsageError("cli.no_program", name=name, near=self._closest(name))
+        self.output().err.print(plain(text("screen.cli.run_by_shell", name=name), "dim"))
         self.do_shell(statement.command_and_args)
 
-    def _closest(self, name: str) -> str:
-        """Which commands may have been meant by a name that none has; empty if none is near."""
-        known = [command for command in self.get_visible_commands() if self.get_command_func(command)]
-        close = difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5)
-        return f"did you mean {' or '.join(close)}?" if close else ""
+    def _closest(self, name: str) -> list[str]:
+        """Return the commands whose names are close to one that does not exist."""
+        commands = [command for command in self.get_visible_commands() if self.get_command_func(command)]
+        return difflib.get_close_matches(name.lower(), commands, n=3, cutoff=0.5)
 
     def do_shell(self, statement: cmd2.Statement | str) -> None:
         """Run a command of the operating system."""
@@ -517,13 +513,13 @@ class Prompt(cmd2.Cmd):
         self.do_shell(statement)
 
     def help_run(self) -> None:
-        """The help of the word."""
+        """Print the help of `run`."""
         self.stdout.write(load_command("run").parser(self.session).format_help())
 
     help_shell = help_run
 
     def complete_run(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
-        """Programs, then files."""
+        """Complete programs, then files."""
         tokens, _ = self.tokens_for_completion(line, begidx, endidx)
         complete = self.shell_cmd_complete if len(tokens) == 2 else self.path_complete
         return complete(text, line, begidx, endidx)
@@ -537,13 +533,13 @@ class Prompt(cmd2.Cmd):
             return
         session = Session(replace(self.session.settings, data=Path(args.folder), more_data=()))
         if not is_folder(session.workspace.root):
-            raise UsageError(f"{args.folder}: no such folder", "name a folder that holds npu/, tf/ and so on")
+            raise UsageError("cli.no_data_folder", folder=args.folder)
         if not args.command:
             self._go_on_with(session)
             return
         word = find_word(args.command[0])
         if word is None or word.name in _OF_THE_PROMPT:
-            raise UsageError(f"data: {args.command[0]} is no command for another data folder", "`help` lists them")
+            raise UsageError("cli.no_command_there", command="data", name=args.command[0])
         before, self.session = self.session, session
         try:
             self.run_word(word, args.command[1:])
@@ -552,11 +548,11 @@ class Prompt(cmd2.Cmd):
             self.prompt = self._prompt_text()
 
     def help_data(self) -> None:
-        """How `data` is used."""
+        """Print the help of `data`."""
         self.stdout.write(data_parser().format_help())
 
     def complete_data(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
-        """Folders."""
+        """Complete folders."""
         return self.path_complete(text, line, begidx, endidx, path_filter=folder_exists)
 
     def do_refresh(self, statement: cmd2.Statement) -> None:
@@ -566,7 +562,7 @@ class Prompt(cmd2.Cmd):
             self._go_on_with(self.session)
 
     def help_refresh(self) -> None:
-        """How `refresh` is used."""
+        """Print the help of `refresh`."""
         self.stdout.write(refresh_parser().format_help())
 
     def do_exit(self, statement: cmd2.Statement) -> bool | None:
@@ -574,7 +570,7 @@ class Prompt(cmd2.Cmd):
         return self._parse(exit_parser(), statement) is not None
 
     def help_exit(self) -> None:
-        """How `exit` is used."""
+        """Print the help of `exit`."""
         self.stdout.write(exit_parser().format_help())
 
     def do_history(self, statement: cmd2.Statement | str) -> None:
@@ -584,16 +580,14 @@ class Prompt(cmd2.Cmd):
         try:
             super().do_history(statement)
         except (IndexError, ValueError, re.error) as error:
-            raise UsageError(
-                f"history: nothing there: {error}", "a number, a range such as 3..5, a text or /regular expression/"
-            ) from error
+            raise UsageError("cli.no_history", reason=str(error)) from error
 
     def help_history(self) -> None:
-        """How `history` is used."""
+        """Print the help of `history`."""
         self._print_help_of_cmd2("history")
 
     def do__eof(self, _: cmd2.Statement | str) -> bool:
-        """End of input ends; on a terminal the shell's prompt comes on a line of its own."""
+        """Leave at the end of input; a terminal gets a line end first."""
         if self.stdin.isatty():
             self.stdout.write("\n")
         return True
@@ -608,11 +602,11 @@ class Prompt(cmd2.Cmd):
             return
         topic = statement.arg_list[0]
         if not topic.startswith("-") and self.get_command_func(topic) is None and topic not in self.get_help_topics():
-            raise UsageError(f"help: no command {topic}", self._closest(topic) or "`help` lists the commands")
+            raise UsageError("cli.no_help", name=topic, near=self._closest(topic))
         super().do_help(statement)
 
     def help_help(self) -> None:
-        """How `help` is used."""
+        """Print the help of `help`."""
         self._print_help_of_cmd2("help")
 
     def _print_help_of_cmd2(self, name: str) -> None:
@@ -621,11 +615,11 @@ class Prompt(cmd2.Cmd):
         parser.print_help(self.stdout)
 
     def complete_help(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
-        """Commands."""
+        """Complete commands."""
         return self.complete_help_command(text, line, begidx, endidx)
 
     def _parse(self, parser: Parser, statement: cmd2.Statement) -> argparse.Namespace | None:
-        """The arguments of a command of the prompt itself; None when it was asked for its help."""
+        """Return the arguments of a command of the prompt itself; None after its help."""
         try:
             with contextlib.redirect_stdout(self.stdout):
                 return parser.parse_args([cmd2.string_utils.strip_quotes(text) for text in statement.arg_list])
@@ -639,7 +633,7 @@ class Prompt(cmd2.Cmd):
         self.output().out.print(banner(session.overview()))
 
     def _ask_no_cursor_position(self) -> None:
-        """The terminal is not asked where the cursor is: a late answer would stand on the screen as ^[[1;1R."""
+        """Keep the terminal from being asked for the cursor: a late answer would appear as ^[[1;1R."""
         output = self.main_session.output
         if isinstance(output, Vt100_Output):
             output.enable_cpr = False
@@ -667,7 +661,7 @@ class Prompt(cmd2.Cmd):
         return completions if custom_settings is not None else quoted(completions, line[:begidx][-1:])
 
     def offers(self, kind: Completion, text: str) -> cmd2.Completions:
-        """The names of one kind that hold `text`, those that start with it first."""
+        """Return the names of one kind that hold `text`, those that start with it first."""
         sources: dict[Completion, Callable[[], Sequence[str]]] = {
             Completion.OP: self.session.names.op_names,
             Completion.OP_TYPE: self.session.names.op_types,
@@ -680,10 +674,10 @@ class Prompt(cmd2.Cmd):
             Completion.LAYOUT: known_layouts,
         }
         names = sources[kind]()
-        known = self._names.get(kind)
-        if known is None or known[0] is not names:
-            known = self._names[kind] = names, Names(names)
-        return cmd2.Completions.from_values(known[1].offers(text), is_sorted=True)
+        cached = self._names.get(kind)
+        if cached is None or cached[0] is not names:
+            cached = self._names[kind] = names, Names(names)
+        return cmd2.Completions.from_values(cached[1].offers(text), is_sorted=True)
 
     def _tensor_names(self) -> Sequence[str]:
         session = self.session
@@ -695,7 +689,7 @@ class Prompt(cmd2.Cmd):
     # --- set-up -------------------------------------------------------------------------------------------------------
 
     def _parser_of_cmd2(self, name: str) -> cmd2.Cmd2ArgumentParser | None:
-        """The parser of a command that cmd2 brings."""
+        """Return the parser of a command that cmd2 brings."""
         command = getattr(cmd2.Cmd, f"do_{name}", None)
         return None if command is None else self.command_parsers.get(command.__get__(self))
 
@@ -718,7 +712,7 @@ class Prompt(cmd2.Cmd):
         )
 
     def _bind_keys(self) -> None:
-        """Ctrl+C at an empty prompt leaves, as it always did; elsewhere it clears the line."""
+        """Let Ctrl+C leave at an empty prompt; elsewhere it clears the line."""
 
         def leave(event: KeyPressEvent) -> None:
             # Whoever stops a command in a hurry presses twice, or a moment too late, and does not mean the prompt.
@@ -732,7 +726,7 @@ class Prompt(cmd2.Cmd):
 
 
 def collect_garbage() -> None:
-    """Collects what the line editor left behind, whose finalizers would swallow a Ctrl+C that comes while they run."""
+    """Collect what the line editor left, whose finalizers would swallow a Ctrl+C that comes while they run."""
     pressed: list[int] = []
     before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     try:
@@ -744,7 +738,7 @@ def collect_garbage() -> None:
 
 
 def start(session: Session) -> int:
-    """Runs the prompt until the user leaves; its exit code, for commands that came through a pipe the last failure."""
+    """Run the prompt and return its exit code: for commands from a pipe that of the last failure."""
     prompt = Prompt(session, history_file() if sys.stdin.isatty() else "")
     code = prompt.cmdloop()
     return code or (DONE if prompt.stdin.isatty() else prompt.failed)

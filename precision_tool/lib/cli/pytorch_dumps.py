@@ -26,45 +26,47 @@ from precision_tool.lib.view.text import json_text
 
 
 def listings(session: Session, name: str | None, op_type: str | None, *, of_ops: bool = False) -> tuple[H5Listing, ...]:
-    """The ops and data sets of the data folder's dumps that fit (see `list_h5`); () where it has none."""
+    """Return the matching ops and data sets of the data folder's dumps (see `list_h5`); () if it has none."""
     data = session.data.pytorch()
     return () if data is None else list_h5(data.sides, name, op_type, of_ops=of_ops)
 
 
 def list_ops(session: Session, args: argparse.Namespace, name: str | None, limit: int, output: Output) -> int:
-    """`ls`: the ops of the dumps, where there is no graph."""
-    given = {"-f": args.fusion, "-k": args.kernel, "-g": args.graph}
-    for option, value in given.items():
+    """List the ops of dumps without a graph."""
+    graph_options = {"-f": args.fusion, "-k": args.kernel, "-g": args.graph}
+    for option, value in graph_options.items():
         if value is not None:
-            raise UsageError(f"ls: {option} is for graphs, which PyTorch dumps have not", "use -n NAME and -t TYPE")
+            raise UsageError("cli.ls_needs_graph", option=option)
     cosines = session.cosines()
-    found = listings(session, name, args.type, of_ops=True)
+    op_listings = listings(session, name, args.type, of_ops=True)
     threshold = session.settings.threshold
     if args.below is not None:
         threshold = args.below
-        found = tuple(_below(listing, cosines, args.below) for listing in found)
+        op_listings = tuple(_below(listing, cosines, args.below) for listing in op_listings)
     tell_notes(session, output)
     if args.json:
-        document = {"dumps": report.listings_json(found, args.limit or 0, _of(found, cosines))}
+        document = {"dumps": report.listings_json(op_listings, args.limit or 0, _of(op_listings, cosines))}
         output.out.file.write(json_text(document) + "\n")
         return DONE
-    parts = [[*report.op_listing(listing, limit, _cosines_of(listing, cosines), threshold)] for listing in found]
+    parts = [[*report.op_listing(listing, limit, _cosines_of(listing, cosines), threshold)] for listing in op_listings]
     output.show(*spaced(parts))
     return DONE
 
 
 def _cosines_of(listing: H5Listing, cosines: Mapping[str, float]) -> Mapping[str, float]:
-    """Results name the ops of the NPU."""
+    """Return the cosines for the NPU side, whose ops results name."""
     return {} if listing.side.side == BENCHMARK else cosines
 
 
-def _of(found: tuple[H5Listing, ...], cosines: Mapping[str, float]) -> Mapping[str, float]:
-    return cosines if any(listing.side.side != BENCHMARK for listing in found) else {}
+def _of(op_listings: tuple[H5Listing, ...], cosines: Mapping[str, float]) -> Mapping[str, float]:
+    return cosines if any(listing.side.side != BENCHMARK for listing in op_listings) else {}
 
 
 def _below(listing: H5Listing, cosines: Mapping[str, float], threshold: float) -> H5Listing:
-    known = _cosines_of(listing, cosines)
-    rows = tuple(row for row in listing.rows if row.op.name in known and not known[row.op.name] >= threshold)
+    cosines_here = _cosines_of(listing, cosines)
+    rows = tuple(
+        row for row in listing.rows if row.op.name in cosines_here and not cosines_here[row.op.name] >= threshold
+    )
     return H5Listing(side=listing.side, rows=rows)
 
 
@@ -72,10 +74,10 @@ def _below(listing: H5Listing, cosines: Mapping[str, float], threshold: float) -
 
 
 def show_op(session: Session, args: argparse.Namespace, name: str, output: Output) -> int:
-    """`ni` of an op of a PyTorch dump."""
+    """Show an op of a PyTorch dump for `ni`."""
     for option, value in (("-g", args.graph), ("-a ATTR", args.attribute or None), ("-s", args.depth)):
         if value is not None:
-            raise UsageError(f"ni: {option} is for graphs, and {name} is an op of a PyTorch dump", "leave it out")
+            raise UsageError("cli.ni_needs_graph", option=option, name=name)
     hits = session.data.find_h5(name)
     threshold = session.settings.threshold
     reports = [_report(session, hit, output) for hit in hits]
@@ -98,7 +100,7 @@ def _report(session: Session, hit: H5Hit, output: Output) -> report.H5Report:
 
 
 def _parameter(side: H5Side, hit: H5Hit, value: H5Value) -> str:
-    """The first values of a parameter."""
+    """Return the first values of a parameter."""
     view = view_of(named_value(side.dump.path, hit.op, value), bins=0, first=report.SHOWN_VALUES)
     if view.figures is None or value.tensor is None:
         return view.reason or value.reason

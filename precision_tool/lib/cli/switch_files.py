@@ -16,6 +16,7 @@ from precision_tool.lib.errors import DataNotFoundError, OutputError
 from precision_tool.lib.io.files import is_file, real_path
 from precision_tool.lib.io.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, Switches, read_switches, text_to_write
 from precision_tool.lib.io.writing import is_read_only, rewrite_text, why_no_file
+from precision_tool.lib.messages import text
 from precision_tool.lib.training import fusion_files
 
 #: What the last version of a file is kept as, beside it.
@@ -38,7 +39,7 @@ class SwitchFile:
     note: str = ""
 
     def read(self) -> Switches:
-        """What it says; of a file that is not there yet what is shipped."""
+        """Return its switches; the shipped ones if it does not exist yet."""
         try:
             return read_switches(self.path)
         except DataNotFoundError:
@@ -47,7 +48,7 @@ class SwitchFile:
             return self.shipped
 
     def write(self, switches: Switches) -> str:
-        """Writes it, and keeps the version before beside it; returns the path.
+        """Write it, keep the previous version beside it, and return the path.
 
         OutputError if that does not work, FormatError for what GE would refuse.
         """
@@ -63,7 +64,7 @@ def find_switch_file(
     installed: bool = False,
     to_write: bool = False,
 ) -> SwitchFile:
-    """The file for single passes, with `off` the one that turns everything off, or one that was `named`.
+    """Return the file for single passes, with `off` the one that turns everything off, or the `named` one.
 
     It is that of the data folder, which begins as the installed one; `installed`: that itself, which all users and
     data folders share. `to_write` tries whether it can be written, which permissions alone do not tell.
@@ -90,17 +91,17 @@ def find_switch_file(
     places = [folder / _FOLDER / name for folder in workspace.result_dirs()]
     existing = next((str(place) for place in places if is_file(place)), None)
     copy = existing or str(places[0])
-    note = f"{reason}, so that a copy is used, which the training script must name: {copy}"
+    note = text("note.cli.switch_file_copy", reason=reason, path=copy)
     return SwitchFile(path=existing or current, target=copy, shipped=shipped, note=note)
 
 
 def _is_of_scripts(workspace: Workspace) -> bool:
-    """Whether the training helper of a script that is started here looks into this data folder."""
+    """Return whether the training helper of a script that is started here uses this data folder."""
     return real_path(workspace.root) == real_path(load_settings().data)
 
 
 def _why_not_writable(path: str, to_write: bool) -> str:
-    """Empty for a file that can be written or replaced."""
+    """Return why a file cannot be written or replaced; "" if it can."""
     if reason := why_no_file(path) or ("no permission" if is_read_only(path) else ""):
         return f"{path} cannot be written ({reason})"
     if to_write:
@@ -112,14 +113,14 @@ def _why_not_writable(path: str, to_write: bool) -> str:
 
 
 def script_lines(file: SwitchFile) -> list[str]:
-    """What a training script has to say to use the file."""
+    """Return the lines of a training script that use the file."""
     if file.helper_name:
         return helper_lines(file.action, f"fusion_switch_file=npu_tf_config.{file.helper_name}")
     return option_lines("fusion_switch_file", posixpath.abspath(file.target))
 
 
 def helper_lines(action: str, argument: str) -> list[str]:
-    """A training script's lines for an action of the helper; `argument` is what an Estimator's config takes for it."""
+    """Return the lines for an action of the helper; `argument` is that of an Estimator's config."""
     return [
         "import precision_tool.tf_config as npu_tf_config",
         f"config = npu_tf_config.session_dump_config(config, action='{action}')  # session",
@@ -129,7 +130,7 @@ def helper_lines(action: str, argument: str) -> list[str]:
 
 
 def option_lines(name: str, path: str) -> list[str]:
-    """A training script's lines for an option that names a file."""
+    """Return the lines for an option that names a file."""
     return [
         f"custom_op.parameter_map[{name!r}].s = tf.compat.as_bytes({path!r})  # session",
         f"npu_config = NPURunConfig({name}={path!r})  # Estimator",

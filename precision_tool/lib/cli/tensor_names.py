@@ -13,6 +13,7 @@ from precision_tool.lib.cli.command import (
     Output,
     Parser,
     completes,
+    show_note,
 )
 from precision_tool.lib.compare.convert import Origins, Source, find_sources, h5_source, in_own_folders
 from precision_tool.lib.compare.named_tensors import NamedTensor, named_value, tensors_of_file, tensors_of_pair
@@ -26,12 +27,11 @@ from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.io import tfdbg_runs as tfdbg
 from precision_tool.lib.io.files import exists, folder_exists, is_folder
+from precision_tool.lib.messages import text
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.pytorch import OUTPUT, H5Value
-from precision_tool.lib.model.wording import first_of
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.op_screen import run_name
-from precision_tool.lib.view.text import plain
 
 #: Of many outputs as many are named.
 _LISTED = 8
@@ -42,35 +42,35 @@ TENSOR_HELP = (
 
 
 class Named(ABC):
-    """What a name stands for: tensors of a file, or of an op. One class for each way to find them."""
+    """A name of tensors: of a file, or of an op. There is a subclass for each way to find them."""
 
     def __init__(self, session: Session, name: str, graph: str | None) -> None:
         self.session, self.name, self.graph = session, name, graph
 
     @abstractmethod
     def groups(self, slot: str) -> list[list[NamedTensor]]:
-        """Each tensor alone, or with its benchmark; of `slot` only, "" for all."""
+        """Return each tensor alone, or with its benchmark; only of `slot`, or of all for ""."""
 
     @abstractmethod
     def pair(self, slot: str) -> tuple[Pair, NamedTensor, NamedTensor]:
-        """The tensor in a slot, the first output without one, and its benchmark, as `vc` pairs them."""
+        """Return the tensor in a slot, by default the first output, and its benchmark, as `vc` pairs them."""
 
     @abstractmethod
     def single(self, own_slot: str, slot: str, output: Output) -> NamedTensor:
-        """The one tensor of the NPU in the slot behind the name; without, that in `slot` or output 0."""
+        """Return the single NPU tensor in `own_slot`, else in `slot` or output 0."""
 
     @staticmethod
     @abstractmethod
     def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[str, ...]]:
-        """All below a folder that is decoded, into `folder` if one was asked for, and notes."""
+        """Return the files to decode below a folder, and notes."""
 
     @abstractmethod
     def sources(self, slot: str, folder: str | None) -> list[Source]:
-        """The files to decode for it, into `folder` if one was asked for."""
+        """Return the files to decode, into `folder` if there is one."""
 
 
 def add_name(parser: Parser, metavar: str, what: str) -> None:
-    """The arguments that `one_name` takes the name from; `what` is their help."""
+    """Add the arguments that `one_name` reads; `what` is their help."""
     plain = parser.add_argument("name", nargs="?", metavar=metavar, help=what)
     option = parser.add_argument("-n", "--name", dest="option_name", metavar=metavar, help="the same, as an option")
     completes(plain, Completion.TENSOR)
@@ -78,15 +78,15 @@ def add_name(parser: Parser, metavar: str, what: str) -> None:
 
 
 def one_name(args: argparse.Namespace, command: str) -> str:
-    """The name, given as an option or without; UsageError if it is missing or given twice."""
+    """Return the name, given as an option or without. UsageError if it is missing or given twice."""
     names = [name for name in (args.name, args.option_name) if name is not None]
     if len(names) != 1 or not names[0]:
-        raise UsageError(f"{command}: name one tensor, file or op", f"`{command} -h` shows how")
+        raise UsageError("cli.one_tensor", command=command)
     return str(names[0])
 
 
 def named_files(session: Session, name: str) -> list[str]:
-    """The paths a name stands for: itself, or files of this name in the data folder; none for what may be an op."""
+    """Return the paths of a name: itself, or files of this name in the data folder; none if it may be an op."""
     if exists(name):
         return [name]
     base = posixpath.basename(name)
@@ -95,46 +95,40 @@ def named_files(session: Session, name: str) -> list[str]:
     if not is_file_name or "\0" in name:
         return []
     if base != name:
-        raise DataNotFoundError(f"{name}: no such file", "check the name and the folder above it")
+        raise DataNotFoundError("cli.no_such_file", name=name)
     space = session.workspace
     roots = [space.dump_dir(number) for number in space.debug_numbers()]
     roots += [space.tf_dump_dir, space.tf_debug_dir, space.overflow_dump_dir]
     roots += [base / "decode" for base in space.result_dirs()]
-    found = [path for root in roots if is_folder(root) for path in find_named(str(root), name)]
-    if not found:
-        raise DataNotFoundError(
-            f"{name}: no such file, here or in {space.root}", "`ls dump` lists the dump files; or name an op"
-        )
-    return found
+    paths = [path for root in roots if is_folder(root) for path in find_named(str(root), name)]
+    if not paths:
+        raise DataNotFoundError("cli.no_such_file_in", name=name, folder=space.root)
+    return paths
 
 
 def dumped_ops(session: Session, name: str, graph: str | None) -> list[tuple[FoundOp, tuple[Pair, ...]]]:
-    """The op of a name in every graph, with the rows of its dump; DataNotFoundError if it has none."""
+    """Return the op of a name in every graph, with the rows of its dump. DataNotFoundError if it has none."""
     try:
-        found = session.find_ops(name, graph)
+        ops = session.find_ops(name, graph)
     except DataNotFoundError as error:
-        raise DataNotFoundError(f"{name}: no such file, and no such op: {error.message}", error.hint) from error
-    dumped = [(one, pairs) for one in found if (pairs := session.pairs_of(one))]
+        raise DataNotFoundError("cli.no_such_op", name=name, reason=error.message, advice=error.hint) from error
+    dumped = [(op, pairs) for op in ops if (pairs := session.pairs_of(op))]
     if not dumped:
-        raise DataNotFoundError(
-            f"{found[0].op.name}: the graph has this op ({found[0].op.type}), the dump has no file of it",
-            "constants, variables and ops that the compiler works out are not dumped; `ls dump` lists what is",
-        )
+        raise DataNotFoundError("cli.op_not_dumped", name=ops[0].op.name, op_type=ops[0].op.type)
     return dumped
 
 
 def note_others(session: Session, name: str, taken: str, others: Sequence[str]) -> None:
-    """Notes that an op has other outputs than the one taken; `others` are the options that choose them."""
+    """Add a note that an op has other outputs; `others` are the options that choose them."""
     if others:
         session.workspace.notes.append(
-            f"{name}: {taken} is compared, one of {len(others) + 1} outputs; choose another with "
-            f"{first_of(others, _LISTED)}"
+            text("note.cli.one_of_outputs", name=name, slot=taken, outputs=len(others) + 1, others=list(others))
         )
 
 
-def origins_of(found: FoundOp) -> Origins:
-    """What the graph tells of the original layout and shape of each slot of an op."""
-    sides = (("input", found.op.input_descs), ("output", found.op.output_descs))
+def origins_of(op: FoundOp) -> Origins:
+    """Return the original layout and shape of each slot of an op, as the graph has them."""
+    sides = (("input", op.op.input_descs), ("output", op.op.output_descs))
     return {
         f"{side}:{index}": (desc.dump_origin_layout or desc.origin_layout, desc.origin_shape)
         for side, descs in sides
@@ -151,65 +145,66 @@ class GraphName(Named):
 
     def groups(self, slot: str) -> list[list[NamedTensor]]:
         if folder_exists(self.name):
-            raise UsageError(f"{self.name}: a folder", "name a file in it; `dc` decodes whole folders")
+            raise UsageError("cli.is_folder", name=self.name)
         paths = named_files(self.session, self.name)
         if paths:
             return [[named] for path in paths for named in tensors_of_file(path, slot)]
         groups = []
         ops = dumped_ops(self.session, self.name, self.graph)
-        for found, pairs in ops:
-            origins = origins_of(found)
+        for op, pairs in ops:
+            origins = origins_of(op)
             for pair in pairs:
                 if slot in ("", pair.slot):
-                    npu, golden = tensors_of_pair(pair, run_name(found.run), *origins.get(pair.slot, (None, None)))
+                    npu, golden = tensors_of_pair(pair, run_name(op.run), *origins.get(pair.slot, (None, None)))
                     groups.append([npu] if golden is None else [npu, golden])
         if not groups:
             raise _no_slot(*ops[0], slot)
         return groups
 
     def pair(self, slot: str) -> tuple[Pair, NamedTensor, NamedTensor]:
-        """As of every name; a dump file stands for its op."""
+        """Return the pair as for every name; a dump file stands for its op."""
         name, is_chosen, slot = self.name, bool(slot), slot or "output:0"
         parsed = parse_dump_name(posixpath.basename(name))
         if parsed is not None:
             name = parsed[0].op_name
         elif exists(name) and NPY.has_suffix(name):
-            raise UsageError(f"cp: {name} with what?", "name a second tensor")
+            raise UsageError("cli.cp_second", name=name)
         ops = dumped_ops(self.session, name, self.graph)
-        fitting = [(found, pair, pairs) for found, pairs in ops for pair in pairs if pair.slot == slot]
+        fitting = [(op, pair, pairs) for op, pairs in ops for pair in pairs if pair.slot == slot]
         if not fitting:
             raise _no_slot(*ops[0], slot)
-        for found, pair, pairs in fitting:
+        for op, pair, pairs in fitting:
             if pair.status is Status.COMPARED:
-                npu, golden = tensors_of_pair(pair, run_name(found.run))
+                npu, golden = tensors_of_pair(pair, run_name(op.run))
                 assert golden is not None
                 if not is_chosen:
-                    outputs = dict.fromkeys(one.slot for one in pairs if one.slot.startswith("output:"))
-                    others = [f"-o {one.partition(':')[2]}" for one in outputs if one != slot]
+                    outputs = dict.fromkeys(other.slot for other in pairs if other.slot.startswith("output:"))
+                    others = [f"-o {other.partition(':')[2]}" for other in outputs if other != slot]
                     note_others(self.session, name, slot, others)
                 return pair, npu, golden
         _, pair, _ = fitting[0]
         raise FormatError.of(
-            pair.npu.path if pair.npu is not None else "",
-            f"nothing to compare it with: {pair.reason}",
-            "name both tensors, or another output with -o N",
-            what=pair.tensor_index,
+            pair.npu.path if pair.npu is not None else "", "cli.no_partner", what=pair.tensor_index, reason=pair.reason
         )
 
     def single(self, own_slot: str, slot: str, output: Output) -> NamedTensor:
         groups = self.groups(own_slot)
-        wanted = own_slot or slot or "output:0"
-        fitting = [group[0] for group in groups if group[0].slot in ("", wanted)]
+        slot_ = own_slot or slot or "output:0"
+        fitting = [group[0] for group in groups if group[0].slot in ("", slot_)]
         if not fitting and len(groups) == 1 and not (own_slot or slot):
             fitting = [groups[0][0]]
         if not fitting:
-            slots = ", ".join(dict.fromkeys(group[0].slot for group in groups))
-            raise DataNotFoundError(f"{self.name}: no {wanted}", f"it has {slots}: choose with -i N or -o N")
+            raise DataNotFoundError(
+                "cli.no_slot_chosen",
+                name=self.name,
+                slot=slot_,
+                slots=list(dict.fromkeys(group[0].slot for group in groups)),
+            )
         if len(fitting) > 1:
             others = len(fitting) - 1
-            found = f"{self.name} is found {len(fitting)} times"
-            note = f"note: {found}; {shown_path(fitting[0].path)} is taken, {others} left out"
-            output.err.print(plain(note, "yellow"), soft_wrap=True)
+            path = shown_path(fitting[0].path)
+            note = text("note.cli.several_matches", name=self.name, count=len(fitting), path=path, others=others)
+            show_note(output, note)
         return fitting[0]
 
     def sources(self, slot: str, folder: str | None) -> list[Source]:
@@ -220,22 +215,22 @@ class GraphName(Named):
         if paths:
             return [replace(of_file(path), slot=slot) for path in paths]
         chosen: dict[str, Source] = {}
-        for one, pairs in dumped_ops(self.session, self.name, self.graph):
+        for op, pairs in dumped_ops(self.session, self.name, self.graph):
             for path in [pair.npu.path for pair in pairs if pair.npu is not None and slot in ("", pair.slot)]:
-                chosen.setdefault(path, replace(of_file(path), slot=slot, origins=origins_of(one)))
+                chosen.setdefault(path, replace(of_file(path), slot=slot, origins=origins_of(op)))
         if not chosen:
-            nothing = f"{self.name}: its dump has no {slot or 'tensor that can be read'}"
-            raise DataNotFoundError(nothing, "`pt` shows its slots")
+            raise DataNotFoundError("cli.no_readable_slot", name=self.name, slot=slot)
         return list(chosen.values())
 
 
-def _no_slot(found: FoundOp, pairs: Sequence[Pair], slot: str) -> DataNotFoundError:
-    slots = ", ".join(pair.slot for pair in pairs if pair.slot)
-    return DataNotFoundError(f"{found.op.name}: its dump has no {slot}", f"it has {slots or 'no tensors'}")
+def _no_slot(op: FoundOp, pairs: Sequence[Pair], slot: str) -> DataNotFoundError:
+    return DataNotFoundError(
+        "cli.no_slot", name=op.op.name, slot=slot, slots=[pair.slot for pair in pairs if pair.slot]
+    )
 
 
 def output_folder(session: Session, path: str, folder: str | None) -> str:
-    """Where the results of `path` go: as asked, else the folder of its run."""
+    """Return the output folder for `path`: `folder`, else the one of its run."""
     if folder is not None:
         return folder
     place = posixpath.abspath(path)
@@ -255,7 +250,7 @@ def _slot_number(slot: str) -> tuple[str, int | None]:
 
 
 def _values(hit: H5Hit, slot: str) -> tuple[H5Value, ...]:
-    """The values that were asked for: those of the name, or the one that a slot `output:0` numbers."""
+    """Return the values of the name, or the one that a slot `output:0` numbers."""
     if not slot:
         return hit.values
     direction, number = _slot_number(slot)
@@ -264,12 +259,18 @@ def _values(hit: H5Hit, slot: str) -> tuple[H5Value, ...]:
 
 
 def _hits(session: Session, name: str, slot: str) -> list[tuple[H5Hit, tuple[H5Value, ...]]]:
-    hits = session.data.find_h5(name, many=bool((asked := parse_h5_name(name)) and asked.file and not asked.inside))
-    found = [(hit, values) for hit in hits if (values := _values(hit, slot))]
-    if not found:
-        have = ", ".join(value.slot for value in hits[0].values if value.is_tensor)
-        raise DataNotFoundError(f"{hits[0].op.name}: no {slot}", f"it has {have or 'no tensors'}")
-    return found
+    hits = session.data.find_h5(
+        name, many=bool((h5_name := parse_h5_name(name)) and h5_name.file and not h5_name.inside)
+    )
+    matches = [(hit, values) for hit in hits if (values := _values(hit, slot))]
+    if not matches:
+        raise DataNotFoundError(
+            "cli.no_slot",
+            name=hits[0].op.name,
+            slot=slot,
+            slots=[value.slot for value in hits[0].values if value.is_tensor],
+        )
+    return matches
 
 
 class PytorchName(Named):
@@ -299,14 +300,13 @@ class PytorchName(Named):
         outputs = [value for value in tensors if value.is_tensor and value.direction == OUTPUT]
         chosen = next(iter(outputs if not hit.is_part and not slot else tensors), None)
         if chosen is None:
-            reason, hint = "no tensor that can be read", "`ls dump` lists the data sets"
-            raise FormatError.of(hit.side.dump.path, reason, hint, what=self.name)
+            raise FormatError.of(hit.side.dump.path, "cli.no_h5_tensor", what=self.name)
         return named_value(hit.side.dump.path, hit.op, chosen, "")
 
     def pair(self, slot: str) -> tuple[Pair, NamedTensor, NamedTensor]:
         hit, values = _hits(self.session, self.name, slot)[0]
-        wanted = {value.slot for value in values if hit.is_part or slot or value.direction == OUTPUT}
-        fitting = [pair for pair in hit.side.pairs_of(hit.op) if pair.slot in wanted]
+        slots = {value.slot for value in values if hit.is_part or slot or value.direction == OUTPUT}
+        fitting = [pair for pair in hit.side.pairs_of(hit.op) if pair.slot in slots]
         for pair in fitting:
             if pair.status is Status.COMPARED:
                 npu, golden = tensors_of_pair(pair, "")
@@ -314,24 +314,26 @@ class PytorchName(Named):
                 if not hit.is_part and not slot:
                     self._note_others(hit, pair.slot)
                 return pair, npu, golden
-        why = fitting[0].reason if fitting else "it has no such tensor"
-        reason = f"nothing to compare it with: {why}"
-        raise FormatError.of(hit.side.dump.path, reason, "name both tensors", what=self.name)
+        raise FormatError.of(
+            hit.side.dump.path, "cli.no_h5_partner", what=self.name, reason=fitting[0].reason if fitting else None
+        )
 
     def _note_others(self, hit: H5Hit, taken: str) -> None:
         outputs = [value.slot for value in hit.values if value.is_tensor and value.direction == OUTPUT]
-        others = [f"-o {number} ({one.partition(':')[2]})" for number, one in enumerate(outputs) if one != taken]
+        others = [
+            f"-o {number} ({output.partition(':')[2]})" for number, output in enumerate(outputs) if output != taken
+        ]
         note_others(self.session, self.name, taken, others)
 
     def sources(self, slot: str, folder: str | None) -> list[Source]:
-        wanted: dict[str, set[str]] = {}
+        slots_by_op: dict[str, set[str]] = {}
         for hit, values in _hits(self.session, self.name, slot):
-            wanted.setdefault(hit.side.dump.path, set()).update(value.path for value in values)
-        return placed(self.session, [h5_source(path, frozenset(names)) for path, names in wanted.items()], folder)
+            slots_by_op.setdefault(hit.side.dump.path, set()).update(value.path for value in values)
+        return placed(self.session, [h5_source(path, frozenset(names)) for path, names in slots_by_op.items()], folder)
 
 
 def placed(session: Session, sources: Sequence[Source], folder: str | None) -> list[Source]:
-    """Where the tensors of `.h5` dumps go: as asked, but those of several dumps, or where nothing was asked, apart."""
+    """Set the output folders of `.h5` dumps: `folder`; of several dumps, or without one, a folder each."""
     apart = folder is None or len(sources) > 1
     output = folder or str(session.workspace.output_dir("decode", "dump_decode", "pt"))
     placed = [replace(source, folder=output) for source in sources]
@@ -344,11 +346,11 @@ def placed(session: Session, sources: Sequence[Source], folder: str | None) -> l
 
 
 def look_up(session: Session, name: str, graph: str | None) -> Named:
-    """The way a name is looked up, in `graph` if one was asked for."""
+    """Return the name as one of a file or op of a graph, or of a PyTorch dump."""
     is_pytorch = graph is None and session.data.is_pytorch_name(name)
     return (PytorchName if is_pytorch else GraphName)(session, name, graph)
 
 
 def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[str, ...]]:
-    """All that lies below a folder, to be decoded into `folder` if one was asked for, and notes."""
+    """Return the files to decode below a folder, and notes."""
     return (GraphName if kind_at(path).has_graph else PytorchName).sources_below(session, path, folder)

@@ -35,7 +35,7 @@ def has_statistics(pair: Pair) -> bool:
 
 
 def row_of_statistics(pair: Pair, npu: Summary, golden: Summary) -> Row:
-    """Return the row of both sides' statistics, which are judged with all rows of the run (`judged`)."""
+    """Return the row of both sides' statistics, whose verdicts take all rows of the run (`with_verdicts`)."""
     sides = (("npu", pair.npu), ("golden", pair.golden))
     absent = frozenset(path for name, side in sides for path in _absent(name, side))
     return Row(pair=pair, npu=npu, golden=golden, reason=pair.reason, absent=absent)
@@ -52,12 +52,12 @@ def _absent(name: str, side: AnyTensor | None) -> list[str]:
     ]
 
 
-def judged(rows: Sequence[Row]) -> list[Row]:
+def with_verdicts(rows: Sequence[Row]) -> list[Row]:
     """Return the rows of a result in which those of statistics say whether they agree.
 
     A tensor is as exact as the coarsest type up to its op: what was float16 once is not more exact in float32.
     """
-    if not any(_is_told(row) for row in rows):
+    if not any(_has_both_summaries(row) for row in rows):
         return list(rows)
     units: dict[int, float] = {}
     for row in rows:
@@ -66,11 +66,12 @@ def judged(rows: Sequence[Row]) -> list[Row]:
     for index in sorted(units):
         so_far[index] = coarsest = max(coarsest, units[index])
     return [
-        replace(row, reason=render(_reason(row, so_far[row.index]), "en")) if _is_told(row) else row for row in rows
+        replace(row, reason=render(_reason(row, so_far[row.index]), "en")) if _has_both_summaries(row) else row
+        for row in rows
     ]
 
 
-def _is_told(row: Row) -> bool:
+def _has_both_summaries(row: Row) -> bool:
     return has_statistics(row.pair) and row.npu is not None and row.golden is not None
 
 

@@ -24,7 +24,7 @@ _LIMITS: Final = np.array([SMALLEST, LARGEST, SMALLEST_DOUBLE, LARGEST_DOUBLE], 
 _DONE, _NOT_FINITE, _BEYOND = range(3)
 _LONG: Final = (np.dtype(np.int64), np.dtype(np.uint64))
 #: Places of items are told in 32 bits.
-_MOST_ITEMS = 2**31 - 1
+_MAX_ITEMS = 2**31 - 1
 
 _local = threading.local()
 
@@ -45,7 +45,7 @@ def kernel_of_thread() -> Kernel:
 
 def _are_long(a: Numbers) -> bool:
     """True for integers of 64 bits that the compiled functions take."""
-    return a.dtype in _LONG and 0 < a.size <= _MOST_ITEMS and a.flags.c_contiguous
+    return a.dtype in _LONG and 0 < a.size <= _MAX_ITEMS and a.flags.c_contiguous
 
 
 def _is_unsigned(a: Numbers) -> bool:
@@ -76,7 +76,7 @@ class CompiledKernel(Kernel):
     def _function(self, name: str, *arrays: Numbers) -> Callable[..., int] | None:
         """Return the compiled function of the arrays' type, if they are as it takes them."""
         dtype, size = arrays[0].dtype, arrays[0].size
-        if not 0 < size <= _MOST_ITEMS:
+        if not 0 < size <= _MAX_ITEMS:
             return None
         for a in arrays:
             if a.dtype != dtype or a.size != size or not a.flags.c_contiguous:

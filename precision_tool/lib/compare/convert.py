@@ -148,7 +148,7 @@ def _blocked_pieces(reader: TensorReader, plan: Plan) -> Iterator[_Piece]:
 #: Below this many bytes starting workers takes longer than the work.
 _SERIAL_BYTES = 32 << 20
 #: Bytes of a file name.
-_LONGEST_NAME = 255
+_MAX_NAME_BYTES = 255
 
 #: (layout, shape) that the graph gives for a slot.
 Origins = Mapping[str, tuple[str | None, tuple[int, ...] | None]]
@@ -460,14 +460,15 @@ def _convert_slot(
     as_stored_reason = ""
     try:
         reading = reading_as(tensor, layout, *source.origins.get(slot, (None, None))) if layout else as_stored(tensor)
-        if reading.stored is not None and data_type.is_complex:
-            raise LayoutError(f"complex tensors are not converted to {layout}")
     except LayoutError as error:
         reading, as_stored_reason = as_stored(tensor), str(error)
+    if reading.stored is not None and data_type.is_complex:
+        reading = as_stored(tensor)
+        as_stored_reason = render(Message("row.compare.decoded.complex", layout=layout))
     shape = reading.shape if reading.stored is None else reading.stored[1]
     dims = f".{'x'.join(map(str, shape))}" if layout and tensor.layout != layout and not as_stored_reason else ""
     suffix = f".{slot.replace(':', '.')}{dims}.npy"
-    stem = shortened(source.name, _LONGEST_NAME - len(suffix))
+    stem = shortened(source.name, _MAX_NAME_BYTES - len(suffix))
     path = posixpath.join(source.folder, stem + suffix)
     try:
         place = place_of_worker(source.folder, prefix)

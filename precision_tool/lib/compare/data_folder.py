@@ -101,7 +101,7 @@ class OpPairs:
 #: To be raised with every change of what is kept.
 _VERSION = 2
 #: A run with fewer of the ops of a result than this share is not what the result is of.
-_ENOUGH = 0.5
+_MIN_SHARED_OPS_FRACTION = 0.5
 
 
 class Cosines(Mapping[str, float]):
@@ -177,7 +177,7 @@ def _owners(file: FileCosines, runs: Sequence[RunGraph]) -> list[int]:
         return [0]
     names = set(map(flatten, file.values))
     shares = [len(names & {flatten(op.name) for op in run.file.ops}) for run in runs]
-    return [at for at, share in enumerate(shares) if share and share >= _ENOUGH * len(names)]
+    return [at for at, share in enumerate(shares) if share and share >= _MIN_SHARED_OPS_FRACTION * len(names)]
 
 
 def _is_of(source: ResultSource, run: RunGraph) -> bool:
@@ -413,7 +413,7 @@ class DataFolder:
     def graph_chooser(self, graph: str | None = None) -> GraphChooser:
         """Return the chooser of a dump's graph, which prefers the user's choice, or uses `graph` instead."""
         chosen = self.chosen_graph() if graph is None else None
-        return GraphChooser(store=self.store, extra_folders=(".",), chosen=chosen, kept=self._choices)
+        return GraphChooser(store=self.store, extra_folders=(".",), chosen=chosen, choices=self._choices)
 
     @alone
     def run_folders(self) -> tuple[RunFolder, ...]:

@@ -36,7 +36,7 @@ from precision_tool.lib.model.table import Row
 #: Decades of the error's histogram; what is smaller goes into one bin.
 _DECADES = 10
 #: Longer axes have no shares: their sums would take the memory of a tensor.
-_LONGEST_AXIS = 1 << 20
+_MAX_AXIS = 1 << 20
 #: Indices of an axis that are named.
 _TOP = 3
 #: float32's rounding of an error and of what it may be: closer to each other than this they are computed in float64.
@@ -146,7 +146,7 @@ class ErrorStatistics:
         self.edges = _decade_edges(max_error)
         #: Finite errors of at least each edge, largest edge first.
         self.at_least = [0] * len(self.edges)
-        self.axes = [np.zeros(extent if 1 < extent <= _LONGEST_AXIS else 0, np.float64) for extent in shape]
+        self.axes = [np.zeros(extent if 1 < extent <= _MAX_AXIS else 0, np.float64) for extent in shape]
 
     def merge(self, other: ErrorStatistics) -> None:
         """Add what was found in another part."""

@@ -142,7 +142,7 @@ def _errors(x: Numbers, y: Numbers) -> tuple[npt.NDArray[np.float64], npt.NDArra
 
 
 #: Bytes of a file name; longer ones keep their start and get a hash.
-_LONGEST_NAME = 255
+_MAX_NAME_BYTES = 255
 _HASH = 12
 _SUFFIXES = ("_summary.txt", "_absolute_error_topn.csv", "_relative_error_topn.csv")
 
@@ -164,7 +164,7 @@ def write_detail(folder: str, detail: Detail, prefix: str = "") -> list[str]:
 
 
 def _short(stem: str) -> str:
-    room = _LONGEST_NAME - max(map(len, _SUFFIXES))
+    room = _MAX_NAME_BYTES - max(map(len, _SUFFIXES))
     if len(stem.encode("utf-8", "surrogateescape")) <= room:
         return stem
     digest = hashlib.sha256(stem.encode("utf-8", "surrogateescape")).hexdigest()[:_HASH]

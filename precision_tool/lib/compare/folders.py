@@ -20,7 +20,7 @@ from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenD
 from precision_tool.lib.data.fusion_pair import check_fits, pair_notes
 from precision_tool.lib.data.graph_choice import NAMED, GraphChoice, GraphChooser, UnreadGraphError
 from precision_tool.lib.data.inputs import Inputs, find_inputs, golden_leaf, own_benchmark
-from precision_tool.lib.data.kinds import kind_of_both
+from precision_tool.lib.data.kinds import kind_of_both, pair_h5_files
 from precision_tool.lib.data.matching import Counterpart, GraphDumps, match_by_graph, match_by_name, same_name
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.pair_selection import Selection, is_by_number, select
@@ -31,6 +31,7 @@ from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.pytorch import H5Dump
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
 from precision_tool.lib.model.wording import counted
@@ -374,10 +375,9 @@ def compare_matched(
     try:
         return replace(result, details=_details(rows, options.worst, resources))
     except (KeyboardInterrupt, WorkStoppedError) as stop:
-        reason: Message | str = Message("note.compare.stopped")
-        advice, code = "", 130
+        reason, advice, code = Message("note.compare.stopped"), None, 130
         if isinstance(stop, WorkStoppedError):
-            reason, advice, code = stop.message, stop.hint, stop.exit_code
+            reason, advice, code = stop.reason_message, stop.hint_message, stop.exit_code
         raise ComparisonStoppedError(
             "compare.details_missing", "", [result], code, reason=reason, advice=advice
         ) from None
@@ -437,8 +437,6 @@ def compare_sides(
     """
     kind = kind_of_both(npu, golden, {"-g": options.graph, "-cf": options.other_graph})
     if not kind.has_graph:
-        from precision_tool.lib.compare.pytorch_files import compare_h5
-
         return compare_h5(npu, golden, options, resources)
     return compare_folders(npu, golden, options, resources, finders)
 
@@ -480,3 +478,67 @@ def compare_folders(
     if results:
         results[0] = replace(results[0], notes=(*inputs.notes, *results[0].notes))
     return results
+
+
+# --- PyTorch dumps ---
+
+
+def compare_h5(
+    npu: str,
+    golden: str,
+    options: CompareOptions = DEFAULT_OPTIONS,
+    resources: Resources = ALL_CORES,
+) -> list[LeafResult]:
+    """Compare two `.h5` dumps, or those below two folders that belong together; a result each.
+
+    A file that cannot be read is a result without rows, unless it is the only one: then its error is raised.
+    ComparisonStoppedError has what was done when the work ended early.
+    """
+    from precision_tool.lib.data.pytorch_pairing import match_dumps  # only where there are such dumps
+    from precision_tool.lib.io.hdf5 import read_h5
+
+    files, file_notes = pair_h5_files(npu, golden)
+    results: list[LeafResult] = []
+    for file in files:
+        result = LeafResult(
+            leaf=DumpLeaf(path=file.npu, files=(), model_name=_stem(file.npu) if len(files) > 1 else ""),
+            golden_root=file.golden,
+            golden_is_dump=False,
+            rows=(),
+        )
+        try:
+            left, right = read_h5(file.npu), read_h5(file.golden)
+            pairs, notes = match_dumps(left, right)
+            _check_any(left)
+            result = replace(result, notes=(*_file_notes(left, right), *notes))
+            pairs, result = select_pairs(pairs, result, options)
+            result = replace(result, choice=replace(result.choice, h5=True))
+        except PrecisionToolError as error:
+            if len(files) == 1:
+                raise
+            results.append(replace(result, notes=(f"not compared: {error.message}",)))
+            continue
+        add_compared(results, pairs, result, options, resources)
+    results[0] = replace(results[0], notes=(*file_notes, *results[0].notes))
+    return results
+
+
+def _stem(path: str) -> str:
+    return posixpath.splitext(posixpath.basename(path))[0]
+
+
+def _check_any(dump: H5Dump) -> None:
+    if not any(op.tensors for op in dump.ops):
+        raise DataNotFoundError.of(dump.path, "compare.no_h5_tensor")
+
+
+def _file_notes(npu: H5Dump, golden: H5Dump) -> list[str]:
+    """Return remarks on two files."""
+    notes = []
+    if (npu.device, golden.device) in (("GPU", "NPU"), ("CPU", "NPU")):
+        notes.append("-lt is a dump of a GPU or CPU and -rt one of an NPU: are they swapped?")
+    for side, dump in (("NPU", npu), ("benchmark", golden)):
+        if dump.ignored:
+            name, why = dump.ignored[0]
+            notes.append(f"{side}: {counted(len(dump.ignored), 'data set')} left out, the first {name}: {why}")
+    return notes

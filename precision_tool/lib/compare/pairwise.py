@@ -31,7 +31,7 @@ from precision_tool.lib.compare.bundles import (
     worker,
 )
 from precision_tool.lib.compare.cluster import TASK_BYTES, ClusterExecutor, near
-from precision_tool.lib.compare.compared_statistics import has_statistics, judged
+from precision_tool.lib.compare.compared_statistics import has_statistics, with_verdicts
 from precision_tool.lib.compare.passes import Pass, Rounds, merge_all
 from precision_tool.lib.compare.scheduler import (
     ALL_CORES,
@@ -98,7 +98,7 @@ def compare_pairs(
             run.compare_here()
         else:
             run.spread(pool, workers)
-    return judged([row for row in run.rows if row is not None])
+    return with_verdicts([row for row in run.rows if row is not None])
 
 
 def _needs_python(pairs: Sequence[Pair], measures: Measures) -> bool:

@@ -36,7 +36,7 @@ _CLOSING_SECONDS = 0.5
 #: glibc's mallopt: sizes from which on memory is asked of the system each time, and above which what is free at the
 #: end goes back to it, of all processes together. 32 MiB is the most that it takes for the first.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
-_REUSED, _FREE_AT_MOST = 32 << 20, 192 << 20
+_REUSED_BYTES, _MAX_FREE_BYTES = 32 << 20, 192 << 20
 #: Seconds between two looks at the running tasks: how long Ctrl+C waits at most.
 TICK = 0.1
 #: Where Linux tells the limits of the group of processes that this one is in.
@@ -123,7 +123,7 @@ def keeping_rows(state: Callable[[], Message], rows: Callable[[], Sequence[Any]]
         raise WorkStoppedError("compare.stopped", "", rows(), state=state()) from None
     except WorkersLostError as error:
         raise WorkStoppedError(
-            "compare.work_lost", "", rows(), 2, reason=error.message, advice=error.hint, state=state()
+            "compare.work_lost", "", rows(), 2, reason=error.reason_message, advice=error.hint_message, state=state()
         ) from error
     except BrokenExecutor as error:
         raise WorkStoppedError("compare.worker_died", "", rows(), 2, state=state()) from error
@@ -389,8 +389,8 @@ def reuse_memory(workers: int = 1) -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    free_at_most = max(_REUSED, _FREE_AT_MOST // workers)
-    return bool(mallopt(_MMAP_THRESHOLD, _REUSED) and mallopt(_TRIM_THRESHOLD, free_at_most))
+    free_at_most = max(_REUSED_BYTES, _MAX_FREE_BYTES // workers)
+    return bool(mallopt(_MMAP_THRESHOLD, _REUSED_BYTES) and mallopt(_TRIM_THRESHOLD, free_at_most))
 
 
 def _end_with_parent() -> None:

@@ -62,7 +62,7 @@ _VERSION_FILES = ("version.cfg", "version.info", "ascend_toolkit_install.info", 
                   "toolkit/version.info")  # fmt: skip
 _VERSION = re.compile(r"(?im)^\s*(?:runtime_running_)?version\s*=\s*\[?\s*(?:[\w.]+:)?([\w.\-+]+)")
 #: The search ends after so many folders, or so deep.
-_MOST_FOLDERS, _DEEPEST = 20_000, 8
+_MAX_FOLDERS, _MAX_DEPTH = 20_000, 8
 _MEMORY = "toolkit.json"
 
 
@@ -166,12 +166,12 @@ def _search(roots: Sequence[str]) -> dict[str, str]:
 
 
 def _folders(roots: Sequence[str]) -> Iterator[tuple[str, set[str]]]:
-    left = _MOST_FOLDERS
+    left = _MAX_FOLDERS
     for root in roots:
         depth = root.rstrip(os.sep).count(os.sep)
         for folder, below, names in os.walk(root):
             below[:] = sorted(name for name in below if not name.startswith("."))
-            if folder.count(os.sep) - depth >= _DEEPEST:
+            if folder.count(os.sep) - depth >= _MAX_DEPTH:
                 below.clear()
             left -= 1
             if left < 0:
@@ -298,7 +298,7 @@ def _digest(path: str) -> bytes:
 
 #: Lines of the log that an error shows.
 _LAST_LINES = 8
-_LONGEST_LINE = 300
+_MAX_LINE = 300
 #: How long a program may take to end when it is told to, and set_env.sh to say what it sets.
 _GRACE, _ENVIRONMENT_SECONDS = 3.0, 30.0
 #: Prints its environment after sourcing the file it is given. The path is an argument, never part of the text.
@@ -338,7 +338,7 @@ def last_lines(path: str) -> str:
             lines = file.read().decode("utf-8", "backslashreplace").splitlines()
     except (OSError, PrecisionToolError):
         return ""
-    texts = [line.strip()[:_LONGEST_LINE] for line in lines if line.strip()]
+    texts = [line.strip()[:_MAX_LINE] for line in lines if line.strip()]
     return " | ".join(texts[-_LAST_LINES:])
 
 
@@ -366,26 +366,22 @@ def run_tool(
     *,
     log: str,
     cwd: str,
-    variables: Mapping[str, str] | None = None,
-    set_env: str | None = None,
+    environment: Mapping[str, str] | None = None,
     time_limit: float = 0.0,
 ) -> ToolRun:
     """Run a program to its end; all it prints goes to `log`. A `time_limit` of 0 is none.
 
-    Its environment is that after `set_env` (a path), else ours, with `variables` set.
-
-    It runs in a process group of its own, which is ended as a whole when the time is up or the user stops us.
-    Raises ToolkitError when it cannot be started or takes too long.
+    It has our environment where no other is given, and runs in a process group of its own, which is ended as a whole
+    when the time is up or the user stops us. Raises ToolkitError when it cannot be started or takes too long.
     """
-    environment = {**(sourced_environment(set_env) if set_env is not None else os.environ), **(variables or {})}
     # Threads of BLAS in each of its workers only stand in each other's way.
-    environment.setdefault("OPENBLAS_NUM_THREADS", "1")
+    variables = {"OPENBLAS_NUM_THREADS": "1", **(os.environ if environment is None else environment)}
     with open_to_write(log) as file:
         try:
             process = subprocess.Popen(
                 list(arguments),
                 cwd=cwd,
-                env=environment,
+                env=variables,
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -588,15 +584,11 @@ class Tools:
 
     def _run(self, name: str, arguments: Sequence[str], place: str) -> ToolRun:
         log = os.path.join(self.folder, f"{name}_{os.getpid()}_{len(self._runs)}.log")
-        run = run_tool(
-            name,
-            arguments,
-            log=log,
-            cwd=place,
-            variables={"TMPDIR": _short_folder()},
-            set_env=self.toolkit.set_env,
-            time_limit=self.time_limit,
-        )
+        set_env = self.toolkit.set_env
+        environment = {
+            **(os.environ if set_env is None else sourced_environment(set_env)), "TMPDIR": _short_folder()
+        }  # fmt: skip
+        run = run_tool(name, arguments, log=log, cwd=place, environment=environment, time_limit=self.time_limit)
         self._runs.append(run)
         return run
 

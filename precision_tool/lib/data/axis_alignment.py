@@ -27,7 +27,7 @@ class Alignment:
     golden_layout: str = ""
 
     def error_shape(self, golden: Tensor) -> tuple[int, ...]:
-        """The shape in which the place of an error is told: the benchmark's, if its order is the one compared in."""
+        """The shape in which the index of an error is given: the benchmark's, if its order is the one compared in."""
         is_its_order = layouts.is_plain(golden.layout) or self.npu_plan.is_flat
         return golden.shape if is_its_order else self.npu_plan.logical_shape
 
@@ -50,26 +50,46 @@ def align(
     origin_shape: tuple[int, ...] | None,
     golden_layout: str = "",
 ) -> Alignment:
-    """The plans that bring `npu` and `golden` to one order. LayoutError says why there are none.
+    """Return the plans that bring two tensors to one order of elements.
 
-    `origin_layout` and `origin_shape` are the graph's; the shape in the dump's own header wins over the graph's.
-    `golden_layout` is what another copy of the benchmark tensor has shown its order to be.
+    Parameters
+    ----------
+    npu, golden : Tensor
+        The tensor under test and its benchmark tensor, of any stored layout; only their headers are used.
+    origin_layout : str or None
+        The layout that the graph declares for the original tensor, such as ``"NHWC"``.
+    origin_shape : tuple of int or None
+        The shape that the graph declares; the one in the dump's own header wins.
+    golden_layout : str, optional
+        The order that another copy of the benchmark tensor has shown.
+
+    Returns
+    -------
+    Alignment
+        Two plans over one logical shape.
+
+    Raises
+    ------
+    SizeMismatchError
+        The tensors hold different numbers of elements, padding aside.
+    LayoutError
+        There is no common order; its text is the reason for the user.
     """
     form = _form(npu), _form(golden), origin_layout, origin_shape, golden_layout
-    alignment = _known.get(form)
+    alignment = _alignments.get(form)
     if alignment is None:
         alignment = _align(npu, golden, origin_layout, origin_shape, golden_layout)
         if npu.fortran_order or golden.fortran_order:
             alignment = _as_they_lie(alignment, npu, golden)
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[form] = alignment
+        if len(_alignments) >= _MAX_ALIGNMENTS:
+            _alignments.clear()
+        _alignments[form] = alignment
     return alignment
 
 
 #: Alignments by all that they depend on: a network has few shapes, and each many times.
-_known: dict[object, Alignment] = {}
-_MOST_KNOWN = 4096
+_alignments: dict[object, Alignment] = {}
+_MAX_ALIGNMENTS = 4096
 
 
 def _form(tensor: Tensor) -> tuple[object, ...]:
@@ -105,11 +125,11 @@ def _as_they_lie(alignment: Alignment, npu: Tensor, golden: Tensor) -> Alignment
     if all(plan.is_flat for plan in plans):  # read in C order, so any shape will do that keeps the axes
         shape = npu.shape if npu.fortran_order else golden.shape
         plans = layouts.plain_plan(shape), layouts.plain_plan(shape)
-    one, two = (
+    npu_plan, golden_plan = (
         layouts.reversed_plan(plan, tensor.shape) if tensor.fortran_order else plan
         for plan, tensor in zip(plans, (npu, golden), strict=True)
     )
-    return replace(alignment, npu_plan=one, golden_plan=two)
+    return replace(alignment, npu_plan=npu_plan, golden_plan=golden_plan)
 
 
 def _check_sizes(npu: Tensor, golden: Tensor) -> None:
@@ -225,14 +245,14 @@ def _align_blocked(
         golden_plan = layouts.plain_plan(plan.logical_shape)
         differ = layouts.squeezed(shape) != layouts.squeezed(golden.shape)
         shapes = f"shapes differ, compared element by element: NPU {list(shape)}, benchmark {list(golden.shape)}"
-        said = note or (shapes if differ else "")
-        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, said, layout)
+        shown_note = note or (shapes if differ else "")
+        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, shown_note, layout)
     why = reasons[0] if reasons else f"benchmark shape {list(golden.shape)}"
-    known = npu.origin_shape if npu.origin_shape is not None else origin_shape
-    if known is not None and prod(known) != golden.size:
+    declared = npu.origin_shape if npu.origin_shape is not None else origin_shape
+    if declared is not None and prod(declared) != golden.size:
         raise SizeMismatchError(
-            f"different sizes: NPU {list(known)} ({prod(known)} elements, stored as {npu.layout} {list(npu.shape)}), "
-            f"benchmark {list(golden.shape)} ({golden.size} elements)"
+            f"different sizes: NPU {list(declared)} ({prod(declared)} elements, "
+            f"stored as {npu.layout} {list(npu.shape)}), benchmark {list(golden.shape)} ({golden.size} elements)"
         )
     raise LayoutError(f"{npu.layout} {list(npu.shape)} cannot be read as the benchmark's shape: {why}")
 
@@ -257,11 +277,11 @@ def _align_plain_with_blocked(
     npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
 ) -> Alignment:
     """An NPU dump in a plain layout with one in a blocked layout: as the other way round."""
-    known = golden.origin_shape
-    if known is not None and prod(known) != npu.size:
+    declared = golden.origin_shape
+    if declared is not None and prod(declared) != npu.size:
         raise SizeMismatchError(
-            f"different sizes: NPU {list(npu.shape)} ({npu.size} elements, {npu.layout}), benchmark {list(known)} "
-            f"({prod(known)} elements, stored as {golden.layout} {list(golden.shape)})"
+            f"different sizes: NPU {list(npu.shape)} ({npu.size} elements, {npu.layout}), benchmark {list(declared)} "
+            f"({prod(declared)} elements, stored as {golden.layout} {list(golden.shape)})"
         )
     layout = npu.layout if layouts.is_named(npu.layout) else origin_layout
     turned = _align_blocked(golden, npu, layout, origin_shape)
@@ -280,19 +300,22 @@ def _align_two_blocked(
     reasons: list[str] = []
     for target, shape in product(dict.fromkeys(targets), dict.fromkeys(shapes)):
         try:
-            one, two = (layouts.plan(tensor.layout, tensor.shape, target, shape) for tensor in (npu, golden))
+            npu_plan, golden_plan = (
+                layouts.plan(tensor.layout, tensor.shape, target, shape) for tensor in (npu, golden)
+            )
         except LayoutError as error:
             reasons.append(str(error))
             continue
-        if one.logical_shape == two.logical_shape:
-            return Alignment(one, two, shape)
+        if npu_plan.logical_shape == golden_plan.logical_shape:
+            return Alignment(npu_plan, golden_plan, shape)
     for shape in dict.fromkeys(shapes):
         # Two graphs may call the axes of one tensor by different names.
-        one_name, two_name = (_first_fitting(tensor, targets, shape) for tensor in (npu, golden))
-        if one_name is not None and two_name is not None:
-            one, two = one_name[1], two_name[1]
-            note = f"{npu.layout} read as {one_name[0]}, {golden.layout} as {two_name[0]}: the two graphs do not agree"
-            return Alignment(one, two, shape, note)
+        npu_reading, golden_reading = (_first_fitting(tensor, targets, shape) for tensor in (npu, golden))
+        if npu_reading is not None and golden_reading is not None:
+            npu_plan, golden_plan = npu_reading[1], golden_reading[1]
+            readings = f"{npu.layout} read as {npu_reading[0]}, {golden.layout} as {golden_reading[0]}"
+            note = f"{readings}: the two graphs do not agree"
+            return Alignment(npu_plan, golden_plan, shape, note)
     why = reasons[0] if reasons else "no layout fits both"
     raise LayoutError(f"stored as {npu.layout} and {golden.layout}, which cannot be brought to one shape: {why}")
 

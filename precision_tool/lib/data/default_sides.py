@@ -21,7 +21,7 @@ def pytorch_files(space: Workspace) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def kind_of(space: Workspace) -> DataKind:
-    """What the data folder holds of the NPU: PyTorch's dumps only where there is no run of another kind."""
+    """Return the kind of the NPU's data: PyTorch's dumps only where there is no run of another kind."""
     is_pytorch = not space.debug_numbers() and any(pytorch_files(space))
     return PYTORCH if is_pytorch else device_kind(str(space.dump_dir(0)))
 
@@ -33,39 +33,28 @@ def default_npu(space: Workspace) -> str:
     if not is_folder(folder) and PYTORCH.files(str(space.pt_npu_dir)):
         return str(space.pt_npu_dir)
     if not kind_of(space).has_graph:
-        raise DataNotFoundError(f"{space.pt_npu_dir}: no .h5 dump of the NPU", "put it there, or name it with -lt")
+        raise DataNotFoundError("data.no_h5_of_npu", folder=space.pt_npu_dir)
     if not is_folder(folder):
         _check_no_file(folder)
-        raise DataNotFoundError.of(
-            folder,
-            "no NPU dump",
-            "put the NPU run's dump_path there, as the README says under Collect, or name its folder with -lt",
-        )
+        raise DataNotFoundError.of(folder, "data.no_npu_dump")
     return str(folder)
 
 
 def default_golden(space: Workspace, npu: str) -> str:
-    """What `npu` is compared with.
+    """Return the folder that `npu` is compared with.
 
     Of PyTorch's dumps pt/gpu; of others tf/dump, else the runs in tf/tf_debug, else the second NPU run's dump.
     """
     if not kind_at(npu).has_graph:
         if PYTORCH.files(str(space.pt_gpu_dir)):
             return str(space.pt_gpu_dir)
-        raise NoBenchmarkError(
-            f"nothing to compare {npu} with: no .h5 file in {space.pt_gpu_dir}",
-            "put the GPU's or CPU's dump there, or name it with -rt",
-        )
+        raise NoBenchmarkError("data.no_h5_benchmark", npu=npu, folder=space.pt_gpu_dir)
     benchmark, other = benchmark_folder(space), space.dump_dir(1)
     if benchmark is None and not _has_entries(other):
         if _has_entries(space.tf_dump_dir):
-            return str(space.tf_dump_dir)  # what is wrong with it is told when it is read
+            return str(space.tf_dump_dir)  # reading it raises what is wrong with it
         _check_no_file(space.tf_dump_dir)
-        raise NoBenchmarkError(
-            f"nothing to compare {npu} with: neither {space.tf_dump_dir} nor {other} holds data",
-            "put benchmark tensors (op.output.timestamp.npy) into the first or the dump of another NPU run into "
-            "the second, or name a folder with -rt",
-        )
+        raise NoBenchmarkError("data.no_benchmark", npu=npu, folder=space.tf_dump_dir, other=other)
     return str(benchmark or other)
 
 
@@ -90,7 +79,7 @@ def newer_run(space: Workspace) -> str | None:
 
 
 def has_dump_alone(space: Workspace) -> bool:
-    """Whether there is an NPU dump, nothing to compare it with, and no earlier result."""
+    """Return whether there is an NPU dump, but no benchmark and no earlier result."""
     if space.compare_dirs() or not is_folder(space.dump_dir(0)):
         return False
     return benchmark_folder(space) is None and not _has_entries(space.dump_dir(1))
@@ -101,8 +90,6 @@ def _has_entries(folder: Path) -> bool:
 
 
 def _check_no_file(folder: Path) -> None:
-    found = stat_of(str(folder))
-    if found is not None and found.kind is not Kind.FOLDER:
-        raise DataNotFoundError.of(
-            folder, "a file where a folder should be", "move it away, and put the folder of dump files there"
-        )
+    entry = stat_of(str(folder))
+    if entry is not None and entry.kind is not Kind.FOLDER:
+        raise DataNotFoundError.of(folder, "data.file_for_folder")

@@ -1,4 +1,4 @@
-"""Which step and rank a folder is of, as its name and those above it tell."""
+"""Names of dump files and folders: step and rank, op, slot and time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ StepAndRank = tuple[int | None, int | None]
 
 
 def is_rank_folder(name: str) -> bool:
-    """Whether a folder is called as that of a rank or device."""
+    """Return whether a folder has the name of a rank or device."""
     return _RANK_FOLDER.fullmatch(name) is not None
 
 
@@ -39,7 +39,7 @@ def placed_below(root: str, folder: str) -> StepAndRank:
     return placed(posixpath.join("/", posixpath.relpath(folder, root))) if folder != root else (None, None)
 
 
-# --- The grammars of file and folder names (FORMATS.md §2 to §4), as pure functions ---
+# --- grammars of file and folder names (FORMATS.md §2 to §4) ---
 
 
 #: How files of numpy arrays end.
@@ -83,9 +83,9 @@ def whole_name(op_name: str) -> str:
 
 
 def slice_number(op_name: str) -> int | None:
-    """Which slice a name is of, None for one that is of none."""
-    found = _SLICE.findall(op_name)
-    return int(found[-1]) if found else None
+    """Return the number of the slice that a name belongs to, None for any other name."""
+    numbers = _SLICE.findall(op_name)
+    return int(numbers[-1]) if numbers else None
 
 
 def outside_threads(op_name: str) -> str:
@@ -102,15 +102,15 @@ _GLOB = re.compile(r"[*?\[]")
 
 
 def pattern(text: str) -> Callable[[str], bool]:
-    """Whether a name fits: `*`, `?` and `[…]` make a glob for the whole name, else it is a part of it.
+    """Return the test for names: `*`, `?` and `[…]` make a glob for the whole name, any other text is a part of it.
 
     Case does not matter, nor whether it is spelled with `/` or `_`.
     """
-    wanted = flatten(text).lower()
-    if _GLOB.search(wanted):
-        matches = re.compile(fnmatch.translate(wanted)).match
+    flat = flatten(text).lower()
+    if _GLOB.search(flat):
+        matches = re.compile(fnmatch.translate(flat)).match
         return lambda name: matches(flatten(name).lower()) is not None
-    return lambda name: wanted in flatten(name).lower()
+    return lambda name: flat in flatten(name).lower()
 
 
 def op_number(text: str) -> int | None:
@@ -212,7 +212,7 @@ def is_data_file(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafName:
-    """What the folders above a leaf say; empty where the tree is hand-made."""
+    """The names of the folders above a leaf; empty where the tree is hand-made."""
 
     time: str = ""
     device: str = ""

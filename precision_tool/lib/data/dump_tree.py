@@ -32,7 +32,7 @@ class Stamps:
     """Folders and files as they were when they were read, to tell later whether any has changed since."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, ...] | None] = {}
+        self._stamps: dict[str, tuple[int, ...] | None] = {}
         self._unsure: set[str] = set()
         self._sure_until = 0.0
 
@@ -42,18 +42,18 @@ class Stamps:
 
     def note_read(self, path: str, signature: Signature) -> None:
         """Remembers a file as it was when it was read, unless it was noted before that."""
-        if path not in self._seen:
+        if path not in self._stamps:
             size, modified, _, inode, device = signature
             self._remember(path, (modified, size, inode, device))
 
     def _remember(self, path: str, stamp: tuple[int, ...] | None) -> None:
-        self._seen[path] = stamp
+        self._stamps[path] = stamp
         if stamp is not None and may_change_unseen(stamp[0]):
             self._unsure.add(path)
 
     def update(self, other: Stamps) -> None:
         """Remembers what `other` does."""
-        self._seen |= other._seen
+        self._stamps |= other._stamps
         self._unsure |= other._unsure
 
     def are_current(self) -> bool:
@@ -61,7 +61,7 @@ class Stamps:
         if time.monotonic() < self._sure_until:
             return True
         start = time.monotonic()
-        current = not self._unsure and all(_stamp(path) == stamp for path, stamp in self._seen.items())
+        current = not self._unsure and all(_stamp(path) == stamp for path, stamp in self._stamps.items())
         now = time.monotonic()
         if current and now - start > _SLOW:
             self._sure_until = now + _REST * (now - start)
@@ -91,7 +91,7 @@ def list_folders(
     `stamps` notes the folders, a moment before they are listed. `no_files` gets the paths of what is named like a file
     and is none, `unread` the errors of folders below `root` that cannot be listed; that of `root` is raised.
     """
-    seen: set[tuple[int, ...]] = set()
+    visited: set[tuple[int, ...]] = set()
     stack = [(root, 0)]
     while stack:
         folder, depth = stack.pop()
@@ -108,9 +108,9 @@ def list_folders(
                 unread.append(error)
             continue
         if stat is not None:
-            if stat.signature[3:] in seen:
+            if stat.signature[3:] in visited:
                 continue
-            seen.add(stat.signature[3:])
+            visited.add(stat.signature[3:])
         below, files = [], []
         for entry in entries:
             path = posixpath.join(folder, entry.name)
@@ -147,7 +147,7 @@ def _read_mapping(path: str) -> dict[str, str]:
     try:
         return {row[0].strip(): row[1].strip() for row in csv.reader(io.StringIO(text, newline="")) if len(row) >= 2}
     except csv.Error as error:
-        raise FormatError.of(path, f"no valid CSV: {error}", "dump again, or remove the file") from error
+        raise FormatError.of(path, "data.no_csv", error=str(error)) from error
 
 
 def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> DumpLeaf | None:
@@ -202,7 +202,7 @@ def is_status(name: DumpName) -> bool:
 
 
 def is_status_file(file_name: str) -> bool:
-    """The same of a name that was not taken apart, also of a decoded file's (`Opdebug.….json`)."""
+    """True for the file name of an overflow status file, decoded (`Opdebug.….json`) or not."""
     op_type, dot, _ = file_name.partition(".")
     return bool(dot) and _is_status_type(op_type)
 
@@ -212,10 +212,21 @@ def _is_status_type(op_type: str) -> bool:
 
 
 def find_run(path: str, stamps: Stamps | None = None) -> Run:
-    """Every folder with dump files below `path`, which may be of any level of the tree.
+    """Return every folder with dump files below a path.
 
-    Of several dump times of one device the newest is kept, with all its models and steps; `notes` names the others.
-    Raises DataNotFoundError when there is no dump file at all. `stamps` notes what is listed.
+    Of several dump times of one device the newest is taken, with all its models and steps; `notes` names the others.
+
+    Parameters
+    ----------
+    path : str
+        A folder of any level of the dump tree.
+    stamps : Stamps, optional
+        Notes the folders that are listed, to find out later whether one has changed.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is no dump file, or only bare numbers without their `mapping.csv`.
     """
     root = _check_folder(path, "NPU dump")
     no_files: set[str] = set()
@@ -223,33 +234,25 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
     listed = list_folders(root, stamps, no_files, unread)
     leaves = [leaf for folder, files in listed if (leaf := _leaf(folder, files, no_files)) is not None]
     if not leaves and any(names.is_number(name) for _, file_names in list_folders(root) for name in file_names):
-        raise DataNotFoundError.of(
-            path,
-            f"files below this folder are bare numbers, and no {MAPPING_FILE} beside them tells their names",
-            f"copy the dump folder again, with {MAPPING_FILE}",
-        )
+        raise DataNotFoundError.of(path, "data.bare_numbers", mapping=MAPPING_FILE)
     if not leaves and unread:
         raise unread[0]
     if not leaves:
-        raise DataNotFoundError.of(
-            path,
-            "no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
-            "collect dump data on the NPU (enable_dump), or name another folder",
-        )
+        raise DataNotFoundError.of(path, "data.no_dump_below")
     newest: dict[tuple[str, str], str] = {}
     for leaf in leaves:
         newest[_series(leaf)] = max(newest.get(_series(leaf), ""), leaf.time)
-    kept = [leaf for leaf in leaves if leaf.time == newest[_series(leaf)]]
-    skipped = sorted({leaf.time for leaf in leaves} - {leaf.time for leaf in kept})
+    latest = [leaf for leaf in leaves if leaf.time == newest[_series(leaf)]]
+    skipped = sorted({leaf.time for leaf in leaves} - {leaf.time for leaf in latest})
     notes = []
     if unread:
         notes.append(f"folders of the dump that cannot be read: {len(unread)}, the first {unread[0].message}")
-    if len(kept) < len(leaves):
+    if len(latest) < len(leaves):
         notes.append(
-            f"dump folders of earlier times are left out: {len(leaves) - len(kept)} ({', '.join(skipped)}); "
+            f"dump folders of earlier times are left out: {len(leaves) - len(latest)} ({', '.join(skipped)}); "
             "name one of them to compare it"
         )
-    return Run(root=root, leaves=tuple(sorted(kept, key=_leaf_order)), notes=tuple(notes))
+    return Run(root=root, leaves=tuple(sorted(latest, key=_leaf_order)), notes=tuple(notes))
 
 
 def _series(leaf: DumpLeaf) -> tuple[str, str]:
@@ -266,27 +269,37 @@ def _leaf_order(leaf: DumpLeaf) -> tuple[int, str, int, int, str]:
 
 def find_named(root: str, name: str) -> list[str]:
     """Paths of the files below `root` of this name, their own or the one that `mapping.csv` gives a bare number."""
-    found = []
+    paths = []
     for folder, file_names in list_folders(root):
         if name in file_names:
-            found.append(posixpath.join(folder, name))
+            paths.append(posixpath.join(folder, name))
         elif MAPPING_FILE in file_names:
             try:
                 mapping = _read_mapping(posixpath.join(folder, MAPPING_FILE))
             except (DataNotFoundError, FormatError):
                 continue  # `vc` and `ls dump` say what is wrong with it
-            found += [
+            paths += [
                 posixpath.join(folder, number)
                 for number, real_name in mapping.items()
                 if real_name == name and number in file_names
             ]
-    return found
+    return paths
 
 
 def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
-    """The golden `.npy` files below `path`; if there is none, the tensors of the tfdbg runs there.
+    """Return the golden `.npy` files below a folder; if there is none, the tensors of the tfdbg runs there.
 
-    Raises DataNotFoundError when there is neither. `stamps` notes folders.
+    Parameters
+    ----------
+    path : str
+        The folder; folders below it may be named after a step or rank.
+    stamps : Stamps, optional
+        Notes the folders that are listed.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is neither.
     """
     root = _check_folder(path, "benchmark tensors")
     files: dict[tuple[str, int], BenchmarkFile] = {}
@@ -294,7 +307,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
     ignored: list[tuple[str, str]] = []
     older = 0
     places: dict[StepAndRank, str] = {}
-    seen: set[tuple[StepAndRank, str, int]] = set()
+    visited: set[tuple[StepAndRank, str, int]] = set()
     for folder, file_names in list_folders(root, stamps):
         place = placed_below(root, folder)
         for file_name in file_names:
@@ -311,10 +324,10 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
                 stem, number = other_reading
                 numbered.append(BenchmarkFile(path=path_of, op_name=stem, index=number, timestamp=timestamp))
             places[place] = posixpath.commonpath([places.get(place, folder), folder])
-            older += (place, op_name, index) in seen
-            seen.add((place, op_name, index))
-            known = files.get((op_name, index))
-            if known is not None and known.timestamp >= timestamp:
+            older += (place, op_name, index) in visited
+            visited.add((place, op_name, index))
+            newer = files.get((op_name, index))
+            if newer is not None and newer.timestamp >= timestamp:
                 continue
             files[op_name, index] = BenchmarkFile(
                 path=posixpath.join(folder, file_name), op_name=op_name, index=index, timestamp=timestamp
@@ -323,11 +336,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
         dumped = _tfdbg_benchmark(root, stamps)
         if dumped is not None:
             return dumped
-        nothing = DataNotFoundError.of(
-            path,
-            "no benchmark tensor (op.index.timestamp.npy, or a run folder of tfdbg) below this folder",
-            "collect them on CPU or GPU, one .npy a tensor, or name another folder",
-        )
+        nothing = DataNotFoundError.of(path, "data.no_benchmark_below")
         raise nothing_below(nothing, root)
     for file in sorted(numbered, key=lambda file: -file.timestamp):
         files.setdefault((file.op_name, file.index), file)
@@ -344,8 +353,8 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
 def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
     """Of every tensor what the last tfdbg run that holds it has, the newest dump of it; None if there is no run."""
     visit = None if stamps is None else stamps.note
-    found = [tfdbg_runs.files_of_run(run, visit) for run in tfdbg_runs.find_runs(root, visit)]
-    dumps = last_of_each(found)
+    runs = [tfdbg_runs.files_of_run(run, visit) for run in tfdbg_runs.find_runs(root, visit)]
+    dumps = last_of_each(runs)
     if not dumps:
         return None
     files: dict[tuple[str, int], BenchmarkFile] = {}
@@ -356,7 +365,7 @@ def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
         by_real_name[dump.op, dump.slot] = files[dump.flat_op, dump.slot] = file
         ops.setdefault((dump.flat_op, dump.slot), set()).add(dump.op)
     alike = {key: sorted(names) for key, names in ops.items() if len(names) > 1}
-    which = found[0].run.name if len(found) == 1 else f"{len(found)} runs, of each tensor the last that has it"
+    which = runs[0].run.name if len(runs) == 1 else f"{len(runs)} runs, of each tensor the last that has it"
     notes = [f"the benchmark is read from what tfdbg dumped ({which})"]
     if len(dumps) > len(by_real_name):
         notes.append(f"older dumps of the same benchmark tensors left out: {len(dumps) - len(by_real_name)}")
@@ -367,8 +376,8 @@ def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
             f"benchmark tensors of several ops whose names file names spell alike: {len(alike)}, the first {first}; "
             "only a graph that names them tells them apart"
         )
-    ignored = [row for run in found for row in (*run.unreadable, *run.skipped)]
-    unreadable = [row for run in found for row in run.unreadable]
+    ignored = [row for run in runs for row in (*run.unreadable, *run.skipped)]
+    unreadable = [row for run in runs for row in run.unreadable]
     if unreadable:
         path, reason = unreadable[0]
         notes.append(f"parts of the tfdbg runs that cannot be read: {len(unreadable)}, the first {path}: {reason}")

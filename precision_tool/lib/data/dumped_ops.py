@@ -21,7 +21,7 @@ from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 #: The task type of ops that FFTS+ runs in slices, in the names of their files.
 _FFTS = 4
 #: Slices whose shapes a reason names.
-_NAMED = 8
+_MAX_NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,25 +110,25 @@ class DumpIndex:
 
     def op(self, op_name: str) -> DumpedOp:
         """The tensors of an op that is in the index; per tensor the newest file that holds it wins."""
-        known = self._ops.get(op_name)
-        if known is None:
-            known = self._ops[op_name] = self._merge(op_name, self._of(op_name))
-        return known
+        cached = self._ops.get(op_name)
+        if cached is None:
+            cached = self._ops[op_name] = self._merge(op_name, self._of(op_name))
+        return cached
 
     def op_by_header(self, op_name: str, real_name: str) -> DumpedOp | None:
-        """As `op`, for one of several ops whose names are flattened alike: by the names inside the files."""
+        """Return the dump of one of several ops whose names are flattened alike, by the names inside the files."""
         files = self._of(op_name)
-        mine, nameless = [], 0
+        matching, nameless = [], 0
         for file in files:
             try:
                 inside = open_op_dump(file.path).op_name
             except PrecisionToolError:
-                continue  # nobody's: it cannot be told whose it is
+                continue  # its op cannot be determined
             nameless += not inside
             if inside == real_name:
-                mine.append(file)
-        if mine:
-            return self._merge(op_name, mine)
+                matching.append(file)
+        if matching:
+            return self._merge(op_name, matching)
         if not nameless:
             return None
         unclear = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
@@ -138,32 +138,32 @@ class DumpIndex:
         return unclear
 
     def op_of_several(self, op_name: str, place: int, count: int) -> DumpedOp:
-        """As `op`, for the one at `place` of `count` ops of one name: their files go by the order of their tasks.
+        """Return the dump of the op at `place` among `count` ops of one name, by the order of their tasks.
 
-        Where there are not as many tasks it cannot be told whose a file is, which is an error of the op.
+        With another number of tasks the op of a file cannot be determined, which is an error of the op.
         """
         key = f"{op_name}\0{place}"
-        known = self._ops.get(key)
-        if known is not None:
-            return known
+        cached = self._ops.get(key)
+        if cached is not None:
+            return cached
         files = self._of(op_name)
         tasks = sorted({(file.name.task_id, file.name.stream_id or 0) for file in files})
         if len(tasks) == count:
-            mine = [file for file in files if (file.name.task_id, file.name.stream_id or 0) == tasks[place]]
-            op = self._merge(op_name, mine)
+            matching = [file for file in files if (file.name.task_id, file.name.stream_id or 0) == tasks[place]]
+            op = self._merge(op_name, matching)
             op.told_apart = f"one of {count} ops of this name, whose dumps are told apart by the order of their tasks"
         else:
             op = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
             dumped = f"{count} ops of the graph have this name, and {len(tasks)} of their tasks were dumped"
-            why = f"{files[0].path}: {dumped}: whose it is cannot be told"
+            why = f"{files[0].path}: {dumped}: its op cannot be determined"
             op.errors = [Missing(why, damaged=True, path=files[0].path)]
         self._ops[key] = op
         return op
 
     def forget_changed(self) -> None:
-        """Forgets the ops of which a file has changed since it was opened; they are read again when asked for."""
-        for name, known in list(self._ops.items()):
-            if any(signature_of(path) != known.signatures[path] for path in known.paths):
+        """Drop the ops of which a file has changed since it was opened; they are read again when needed."""
+        for name, op in list(self._ops.items()):
+            if any(signature_of(path) != op.signatures[path] for path in op.paths):
                 del self._ops[name]
 
     def _merge(self, op_name: str, files: list[DumpFile]) -> DumpedOp:
@@ -237,18 +237,18 @@ def _joined_output(dumps: list[OpDump], number: int, axis: int) -> Found:
             why = dict(dump.bad_slots).get(f"output:{number}", "not in this slice, so that the slices cannot be joined")
             return Missing(f"{dump.path}: output {number}: {why}", damaged=True, path=dump.path)
         shapes = dumps[0].slicing.shapes if dumps[0].slicing is not None and dumps[0].slicing.is_threaded else ()
-        told = shapes[place][number] if place < len(shapes) and number < len(shapes[place]) else part.shape
-        parts.append(replace(part, shape=told) if min(told, default=0) >= 0 and prod(told) == part.size else part)
+        shape = shapes[place][number] if place < len(shapes) and number < len(shapes[place]) else part.shape
+        parts.append(replace(part, shape=shape) if min(shape, default=0) >= 0 and prod(shape) == part.size else part)
     whole = joined(tuple(parts), axis, number)
     if whole is None:
-        shapes_told = ", ".join(str(part.shape) for part in parts[:_NAMED])
-        why = f"its slices {shapes_told} cannot be joined along axis {axis}"
+        shapes_text = ", ".join(str(part.shape) for part in parts[:_MAX_NAMED])
+        why = f"its slices {shapes_text} cannot be joined along axis {axis}"
         return Missing(f"{dumps[0].path}: output {number}: {why}", damaged=True, path=dumps[0].path)
     return whole
 
 
 class BenchmarkSide(ABC):
-    """What the NPU side is compared with."""
+    """The benchmark side of a comparison."""
 
     @abstractmethod
     def output(self, op_name: str, index: int) -> Found:
@@ -258,8 +258,8 @@ class BenchmarkSide(ABC):
         """Output `index` of the op with this name."""
         return self.output(flatten(real_name), index)
 
-    def tells(self, real_name: str, index: int) -> bool:
-        """Whether it has output `index` of the op of just this name, not only of one that file names spell so."""
+    def has_real_name(self, real_name: str, index: int) -> bool:
+        """Return whether it has output `index` under exactly this op name, not only under its spelling in files."""
         return False
 
     def ops_of(self, originals: tuple[str, ...]) -> tuple[str, ...]:
@@ -267,7 +267,7 @@ class BenchmarkSide(ABC):
         return originals
 
     def forget_changed(self) -> None:  # noqa: B027  # a side without files has nothing to forget
-        """Forgets what was opened of files that have changed since; they are read again when asked for."""
+        """Drop what was opened of files that have changed since; they are read again when needed."""
 
 
 class GoldenFiles(BenchmarkSide):
@@ -286,7 +286,7 @@ class GoldenFiles(BenchmarkSide):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of the files."""
+        """Notes for the user on the files."""
         return self._benchmark.notes
 
     @property
@@ -296,7 +296,7 @@ class GoldenFiles(BenchmarkSide):
 
     @property
     def places(self) -> int:
-        """How many steps and ranks its folders are called by, each with tensors of its own; 0: it is of all."""
+        """Number of steps and ranks named by its folders, each with tensors of its own; 0 where it stands for all."""
         return len(self._benchmark.places)
 
     def of_place(self, step: int | None, rank: int | None) -> GoldenFiles | None:
@@ -323,21 +323,21 @@ class GoldenFiles(BenchmarkSide):
         file = self._benchmark.by_real_name.get((real_name, index))
         return self._open(file.path) if file is not None else self.output(flatten(real_name), index)
 
-    def tells(self, real_name: str, index: int) -> bool:
-        """Whether the real name of the tensor's op is known to be this one."""
+    def has_real_name(self, real_name: str, index: int) -> bool:
+        """Return whether the benchmark has the tensor by its op's real name."""
         return (real_name, index) in self._benchmark.by_real_name
 
     def _open(self, path: str) -> Found:
-        known = self._opened.get(path)
-        if known is not None:
-            return known[0]
+        cached = self._opened.get(path)
+        if cached is not None:
+            return cached[0]
         signature = signature_of(path)  # before it is read: a change meanwhile shows
-        found = _open_golden(path)
-        self._opened[path] = found, signature
-        return found
+        tensor = _open_golden(path)
+        self._opened[path] = tensor, signature
+        return tensor
 
     def forget_changed(self) -> None:
-        """Forgets the tensors of these files."""
+        """Drop the tensors of changed files."""
         for path, (_, signature) in list(self._opened.items()):
             if signature_of(path) != signature:
                 del self._opened[path]
@@ -358,7 +358,7 @@ class NoBenchmark(BenchmarkSide):
     """The benchmark side where there is none."""
 
     def output(self, op_name: str, index: int) -> Found:
-        """Says that there is none."""
+        """Return that there is no benchmark."""
         return Missing(f"there is no benchmark to compare {op_name}:{index} with")
 
 
@@ -385,5 +385,5 @@ class GoldenDumps(BenchmarkSide):
         return Missing(f"the other run's dump of {op_name} has no output {index}")
 
     def forget_changed(self) -> None:
-        """Forgets the ops of these files."""
+        """Drop the ops of changed files."""
         self.index.forget_changed()

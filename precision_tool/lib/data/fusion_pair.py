@@ -1,4 +1,4 @@
-"""Which of two NPU runs was compiled with fusion and which without: told by their graphs, not by their folders."""
+"""Which of two NPU runs was compiled with fusion and which without, by their graphs, not by their folders."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ COLLECT_UNFUSED = "collect a run with action='fusion_off|dump' into the other of
 #: How a run must be compiled for its graph to name the passes.
 COLLECT_PASSES = "collect graphs of the compiled stage (ge_proto_*_Build.txt, with DUMP_GE_GRAPH=2)"
 #: Two graphs with a smaller share of the training script's ops in common are of different networks.
-_ALIKE = 0.5
-_NAMED = 5
+_MIN_COMMON_FRACTION = 0.5
+_MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
 class Fusion:
-    """What fusion made of a graph."""
+    """The fused ops of a graph."""
 
     file: GraphFile
 
@@ -57,7 +57,7 @@ class Fusion:
 
 
 def is_fused(op: Op) -> bool:
-    """Whether an op does the work of several ops of the training script."""
+    """Return whether an op does the work of several ops of the training script."""
     return len(set(op.original_names or ())) > 1
 
 
@@ -76,60 +76,53 @@ def find_pair(runs: Sequence[RunGraph]) -> FusionPair:
     Errors say what is missing: a second run, a dump, a run without fusion, names of passes, the same network.
     """
     if not runs:
-        raise DataNotFoundError("no NPU run has a graph", COLLECT_PASSES)
+        raise DataNotFoundError("data.no_run_has_graph")
     dumped = [run for run in runs if run.leaf is not None]
     if len({run.number for run in dumped}) < 2:
-        only = ", ".join(f"debug_{run.number}" for run in dumped[:1]) or "no run"
-        without = [f"debug_{run.number} has a graph but no dump" for run in runs if run.leaf is None]
-        raise DataNotFoundError(
-            f"only {only} has both a dump and a graph" + "".join(f"; {why}" for why in without), COLLECT_UNFUSED
-        )
-    pairs = [(one, two) for one, two in combinations(dumped, 2) if one.number != two.number]
-    alike = [(one, two) for one, two in pairs if _share(one, two) >= _ALIKE]
+        only = next((f"debug_{run.number}" for run in dumped), "")
+        without = [f"debug_{run.number}" for run in runs if run.leaf is None]
+        raise DataNotFoundError("data.one_run_dumped", run=only, without_dump=without)
+    pairs = [(first, second) for first, second in combinations(dumped, 2) if first.number != second.number]
+    alike = [(first, second) for first, second in pairs if _share(first, second) >= _MIN_COMMON_FRACTION]
     if not alike:
-        one, two = max(pairs, key=lambda pair: _share(*pair))
+        first, second = max(pairs, key=lambda pair: _share(*pair))
         raise UsageError(
-            f"debug_{one.number} and debug_{two.number} are of different networks: their graphs have "
-            f"{_share(one, two):.0%} of the training script's ops in common",
-            "collect both runs with the same script, or name two folders with -lt and -rt",
+            "data.runs_of_two_networks", first=first.number, second=second.number, share=_share(first, second)
         )
     problems: list[UsageError] = []
-    for one, two in sorted(alike, key=lambda pair: -_share(*pair)):
+    for first, second in sorted(alike, key=lambda pair: -_share(*pair)):
         try:
-            return _ordered(one, two)
+            return _ordered(first, second)
         except UsageError as error:
             problems.append(error)
     raise problems[0]
 
 
-def _share(one: RunGraph, two: RunGraph) -> float:
-    mine, others = Fusion(one.file).script_ops, Fusion(two.file).script_ops
-    return len(mine & others) / max(1, min(len(mine), len(others)))
+def _share(first: RunGraph, second: RunGraph) -> float:
+    ops, others = Fusion(first.file).script_ops, Fusion(second.file).script_ops
+    return len(ops & others) / max(1, min(len(ops), len(others)))
 
 
-def _ordered(one: RunGraph, two: RunGraph) -> FusionPair:
-    first, second = Fusion(one.file), Fusion(two.file)
-    counts = first.switchable.total(), second.switchable.total()
-    if counts == (0, 0) and (first.nameless or second.nameless):
-        counts = len(first.nameless), len(second.nameless)
+def _ordered(first: RunGraph, second: RunGraph) -> FusionPair:
+    first_fusion, second_fusion = Fusion(first.file), Fusion(second.file)
+    counts = first_fusion.switchable.total(), second_fusion.switchable.total()
+    if counts == (0, 0) and (first_fusion.nameless or second_fusion.nameless):
+        counts = len(first_fusion.nameless), len(second_fusion.nameless)
     if counts == (0, 0):
-        raise UsageError(
-            f"neither debug_{one.number} nor debug_{two.number} has an op that a switchable fusion pass made",
-            f"if one of them ran with fusion, its graph does not name the passes: {COLLECT_PASSES}",
-        )
+        raise UsageError("data.no_switchable_fusion", first=first.number, second=second.number)
     if counts[0] == counts[1] or min(counts) > 0.9 * max(counts):
         raise UsageError(
-            f"debug_{one.number} and debug_{two.number} were both compiled with fusion: {counts[0]} and {counts[1]} "
-            "ops of them were made by passes that a switch file turns off",
-            COLLECT_UNFUSED,
+            "data.both_fused", first=first.number, second=second.number, first_ops=counts[0], second_ops=counts[1]
         )
-    fused, unfused = (one, two) if counts[0] > counts[1] else (two, one)
+    fused, unfused = (first, second) if counts[0] > counts[1] else (second, first)
     steps = [sorted({leaf.step for leaf in run.leaves}) for run in (fused, unfused)]
     if all(steps) and not set(steps[0]) & set(steps[1]):
         raise UsageError(
-            f"dumps of different steps: debug_{fused.number} has {', '.join(steps[0][:_NAMED])}, "
-            f"debug_{unfused.number} has {', '.join(steps[1][:_NAMED])}",
-            "collect the same steps in both runs (TF_DUMP_STEP in config.py), from the same checkpoint",
+            "data.steps_differ",
+            fused=fused.number,
+            fused_steps=steps[0][:_MAX_NAMED],
+            unfused=unfused.number,
+            unfused_steps=steps[1][:_MAX_NAMED],
         )
     return FusionPair(fused=fused, unfused=unfused, notes=tuple(_left_over(Fusion(unfused.file), unfused.number)))
 
@@ -138,37 +131,32 @@ def _left_over(unfused: Fusion, number: int | None) -> list[str]:
     left = unfused.switchable
     if not left:
         return []
-    return [f"debug_{number} is not free of fusion: {_listed(left)}; ops they made cannot be told apart there"]
+    return [f"debug_{number} is not free of fusion: {_listed(left)}; their ops cannot be told apart there"]
 
 
 def _listed(passes: Counter[str]) -> str:
-    named = [f"{name} made {counted(count, 'op')}" for name, count in passes.most_common(_NAMED)]
-    more = len(passes) - _NAMED
+    named = [f"{name} made {counted(count, 'op')}" for name, count in passes.most_common(_MAX_NAMED)]
+    more = len(passes) - _MAX_NAMED
     return ", ".join(named) + (f" and {more} more passes" if more > 0 else "")
 
 
-# --- two graphs that were named, or found beside the dumps ------------------------------------------------------------
+# --- two graphs that were named, or lie beside the dumps ---
 
 
 def check_fits(choice: GraphChoice, option: str) -> None:
-    """Raises UsageError for a graph that is not the one of its dump."""
+    """Raise UsageError for a graph that is not the one of its dump."""
     if choice.matched < ENOUGH * choice.total:
-        raise UsageError(
-            f"{choice.file.path}: names {choice.matched} of {choice.total} ops of its dump",
-            f"name the graph of that very run with {option}; are the two graphs swapped?",
+        raise UsageError.of(
+            choice.file.path, "data.graph_misfit", matched=choice.matched, total=choice.total, option=option
         )
 
 
 def pair_notes(fused: GraphChoice, unfused: GraphChoice) -> list[str]:
-    """What the user should know of two graphs compared as fused and unfused. UsageError if they are no pair."""
-    one, two = Fusion(fused.file), Fusion(unfused.file)
-    share = len(one.script_ops & two.script_ops) / max(1, min(len(one.script_ops), len(two.script_ops)))
-    if share < _ALIKE:
-        raise UsageError(
-            f"{fused.file.path} and {unfused.file.path}: graphs of different networks, with {share:.0%} of the "
-            "training script's ops in common",
-            "name the graphs of two runs of the same script with -g and -cf",
-        )
-    if two.switchable.total() > one.switchable.total():
+    """Return notes for the user on two graphs compared as fused and unfused. UsageError if they are no pair."""
+    first, second = Fusion(fused.file), Fusion(unfused.file)
+    share = len(first.script_ops & second.script_ops) / max(1, min(len(first.script_ops), len(second.script_ops)))
+    if share < _MIN_COMMON_FRACTION:
+        raise UsageError("data.graphs_of_two_networks", fused=fused.file.path, unfused=unfused.file.path, share=share)
+    if second.switchable.total() > first.switchable.total():
         return ["the other run has more fused ops than this one: name the fused run with -lt and -g"]
-    return [f"the other run is not free of fusion: {_listed(two.switchable)}"] if two.switchable else []
+    return [f"the other run is not free of fusion: {_listed(second.switchable)}"] if second.switchable else []

@@ -77,7 +77,7 @@ _Columns = dict[str, list[int]]
 
 @dataclass(slots=True)
 class _ReadFile:
-    """What is known of one file as it was at `signature`."""
+    """What was read of a file at `signature`."""
 
     signature: Signature
     file: GraphFile | None = None
@@ -89,85 +89,85 @@ class GraphStore:
     """Reads graph files, each once as long as it does not change. Threads may share it."""
 
     cache: CacheFiles = field(default_factory=CacheFiles)
-    _known: dict[str, _ReadFile] = field(default_factory=dict, init=False)
+    _entries: dict[str, _ReadFile] = field(default_factory=dict, init=False)
     _lock: threading.RLock = field(default_factory=threading.RLock, init=False, repr=False, compare=False)
 
     def load(self, path: str) -> GraphFile:
-        """As `load_graph_file`."""
+        """Return the graphs of a file, see `load_graph_file`."""
         with self._lock:
             return self._load(path)
 
     def _load(self, path: str) -> GraphFile:
-        known = self._entry(path)
-        if known is None:
+        entry = self._entry(path)
+        if entry is None:
             return load_graph_file(path)  # which says what is wrong
-        if known.file is None:
-            self._find_cached(path, known)
-        if known.file is None:
-            known.file = _read_whole(path, known.signature)
-            known.skim = _skim_of(known.file, known.signature)
-            self._keep(path, known)
-        return known.file
+        if entry.file is None:
+            self._find_cached(path, entry)
+        if entry.file is None:
+            entry.file = _read_whole(path, entry.signature)
+            entry.skim = _skim_of(entry.file, entry.signature)
+            self._keep(path, entry)
+        return entry.file
 
     def skim(self, path: str) -> GraphSkim:
-        """As `skim_graph_file`."""
+        """Return an overview of a file, see `skim_graph_file`."""
         with self._lock:
             return self._skim(path)
 
     def _skim(self, path: str) -> GraphSkim:
-        known = self._entry(path)
-        if known is None:
+        entry = self._entry(path)
+        if entry is None:
             return skim_graph_file(path)
-        if known.skim is None:
-            self._find_cached(path, known)
-        if known.skim is None:
-            known.skim = skim_graph_file(path)
-            self._keep(path, known)
-        return known.skim
+        if entry.skim is None:
+            self._find_cached(path, entry)
+        if entry.skim is None:
+            entry.skim = skim_graph_file(path)
+            self._keep(path, entry)
+        return entry.skim
 
     def peek(self, path: str) -> str | None:
-        """As `peek_graph_name`."""
+        """Return the name of the first graph, see `peek_graph_name`."""
         return peek_graph_name(path)
 
     def forget(self) -> None:
         """Drops everything that was read; cache files stay, as they are checked whenever they are read."""
         with self._lock:
-            self._known.clear()
+            self._entries.clear()
 
     def signature(self, path: str) -> Signature | None:
         """The signature that a file had when it was read; None for one that was not."""
-        known = self._known.get(path)
-        return None if known is None else known.signature
+        entry = self._entries.get(path)
+        return None if entry is None else entry.signature
 
     def _entry(self, path: str) -> _ReadFile | None:
         signature = signature_of(path)
         if signature is None:
-            self._known.pop(path, None)
+            self._entries.pop(path, None)
             return None
-        known = self._known.get(path)
-        if known is None or known.signature != signature:
-            known = self._known[path] = _ReadFile(signature)
-        return known
+        entry = self._entries.get(path)
+        if entry is None or entry.signature != signature:
+            entry = self._entries[path] = _ReadFile(signature)
+        return entry
 
-    def _find_cached(self, path: str, known: _ReadFile) -> None:
+    def _find_cached(self, path: str, entry: _ReadFile) -> None:
         """Takes what a cache file has of the graph file."""
-        payload = self.cache.read(path, known.signature, _VERSION)
+        payload = self.cache.read(path, entry.signature, _VERSION)
         if payload is None:
             return
         try:
-            skim, file = _decode(payload, path, known.signature)
+            skim, file = _decode(payload, path, entry.signature)
         except OddCacheError as error:
             _log.info("%s: its cache file is odd (%s); the graph file is read instead", path, error)
             return
-        known.skim = skim
-        known.file = known.file or file
+        entry.skim = skim
+        entry.file = entry.file or file
 
-    def _keep(self, path: str, known: _ReadFile) -> None:
+    def _keep(self, path: str, entry: _ReadFile) -> None:
         """Writes a cache file."""
-        if known.signature[0] < LARGE:
+        if entry.signature[0] < LARGE:
             return
         try:
-            self.cache.write(path, known.signature, _VERSION, _encode(known))
+            self.cache.write(path, entry.signature, _VERSION, _encode(entry))
         except (OverflowError, UnicodeEncodeError) as error:  # numbers and texts no real graph has
             _log.info("%s: not cached: %s", path, error)
 
@@ -212,8 +212,8 @@ class _Texts:
         return struct.pack("<Q", len(self._numbers)) + lengths + "".join(self._numbers).encode("utf-8")
 
 
-def _encode(known: _ReadFile) -> bytes:
-    skim, file = known.skim, known.file
+def _encode(entry: _ReadFile) -> bytes:
+    skim, file = entry.skim, entry.file
     assert skim is not None
     texts = _Texts()
     columns: _Columns = {name: [] for name in _COLUMNS}
@@ -343,7 +343,7 @@ def _columns_of(payload: bytes) -> tuple[_Columns, list[str]]:
 
 
 def _check(columns: _Columns, text_count: int, size: int) -> None:
-    """Raises OddCacheError unless all numbers point to something."""
+    """Raise OddCacheError unless all numbers point to something."""
 
     def within(name: str, low: int, end: int) -> None:
         column = columns[name]

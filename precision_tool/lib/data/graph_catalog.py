@@ -27,9 +27,9 @@ from precision_tool.lib.data.graph_choice import (
 from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf, Run
-from precision_tool.lib.model.wording import counted, first_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +75,13 @@ class RunGraphs:
 
     @property
     def lost(self) -> tuple[str, ...]:
-        """What has no graph, and why."""
-        several = len({one.model for one in self.missing}) > 1
-        return tuple(f"debug_{one.number}{f' ({one.model})' * several}: {one.reason}" for one in self.missing)
+        """The models and runs without a graph, and why."""
+        several = len({run.model for run in self.missing}) > 1
+        return tuple(f"debug_{run.number}{f' ({run.model})' * several}: {run.reason}" for run in self.missing)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the user should know of graphs that cannot be used, a sentence each."""
+        """Notes for the user on graphs that cannot be used."""
         return (*self.lost, *dict.fromkeys(run.doubt for run in self.runs if run.doubt))
 
 
@@ -105,7 +105,7 @@ def find_run_graphs(
     store, chosen, extra_folders = graphs.store, graphs.chosen, graphs.extra_folders
     if graph is not None:
         return RunGraphs(runs=_named_graphs(folders, store, graph))
-    found: list[RunGraph] = []
+    runs: list[RunGraph] = []
     missing: list[MissingGraph] = []
     refused: list[PrecisionToolError] = []
     for folder in folders:
@@ -117,7 +117,7 @@ def find_run_graphs(
                 refused.append(error)
                 missing.append(MissingGraph(number=folder.number, model=leaves[0].model_name, reason=error.message))
                 continue
-            found.append(_run_graph(folder.number, leaves, choice))
+            runs.append(_run_graph(folder.number, leaves, choice))
         paths = [] if models else find_graph_files([folder.graph_folder])
         if paths:
             try:
@@ -126,25 +126,22 @@ def find_run_graphs(
                 refused.append(error)
                 missing.append(MissingGraph(number=folder.number, model="", reason=error.message))
                 continue
-            found.append(_run_graph(folder.number, (), choice))
-    if chosen is not None and not any(_is_same(run.file.path, chosen) for run in found):
+            runs.append(_run_graph(folder.number, (), choice))
+    if chosen is not None and not any(_is_same(run.file.path, chosen) for run in runs):
         place = _place_without_dump(chosen, folders)
         if place is not None:
-            return RunGraphs(runs=_with_chosen(found, place, store, chosen), missing=tuple(missing))
-    if not found:
+            return RunGraphs(runs=_with_chosen(runs, place, store, chosen), missing=tuple(missing))
+    if not runs:
         paths = find_graph_files((), extra_folders)
         if not paths:
             raise refused[0] if refused else _no_graph(root)
-        found.append(_run_graph(None, (), choose_without_dump(paths, store)))
-    return RunGraphs(runs=tuple(found), missing=tuple(missing))
+        runs.append(_run_graph(None, (), choose_without_dump(paths, store)))
+    return RunGraphs(runs=tuple(runs), missing=tuple(missing))
 
 
 def _no_graph(root: str) -> PrecisionToolError:
     runs = posixpath.join(root, "npu")
-    nothing = DataNotFoundError(
-        f"no graph: no ge_proto_*_Build.txt in {posixpath.join(runs, 'debug_*', 'graph')}, nor in the working folder",
-        "set DUMP_GE_GRAPH=2 for the NPU run and copy its ge_proto_*_Build.txt to npu/debug_0/graph",
-    )
+    nothing = DataNotFoundError("data.no_graph", folder=posixpath.join(runs, "debug_*", "graph"))
     there = list_folder(runs) if is_folder(runs) else []
     return nothing_below(nothing, *(posixpath.join(runs, name, "graph") for name in there))
 
@@ -158,50 +155,44 @@ class _Place:
 
 def _place_without_dump(path: str, folders: Sequence[RunFolder]) -> _Place | None:
     """The place of a graph whose run has no dump that it would have to fit; None if there is such a dump."""
-    beside = _beside(path, folders)
-    if any(_models(folder.run) for folder in beside or folders):
+    owners = _owners(path, folders)
+    if any(_models(folder.run) for folder in owners or folders):
         return None
-    return _Place(beside[0].number if beside else None)
+    return _Place(owners[0].number if owners else None)
 
 
-def _beside(path: str, folders: Sequence[RunFolder]) -> list[RunFolder]:
+def _owners(path: str, folders: Sequence[RunFolder]) -> list[RunFolder]:
     """The run whose folder a graph lies in."""
     place = real_path(path)
     return [folder for folder in folders if lies_in(place, real_path(posixpath.dirname(folder.graph_folder)))]
 
 
-def _with_chosen(found: Sequence[RunGraph], place: _Place, store: GraphStore, chosen: str) -> tuple[RunGraph, ...]:
+def _with_chosen(runs: Sequence[RunGraph], place: _Place, store: GraphStore, chosen: str) -> tuple[RunGraph, ...]:
     """The graphs, with one that was chosen, and for which there is no dump, in the place of its run's."""
     choice = GraphChoice(file=store.load(chosen), reason=CHOSEN, matched=0, total=0)
-    others = [] if place.number is None else [run for run in found if run.number != place.number]
+    others = [] if place.number is None else [run for run in runs if run.number != place.number]
     return tuple(sorted((*others, _run_graph(place.number, (), choice)), key=lambda run: run.number or 0))
 
 
 def check_choice(path: str, folders: Sequence[RunFolder], store: GraphStore) -> None:
-    """Whether a graph can be chosen: UsageError with figures for one that commands would not use.
+    """Raise UsageError, with figures, for a graph that commands would not use.
 
     Raises the reader's errors for a file that is no graph.
     """
     store.load(path)
     if not is_what_ran(path):
-        raise UsageError(
-            f"{path}: a graph of another stage of the compiler, which is not what ran",
-            "choose one whose name ends with _Build.txt: `graphs` lists them; `ls -g FILE` looks into any",
-        )
+        raise UsageError.of(path, "data.other_stage")
     if _place_without_dump(path, folders) is not None:
         return
     figures = []
-    for folder in _beside(path, folders) or folders:
+    for folder in _owners(path, folders) or folders:
         models = _models(folder.run)
         for leaves in models.values():
             if not isinstance(load_chosen(path, leaves[0], models, store), str):
                 return
             share = load_choice(path, leaves[0], CHOSEN, store)
-            figures.append(f"{share.matched} of {counted(share.total, 'dumped op')} of debug_{folder.number}")
-    raise UsageError(
-        f"{path}: it does not fit: it names {', '.join(dict.fromkeys(figures))}",
-        f"choose one that names at least {ENOUGH:.0%} of them, as `graphs` shows; `ls -g FILE` looks into any",
-    )
+            figures.append(Message("note.data.share", matched=share.matched, total=share.total, run=folder.number))
+    raise UsageError.of(path, "data.chosen_graph_misfit", shares=figures, enough=ENOUGH)
 
 
 def _is_same(path: str, other: str) -> bool:
@@ -237,16 +228,15 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
     """The graph asked for, with the dump it lies beside, else with every dump it fits."""
     is_one = not is_folder(graph)
     if is_one and not exists(graph):
-        raise DataNotFoundError(f"{graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out")
+        raise DataNotFoundError.of(graph, "data.no_such_graph")
     paths = [graph] if is_one else find_graph_files([graph])
     if not paths:
-        nothing = f"no graph: no ge_proto_*_Build.txt in {graph}"
-        raise nothing_below(DataNotFoundError(nothing, "name another folder, or a file"), graph)
+        raise nothing_below(DataNotFoundError("data.no_graph_in", folder=graph), graph)
     if is_one:
-        store.load(graph)  # whatever is wrong with it is said, dump or not
-    beside = _beside(graph, folders)
-    found = []
-    for folder in beside or folders:
+        store.load(graph)  # raises what is wrong with it, dump or not
+    owners = _owners(graph, folders)
+    runs = []
+    for folder in owners or folders:
         for leaves in _models(folder.run).values():
             try:
                 choice = (
@@ -254,23 +244,23 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
                 )
             except DataNotFoundError:
                 continue  # none of the folder's graphs is of this model
-            called = [one.name for one in choice.file.graphs[:1]]
+            called = [first.name for first in choice.file.graphs[:1]]
             if choice.matched >= ENOUGH * choice.total or is_named_by(called, leaves[0].model_name):
-                found.append(_run_graph(folder.number, leaves, choice, is_named=True))
-    if found:
-        return tuple(found)
-    number = beside[0].number if len(beside) == 1 else None
+                runs.append(_run_graph(folder.number, leaves, choice, is_named=True))
+    if runs:
+        return tuple(runs)
+    number = owners[0].number if len(owners) == 1 else None
     if not is_one:
         return (_run_graph(number, (), choose_without_dump(paths, store), is_named=True),)
     choice = GraphChoice(file=store.load(graph), reason=NAMED, matched=0, total=0)
     return (_run_graph(number, (), choice, is_named=True),)
 
 
-# --- The names of a graph's ops for those of a result, which may be spelled as in the names of dump files ---
+# --- op names of results, spelled as in file names ---
 
 
 def names_in(file: GraphFile | None) -> Callable[[str], str]:
-    """Gives the op's name in the graph for a name that two NPU runs were matched by; any other name as it is.
+    """Return a function from a name that two NPU runs were matched by to the op's name in the graph.
 
     Of two runs that are matched without a graph, results have the names of dump files, where `/` is `_`.
     """
@@ -278,31 +268,31 @@ def names_in(file: GraphFile | None) -> Callable[[str], str]:
 
 
 def named_by(names: Iterable[str]) -> Callable[[str], str]:
-    """As `names_in`, for names of ops. A name that two of them are spelled as stays as it is."""
-    known = set(names)
+    """Return the function of `names_in` for names of ops; a spelling that two of them share stays as it is."""
+    op_names = set(names)
     flat: dict[str, str] = {}
 
     def name_of(name: str) -> str:
-        if name in known:
+        if name in op_names:
             return name
         if not flat:  # for the first name that is spelled so
-            for one in known:
-                key = flatten(one)
-                flat[key] = "" if key in flat else one
+            for op_name in op_names:
+                key = flatten(op_name)
+                flat[key] = "" if key in flat else op_name
         return flat.get(name) or name
 
     return name_of
 
 
-# --- Ops of the graphs of a data folder, found by any part of their names ---
+# --- looking up ops by name ---
 
 
 #: Names that an error lists.
-_LISTED = 10
+_MAX_LISTED = 10
 #: Names that share most three-letter pieces with a name are looked at closer: so many of them.
 _CANDIDATES = 100
 #: How like a name another is that is offered in its place, as `difflib` measures it.
-_ALIKE = 0.6
+_MIN_SIMILARITY = 0.6
 _NO_GLOB = str.maketrans("", "", "*?[]")
 
 
@@ -324,24 +314,27 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
     A script's op that became several ops gives them all.
     """
     if not name.strip():
-        raise UsageError("an op's name is empty", "give a name, or part of one")
-    found = [hit for run in runs for hit in _by_whole_name(run, name)]
-    if found:
-        return tuple(found)
+        raise UsageError("data.empty_op_name")
+    hits = [hit for run in runs for hit in _by_whole_name(run, name)]
+    if hits:
+        return tuple(hits)
     part = flatten(name).lower()
-    found = [
+    hits = [
         FoundOp(run=run, op=op, graph=graph) for run, graph, op in every_op(runs) if part in flatten(op.name).lower()
     ]
-    different = sorted(dict.fromkeys(hit.op.name for hit in found), key=lambda other: _farness(part, other))
+    different = sorted(dict.fromkeys(hit.op.name for hit in hits), key=lambda other: _farness(part, other))
     if len(different) == 1:
-        return tuple(found)
+        return tuple(hits)
     if different:
-        raise UsageError(f"{name!r} fits {len(different)} ops: {first_of(different, _LISTED)}", "give more of the name")
-    known = dict.fromkeys(op.name for _, _, op in every_op(runs))
-    originals = dict.fromkeys(one for _, _, op in every_op(runs) for one in op.original_names or ())
+        raise UsageError("data.several_ops", name=repr(name), count=len(different), ops=different)
+    op_names = dict.fromkeys(op.name for _, _, op in every_op(runs))
+    originals = dict.fromkeys(original for _, _, op in every_op(runs) for original in op.original_names or ())
     raise DataNotFoundError(
-        f"no op {name!r} among {counted(len(known), 'op')} of {where_of(runs)}",
-        closest_hint(name, known | originals, "`ls` lists the ops"),
+        "data.no_op",
+        name=repr(name),
+        ops=len(op_names),
+        place=where_of(runs),
+        advice=closest_hint(name, op_names | originals, Message("note.data.use_ls.ops")),
     )
 
 
@@ -380,20 +373,20 @@ def _by_whole_name(run: RunGraph, name: str) -> list[FoundOp]:
     return [FoundOp(run=run, op=op, graph=graph) for graph, op in hits]
 
 
-def closest_names(name: str, known: Iterable[str], count: int = 5) -> list[str]:
-    """The names among `known` that are spelled much like `name`, which may be a glob; quick for many.
+def closest_names(name: str, candidates: Iterable[str], count: int = 5) -> list[str]:
+    """The names among `candidates` that are spelled much like `name`, which may be a glob; quick for many.
 
     A name without `/` may also be like a part of one.
     """
-    wanted = flatten(name.translate(_NO_GLOB)).lower()
-    pieces = _pieces(wanted)
-    scored = sorted(known, key=lambda other: -len(pieces & _pieces(flatten(other).lower())))[:_CANDIDATES]
+    flat = flatten(name.translate(_NO_GLOB)).lower()
+    pieces = _pieces(flat)
+    scored = sorted(candidates, key=lambda other: -len(pieces & _pieces(flatten(other).lower())))[:_CANDIDATES]
     by_part: dict[str, list[str]] = {}
     for other in scored:
         parts = {other, *other.split("/")} if "/" not in name else {other}
         for part in parts:
             by_part.setdefault(flatten(part).lower(), []).append(other)
-    close = difflib.get_close_matches(wanted, by_part, n=count, cutoff=_ALIKE)
+    close = difflib.get_close_matches(flat, by_part, n=count, cutoff=_MIN_SIMILARITY)
     return list(dict.fromkeys(other for part in close for other in by_part[part]))[:count]
 
 
@@ -401,13 +394,13 @@ def _pieces(text: str) -> set[str]:
     return {text[start : start + 3] for start in range(max(len(text) - 2, 1))}
 
 
-def closest_hint(name: str, known: Iterable[str], otherwise: str) -> str:
-    """What to say of a name that is not known."""
-    close = closest_names(name, known)
-    return f"closest: {', '.join(close)}" if close else otherwise
+def closest_hint(name: str, candidates: Iterable[str], otherwise: Message) -> Message:
+    """Return the names that are spelled much like one that does not exist, or `otherwise` where there are none."""
+    close = closest_names(name, candidates)
+    return Message("note.data.closest", names=close) if close else otherwise
 
 
-# --- Whose kernel an op runs: one that CANN brings, or one of the user's own ---
+# --- built-in and custom kernels ---
 
 
 _KIND, _IS_CUSTOM = "_fe_imply_type", "_is_custom_op"
@@ -426,7 +419,7 @@ _OWN_LIBRARIES = ("DNN_VM_RTS_OP_STORE", "DNN_VM_RTS_FFTS_PLUS_OP_STORE", "DNN_V
 
 @dataclass(frozen=True, slots=True)
 class Implementation:
-    """Whether a kernel is `custom`, and what of the graph says so."""
+    """The origin of a kernel, custom or built-in, and the entry of the graph that says so."""
 
     is_custom: bool
     why: str
@@ -440,9 +433,9 @@ def implementation(op: Op) -> Implementation | None:
     number = _attribute(op, _KIND)
     if isinstance(number, int) and not isinstance(number, bool):
         kind = number & 0xFFFFFFFF
-        for known, custom in ((_CUSTOM, True), (_BUILT_IN, False)):
-            if kind in known:
-                return Implementation(custom, f"{known[kind]}: {_KIND} {number}")
+        for table, custom in ((_CUSTOM, True), (_BUILT_IN, False)):
+            if kind in table:
+                return Implementation(custom, f"{table[kind]}: {_KIND} {number}")
     for name, path in _paths(op):
         for places, custom in ((_CUSTOM_PLACES, True), (_BUILT_IN_PLACES, False)):
             if any(place in path for place in places):

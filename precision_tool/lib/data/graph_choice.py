@@ -57,10 +57,10 @@ def find_graph_files(
     folders: Iterable[str],
     flat_folders: Iterable[str] = (),
     *,
-    wanted: Callable[[str], bool] = names.is_build_graph,
+    fits: Callable[[str], bool] = names.is_build_graph,
     stamps: Stamps | None = None,
 ) -> list[str]:
-    """Paths of all Build graphs (or those with `wanted` names) below `folders` and directly in `flat_folders`.
+    """Paths of all Build graphs (or those with `fits` names) below `folders` and directly in `flat_folders`.
 
     `stamps` notes the folders and the files.
     """
@@ -72,18 +72,18 @@ def find_graph_files(
             stamps.note(folder)
         with suppress(PrecisionToolError):  # not there, or not to be read
             listed.append((folder, list_folder(folder)))
-    found = list(
+    paths = list(
         dict.fromkeys(
             posixpath.join(folder, name)
             for folder, file_names in listed
             for name in file_names
-            if wanted(name) or INFER.is_graph(folder, name)
+            if fits(name) or INFER.is_graph(folder, name)
         )
     )
     if stamps is not None:
-        for path in found:
+        for path in paths:
             stamps.note(path)
-    return found
+    return paths
 
 
 def graph_folders(dump_path: str, stamps: Stamps | None = None) -> list[str]:
@@ -111,9 +111,9 @@ def dumped_ops(leaf: DumpLeaf) -> set[str]:
 
 
 def matched_ops(file: GraphFile, leaf: DumpLeaf) -> int:
-    """How many of the dumped ops the graph names."""
-    known = {names.base_name(names.flatten(op.name)) for op in file.ops}
-    return len(dumped_ops(leaf) & known)
+    """Return the number of dumped ops that the graph names."""
+    graph_ops = {names.base_name(names.flatten(op.name)) for op in file.ops}
+    return len(dumped_ops(leaf) & graph_ops)
 
 
 def is_named_by(graph_names: Iterable[str], model_name: str) -> bool:
@@ -147,14 +147,14 @@ def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
     best = max(parts, key=lambda part: (is_named_by([part.graphs[0].name], leaf.model_name), matched_ops(part, leaf)))
     if is_om(file.path):
         return best
-    kept = list(best.graphs)
+    graphs = list(best.graphs)
     for part in parts:
-        more = [graph for graph in part.graphs if all(graph is not one for one in kept)]
-        if matched_ops(replace(file, graphs=(*kept, *more)), leaf) > matched_ops(
-            replace(file, graphs=tuple(kept)), leaf
+        more = [graph for graph in part.graphs if all(graph is not included for included in graphs)]
+        if matched_ops(replace(file, graphs=(*graphs, *more)), leaf) > matched_ops(
+            replace(file, graphs=tuple(graphs)), leaf
         ):
-            kept += more
-    return best if len(kept) == len(best.graphs) else replace(file, graphs=tuple(kept))
+            graphs += more
+    return best if len(graphs) == len(best.graphs) else replace(file, graphs=tuple(graphs))
 
 
 def load_choice(path: str, leaf: DumpLeaf, reason: str, store: GraphStore) -> GraphChoice:
@@ -178,7 +178,7 @@ def _by_head(paths: Iterable[str], model_name: str, store: GraphStore) -> tuple[
 
 
 def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]], store: GraphStore) -> list[GraphSkim]:
-    """What the files hold; those that cannot be read are added to `rejected`."""
+    """Return an overview of each file; those that cannot be read are added to `rejected`."""
     skims = []
     listed = list(paths)
     for path in listed:
@@ -192,9 +192,23 @@ def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]], store: Grap
 
 
 def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> GraphChoice:
-    """The candidate that fits the dump: named like its model folder, with a data source, naming most of its ops.
+    """Return the graph that fits a dump: named like its model folder, with a data source, naming most of its ops.
 
-    DataNotFoundError says what was found when no candidate can be read or none fits.
+    Parameters
+    ----------
+    paths : iterable of str
+        The candidates, graph files of any run.
+    leaf : DumpLeaf
+        The dump files of one device, model and step.
+    store : GraphStore
+        Reads the files, each once.
+
+    Raises
+    ------
+    UnreadGraphError
+        No readable candidate fits, but one that cannot be read might.
+    DataNotFoundError
+        No candidate fits.
     """
     rejected: list[tuple[str, str]] = []
     named, others = _by_head(paths, leaf.model_name, store)
@@ -204,9 +218,8 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
     else:
         skims += _skim_all(others, rejected, store)
     if not skims:
-        why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
-        kind = UnreadGraphError if rejected else DataNotFoundError
-        raise kind(f"no graph can be used: {why}", "copy the graph files beside the dump, or name one with -g")
+        error = UnreadGraphError if rejected else DataNotFoundError
+        raise error("data.no_usable_graph", reasons=[message for _, message in rejected[:3]])
     by_name = [skim for skim in skims if is_named_by(skim.graph_names, leaf.model_name)]
     # Any file that cannot be read may have been the dump's own graph, as long as no other has its name.
     unread = [] if by_name else list(rejected)
@@ -216,25 +229,19 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
     best = _naming_most(candidates, leaf, store, rejected, unread)
     total = len(dumped_ops(leaf))
     if best is None:
-        raise UnreadGraphError(
-            f"no graph can be used: {unread[-1][1]}", "copy the graph files again, or name one with -g"
-        )
+        raise UnreadGraphError("data.damaged_graph", reason=unread[-1][1])
     matched, skim, file = best
     for other in skims:
         if other not in candidates:
             why = "has another graph name" if by_name and other not in by_name else "has no data-source op"
             rejected.append((other.path, why))
     if matched < ENOUGH * total and not by_name:
-        what = f"the best of {len(skims)} graphs" if len(skims) > 1 else "the only graph"
-        what += f", {skim.path},"
-        hint = "the graphs and the dump are of different runs: collect both in one run, or name a graph with -g"
-        told = ""
         if unread:
-            told, hint = f"{_told(unread)}; ", "copy the damaged graph again, or name one with -g"
-            what = "the best of the others"  # which one does not matter: it is of another model
-        raise (UnreadGraphError if unread else DataNotFoundError)(
-            f"no graph fits the dump: {told}{what} names {matched} of {counted(total, 'dumped op')}", hint
-        )
+            raise UnreadGraphError(
+                "data.no_readable_graph_fits", damage=_unread_text(unread), matched=matched, total=total
+            )
+        several = len(skims) if len(skims) > 1 else 0
+        raise DataNotFoundError("data.no_graph_fits", graphs=several, path=skim.path, matched=matched, total=total)
     reasons = [f"its name is the dump's model folder {leaf.model_name}"] if by_name else []
     if skim.data_source_types:
         reasons.append(f"it holds the data source {', '.join(skim.data_source_types)}")
@@ -278,15 +285,15 @@ def _naming_most(
     return best
 
 
-def _told(unread: Sequence[tuple[str, str]]) -> str:
-    """Which files cannot be read and why; their errors name them, and `graphs` shows these whole."""
+def _unread_text(unread: Sequence[tuple[str, str]]) -> str:
+    """Return which files cannot be read and why; `graphs` shows the whole errors."""
     more = len(unread) - 1
     why, *_ = unread[0][1].split("; still open")
     return f"cannot be read: {why}" + (f" (and {counted(more, 'other graph')})" if more else "")
 
 
 def _doubt(unread: Sequence[tuple[str, str]], used: str) -> str:
-    return f"{_told(unread)}; the graph in use, {used}, is only the best of the others" if unread else ""
+    return f"{_unread_text(unread)}; the graph in use, {used}, is only the best of the others" if unread else ""
 
 
 def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
@@ -313,8 +320,7 @@ def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
         return GraphChoice(
             file=file, reason=reason, matched=0, total=0, rejected=tuple(rejected), doubt=_doubt(unread, skim.path)
         )
-    why = "; ".join(message for _, message in rejected[:3]) or "there is no ge_proto_*_Build.txt"
-    raise DataNotFoundError(f"no graph can be used: {why}", "copy the graph files of the run to npu/debug_0/graph")
+    raise DataNotFoundError("data.no_usable_graph_of_run", reasons=[message for _, message in rejected[:3]])
 
 
 def _is_of_other_run(path: str, leaf: DumpLeaf) -> bool:
@@ -358,7 +364,7 @@ class GraphChooser:
     extra_folders: tuple[str, ...] = ()
     chosen: str | None = None
     #: What was chosen, for which leaf, and what the choice was made from.
-    kept: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = field(default_factory=dict, repr=False)
+    choices: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = field(default_factory=dict, repr=False)
 
     def of(
         self, leaf: DumpLeaf, graph: str | None = None, models: Collection[str] = (), *, prefers_chosen: bool = True
@@ -370,15 +376,15 @@ class GraphChooser:
         """
         chosen = self.chosen if prefers_chosen else None
         key = (leaf.path, graph, chosen, self.extra_folders, frozenset(models))
-        known = self.kept.get(key)
-        if known is not None and known[0] == leaf and known[2].are_current():
-            return known[1]
+        cached = self.choices.get(key)
+        if cached is not None and cached[0] == leaf and cached[2].are_current():
+            return cached[1]
         stamps = Stamps()
         choice = _find_graph(leaf, graph, self.extra_folders, self.store, chosen, models, stamps)
         signature = self.store.signature(choice.file.path)
         if signature is not None:
             stamps.note_read(choice.file.path, signature)
-        self.kept[key] = (leaf, choice, stamps)
+        self.choices[key] = (leaf, choice, stamps)
         return choice
 
 
@@ -413,7 +419,7 @@ def _find_graph(
     return replace(choice, rejected=(*refused, *choice.rejected))
 
 
-# --- The graph file that a user chose for a data folder, kept in a small file among the results ---
+# --- the graph that a user chose for a data folder ---
 
 
 FILE_NAME = "graph_choice.json"
@@ -451,17 +457,11 @@ def write(choice: Choice, workspace: Workspace) -> None:
         with atomic_text(str(file_path)) as file:
             json.dump({"graph": path}, file)
     except OutputError as error:
-        raise OutputError.of(
-            file_path,
-            f"the choice of the graph cannot be remembered ({error.__cause__})",
-            "name the graph with -g each time, or another folder with --work",
-        ) from error
+        raise OutputError.of(file_path, "data.choice_not_stored", reason=str(error.__cause__)) from error
 
 
 def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        raise OutputError.of(
-            path, f"cannot be removed ({error.strerror}), so it still holds the choice", "remove it yourself"
-        ) from error
+        raise OutputError.of(path, "data.choice_not_removed", reason=error.strerror) from error

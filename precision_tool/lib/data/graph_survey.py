@@ -14,7 +14,7 @@ from precision_tool.lib.data.graph_choice import dumped_ops, find_graph_files
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.files import real_path, size_of
 from precision_tool.lib.io.ge_graph_partial import skim_ops
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.messages import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class GraphSurvey:
 
     @property
     def unreadable(self) -> int:
-        """How many files cannot be read."""
+        """Number of files that cannot be read."""
         return sum(bool(row.error) for row in self.rows)
 
 
@@ -81,7 +81,7 @@ def survey(
     all_files = _graph_files(folders, in_use, extra_folders)
     used = {real_path(run.file.path): run for run in reversed(in_use)}
     rejected: dict[str, str] = {}
-    for path, why in (one for run in in_use for one in run.rejected):
+    for path, why in (rejection for run in in_use for rejection in run.rejected):
         rejected.setdefault(real_path(path), why)
     rows = []
     for path, number in all_files:
@@ -110,29 +110,32 @@ def search(
     DataNotFoundError with the closest names when no file has one.
     """
     fits = names.pattern(word)
-    found = []
-    known: dict[str, None] = {}
+    searched = []
+    op_names: dict[str, None] = {}
     for path, number in _graph_files(folders, in_use, extra_folders):
         ops: list[tuple[str, str]] = []
         count = 0
         try:
             for name, op_type in skim_ops(path):
                 count += 1
-                known[name] = None
+                op_names[name] = None
                 if fits(name):
                     ops.append((name, op_type))
         except PrecisionToolError as error:
-            found.append(FoundIn(path=path, run=number, stage=_stage(path), error=error.message))
+            searched.append(FoundIn(path=path, run=number, stage=_stage(path), error=error.message))
             continue
-        found.append(FoundIn(path=path, run=number, stage=_stage(path), ops=tuple(ops), op_count=count))
-    if not any(one.ops for one in found):
-        unread = [one for one in found if one.error]
-        but = f"; {len(unread)} of them cannot be read: {unread[0].error}" if unread else ""
+        searched.append(FoundIn(path=path, run=number, stage=_stage(path), ops=tuple(ops), op_count=count))
+    if not any(file.ops for file in searched):
+        unread = [file for file in searched if file.error]
         raise DataNotFoundError(
-            f"no op {word!r} in {counted(len(found), 'graph file')}{but}",
-            closest_hint(word, known, "`graphs` lists the files"),
+            "data.no_op_in_graphs",
+            name=repr(word),
+            files=len(searched),
+            unreadable=len(unread),
+            error=unread[0].error if unread else "",
+            advice=closest_hint(word, op_names, Message("note.data.use_ls.graphs")),
         )
-    return tuple(found)
+    return tuple(searched)
 
 
 def _graph_files(
@@ -142,9 +145,9 @@ def _graph_files(
     listed: list[tuple[str, int | None]] = [
         (path, folder.number)
         for folder in folders
-        for path in find_graph_files([folder.graph_folder], wanted=names.is_graph_file)
+        for path in find_graph_files([folder.graph_folder], fits=names.is_graph_file)
     ]
-    listed += [(path, None) for path in find_graph_files((), extra_folders, wanted=names.is_graph_file)]
+    listed += [(path, None) for path in find_graph_files((), extra_folders, fits=names.is_graph_file)]
     listed += [(run.file.path, run.number) for run in in_use]
     once: dict[str, tuple[str, int | None]] = {}
     for path, number in listed:
@@ -183,7 +186,7 @@ def _row(
 
 
 def _share(path: str, number: int | None, used: RunGraph | None, folders: Sequence[RunFolder]) -> tuple[int, int]:
-    """How many of the dumped ops of its run a graph names: of its model where it is in use, else of all models."""
+    """Return how many dumped ops of its run (of its model where it is in use) a graph names, and of how many."""
     if used is not None and used.leaf is not None:
         leaves = used.leaves[:1]
     else:
@@ -196,5 +199,5 @@ def _share(path: str, number: int | None, used: RunGraph | None, folders: Sequen
     dumped = {name for leaf in leaves for name in dumped_ops(leaf)}
     if not dumped:
         return 0, 0
-    known = {names.base_name(names.flatten(name)) for name, _ in skim_ops(path)}
-    return len(dumped & known), len(dumped)
+    graph_ops = {names.base_name(names.flatten(name)) for name, _ in skim_ops(path)}
+    return len(dumped & graph_ops), len(dumped)

@@ -16,7 +16,7 @@ from precision_tool.lib.model.run import Benchmark, DumpLeaf, Run
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a comparison will read, found but not opened."""
+    """The data that a comparison reads, located but not opened."""
 
     run: Run
     golden: GoldenFiles | Run
@@ -32,16 +32,25 @@ def find_inputs(
     run_at: Callable[[str], Run] = GE.find,
     golden_at: Callable[[str], GoldenFiles | Run] | None = None,
 ) -> Inputs:
-    """The NPU run below `npu` and the benchmark tensors, or another NPU run, below `golden`.
+    """Return the NPU run below one folder and the benchmark tensors, or another NPU run, below the other.
 
-    `run_at` and `golden_at` find what is below a folder; whoever found it before hands it over.
+    Parameters
+    ----------
+    npu, golden : str
+        The two folders.
+    run_at, golden_at : callable, optional
+        Return the data below a folder; callers with a cache pass its lookup.
+
+    Raises
+    ------
+    DataNotFoundError
+        A side holds no data, or the sides are swapped.
     """
     try:
         run = run_at(npu)
     except DataNotFoundError as error:
         if folder_exists(npu) and benchmark_kind(npu) is not None:
-            hint = "these are benchmark tensors: are -lt (NPU) and -rt (benchmark) swapped?"
-            raise DataNotFoundError(error.message, hint) from error
+            raise DataNotFoundError.of(npu, "data.sides_swapped") from error
         raise
     side = (golden_at or find_golden)(golden)
     return Inputs(run=run, golden=side, notes=(*run.notes, *side.notes))
@@ -82,12 +91,13 @@ def golden_leaf(other: Run, leaf: DumpLeaf, position: int, count: int) -> DumpLe
     if len(other.leaves) == 1 and count == 1:
         return other.leaves[0]
     for parts in (("device", "model_id", "step"), ("device", "step"), ("step",)):
-        fitting = [one for one in other.leaves if all(getattr(one, part) == getattr(leaf, part) for part in parts)]
+        fitting = [
+            candidate
+            for candidate in other.leaves
+            if all(getattr(candidate, part) == getattr(leaf, part) for part in parts)
+        ]
         if len(fitting) == 1:
             return fitting[0]
     if len(other.leaves) == count and other.leaves[position].step == leaf.step:
         return other.leaves[position]
-    raise DataNotFoundError(
-        f"{other.root}: no dump of device {leaf.device}, model {leaf.model_id}, step {leaf.step}",
-        "collect the same steps in both runs, or name the two folders of files themselves",
-    )
+    raise DataNotFoundError.of(other.root, "data.no_such_leaf", device=leaf.device, model=leaf.model_id, step=leaf.step)

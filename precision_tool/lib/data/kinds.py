@@ -1,4 +1,4 @@
-"""What every kind of data answers of itself, so that nobody else asks which kind it is."""
+"""The kinds of data, a class each, so that no other module asks which kind it has."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from precision_tool.lib.data.dump_names import is_dump_file
 from precision_tool.lib.data.dump_tree import Stamps, list_folders, nothing_below
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.run import Benchmark, DumpLeaf, Run
 from precision_tool.lib.model.wording import counted
 
 
 class DataKind(ABC):
-    """One kind of data that a side of a comparison can be. It is told by names; nothing is opened."""
+    """One kind of data that a side of a comparison can be. Names decide which; nothing is opened."""
 
     #: Whether its ops are those of GE's graphs, so that they can be judged, and the toolkit reads them.
     has_graph: ClassVar[bool] = True
@@ -29,14 +30,14 @@ class DataKind(ABC):
 
     @abstractmethod
     def owns(self, name: str) -> bool:
-        """Whether a file of this name is of this kind."""
+        """Return whether a file of this name is of this kind."""
 
     def has_suffix(self, name: str) -> bool:
         """Return whether a name, or a path, ends as those of this kind's files do."""
         return name.lower().endswith(self.suffixes)
 
     def lies_at(self, path: str) -> bool:
-        """Whether the first files below a folder that tell it are of this kind, not dump files of GE."""
+        """Return whether the first files below a folder that decide it are of this kind, not dump files of GE."""
         for _, file_names in list_folders(path):
             if any(map(self.owns, file_names)):
                 return True
@@ -46,26 +47,26 @@ class DataKind(ABC):
 
     @abstractmethod
     def find(self, path: str, stamps: Stamps | None = None) -> Run | Benchmark:
-        """What lies at a path, of this kind; DataNotFoundError if nothing does. `stamps` notes the folders."""
+        """Return the data of this kind at a path; DataNotFoundError if there is none. `stamps` notes the folders."""
 
     def check_goes_with(self, path: str, other: str, options: dict[str, str | None]) -> None:  # noqa: B027
-        """Raises UsageError where data of this kind at `path` cannot be compared with `other`, or with these options.
+        """Raise UsageError where data of this kind at `path` cannot be compared with `other`, or with these options.
 
         `options` are a graph for each side, by the option that names it.
         """
 
     def check_judged(self, option: str) -> None:  # noqa: B027
-        """Raises UsageError for an option that asks which ops compute wrong by themselves, where none is recomputed."""
+        """Raise UsageError for an option that needs recomputed ops, where none is recomputed."""
 
     def check_command(self, command: str, path: str) -> None:  # noqa: B027
-        """Raises UsageError for a command that cannot use data of this kind, which lies at `path`."""
+        """Raise UsageError for a command that cannot use data of this kind, which lies at `path`."""
 
 
-# --- PyTorch's `.h5` dumps: where they lie, and which of two folders belong together. Nothing is opened ---
+# --- PyTorch's `.h5` dumps ---
 
 
 #: Of files left out, as many are named.
-_NAMED = 3
+_MAX_NAMED = 3
 
 
 class H5Files(DataKind):
@@ -84,7 +85,7 @@ class H5Files(DataKind):
     def files(self, folder: str, stamps: Stamps | None = None) -> list[str]:
         """The files below a folder, by path; none where there is no such folder. `stamps` notes the folders."""
         try:
-            found = [
+            paths = [
                 posixpath.join(place, name)
                 for place, names in list_folders(folder, stamps)
                 for name in names
@@ -92,32 +93,27 @@ class H5Files(DataKind):
             ]
         except PrecisionToolError:
             return []
-        return sorted(found)
+        return sorted(paths)
 
     def find(self, path: str, stamps: Stamps | None = None) -> Run:
         """Each file is a model of its own, named after it where there are several."""
-        found = _files_of(path, "dump", stamps)
-        names = [posixpath.splitext(posixpath.basename(one))[0] if len(found) > 1 else "" for one in found]
-        leaves = [DumpLeaf(path=one, files=(), model_name=name) for one, name in zip(found, names, strict=True)]
+        files = _files_of(path, Message("note.data.side.dump"), stamps)
+        names = [posixpath.splitext(posixpath.basename(file))[0] if len(files) > 1 else "" for file in files]
+        leaves = [DumpLeaf(path=file, files=(), model_name=name) for file, name in zip(files, names, strict=True)]
         return Run(root=path, leaves=tuple(leaves))
 
     def check_goes_with(self, path: str, other: str, options: dict[str, str | None]) -> None:
         if not self.lies_at(other):
-            raise UsageError(f"{other}: no .h5 dump, and the other side is one", "name two .h5 files with -lt and -rt")
+            raise UsageError.of(other, "data.one_side_h5")
         for option, value in options.items():
             if value is not None:
-                raise UsageError(
-                    f"{option}: .h5 dumps are compared by op and order, without a graph", f"leave {option} out"
-                )
+                raise UsageError("data.h5_without_graph", option=option)
 
     def check_judged(self, option: str) -> None:
-        raise UsageError(f"{option}: ops of PyTorch dumps are not recomputed", "`ls --below` has their cosines")
+        raise UsageError("data.h5_not_recomputed", option=option)
 
     def check_command(self, command: str, path: str) -> None:
-        raise UsageError(
-            f"{command}: {path} is a PyTorch dump, and {command} reads those of GE (dump_path of the NPU run)",
-            "vc, ac, ls, ni, pt, cp, dc and h5copy take .h5 dumps; vc -lt FILE.h5 -rt FILE.h5 compares any two",
-        )
+        raise UsageError("data.h5_for_command", command=command, path=path)
 
 
 PYTORCH = H5Files()
@@ -137,24 +133,26 @@ def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str,
     Files of one name belong together. Else the newest of each side do: the dumper names its files after the time.
     DataNotFoundError for a side without any, UsageError where both sides are the same file.
     """
-    left, right = _apart(_files_of(npu, "NPU dump"), _files_of(golden, "benchmark"))
+    left, right = _apart(
+        _files_of(npu, Message("note.data.side.npu")), _files_of(golden, Message("note.data.side.benchmark"))
+    )
     roots = [path if folder_exists(path) else posixpath.dirname(path) or "." for path in (npu, golden)]
     by_name = {posixpath.relpath(path, roots[1]): path for path in right}
     same = [(path, by_name[name]) for path in left if (name := posixpath.relpath(path, roots[0])) in by_name]
     if not same:
         same = [(_newest(left), _newest(right))]
     notes = []
-    for what, root, all_files, kept in (
-        ("NPU", roots[0], left, {one for one, _ in same}),
+    for what, root, all_files, paired in (
+        ("NPU", roots[0], left, {npu_file for npu_file, _ in same}),
         ("benchmark", roots[1], right, {other for _, other in same}),
     ):
-        others = [posixpath.relpath(path, root) for path in all_files if path not in kept]
+        others = [posixpath.relpath(path, root) for path in all_files if path not in paired]
         if others:
-            more = ", …" if len(others) > _NAMED else ""
-            names = ", ".join(others[:_NAMED]) + more
+            more = ", …" if len(others) > _MAX_NAMED else ""
+            names = ", ".join(others[:_MAX_NAMED]) + more
             count = counted(len(others), "more .h5 file")
             notes.append(f"{count} of the {what} left out ({names}): name one with -lt, -rt")
-    return tuple(H5Pair(npu=one, golden=other) for one, other in same), tuple(notes)
+    return tuple(H5Pair(npu=npu_file, golden=other) for npu_file, other in same), tuple(notes)
 
 
 def _apart(left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
@@ -163,23 +161,23 @@ def _apart(left: list[str], right: list[str]) -> tuple[list[str], list[str]]:
     if not both:
         return left, right
     if len(left) == len(right):
-        raise UsageError(f"{left[0]}: the same file on both sides", "name another one with -lt or -rt")
+        raise UsageError.of(left[0], "data.same_file")
     rest = [path for path in max(left, right, key=len) if real_path(path) not in both]
     if not rest:
-        raise UsageError(f"{left[0]}: nothing but the same files on both sides", "name others with -lt or -rt")
+        raise UsageError.of(left[0], "data.same_files")
     return (rest, right) if len(left) > len(right) else (left, rest)
 
 
-def _files_of(path: str, what: str, stamps: Stamps | None = None) -> list[str]:
+def _files_of(path: str, side: Message, stamps: Stamps | None = None) -> list[str]:
     if not is_folder(path):
         if not exists(path):
-            raise DataNotFoundError.of(path, "no such file", f"name the .h5 file of the {what}, or its folder")
+            raise DataNotFoundError.of(path, "data.no_such_h5", side=side)
         return [path]
-    found = PYTORCH.files(path, stamps)
-    if not found:
-        nothing = DataNotFoundError.of(path, "no .h5 file below this folder", f"name the .h5 file of the {what}")
+    files = PYTORCH.files(path, stamps)
+    if not files:
+        nothing = DataNotFoundError.of(path, "data.no_h5_below", side=side)
         raise nothing_below(nothing, path)
-    return found
+    return files
 
 
 def _newest(paths: list[str]) -> str:
@@ -191,11 +189,11 @@ def _modified(path: str) -> int:
     return 0 if signature is None else signature[1]
 
 
-# --- The kinds of data, a class each, and which of them lies at a path ---
+# --- dumps of GE, and benchmark tensors ---
 
 
 class GeDump(DataKind):
-    """What GE dumps on the NPU, a file for each run of an op. Its graphs lie in `graph`, beside it or higher."""
+    """A dump of GE on the NPU, a file for each run of an op. Its graphs lie in `graph`, beside it or higher."""
 
     def owns(self, name: str) -> bool:
         return names.is_dump_file(name)
@@ -208,20 +206,16 @@ class GeDump(DataKind):
         return posixpath.join(above, "graph")
 
     def is_graph(self, folder: str, name: str) -> bool:
-        """Whether a file is a graph as it ran on the device."""
+        """Return whether a file is a graph as it ran on the device."""
         return names.is_build_graph(name)
 
     def no_graph(self, path: str, folders: Sequence[str]) -> DataNotFoundError:
         """The error for a dump at `path` without a graph in these folders."""
-        where = f"in {', '.join(folders)}" if folders else f"beside {path}"
-        return DataNotFoundError(
-            f"no graph: no ge_proto_*_Build.txt {where}",
-            "copy the graph files of the run to npu/debug_0/graph, or name one with -g",
-        )
+        return DataNotFoundError("data.no_graph_of_dump", folders=folders, dump=path)
 
 
 class InferDump(GeDump):
-    """What msquickcmp wrote: dumps of an offline model below `dump_data`, and the model's JSON in `model` beside it."""
+    """A folder of msquickcmp: dumps of an offline model below `dump_data`, and the model's JSON in `model`."""
 
     _DUMPS, _MODEL = "dump_data", "model"
 
@@ -239,15 +233,12 @@ class InferDump(GeDump):
         )
 
     def no_graph(self, path: str, folders: Sequence[str]) -> DataNotFoundError:
-        return DataNotFoundError(
-            f"no graph: no *.json in {self._model_of(path)}",
-            "copy msquickcmp's model/*.json there, or name a graph with -g; graph2json makes one of an .om",
-        )
+        return DataNotFoundError("data.no_model_json", folder=self._model_of(path))
 
     def _model_of(self, path: str) -> str:
         """Where the graphs of a dump below `dump_data` belong, there or not; empty for other dumps."""
-        root, found, _ = posixpath.abspath(path).rpartition(posixpath.join("/", self._DUMPS, ""))
-        return posixpath.join(root, self._MODEL) if found else ""
+        root, separator, _ = posixpath.abspath(path).rpartition(posixpath.join("/", self._DUMPS, ""))
+        return posixpath.join(root, self._MODEL) if separator else ""
 
 
 class NpyFiles(DataKind):
@@ -286,7 +277,7 @@ def kind_at(path: str) -> DataKind:
 
 
 def device_kind(path: str) -> GeDump:
-    """Which of GE's kinds a dump is."""
+    """Return which of GE's kinds a dump is."""
     return INFER if INFER.lies_at(path) else GE
 
 
@@ -305,7 +296,7 @@ def kind_of_both(npu: str, golden: str, options: dict[str, str | None]) -> DataK
 
 
 def check_command(command: str, *sides: str | None) -> None:
-    """Raises UsageError for a command that cannot use the kind of data that one of its sides is."""
+    """Raise UsageError for a command that cannot use the kind of data on one of its sides."""
     for side in sides:
         if side is not None:
             kind_at(side).check_command(command, side)

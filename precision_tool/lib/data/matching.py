@@ -78,8 +78,8 @@ def pair_up(
     if isinstance(tensor, Missing):
         row = changed(row, golden_tensor=golden_tensor, declared=tensor.declared)
         return without(row, Status.UNREADABLE, tensor.reason)
-    found = None if isinstance(golden, Missing) else golden
-    row = changed(row, golden_tensor=golden_tensor, npu=tensor, shape=tensor.shape, golden=found)
+    readable = None if isinstance(golden, Missing) else golden
+    row = changed(row, golden_tensor=golden_tensor, npu=tensor, shape=tensor.shape, golden=readable)
     if isinstance(golden, Missing):
         return without(row, Status.UNREADABLE if golden.damaged else Status.NO_BENCHMARK, golden.reason)
     for side, what in ((tensor, "NPU dump"), (golden, "benchmark")):
@@ -107,7 +107,7 @@ def pair_up(
     )
 
 
-# --- Which benchmark tensor each NPU tensor of a run without a graph must equal: that of the op of the same name ---
+# --- a run without a graph: the benchmark tensor of the op of the same name ---
 
 
 #: The op of the other run for an op of this one, both flattened; None for an op that has none there.
@@ -165,7 +165,7 @@ def _match_name(
     name_there = counterpart(name)
     base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=NO_OPS)
     if name_there is None:
-        why = f"{name} was put in by the graph compiler, and no such op of the other run connects the same ops"
+        why = f"{name} was inserted by the graph compiler, and no such op of the other run connects the same ops"
         yield without(base, Status.NO_BENCHMARK, why)
         return
     if other is not None and name_there not in other:
@@ -183,18 +183,18 @@ def _match_name(
             yield pair_with_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, NO_GRAPH), None, benchmark)
         else:
             missing = Missing(f"the other run's dump of {name_there} has no input {slot}")
-            found = other.op(name_there).inputs.get(slot, missing)
-            yield pair_up(row, tensor, found, None, None, {})
+            golden = other.op(name_there).inputs.get(slot, missing)
+            yield pair_up(row, tensor, golden, None, None, {})
     for slot, tensor in sorted(op.outputs.items()):
         row = changed(base, slot=f"output:{slot}")
         yield pair_with_origin(row, tensor, Origin(name_there, slot, None, None, is_real=False), None, benchmark)
 
 
-# --- Which benchmark tensor each NPU tensor of a run with a graph must equal: the fusion rules of FORMATS.md §5 ---
+# --- a run with a graph: the fusion rules of FORMATS.md §5 ---
 
 
 #: Ops of a group that a reason names.
-_NAMED = 8
+_MAX_NAMED = 8
 
 
 def match_by_graph(dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) -> Iterator[Pair]:
@@ -218,20 +218,22 @@ class GraphMatcher:
         """All pairs, in execution order."""
         for index, group in enumerate(self._groups):
             yield from self._of_group(index, group)
-        strangers = [name for name in self._dumps.names_by_time() if not self._is_known(name)]
+        strangers = [name for name in self._dumps.names_by_time() if not self._is_in_graph(name)]
         for index, name in enumerate(strangers, start=len(self._groups)):
             op_type = self._dumps.op(name).op_type
             base = Pair(index=index, op_name=name, op_type=op_type, npu_ops=(name,), golden_ops=NO_OPS)
             yield without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
 
     @cached_property
-    def _known(self) -> frozenset[str]:
+    def _op_names(self) -> frozenset[str]:
         """The ops of the graph as files name them, and what they are slices of; a single op needs none of it."""
-        return frozenset(one for op in self._file.ops for one in (flatten(op.name), whole_name(flatten(op.name))))
+        return frozenset(
+            spelling for op in self._file.ops for spelling in (flatten(op.name), whole_name(flatten(op.name)))
+        )
 
-    def _is_known(self, name: str) -> bool:
-        """Whether the graph has the op of a file name: by itself, as a slice, or in a graph that threads run."""
-        return any(one in self._known for one in (name, whole_name(name), base_name(name)))
+    def _is_in_graph(self, name: str) -> bool:
+        """Return whether the graph has the op of a file name: by itself, as a slice, or in a graph that threads run."""
+        return any(spelling in self._op_names for spelling in (name, whole_name(name), base_name(name)))
 
     def pairs_of(self, op: Op) -> tuple[Pair, ...]:
         """The rows that `pairs` has for one op of the graph; () if the op was not dumped."""
@@ -263,7 +265,7 @@ def _match_group(
     dumped = [op for op in group.ops if finder.has(op)]
     npu_ops = tuple(op.name for op in group.ops)
     if not dumped:
-        reason = "; ".join(_why_missing(op) for op in group.ops[:_NAMED]) + _more(len(group.ops) - _NAMED)
+        reason = "; ".join(_why_missing(op) for op in group.ops[:_MAX_NAMED]) + _more(len(group.ops) - _MAX_NAMED)
         yield without(_base(index, group.ops[0], npu_ops, group), Status.NO_NPU_DUMP, reason)
         return
     inner: set[int] = set()
@@ -289,7 +291,7 @@ def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
         if not dump.merged:
             why = f"was dumped in {dump.threads} slices by FFTS+, and the dump does not say how they were cut"
         elif pair.slot.startswith("input"):
-            why = f"was run in {dump.threads} slices by FFTS+, and this is what the first was fed"
+            why = f"was run in {dump.threads} slices by FFTS+, and this is the input of the first"
         else:
             why = (
                 f"was run in slices by FFTS+, of which {dump.missing} of {dump.threads + dump.missing} were not dumped"
@@ -325,7 +327,7 @@ def _match_op(
     """Rows of one dumped op: every input, then every output.
 
     What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor. An op
-    that ran in slices was fed what its producer put out whole, where that ran so too (as msaccucmp has it).
+    that ran in slices reads its producer's whole output, where that ran so too (as msaccucmp has it).
     """
     orders: dict[str, str] = {}
     yield from (without(base, Status.UNREADABLE, error.reason) for error in dump.errors)
@@ -344,10 +346,10 @@ def _match_op(
             continue
         made = finder.find(producer) if dump.is_ffts else None
         whole = made.outputs.get(edge.index) if made is not None and made.is_ffts else None
-        fed: AnyTensor | Missing = tensor
+        value: AnyTensor | Missing = tensor
         if isinstance(whole, Tensor) and isinstance(tensor, Tensor):
-            fed, desc = changed(whole, address=tensor.address), output_desc(producer, edge.index)
-        yield pair_with_origin(row, fed, origins.of(producer, edge.index, benchmark), desc, benchmark, orders)
+            value, desc = changed(whole, address=tensor.address), output_desc(producer, edge.index)
+        yield pair_with_origin(row, value, origins.of(producer, edge.index, benchmark), desc, benchmark, orders)
     for slot, tensor in sorted(dump.outputs.items()):
         row = changed(base, slot=f"output:{slot}")
         yield pair_with_origin(row, tensor, origins.of(op, slot, benchmark), output_desc(op, slot), benchmark, orders)
@@ -364,8 +366,7 @@ def input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | Non
     return [(op.inputs[slot], descs.get(slot)) for slot in slots]
 
 
-# --- An NPU run that is matched by its own graph as the benchmark side: fused against unfused (FORMATS.md §5,
-#     `-cf`)
+# --- an NPU run with its own graph as the benchmark side: fused against unfused (FORMATS.md §5, `-cf`) ---
 
 
 #: Places of one tensor that are looked at, best first.
@@ -400,9 +401,9 @@ class GraphDumps(BenchmarkSide):
             ranked[rank].append((key, place))
         for places in ranked:
             for key, place in places:
-                known = self._places.setdefault(key, [])
-                if len(known) < _PLACES:
-                    known.append(place)
+                listed = self._places.setdefault(key, [])
+                if len(listed) < _PLACES:
+                    listed.append(place)
 
     @property
     def root(self) -> str:
@@ -439,11 +440,11 @@ class GraphDumps(BenchmarkSide):
         """The tensor that output `index` of the script's op with this flattened name became in this run."""
         damaged: Missing | None = None
         for place in self._places.get((op_name, index), ()):
-            found = self._at(place)
-            if not isinstance(found, Missing):
-                return found
-            if found.damaged and damaged is None:
-                damaged = found
+            tensor = self._at(place)
+            if not isinstance(tensor, Missing):
+                return tensor
+            if tensor.damaged and damaged is None:
+                damaged = tensor
         if damaged is not None:
             return damaged
         inside = self._inside.get(op_name)
@@ -461,10 +462,10 @@ class GraphDumps(BenchmarkSide):
             # Dumps of some releases leave out unconnected inputs.
             places = input_places(place.op, max(slots, default=-1) + 1)
             edge = place.op.inputs[place.index]
-            slot = next((at for at, (one, _) in enumerate(places) if one is edge), -1)
-        found = slots.get(slot)
-        if found is not None:
-            return found
+            slot = next((at for at, (candidate, _) in enumerate(places) if candidate is edge), -1)
+        tensor = slots.get(slot)
+        if tensor is not None:
+            return tensor
         if dump.errors:
             return dump.errors[0]
         return Missing(f"the other run's dump of {name} has no {place.side} {slot}")

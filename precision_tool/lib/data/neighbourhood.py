@@ -35,10 +35,10 @@ class Calls:
         return self._callers.get(self._home[id(op)].name)
 
     def is_conditional(self, caller: Op) -> bool:
-        """Whether a caller runs its graphs several times, or perhaps not at all."""
+        """Return whether a caller runs its graphs several times, or perhaps not at all."""
         return caller.type not in _TYPES
 
-    def behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
+    def passed_on_from(self, op: Op, index: int) -> tuple[Op, Edge] | None:
         """The op, and its edge, that feed output `index` of an op at a border; None for any other op."""
         if op.type == "Data" and op.parent_index is not None:
             caller = self.caller(op)
@@ -53,7 +53,7 @@ class Calls:
         return None
 
 
-# --- Who feeds an op and whom it feeds, across the borders of subgraphs ---
+# --- producers and consumers, across the borders of subgraphs ---
 
 
 #: Ops that change storage and type of a tensor but not what it stands for.
@@ -79,7 +79,7 @@ class Node:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells the node from others of the file."""
+        """Graph and name, which identify the node in its file."""
         return self.graph, self.name
 
 
@@ -110,14 +110,14 @@ class Step:
 class Neighbourhood:
     """The ops within `depth` steps of an op, nearest first, and all links between them.
 
-    `asked` are the keys of the op itself and, where the file holds its subgraphs, of the ops at their borders.
+    `focus` are the keys of the op itself and, where the file holds its subgraphs, of the ops at their borders.
     `left_out` counts the ops that were too many. `calls` tells of a graph which graph calls it and by which op.
     """
 
     op: Op
     graph: str
     depth: int
-    asked: frozenset[tuple[str, str]]
+    focus: frozenset[tuple[str, str]]
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
     left_out: int
@@ -152,8 +152,8 @@ class Wiring:
         # The same by output: an op may have as many outputs as readers.
         self._readers_of_output: dict[tuple[str, str, int], list[tuple[int, int, Op]]] = {}
         for (name, producer), read in self._readers.items():
-            for one in read:
-                self._readers_of_output.setdefault((name, producer, one[0]), []).append(one)
+            for reader in read:
+                self._readers_of_output.setdefault((name, producer, reader[0]), []).append(reader)
 
     def node(self, graph: str, name: str) -> Node:
         """The op of that name in a graph."""
@@ -191,7 +191,7 @@ class Wiring:
         for body in self._bodies(op):
             output = self._output_of(body.name)
             ops = [*self._data.get(body.name, ()), *([] if output is None else [output])]
-            nodes += [Node(graph=body.name, name=one.name, op=one) for one in ops]
+            nodes += [Node(graph=body.name, name=inner.name, op=inner) for inner in ops]
         return tuple(nodes)
 
     # One link further. A link to or from a calling op is replaced by those to or from its subgraphs' borders.
@@ -236,16 +236,16 @@ class Wiring:
 
     def _to(self, node: Node, graph: str, name: str, index: int | None, crosses: bool) -> Iterator[Link]:
         if index is None:
-            found = self._readers.get((graph, name), ())
+            readers = self._readers.get((graph, name), ())
         else:
-            found = self._readers_of_output.get((graph, name, index), ())
-        for number, slot, op in found:
+            readers = self._readers_of_output.get((graph, name, index), ())
+        for number, slot, op in readers:
             consumer = Node(graph=graph, name=op.name, op=op)
             entries = [
-                Node(graph=body.name, name=one.name, op=one)
+                Node(graph=body.name, name=data.name, op=data)
                 for body in self._bodies(op)
-                for one in self._data.get(body.name, ())
-                if slot in (CONTROL, one.parent_index)
+                for data in self._data.get(body.name, ())
+                if slot in (CONTROL, data.parent_index)
             ]
             for entry in entries:
                 entry_slot = CONTROL if slot == CONTROL else 0
@@ -256,7 +256,7 @@ class Wiring:
     # On to the next op that does something
 
     def sources(self, node: Node, slot: int, passing: bool = False) -> list[Step]:
-        """The ops that make what input `slot` of a node is fed, through the borders of subgraphs.
+        """Return the ops that produce input `slot` of a node, through the borders of subgraphs.
 
         With `passing` also through `Cast` and `TransData`. A branch's output comes from more than one.
         """
@@ -278,19 +278,19 @@ class Wiring:
 
     def _follow(self, links: Iterable[Link], passing: bool, forward: bool) -> list[Step]:
         steps: list[Step] = []
-        seen: set[tuple[tuple[str, str], int]] = set()
+        visited: set[tuple[tuple[str, str], int]] = set()
         waiting: list[tuple[Link, tuple[Node, ...]]] = [(link, ()) for link in reversed(list(links))]
         while waiting:
             link, through = waiting.pop()
             end = link.consumer if forward else link.producer
             place = (end.key, link.slot if forward else link.index)
-            fresh = place not in seen
+            fresh = place not in visited
             further: list[Link] = []
-            seen.add(place)
+            visited.add(place)
             if fresh and link.index != CONTROL and len(through) < _MAX_THROUGH:
                 further = list(self._beyond(link, passing, forward))
             if further:
-                waiting += [(one, (*through, end)) for one in reversed(further)]
+                waiting += [(next_link, (*through, end)) for next_link in reversed(further)]
             elif fresh:
                 steps.append(Step(link=link, end=end, through=through))
         return steps
@@ -317,25 +317,25 @@ def neighbourhood(wiring: Wiring, graph: str, op: Op, depth: int, max_nodes: int
     """
     start = Node(graph=graph, name=op.name, op=op)
     inside = wiring.inside(op)
-    found = {node.key: (0, node) for node in (start, *inside)}
-    asked = frozenset(found)
+    reached_nodes = {node.key: (0, node) for node in (start, *inside)}
+    focus = frozenset(reached_nodes)
     for forward in (False, True):
-        seen = set(asked)
+        visited = set(focus)
         rim = [start, *inside]
         for distance in range(1, depth + 1):
             reached: list[Node] = []
             for step in (step for node in rim for step in wiring.neighbours(node, forward)):
                 for passed in (*step.through, step.end):
-                    found[passed.key] = min(
-                        found.get(passed.key, (distance, passed)), (distance, passed), key=_nearness
+                    reached_nodes[passed.key] = min(
+                        reached_nodes.get(passed.key, (distance, passed)), (distance, passed), key=_nearness
                     )
-                if step.end.key not in seen:
-                    seen.add(step.end.key)
+                if step.end.key not in visited:
+                    visited.add(step.end.key)
                     reached.append(step.end)
             rim = reached
             if not rim:
                 break
-    nearest = sorted(found.values(), key=_nearness)[:max_nodes]
+    nearest = sorted(reached_nodes.values(), key=_nearness)[:max_nodes]
     nodes = {node.key: node for _, node in nearest}
     links = []
     open_ends = {}
@@ -353,10 +353,10 @@ def neighbourhood(wiring: Wiring, graph: str, op: Op, depth: int, max_nodes: int
         op=op,
         graph=graph,
         depth=depth,
-        asked=asked,
+        focus=focus,
         nodes=tuple(nodes.values()),
         links=tuple(links),
-        left_out=max(0, len(found) - max_nodes),
+        left_out=max(0, len(reached_nodes) - max_nodes),
         open_ends=open_ends,
         calls=wiring.calls,
     )
@@ -366,7 +366,7 @@ def _nearness(item: tuple[int, Node]) -> int:
     return item[0]
 
 
-# --- what one op is connected to --------------------------------------------------------------------------------------
+# --- the connections of one op ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -390,7 +390,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
-    """What an op is connected to. `waits_for` and `awaited_by` are its control edges."""
+    """The connections of an op. `waits_for` and `awaited_by` are its control edges."""
 
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
@@ -408,7 +408,7 @@ def described_inputs(op: Op) -> dict[int, TensorDesc]:
 
 
 def connections(wiring: Wiring, graph: str, op: Op) -> Connections:
-    """What `op` is connected to, through subgraph borders and the `Cast` and `TransData` that the compiler put in."""
+    """Return the connections of `op` through subgraph borders and compiler-inserted `Cast` and `TransData`."""
     node = Node(graph=graph, name=op.name, op=op)
     descs = described_inputs(op)
     slots = range(max(len(op.inputs), max(descs, default=-1) + 1))

@@ -1,6 +1,6 @@
 """Names that the `config.py` of the old tool and its manuals have, and what stands for them here.
 
-A few are settings under another name; the others have no effect, which is said with what replaces them, unless they
+A few are settings under another name; the others have no effect, and a note names what replaces them, unless they
 have the value that the manuals show and so ask for nothing. This module runs on Python 3.7.
 """
 
@@ -90,21 +90,21 @@ def as_setting(name: str, value: object) -> Optional[Tuple[str, object]]:
     return ("data", value) if name in _DATA_NAMES else None
 
 
-def notes_on(path: str, found: List[OldSetting]) -> List[str]:
-    """What to say of the old names of a file that ask for something else than is done: one line for each reason."""
+def notes_on(path: str, settings: List[OldSetting]) -> List[str]:
+    """Return the notes on old names of a file that ask for something else than is done, one for each reason."""
     data = _DATA_NAME
-    told: Dict[str, List[OldSetting]] = {}
-    for one in found:
-        setting = as_setting(one.name, one.value)
+    by_advice: Dict[str, List[OldSetting]] = {}
+    for old in settings:
+        setting = as_setting(old.name, old.value)
         if setting is not None:
             data = str(setting[1])
             continue
-        known = _of(one.name)
-        if not _asks_nothing(one, known, data):
-            told.setdefault(known.instead, []).append(one)
+        meaning = _of(old.name)
+        if not _asks_nothing(old, meaning, data):
+            by_advice.setdefault(meaning.instead, []).append(old)
     notes = []
-    for instead, some in told.items():
-        names = ", ".join(f"{one.name} (line {one.line})" for one in some)
+    for instead, some in by_advice.items():
+        names = ", ".join(f"{old.name} (line {old.line})" for old in some)
         has = "is an old setting" if len(some) == 1 else "are old settings"
         notes.append(f"{path}: {names} {has} without effect: {instead}")
     return notes
@@ -118,10 +118,10 @@ def _of(name: str) -> OldName:
     return _ENVIRONMENT if name == "ASCEND_SET_ENV" else _WITHOUT_EFFECT[name]
 
 
-def _asks_nothing(one: OldSetting, known: OldName, data: str) -> bool:
-    """Whether the value is the one that the manuals show: then all is as it says, or it never mattered."""
-    if one.name in _PLACES and isinstance(one.value, str):
-        return posixpath.normpath(one.value) == posixpath.normpath(posixpath.join(data, _PLACES[one.name]))
-    if one.name in _USUAL_ENDS:
-        return str(one.value).rstrip("/").endswith(_USUAL_ENDS[one.name])
-    return one.value in known.shown
+def _asks_nothing(old: OldSetting, meaning: OldName, data: str) -> bool:
+    """Return whether the value is the one that the manuals show, so that ignoring it changes nothing."""
+    if old.name in _PLACES and isinstance(old.value, str):
+        return posixpath.normpath(old.value) == posixpath.normpath(posixpath.join(data, _PLACES[old.name]))
+    if old.name in _USUAL_ENDS:
+        return str(old.value).rstrip("/").endswith(_USUAL_ENDS[old.name])
+    return old.value in meaning.shown

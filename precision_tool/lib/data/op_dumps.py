@@ -10,7 +10,7 @@ from precision_tool.lib.model.graph import Op
 
 
 class OpDumps:
-    """Finds the dumped tensors of the ops of one graph file among the dumps of a leaf.
+    """The dumped tensors of the ops of one graph file, looked up among the dumps of a leaf.
 
     Ops whose names are spelled alike in file names are told apart by the names inside the files. Ops of one name, in
     two subgraphs, are told apart by the order of their tasks, which is that in which they run.
@@ -23,7 +23,7 @@ class OpDumps:
         places: dict[str, list[int]] = {}
         for op in ops:
             places.setdefault(op.name, []).append(id(op))
-        self._repeated = {name: found for name, found in places.items() if len(found) > 1}
+        self._repeated = {name: ids for name, ids in places.items() if len(ids) > 1}
 
     def find(self, op: Op) -> DumpedOp | None:
         """The op's dump, None if there is none."""
@@ -38,11 +38,11 @@ class OpDumps:
         return self._dumps.op_of_several(name, places.index(id(op)), len(places))
 
     def is_repeated(self, op: Op) -> bool:
-        """Whether several ops of the file have its name."""
+        """Return whether several ops of the file have its name."""
         return op.name in self._repeated
 
     def has(self, op: Op) -> bool:
-        """Whether the op has a dump; files are opened only where their names do not tell."""
+        """Return whether the op has a dump; files are opened only where their names are ambiguous."""
         return flatten(op.name) in self._dumps and (op.name not in self._alike or self.find(op) is not None)
 
     def timestamp(self, op: Op) -> int:
@@ -58,4 +58,4 @@ def alike(names: Iterable[str]) -> frozenset[str]:
     by_flat: dict[str, set[str]] = {}
     for name in names:
         by_flat.setdefault(flatten(name), set()).add(name)
-    return frozenset(name for found in by_flat.values() if len(found) > 1 for name in found)
+    return frozenset(name for spelled in by_flat.values() if len(spelled) > 1 for name in spelled)

@@ -79,12 +79,12 @@ def groups_of(file: GraphFile) -> list[Group]:
             groups[key] = Group([op], names or (op.name,), inserted=not names)
         else:
             group.ops.append(op)
-            known = group.original_names
-            group.original_names = (*known, *(name for name in names if name not in known))
+            listed = group.original_names
+            group.original_names = (*listed, *(name for name in names if name not in listed))
     return list(groups.values())
 
 
-# --- Ops that the graph compiler put in, of two graphs of one network: which belong together, by what they connect ---
+# --- compiler-inserted ops of two graphs of one network ---
 
 
 _COUNTED = re.compile(r"trans_\w*?_?\d+")
@@ -97,7 +97,7 @@ _End = tuple[Hashable, ...]
 
 @dataclass(frozen=True)
 class Counterparts:
-    """Which op of the other run belongs to one of this run; all names are flattened."""
+    """The ops of the other run by those of this run; all names are flattened."""
 
     #: Of the ops of this run that the compiler put in, those that have one.
     _found: dict[str, str]
@@ -111,38 +111,40 @@ class Counterparts:
 
 
 def is_inserted(op: Op) -> bool:
-    """Whether the graph compiler put an op in."""
+    """Return whether the graph compiler inserted an op."""
     return not originals(op) or _COUNTED.fullmatch(op.name) is not None
 
 
 def counterparts(file: GraphFile, other: GraphFile) -> Counterparts:
-    """Which op of `other` stands where an op of `file` does, for the ops that the compiler put in."""
-    mine, theirs = _Inserted(file), _Inserted(other)
-    found: dict[str, str] = {}
-    left, right = list(mine.ops), list(theirs.ops)
-    for what, is_sure in ((_whole, True), (_fed, False), (_read, False)):
-        ours, others = _by_key(left, mine, what), _by_key(right, theirs, what)
+    """Return which op of `other` stands in the place of each compiler-inserted op of `file`."""
+    left_side, right_side = _Inserted(file), _Inserted(other)
+    matches: dict[str, str] = {}
+    left, right = list(left_side.ops), list(right_side.ops)
+    for what, is_sure in ((_by_both, True), (_by_sources, False), (_by_readers, False)):
+        ours, others = _by_key(left, left_side, what), _by_key(right, right_side, what)
         for key, ops in ours.items():
             same = others.get(key, [])
             # Ops that connect the same are copies of each other; of what is only alike there must be one.
             if len(ops) == len(same) and (is_sure or len(ops) == 1):
-                found.update((flatten(one.name), flatten(two.name)) for one, two in zip(ops, same, strict=True))
-        used = set(found.values())
-        left = [op for op in left if flatten(op.name) not in found]
+                matches.update(
+                    (flatten(left_op.name), flatten(right_op.name)) for left_op, right_op in zip(ops, same, strict=True)
+                )
+        used = set(matches.values())
+        left = [op for op in left if flatten(op.name) not in matches]
         right = [op for op in right if flatten(op.name) not in used]
-    return Counterparts(found, frozenset(flatten(op.name) for op in mine.ops))
+    return Counterparts(matches, frozenset(flatten(op.name) for op in left_side.ops))
 
 
 @dataclass
 class _Links:
-    """What one op that the compiler put in connects."""
+    """The sources and readers of one compiler-inserted op."""
 
     feeds: list[_End] = field(default_factory=list)
     readers: set[_End] = field(default_factory=set)
 
 
 class _Inserted:
-    """The ops of a graph file that the compiler put in, in execution order, and what they connect."""
+    """The compiler-inserted ops of a graph file in execution order, with their sources and readers."""
 
     def __init__(self, file: GraphFile) -> None:
         self.ops = [op for op in in_order(file) if is_inserted(op)]
@@ -171,49 +173,49 @@ def _source(graph: Graph, op: Op, slot: int) -> _End:
         if producer is None or not is_inserted(producer) or len(between) == _MAX_CHAIN:
             return (edge.producer, edge.index, *between)
         between.append(_made(producer))
-        edge = next((one for one in producer.inputs if one is not None), None)
+        edge = next((candidate for candidate in producer.inputs if candidate is not None), None)
     return tuple(between)
 
 
 def _readers(readers: dict[str, list[tuple[Op, int]]], op: Op) -> Iterable[_End]:
     """The ops of the script, and their inputs, that read an op, and the ops between."""
     todo: list[tuple[str, tuple[Hashable, ...]]] = [(op.name, ())]
-    seen = {op.name}
+    visited = {op.name}
     while todo:
         name, between = todo.pop()
         for reader, slot in readers[name]:
             if not is_inserted(reader):
                 yield (reader.name, slot, *between)
-            elif reader.name not in seen and len(between) < _MAX_CHAIN:
-                seen.add(reader.name)
+            elif reader.name not in visited and len(between) < _MAX_CHAIN:
+                visited.add(reader.name)
                 todo.append((reader.name, (*between, _made(reader))))
 
 
 def _made(op: Op) -> Hashable:
-    """What an op makes: its type, and type and layout of its outputs."""
+    """Return an op's type, and type and layout of its outputs."""
     return op.type, tuple((desc.dtype, desc.layout) for desc in op.output_descs)
 
 
-def _whole(op: Op, links: _Links) -> Hashable:
+def _by_both(op: Op, links: _Links) -> Hashable:
     return _made(op), tuple(links.feeds), frozenset(links.readers)
 
 
-def _fed(op: Op, links: _Links) -> Hashable:
+def _by_sources(op: Op, links: _Links) -> Hashable:
     return _made(op), tuple(links.feeds)
 
 
-def _read(op: Op, links: _Links) -> Hashable:
+def _by_readers(op: Op, links: _Links) -> Hashable:
     return _made(op), frozenset(links.readers)
 
 
 def _by_key(ops: Iterable[Op], side: _Inserted, what: Callable[[Op, _Links], Hashable]) -> dict[Hashable, list[Op]]:
-    found: dict[Hashable, list[Op]] = defaultdict(list)
+    groups: dict[Hashable, list[Op]] = defaultdict(list)
     for op in ops:
-        found[what(op, side.links[id(op)])].append(op)
-    return found
+        groups[what(op, side.links[id(op)])].append(op)
+    return groups
 
 
-# --- Which original tensor a tensor of the graph stands for ---
+# --- original tensors ---
 
 
 #: Compiler-made ops in a row that a walk back passes through at most.
@@ -234,7 +236,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class NoOrigin:
-    """Why a tensor stands for no original tensor."""
+    """The reason why a tensor stands for no original tensor."""
 
     status: Status
     reason: str
@@ -255,9 +257,9 @@ class Origins:
         return self.calls.producer(op, edge)
 
     def _feeding(self, group: Group) -> set[int]:
-        """The ops of a group that another op of it reads, directly or through ops the compiler put in."""
+        """The ops of a group that another op of it reads, directly or through compiler-inserted ops."""
         members = {id(op) for op in group.ops}
-        found = set()
+        feeding = set()
         for op in group.ops:
             for edge in _data_inputs(op):
                 producer = self.producer(op, edge)
@@ -267,37 +269,38 @@ class Origins:
                     inputs = _data_inputs(producer)
                     producer = self.producer(producer, inputs[0]) if inputs and steps < _MAX_STEPS else None
                 if producer is not None and id(producer) in members:
-                    found.add(id(producer))
-        return found
+                    feeding.add(id(producer))
+        return feeding
 
-    def _behind(self, op: Op, index: int) -> tuple[Op, Edge] | None:
+    def _passed_on_from(self, op: Op, index: int) -> tuple[Op, Edge] | None:
         """The op and its edge that feed what `op` only passes on; None if `op` makes its output itself."""
         if op.type in TRANSPARENT_TYPES:
             inputs = _data_inputs(op)
             return (op, inputs[0]) if inputs else None
-        return self.calls.behind(op, index)
+        return self.calls.passed_on_from(op, index)
 
     def of(self, op: Op, index: int, benchmark: BenchmarkSide) -> Origin | NoOrigin:
         """The original tensor of output `index` of `op`; of several on the way back the first the benchmark has."""
         first: Origin | None = None
-        seen: set[tuple[int, int]] = set()
+        visited: set[tuple[int, int]] = set()
         start = op
-        while (id(op), index) not in seen:
-            seen.add((id(op), index))
-            found = self._own(op, index)
-            if isinstance(found, Origin):
-                if found.op_name in self.alike and not benchmark.tells(found.op_name, found.index):
+        while (id(op), index) not in visited:
+            visited.add((id(op), index))
+            origin = self._own(op, index)
+            if isinstance(origin, Origin):
+                if origin.op_name in self.alike and not benchmark.has_real_name(origin.op_name, origin.index):
                     why = (
-                        f"benchmark file names spell {found.op_name} like another op: whose tensor it is cannot be told"
+                        f"benchmark file names spell {origin.op_name} like another op: "
+                        "the tensor's op cannot be determined"
                     )
                     return NoOrigin(Status.NO_BENCHMARK, why)
-                first = first or found
-                if not isinstance(benchmark.output_of(found.op_name, found.index), Missing):
-                    return found
-            behind = self._behind(op, index)
-            if behind is None or (first is not None and not _keeps_values(op)):
-                return first or found
-            reader, edge = behind
+                first = first or origin
+                if not isinstance(benchmark.output_of(origin.op_name, origin.index), Missing):
+                    return origin
+            passed_on = self._passed_on_from(op, index)
+            if passed_on is None or (first is not None and not _keeps_values(op)):
+                return first or origin
+            reader, edge = passed_on
             producer = self.producer(reader, edge)
             if producer is None:
                 why = f"the graph has no op {edge.producer} to trace it back to"
@@ -306,7 +309,7 @@ class Origins:
         return first or NoOrigin(Status.NO_ORIGINAL_OP, f"{start.name} is part of a loop without an original op")
 
     def _own(self, op: Op, index: int) -> Origin | NoOrigin:
-        """What the graph says of an output of `op` itself."""
+        """Return the origin that the graph declares for an output of `op` itself."""
         desc = output_desc(op, index)
         layout = desc.dump_origin_layout or desc.origin_layout
         if desc.dump_origin_name:
@@ -325,7 +328,7 @@ class Origins:
         if not names:
             return NoOrigin(
                 Status.NO_ORIGINAL_OP,
-                f"{op.name} was put in by the graph compiler: the training script has no such tensor",
+                f"{op.name} was inserted by the graph compiler: the training script has no such tensor",
             )
         if len(names) > 1:
             return NoOrigin(
@@ -343,7 +346,7 @@ def output_desc(op: Op, index: int) -> TensorDesc:
 
 
 def _keeps_values(op: Op) -> bool:
-    """False for a Cast from or to integers or bools, whose output is not what it was fed."""
+    """False for a Cast from or to integers or bools, whose output differs from its input."""
     types = [desc.dtype for desc in (*op.input_descs[:1], *op.output_descs[:1])]
     return op.type != "Cast" or all("float" in name for name in types if name)
 

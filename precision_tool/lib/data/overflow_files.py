@@ -38,18 +38,18 @@ def find_status_files(root: str, stamps: Stamps | None = None) -> tuple[StatusFi
     """
     if not is_folder(root):
         return ()
-    found: dict[tuple[str, DumpName], StatusFile] = {}
+    files: dict[tuple[str, DumpName], StatusFile] = {}
     for folder, file_names in list_folders(root, stamps):
         for file_name in file_names:
             parsed = parse_status_name(file_name)
             if parsed is None:
                 continue
             name, decoded = parsed
-            known = found.get((folder, name))
-            if known is None or known.decoded:
+            listed = files.get((folder, name))
+            if listed is None or listed.decoded:
                 path = posixpath.join(folder, file_name)
-                found[folder, name] = StatusFile(path=path, name=name, decoded=decoded)
-    return tuple(sorted(found.values(), key=lambda file: (file.name.timestamp, file.path)))
+                files[folder, name] = StatusFile(path=path, name=name, decoded=decoded)
+    return tuple(sorted(files.values(), key=lambda file: (file.name.timestamp, file.path)))
 
 
 def parse_status_name(file_name: str) -> tuple[DumpName, bool] | None:
@@ -80,7 +80,7 @@ def files_of_task(
     """
 
     def fits(name: DumpName) -> bool:
-        wanted = ((name.stream_id, stream), (name.context_id, context), (name.thread_id, thread))
-        return all(value is None or asked in (None, value) for value, asked in wanted)
+        numbers = ((name.stream_id, stream), (name.context_id, context), (name.thread_id, thread))
+        return all(value is None or number in (None, value) for value, number in numbers)
 
     return tuple(sorted((file for file in files if fits(file.name)), key=lambda file: (file.name.timestamp, file.path)))

@@ -1,4 +1,4 @@
-"""What a data folder holds, by the names in it; nothing is opened."""
+"""Overview of a data folder by the names in it; nothing is opened."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RunOverview:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataOverview:
-    """What a data folder holds, by the names in it."""
+    """The contents of a data folder, by the names in it."""
 
     root: str
     #: False for a folder that is not there.
@@ -136,19 +136,19 @@ def _dumps_below(root: str) -> tuple[DumpOverview, ...]:
             where = names.parse_leaf_path(PurePath(folder).parts)
             leaves.setdefault(where.time, []).append((where, count))
 
-    def parts(found: list[tuple[names.LeafName, int]], part: str) -> tuple[str, ...]:
-        values = {getattr(where, part) for where, _ in found} - {""}
+    def parts(dumped: list[tuple[names.LeafName, int]], part: str) -> tuple[str, ...]:
+        values = {getattr(where, part) for where, _ in dumped} - {""}
         return tuple(sorted(values, key=lambda text: (len(text), text) if names.is_number(text) else (0, text)))
 
     return tuple(
         DumpOverview(
             time=time,
-            devices=parts(found, "device"),
-            models=parts(found, "model_name"),
-            steps=parts(found, "step"),
-            files=sum(count for _, count in found),
+            devices=parts(leaf_counts, "device"),
+            models=parts(leaf_counts, "model_name"),
+            steps=parts(leaf_counts, "step"),
+            files=sum(count for _, count in leaf_counts),
         )
-        for time, found in sorted(leaves.items(), reverse=True)
+        for time, leaf_counts in sorted(leaves.items(), reverse=True)
     )
 
 

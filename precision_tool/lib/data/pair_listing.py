@@ -14,10 +14,10 @@ from precision_tool.lib.data.origins import groups_of
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.io.files import stat_of
 from precision_tool.lib.io.stores import Kind
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.run import DumpFile, DumpLeaf
-from precision_tool.lib.model.wording import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,14 +71,14 @@ def find_ops(runs: Sequence[RunGraph], name: str) -> tuple[FoundOp, ...]:
     number = op_number(name)
     if number is None:
         return lookup.find_ops(runs, name)
-    found = []
+    hits = []
     for run in runs:
         ops = _numbered(run).get(number, ())
         graph_of = {id(op): graph for graph in run.file.graphs for op in graph.ops} if ops else {}
-        found += [FoundOp(run=run, op=op, graph=graph_of[id(op)]) for op in ops]
-    if not found:
+        hits += [FoundOp(run=run, op=op, graph=graph_of[id(op)]) for op in ops]
+    if not hits:
         raise _no_number(runs, number)
-    return tuple(found)
+    return tuple(hits)
 
 
 def _numbered(run: RunGraph) -> dict[int, Sequence[Op]]:
@@ -88,15 +88,12 @@ def _numbered(run: RunGraph) -> dict[int, Sequence[Op]]:
 
 def _no_number(runs: Sequence[RunGraph], number: int) -> DataNotFoundError:
     last = max((max(_numbered(run), default=-1) for run in runs), default=-1)
-    return DataNotFoundError(
-        f"no op has the number [{number}] in {where_of(runs)}",
-        f"numbers go from [0] to [{last}]: `ls` lists them" if last >= 0 else "the graph has no op",
-    )
+    return DataNotFoundError("data.no_op_number", number=number, place=where_of(runs), last=last if last >= 0 else None)
 
 
 def list_ops(
     runs: Sequence[RunGraph],
-    wanted: OpFilter,
+    op_filter: OpFilter,
     cosines_of: Callable[[RunGraph], Mapping[str, float]],
     judged_of: Callable[[RunGraph], Mapping[str, OpVerdict]] = lambda _: {},
     scalars_of: Callable[[RunGraph], Mapping[str, tuple[float, float]]] = lambda _: {},
@@ -104,12 +101,12 @@ def list_ops(
     """The ops of each graph that fit. DataNotFoundError for a name, type, pass or kernel that no op has.
 
     `cosines_of` gives the cosines of a run by the names of its ops, `judged_of` what recomputing said of them,
-    `scalars_of` by flattened names the values of both sides where an op puts out a single number.
+    `scalars_of` by flattened names the values of both sides of ops whose output is a single number.
     """
-    number = None if wanted.name is None else op_number(wanted.name)
+    number = None if op_filter.name is None else op_number(op_filter.name)
     if number is not None:
-        wanted = replace(wanted, name=None)
-    fits = _op_test(wanted)
+        op_filter = replace(op_filter, name=None)
+    fits = _op_test(op_filter)
     listings = []
     for run in runs:
         dumped = {base_name(file.name.op_name) for file in run.leaf.files} if run.leaf is not None else set()
@@ -117,7 +114,7 @@ def list_ops(
         ops = [(graph.name, op, how) for graph in run.file.graphs for op in graph.ops if (how := fits(op)) is not None]
         index_of = {id(op): index for index, group in _numbered(run).items() for op in group} if ops else {}
         if number is not None:
-            ops = [one for one in ops if index_of[id(one[1])] == number]
+            ops = [fitting for fitting in ops if index_of[id(fitting[1])] == number]
         rows = [
             OpRow(
                 index=index_of[id(op)],
@@ -131,31 +128,31 @@ def list_ops(
             )
             for graph, op, how in ops
         ]
-        if wanted.below is not None:
-            rows = [row for row in rows if row.cosine is not None and not row.cosine >= wanted.below]
-        if wanted.wrong:
+        if op_filter.below is not None:
+            rows = [row for row in rows if row.cosine is not None and not row.cosine >= op_filter.below]
+        if op_filter.wrong:
             rows = [row for row in rows if row.judged is not None and row.judged.is_wrong]
         rows.sort(key=lambda row: row.index)
         listings.append(OpListing(run=run, rows=tuple(rows), total=sum(len(graph.ops) for graph in run.file.graphs)))
     if not any(listing.rows for listing in listings):
         if number is not None and not any(number in _numbered(run) for run in runs):
             raise _no_number(runs, number)
-        _check_each(runs, wanted)
+        _check_each(runs, op_filter)
     return tuple(listings)
 
 
-def _op_test(wanted: OpFilter) -> Callable[[Op], str | None]:
-    """None for an op that does not fit, else the original op by which it does, empty where its name does."""
-    name = None if wanted.name is None else pattern(wanted.name)
+def _op_test(op_filter: OpFilter) -> Callable[[Op], str | None]:
+    """Return a test that gives None for an op that does not fit, else the original op by which it fits, or ""."""
+    name = None if op_filter.name is None else pattern(op_filter.name)
     others: list[Callable[[Op], bool]] = []
-    if wanted.op_type is not None:
-        type_fits = pattern(wanted.op_type)
+    if op_filter.op_type is not None:
+        type_fits = pattern(op_filter.op_type)
         others.append(lambda op: type_fits(op.type))
-    if wanted.pass_name is not None:
-        pass_fits = pattern(wanted.pass_name)
+    if op_filter.pass_name is not None:
+        pass_fits = pattern(op_filter.pass_name)
         others.append(lambda op: any(map(pass_fits, op.pass_names)))
-    if wanted.kernel is not None:
-        kernel_fits = pattern(wanted.kernel)
+    if op_filter.kernel is not None:
+        kernel_fits = pattern(op_filter.kernel)
         others.append(lambda op: kernel_fits(op.kernel_name) or kernel_fits(op.kernel_lib))
 
     def test(op: Op) -> str | None:
@@ -171,29 +168,39 @@ def _op_test(wanted: OpFilter) -> Callable[[Op], str | None]:
     return test
 
 
-def _check_each(runs: Sequence[RunGraph], wanted: OpFilter) -> None:
-    """Raises DataNotFoundError for the first pattern that no op fits, whatever the others say."""
+def _check_each(runs: Sequence[RunGraph], op_filter: OpFilter) -> None:
+    """Raise DataNotFoundError for the first pattern that no op fits, whatever the others say."""
     values: tuple[tuple[str, str | None, Callable[[Op], Iterable[str]]], ...] = (
-        ("name", wanted.name, lambda op: (op.name, *(op.original_names or ()))),
-        ("type", wanted.op_type, lambda op: (op.type,)),
-        ("pass", wanted.pass_name, lambda op: op.pass_names),
-        ("kernel", wanted.kernel, lambda op: (op.kernel_name, op.kernel_lib)),
+        ("name", op_filter.name, lambda op: (op.name, *(op.original_names or ()))),
+        ("type", op_filter.op_type, lambda op: (op.type,)),
+        ("pass", op_filter.pass_name, lambda op: op.pass_names),
+        ("kernel", op_filter.kernel, lambda op: (op.kernel_name, op.kernel_lib)),
     )
     for what, text, values_of in values:
         if text is None:
             continue
         fits = pattern(text)
-        known = list(dict.fromkeys(value for _, _, op in every_op(runs) for value in values_of(op) if value))
-        if not any(map(fits, known)):
+        candidates = list(dict.fromkeys(value for _, _, op in every_op(runs) for value in values_of(op) if value))
+        if not any(map(fits, candidates)):
             count = sum(1 for _ in every_op(runs))
             option = "-f" if what == "pass" else f"-{what[0]}"
+            attribute = Message(f"note.data.property.{what}")
+            otherwise = (
+                Message("note.data.use_ls.without", option=option)
+                if candidates
+                else Message("note.data.nothing_with", property=attribute)
+            )
             raise DataNotFoundError(
-                f"no op with the {what} {text!r} among {counted(count, 'op')} of {where_of(runs)}",
-                closest_hint(text, known, f"`ls` without {option} lists all ops" if known else f"no op has a {what}"),
+                "data.no_op_with",
+                property=attribute,
+                text=repr(text),
+                ops=count,
+                place=where_of(runs),
+                advice=closest_hint(text, candidates, otherwise),
             )
 
 
-# --- dump files -------------------------------------------------------------------------------------------------------
+# --- dump files ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,19 +238,21 @@ def list_dumps(
     leaves = [(folder.number, leaf) for folder in folders if folder.run is not None for leaf in folder.run.leaves]
     files = [file for _, leaf in leaves for file in leaf.files]
     if not files:
-        looked_in = ", ".join(posixpath.join(posixpath.dirname(folder.graph_folder), "dump") for folder in folders)
+        looked_in = [posixpath.join(posixpath.dirname(folder.graph_folder), "dump") for folder in folders]
         raise DataNotFoundError(
-            f"no dump file in {looked_in or posixpath.join(root, 'npu', 'debug_*', 'dump')}",
-            "collect dump data on the NPU (enable_dump) first",
+            "data.no_dump_files", folders=looked_in or [posixpath.join(root, "npu", "debug_*", "dump")]
         )
-    for what, text, known in (
+    for what, text, candidates in (
         ("name", name, [file.name.op_name for file in files]),
         ("type", op_type, [file.name.op_type for file in files]),
     ):
-        if text is not None and not any(map(pattern(text), known)):
+        if text is not None and not any(map(pattern(text), candidates)):
             raise DataNotFoundError(
-                f"no dump file of an op with the {what} {text!r} among {counted(len(files), 'file')}",
-                closest_hint(text, list(dict.fromkeys(known)), "`ls dump` lists all dump files"),
+                "data.no_dump_with",
+                property=Message(f"note.data.property.{what}"),
+                text=repr(text),
+                files=len(files),
+                advice=closest_hint(text, list(dict.fromkeys(candidates)), Message("note.data.use_ls.dumps")),
             )
     name_fits, type_fits = (pattern(text or "") for text in (name, op_type))
     return tuple(
@@ -264,10 +273,10 @@ def list_dumps(
 
 
 def _size(path: str) -> int | None:
-    found = stat_of(path)
-    return found.size if found is not None and found.kind is Kind.FILE else None
+    entry = stat_of(path)
+    return entry.size if entry is not None and entry.kind is Kind.FILE else None
 
 
 def is_below(cosine: float | None, threshold: float) -> bool | None:
-    """Whether a cosine is below the threshold, as NaN is; None without one."""
+    """Return whether a cosine is below the threshold, as NaN is; None without one."""
     return None if cosine is None else isnan(cosine) or cosine < threshold

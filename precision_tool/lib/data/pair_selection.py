@@ -1,4 +1,4 @@
-"""Which ops of a comparison are wanted: by their id in the graph (the vendor's range and select) or by name."""
+"""The selection of a comparison's ops: by their id in the graph (the vendor's range and select) or by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.wording import counted, first_of
 
 #: Of many names or numbers, as many are listed in a message.
-_LISTED = 10
+_MAX_LISTED = 10
 _RANGE = re.compile(r"(?P<start>[0-9]{0,9}),(?P<end>[0-9]{0,9}|-1),(?P<step>[0-9]{0,9})")
 
 
@@ -31,17 +31,14 @@ class OpRange:
     end: int = -1
     step: int = 1
 
-    def wanted(self, last: int) -> Callable[[int], bool]:
+    def test(self, last: int) -> Callable[[int], bool]:
         """The test for an id of a graph whose largest id is `last`. UsageError for numbers outside it."""
         end = last if self.end == -1 else self.end
         for name, value, least, most in (
             ("start", self.start, 0, last), ("end", end, self.start, last), ("step", self.step, 1, max(last - 1, 1))
         ):  # fmt: skip
             if not least <= value <= most:
-                raise UsageError(
-                    f"--range: {name} {value} is not within {least} to {most}",
-                    f"the ids of this graph's ops are 0 to {last}; give START,END,STEP, an END of -1 is the last one",
-                )
+                raise UsageError("data.range_outside", name=name, value=value, least=least, most=most, last=last)
         return lambda number: number == end or (self.start <= number < end and (number - self.start) % self.step == 0)
 
 
@@ -51,14 +48,10 @@ class OpIds:
 
     ids: tuple[int, ...]
 
-    def wanted(self, last: int) -> Callable[[int], bool]:
+    def test(self, last: int) -> Callable[[int], bool]:
         """The test for an id of a graph whose largest id is `last`. UsageError if none of them is in it."""
         if min(self.ids) > last:
-            asked = first_of([str(number) for number in self.ids], _LISTED)
-            raise UsageError(
-                f"--select: {asked} is beyond the last op, which is {last}",
-                "`ls` lists the ops with their ids",
-            )
+            raise UsageError("data.select_beyond", ids=[str(number) for number in self.ids], last=last)
         return lambda number: number in self.ids
 
 
@@ -83,18 +76,16 @@ def parse_range(text: str) -> OpRange:
     """`START,END,STEP`, each of which may be left empty. UsageError for anything else."""
     match = _RANGE.fullmatch(text.replace(" ", ""))
     if match is None:
-        raise UsageError(
-            f"--range: {shown(text)} is not START,END,STEP", "for example --range 1,100,10, or --range 50,-1,1"
-        )
-    given = {name: int(part) for name, part in match.groupdict().items() if part}
-    return OpRange(**given)
+        raise UsageError("data.bad_range", text=shown(text))
+    numbers = {name: int(part) for name, part in match.groupdict().items() if part}
+    return OpRange(**numbers)
 
 
 def parse_ids(text: str) -> OpIds:
     """Numbers with commas between them. UsageError for anything else."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
-        raise UsageError(f"--select: {shown(text)} is no list of numbers", "for example --select 1,5,7")
+        raise UsageError("data.bad_select", text=shown(text))
     return OpIds(ids=tuple(sorted({int(part) for part in parts})))
 
 
@@ -116,7 +107,7 @@ def select(pairs: Sequence[Pair], selection: Selection, file: GraphFile | None) 
     return _by_id(pairs, selection, file)
 
 
-# --- by id ------------------------------------------------------------------------------------------------------------
+# --- by id ---
 
 
 def _by_id(pairs: Sequence[Pair], selection: OpRange | OpIds, file: GraphFile | None) -> Selected:
@@ -131,16 +122,16 @@ def _by_id(pairs: Sequence[Pair], selection: OpRange | OpIds, file: GraphFile | 
         ids = {pair.op_name: pair.index for pair in pairs}
         groups = [{index} for index in range(max(ids.values(), default=-1) + 1)]
         notes.append("without a graph, ops are numbered in the order in which they were dumped, from 0")
-    known = {number for group in groups for number in group}
-    wanted = selection.wanted(max(known, default=0))
-    indices = {index for index, group in enumerate(groups) if any(map(wanted, group))}
+    ids_in_graph = {number for group in groups for number in group}
+    fits = selection.test(max(ids_in_graph, default=0))
+    indices = {index for index, group in enumerate(groups) if any(map(fits, group))}
     chosen = _numbered([pair for pair in pairs if pair.index in indices], ids)
     if not chosen:
-        raise DataNotFoundError("no op has one of the ids asked for", "`ls` lists the ops with their ids")
+        raise DataNotFoundError("data.no_op_id")
     if isinstance(selection, OpIds):
-        absent = [str(number) for number in selection.ids if number not in known]
+        absent = [str(number) for number in selection.ids if number not in ids_in_graph]
         if absent:
-            notes.append(f"no op has the id {first_of(absent, _LISTED)}")
+            notes.append(f"no op has the id {first_of(absent, _MAX_LISTED)}")
     notes.append(f"only {len(indices)} of {counted(len(groups), 'group')} of ops were asked for")
     notes += _nothing_to_compare(chosen)
     return Selected(chosen, notes)
@@ -148,58 +139,55 @@ def _by_id(pairs: Sequence[Pair], selection: OpRange | OpIds, file: GraphFile | 
 
 def _by_sequence(pairs: Sequence[Pair], selection: OpRange | OpIds) -> Selected:
     """The ops of a PyTorch dump, which have numbers of their own, by these."""
-    known = {pair.index for pair in pairs}
-    wanted = selection.wanted(max(known))
-    chosen = [replace(pair, sequence=pair.index) for pair in pairs if wanted(pair.index)]
+    numbers = {pair.index for pair in pairs}
+    fits = selection.test(max(numbers))
+    chosen = [replace(pair, sequence=pair.index) for pair in pairs if fits(pair.index)]
     if not chosen:
-        raise DataNotFoundError("no op has one of the numbers asked for", "`ls` lists the ops as /op/number")
-    asked = len({pair.index for pair in chosen})
-    notes = [f"only {asked} of {counted(len(known), 'op')} were asked for", *_nothing_to_compare(chosen)]
+        raise DataNotFoundError("data.no_h5_number")
+    count = len({pair.index for pair in chosen})
+    notes = [f"only {count} of {counted(len(numbers), 'op')} were asked for", *_nothing_to_compare(chosen)]
     return Selected(chosen, notes)
 
 
 def _nothing_to_compare(chosen: Sequence[Pair]) -> list[str]:
-    """Why, op by op, if none of the ops that were asked for has a tensor to be compared."""
+    """Return a note with the reasons, op by op, if no selected op has a tensor to compare."""
     if any(pair.status == Status.COMPARED for pair in chosen):
         return []
     reasons = {f"{pair.sequence}: {pair.op_name}": pair.reason for pair in reversed(chosen)}
-    told = [f"{where}: {reason}" for where, reason in reversed(reasons.items())]
-    return [f"nothing of what was asked for can be compared: {first_of(told, _LISTED, '; ')}"]
+    lines = [f"{where}: {reason}" for where, reason in reversed(reasons.items())]
+    return [f"nothing of what was asked for can be compared: {first_of(lines, _MAX_LISTED, '; ')}"]
 
 
 def _numbered(pairs: Sequence[Pair], ids: Mapping[str, int]) -> list[Pair]:
     return [replace(pair, sequence=ids.get(pair.op_name)) for pair in pairs]
 
 
-# --- by name ----------------------------------------------------------------------------------------------------------
+# --- by name ---
 
 
 def _by_name(pairs: Sequence[Pair], selection: OpNames, file: GraphFile | None) -> Selected:
     run = RunGraph(number=None, leaf=None, file=file or _as_graph(pairs), reason="")
     chosen = {op_name for name in selection.names for op_name in _op_names(run, pairs, name)}
-    found: list[Pair] = []
+    selected: list[Pair] = []
     for op_name in chosen:
         of_op = [pair for pair in pairs if pair.op_name == op_name and pair.slot]
         if not of_op:
             why = next((pair.reason for pair in pairs if op_name in (pair.op_name, *pair.npu_ops)), "")
-            raise DataNotFoundError(
-                f"{op_name}: no tensor of it to compare: {why or 'the NPU dumped no file of it'}",
-                "`ls dump` lists what was dumped",
-            )
-        found += _slots(op_name, of_op, selection)
+            raise DataNotFoundError("data.nothing_to_compare", op=op_name, reason=why)
+        selected += _slots(op_name, of_op, selection)
     order = {id(pair): position for position, pair in enumerate(pairs)}
-    return Selected(sorted(found, key=lambda pair: order[id(pair)]))
+    return Selected(sorted(selected, key=lambda pair: order[id(pair)]))
 
 
 def _op_names(run: RunGraph, pairs: Sequence[Pair], name: str) -> list[str]:
     """The ops of a name; of a number, as `[17]`, those that the rows have it for."""
     number = op_number(name)
     if number is None:
-        return [found.op.name for found in find_ops([_of_type(run, name)], name)]
+        return [hit.op.name for hit in find_ops([_of_type(run, name)], name)]
     names = [pair.op_name for pair in pairs if pair.index == number]
     if not names:
         last = max((pair.index for pair in pairs), default=0)
-        raise DataNotFoundError(f"no op has the number [{number}]", f"numbers go from [0] to [{last}]")
+        raise DataNotFoundError("data.no_op_number", number=number, place="", last=last)
     return names
 
 
@@ -217,18 +205,18 @@ def _as_graph(pairs: Sequence[Pair]) -> GraphFile:
 
 
 def _slots(op_name: str, pairs: Sequence[Pair], selection: OpNames) -> list[Pair]:
-    wanted = [f"input:{index}" for index in selection.inputs] + [f"output:{index}" for index in selection.outputs]
-    if not wanted:
+    slots = [f"input:{index}" for index in selection.inputs] + [f"output:{index}" for index in selection.outputs]
+    if not slots:
         return list(pairs)
-    known = [pair.slot for pair in pairs]
+    available = [pair.slot for pair in pairs]
     if op_name.startswith("/"):  # the tensors of PyTorch dumps have names instead of numbers
         numbers = {
             f"{kind}:{number}": slot
             for kind in ("input", "output")
-            for number, slot in enumerate(slot for slot in known if slot.startswith(kind))
+            for number, slot in enumerate(slot for slot in available if slot.startswith(kind))
         }
-        wanted = [numbers.get(slot, slot) for slot in wanted]
-    absent = [slot for slot in wanted if slot not in known]
+        slots = [numbers.get(slot, slot) for slot in slots]
+    absent = [slot for slot in slots if slot not in available]
     if absent:
-        raise DataNotFoundError(f"{op_name} has no {absent[0]}", f"its tensors are {first_of(known, _LISTED)}")
-    return [pair for pair in pairs if pair.slot in wanted]
+        raise DataNotFoundError("data.no_slot", op=op_name, slot=absent[0], slots=available)
+    return [pair for pair in pairs if pair.slot in slots]

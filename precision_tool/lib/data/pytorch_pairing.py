@@ -20,10 +20,11 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, Usa
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import exists, real_path
 from precision_tool.lib.io.hdf5 import in_logical_order, read_h5
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.pytorch import ALIKE_TYPES, INPUT, OUTPUT, SCALAR_TYPES, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.tensor import Plan, Tensor
-from precision_tool.lib.model.wording import counted, first_of
+from precision_tool.lib.model.wording import counted
 
 #: What the name of one and the same op begins with on different devices. Mkldnn, PyTorch's own convolution on a CPU,
 #: is in no document.
@@ -33,11 +34,9 @@ _SAME_OP = {"ConvDepthwise2DBackward": "ConvolutionBackward"}
 #: Parameters that are called otherwise by an op's counterpart.
 _OTHER_NAME = {"self": "input", "input": "self", "eps": "epsilon", "epsilon": "eps"}
 
-#: What stands for the side that has nothing.
-
 
 def family(op_type: str) -> str:
-    """What an op is called whatever the device: `CudnnConvolutionBackward` and `NpuConvolutionBackward` are one."""
+    """Return the op's name on any device: `CudnnConvolutionBackward` and `NpuConvolutionBackward` are one family."""
     name = _DEVICE_PREFIX.sub("", op_type, count=1)
     return _SAME_OP.get(name, name)
 
@@ -59,7 +58,7 @@ class Matched:
 
     def counterpart(self, op: H5Op) -> H5Op | None:
         """The benchmark's op that stands for an NPU op."""
-        return next((one.golden for one in self.ops if one.npu is op), None)
+        return next((match.golden for match in self.ops if match.npu is op), None)
 
 
 def match_ops(npu: H5Dump, golden: H5Dump) -> Matched:
@@ -73,8 +72,8 @@ def match_ops(npu: H5Dump, golden: H5Dump) -> Matched:
     notes: list[str] = []
 
     def pair(left: Sequence[H5Op], right: Sequence[H5Op]) -> None:
-        for one, other in zip(left, right, strict=False):
-            partner[id(one)] = other
+        for op, other in zip(left, right, strict=False):
+            partner[id(op)] = other
             taken.add(id(other))
 
     if not npu.has_inputs and golden.has_inputs:
@@ -102,14 +101,14 @@ def match_ops(npu: H5Dump, golden: H5Dump) -> Matched:
     differing = [name for name in left if right[name] and len(left[name]) != len(right[name])]
     if differing:
         name = differing[0]
-        told = f"{name} {len(left[name])} times on the NPU, {len(right[name])} times in the benchmark"
+        counts = f"{name} {len(left[name])} times on the NPU, {len(right[name])} times in the benchmark"
         notes.append(
             f"{counted(len(differing), 'op')} did not run as often on both sides, so that their order may not tell "
-            f"which belongs to which: {told}"
+            f"which belongs to which: {counts}"
         )
-    found = [OpMatch(op, partner.get(id(op))) for op in npu.ops]
+    of_npu = [OpMatch(op, partner.get(id(op))) for op in npu.ops]
     alone = [OpMatch(None, op) for op in golden.ops if id(op) not in taken]
-    return Matched(ops=(*found, *alone), notes=tuple(notes))
+    return Matched(ops=(*of_npu, *alone), notes=tuple(notes))
 
 
 def match_dumps(npu: H5Dump, golden: H5Dump) -> tuple[list[Pair], tuple[str, ...]]:
@@ -120,7 +119,7 @@ def match_dumps(npu: H5Dump, golden: H5Dump) -> tuple[list[Pair], tuple[str, ...
     """
     matched = match_ops(npu, golden)
     end = max((op.seq for op in npu.ops), default=-1) + 1
-    pairs = [pair for one in matched.ops for pair in pairs_of(one, end, compare_inputs=npu.has_inputs)]
+    pairs = [pair for match in matched.ops for pair in pairs_of(match, end, compare_inputs=npu.has_inputs)]
     parameters = sum(not value.is_tensor for op in npu.ops for value in op.values)
     notes = list(matched.notes)
     if parameters:
@@ -197,7 +196,7 @@ def _alone(op: H5Op, index: int, status: Status, reason: str) -> Pair:
 
 
 def _unread_pair(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
-    """What the names alone tell of a pair."""
+    """Return a pair with the names only."""
     return Pair(
         index=npu.seq,
         op_name=npu.name,
@@ -249,14 +248,19 @@ def _pair(npu: H5Op, golden: H5Op, value: H5Value, other: H5Value | None) -> Pai
 
 
 def _types_note(value: H5Value, other: H5Value) -> str:
-    """That the two sides are of types whose values are hardly meant to be equal. The vendor does not compare them."""
-    one, two = (
+    """Return a note on types that the vendor does not compare, as their values can hardly be equal; "" for others."""
+    npu_type, golden_type = (
         SCALAR_TYPES.get(side.scalar_type, str(side.scalar_type)) if side.scalar_type is not None else ""
         for side in (value, other)
     )
-    if not one or not two or one == two or any({one, two} <= alike for alike in ALIKE_TYPES):
+    if (
+        not npu_type
+        or not golden_type
+        or npu_type == golden_type
+        or any({npu_type, golden_type} <= alike for alike in ALIKE_TYPES)
+    ):
         return ""
-    return f"types differ: NPU {one}, benchmark {two}"
+    return f"types differ: NPU {npu_type}, benchmark {golden_type}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,17 +276,17 @@ class Aligned:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why two tensors are not compared."""
+    """The reason why two tensors are not compared."""
 
     status: Status
     reason: str
 
 
 def align_h5(npu: Tensor, golden: Tensor) -> Aligned | Refused:
-    """How two tensors are read element by element, in C order where their shapes differ."""
-    one, two = (data_types.BY_NAME[tensor.dtype].is_complex for tensor in (npu, golden))
+    """Return the plans to read two tensors element by element, in C order where their shapes differ."""
+    npu_is_complex, golden_is_complex = (data_types.BY_NAME[tensor.dtype].is_complex for tensor in (npu, golden))
     shapes = f"NPU {list(npu.shape)}, benchmark {list(golden.shape)}"
-    if one != two:
+    if npu_is_complex != golden_is_complex:
         return Refused(Status.LAYOUT, f"one side is complex: NPU {npu.dtype}, benchmark {golden.dtype}")
     if prod(npu.shape) != prod(golden.shape):
         return Refused(Status.SIZE_MISMATCH, f"different sizes: {shapes}")
@@ -303,12 +307,12 @@ def align_h5(npu: Tensor, golden: Tensor) -> Aligned | Refused:
     return Aligned(npu=flat[0], golden=flat[1], npu_plan=plan, golden_plan=plan, note=note)
 
 
-# --- The ops and tensors of PyTorch `.h5` dumps, found by name and listed. Prints nothing ---
+# --- looking up by name ---
 
 
 NPU, BENCHMARK = "NPU", "benchmark"
 #: Of many names as many are listed.
-_LISTED = 10
+_MAX_LISTED = 10
 #: A name as it is in the file.
 _OWN_NAME = re.compile(r"/?[A-Za-z_]\w*/\d+(/.*)?", re.ASCII | re.DOTALL)
 
@@ -375,7 +379,7 @@ def load_h5_data(npu: Sequence[str], golden: Sequence[str], pairs: Sequence[tupl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class H5Name:
-    """What a name asks for: a file, if it names one, and what of it, as `/Addmm/4/output`."""
+    """A parsed name: the file, if it names one, and the path in it, as `/Addmm/4/output`."""
 
     text: str
     file: str = ""
@@ -383,7 +387,7 @@ class H5Name:
 
 
 def is_own_name(name: str) -> bool:
-    """Whether an op or a data set is named as it is in the file."""
+    """Return whether an op or a data set is named as it is in the file."""
     return _OWN_NAME.fullmatch(name) is not None
 
 
@@ -416,15 +420,13 @@ def find_by_name(
     `files` are those of the data folder, `load` reads them. Those of the NPU are found, each with its counterpart; of
     the benchmark only if the NPU has none of the name.
     """
-    asked = parse_h5_name(name)
-    if asked is not None and asked.file:
-        sides = _sides_of_file(asked.file, files, load)
-        return find_h5(sides, asked.inside, many=many) if asked.inside else _all_of(sides)
+    request = parse_h5_name(name)
+    if request is not None and request.file:
+        sides = _sides_of_file(request.file, files, load)
+        return find_h5(sides, request.inside, many=many) if request.inside else _all_of(sides)
     data = load()
     if data is None:
-        raise DataNotFoundError(
-            f"{name}: there is no PyTorch dump", "put .h5 files into pt/npu and pt/gpu, or name a file"
-        )
+        raise DataNotFoundError("data.no_pytorch_dump", name=name)
     npu = [side for side in data.sides if side.other is not None] or list(data.sides)
     try:
         return find_h5(npu, name, many=many)
@@ -437,13 +439,13 @@ def _sides_of_file(path: str, files: Sequence[str], load: Callable[[], H5Data | 
     is_known = real_path(path) in map(real_path, files)
     data = load() if is_known or not exists(path) else None
     sides = () if data is None else data.sides
-    known = tuple(side for side in sides if _is_path(side.dump.path, path))
-    return known or (H5Side(dump=read_h5(path), side=""),)
+    matching = tuple(side for side in sides if _is_path(side.dump.path, path))
+    return matching or (H5Side(dump=read_h5(path), side=""),)
 
 
-def _is_path(known: str, asked: str) -> bool:
-    """Whether a path, or merely the name of a file, is that of a known file."""
-    return posixpath.basename(known) == asked or real_path(known) == real_path(asked)
+def _is_path(listed: str, path: str) -> bool:
+    """Return whether a path, or merely a file name, is that of a listed file."""
+    return posixpath.basename(listed) == path or real_path(listed) == real_path(path)
 
 
 def find_h5(sides: Iterable[H5Side], name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
@@ -459,10 +461,7 @@ def find_h5(sides: Iterable[H5Side], name: str, *, many: bool = False) -> tuple[
     for side in sides:
         ops = [hit.op.name for hit in hits if hit.side is side]
         if len(ops) > 1 and not many:
-            more = f" and {len(ops) - _LISTED} more" if len(ops) > _LISTED else ""
-            raise UsageError(
-                f"{name}: {len(ops)} ops fit: {', '.join(ops[:_LISTED])}{more}", "name one of them, as /Addmm/4"
-            )
+            raise UsageError("data.several_h5_ops", name=name, count=len(ops), ops=ops)
     return tuple(hits)
 
 
@@ -486,23 +485,20 @@ def _values_named(op: H5Op, place: Sequence[str]) -> tuple[H5Value, ...]:
 
     def at(*place: str) -> tuple[H5Value, ...]:
         inside = "/".join((op.name, *place))
-        return tuple(one for one in op.values if one.path == inside or one.path.startswith(f"{inside}/"))
+        return tuple(value for value in op.values if value.path == inside or value.path.startswith(f"{inside}/"))
 
     short = [values for direction in (INPUT, OUTPUT) if (values := at(direction, *place))]
     return at(*place) or (short[0] if len(short) == 1 else ())
 
 
 def _not_found(sides: Sequence[H5Side], name: str) -> DataNotFoundError:
-    """What there is instead: the data sets of the op if the name begins with one, else the closest ops."""
+    """Return the error that lists the data sets of the op if the name begins with one, else the closest ops."""
     parts = [part for part in name.split("/") if part]
-    values = list(dict.fromkeys(one.path for side in sides for op in _exact_ops(side, parts) for one in op.values))
-    known = values or list(dict.fromkeys(op.name for side in sides for op in side.dump.ops))
-    close = difflib.get_close_matches(name, known, n=5, cutoff=0.4) or known[:5]
-    dumps = [f"{counted(len(side.dump.ops), 'op')} of {side.dump.path}" for side in sides]
-    return DataNotFoundError(
-        f"{name}: no such op or data set among {first_of(dumps, _LISTED) or 'the ops of no .h5 dump'}",
-        f"closest are {', '.join(close)}" if close else "`ls dump` lists what there is",
-    )
+    values = list(dict.fromkeys(value.path for side in sides for op in _exact_ops(side, parts) for value in op.values))
+    candidates = values or list(dict.fromkeys(op.name for side in sides for op in side.dump.ops))
+    close = difflib.get_close_matches(name, candidates, n=5, cutoff=0.4) or candidates[:5]
+    dumps = [Message("note.data.ops_of", ops=len(side.dump.ops), path=side.dump.path) for side in sides]
+    return DataNotFoundError("data.no_h5_name", name=name, dumps=dumps, closest=close)
 
 
 def _find_in(side: H5Side, name: str) -> list[H5Hit]:
@@ -519,11 +515,11 @@ def _find_in(side: H5Side, name: str) -> list[H5Hit]:
         return []
     number, fits = op_number(name), pattern(name)
     by_type = [op for op in side.dump.ops if op.type == name.strip("/")]
-    found = by_type or [op for op in side.dump.ops if (fits(op.name) if number is None else op.seq == number)]
-    return [H5Hit(side=side, op=op, values=op.values, is_part=False) for op in found]
+    ops = by_type or [op for op in side.dump.ops if (fits(op.name) if number is None else op.seq == number)]
+    return [H5Hit(side=side, op=op, values=op.values, is_part=False) for op in ops]
 
 
-# --- lists ------------------------------------------------------------------------------------------------------------
+# --- lists ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -543,7 +539,7 @@ class H5Listing:
 
     @property
     def values(self) -> int:
-        """How many data sets fit."""
+        """Number of data sets that fit."""
         return sum(len(row.values) for row in self.rows)
 
 
@@ -565,16 +561,20 @@ def list_h5(
             if number is not None:
                 values = values if op.seq == number else ()
             elif not fits_name(op.name):
-                values = () if of_ops else tuple(one for one in op.values if fits_name(one.path))
+                values = () if of_ops else tuple(value for value in op.values if fits_name(value.path))
             if values and fits_type(op.type):
                 rows.append(H5Row(op=op, values=values))
         listings.append(H5Listing(side=side, rows=tuple(rows)))
     if not any(listing.rows for listing in listings):
-        asked = " ".join(f"{option} {text}" for option, text in (("-n", name), ("-t", op_type)) if text is not None)
-        known = list(dict.fromkeys(op.type for side in sides for op in side.dump.ops))
-        close = difflib.get_close_matches(op_type or name or "", known, n=5, cutoff=0.4)
+        patterns = " ".join(f"{option} {text}" for option, text in (("-n", name), ("-t", op_type)) if text is not None)
+        op_types = list(dict.fromkeys(op.type for side in sides for op in side.dump.ops))
+        close = difflib.get_close_matches(op_type or name or "", op_types, n=5, cutoff=0.4)
         raise DataNotFoundError(
-            f"no {'op' if of_ops else 'data set'} of {counted(len(sides), '.h5 dump')} fits {asked}".rstrip(),
-            f"closest are {', '.join(close)}" if close else f"`{'ls' if of_ops else 'ls dump'}` lists all",
+            "data.no_h5_fit",
+            of_ops=of_ops,
+            dumps=len(sides),
+            patterns=patterns,
+            closest=close,
+            command="ls" if of_ops else "ls dump",
         )
     return tuple(listings)

@@ -14,13 +14,14 @@ import reprlib
 import sys
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from precision_tool.lib.data.old_settings import LOG_LEVELS, OLD_NAMES, OldSetting, as_setting, notes_on
 from precision_tool.lib.errors import UsageError, shown_name
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.logs import LEVELS
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.language import LANGUAGES
 
 #: The data folder where none is named.
@@ -56,50 +57,50 @@ def check_dump_step(value: object) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
-        raise ValueError("must be text such as '0' or '0|5|10-20'")
+        raise ValueError(Message("note.data.must.step_text"))
     text = value.replace(" ", "")
     if not text:
         return ""
     groups = text.split("|")
     if len(groups) > _MAX_DUMP_STEP_GROUPS:
-        raise ValueError(f"must have at most {_MAX_DUMP_STEP_GROUPS} groups between | (these are {len(groups)})")
+        raise ValueError(Message("note.data.must.step_groups", most=_MAX_DUMP_STEP_GROUPS, groups=len(groups)))
     steps = []
     for group in groups:
         match = re.match(r"([0-9]{1,18})(?:-([0-9]{1,18}))?\Z", group)
         if match is None:
-            raise ValueError("must be steps such as '0' or '0|5|10-20', of at most 18 digits each")
+            raise ValueError(Message("note.data.must.steps"))
         first, last = match.group(1), match.group(2)
         if last and int(last) < int(first):
-            raise ValueError(f"must have ranges that rise ({reprlib.repr(group)} does not)")
+            raise ValueError(Message("note.data.must.rising", range=reprlib.repr(group)))
         steps.append(first if last and int(last) == int(first) else group)  # GE refuses the range 5-5
     return "|".join(steps)
 
 
-def _number(low: float, high: float, wording: str) -> Callable[[object], float]:
-    """A check for a number from `low` to `high`; `wording` says that in words."""
+def _number(low: float, high: float, kind: str) -> Callable[[object], float]:
+    """A check for a number from `low` to `high`; `kind` below `error.data.must` says that in words."""
 
     def check(value: object) -> float:
         if isinstance(value, str):  # from the environment
             value = _number_from_text(value)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ValueError(f"must be {wording}")
+            raise ValueError(Message(f"note.data.must.{kind}"))
         if not low <= value <= min(high, sys.float_info.max):  # NaN fails too
-            raise ValueError(f"must be {wording}")
+            raise ValueError(Message(f"note.data.must.{kind}"))
         return float(value)
 
     return check
 
 
-def _count(low: int, wording: str, high: int = MOST_COUNTED) -> Callable[[object], int]:
+def _count(low: int, kind: str, high: int = MOST_COUNTED) -> Callable[[object], int]:
     """A check for a whole number from `low` to `high`."""
 
     def check(value: object) -> int:
         if isinstance(value, str):
             value = _number_from_text(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise ValueError(f"must be {wording}")
+            raise ValueError(Message(f"note.data.must.{kind}"))
         if value > high:
-            raise ValueError(f"must be {wording}, {high} at most")
+            raise ValueError(Message(f"note.data.must.{kind}", most=high))
         return value
 
     return check
@@ -107,24 +108,26 @@ def _count(low: int, wording: str, high: int = MOST_COUNTED) -> Callable[[object
 
 def _workers(value: object) -> int:
     """A check for the number of processes."""
-    return _count(0, "a whole number, 0 (one for each core) or more", MOST_WORKERS)(value)
+    return _count(0, "workers", MOST_WORKERS)(value)
 
 
 def _print_count(value: object) -> int:
     """A check for the number of values to show."""
-    wording = f"a whole number from 1 to {MOST_PRINTED}"
-    number = _count(1, wording)(value)
+    error = ValueError(Message("note.data.must.printed", largest=MOST_PRINTED))
+    try:
+        number = _count(1, "whole")(value)
+    except ValueError:
+        raise error from None
     if number > MOST_PRINTED:
-        raise ValueError(f"must be {wording}")
+        raise error
     return number
 
 
 def _columns(value: object) -> int:
     """A check for the width of the output."""
-    wording = "a whole number from 40 to 1000, or 0 (as wide as the terminal)"
-    number = _count(0, wording)(value)
+    number = _count(0, "columns")(value)
     if number and not 40 <= number <= 1000:
-        raise ValueError(f"must be {wording}")
+        raise ValueError(Message("note.data.must.columns"))
     return number
 
 
@@ -133,7 +136,7 @@ def _choice(*names: str) -> Callable[[object], str]:
 
     def check(value: object) -> str:
         if not isinstance(value, str) or value.lower() not in names:
-            raise ValueError("must be " + " or ".join(repr(name) for name in names))
+            raise ValueError(Message("note.data.must.choice", names=[repr(name) for name in names]))
         return value.lower()
 
     return check
@@ -172,36 +175,36 @@ def _optional_choice(*names: str) -> Callable[[object], str]:
 def _layers(value: object) -> str:
     """A check for names of ops between spaces."""
     if not isinstance(value, str) or not value.isprintable():
-        raise ValueError("must be names of ops with a space between them, or '' for all")
+        raise ValueError(Message("note.data.must.layers"))
     return " ".join(value.split())
 
 
 def _seconds(value: object) -> float:
     """A check for a time limit."""
-    return _number(0, math.inf, "a number of seconds, 0 (no limit) or more")(value)
+    return _number(0, math.inf, "seconds")(value)
 
 
 def _program(value: object) -> str:
     """A check for a program, or "" for the one in use."""
     if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
-        raise ValueError("must be a program, or '' for the one that runs this tool")
+        raise ValueError(Message("note.data.must.program"))
     return os.path.expanduser(str(value))
 
 
 def _op_debug_level(value: object) -> int:
     """A check for how much the compiler of ops keeps."""
-    return _count(0, "a whole number from 0 to 4", 4)(value)
+    return _count(0, "debug_level", 4)(value)
 
 
 def _seed(value: object) -> int:
     """A check for what numpy and TensorFlow take for a seed."""
-    return _count(0, "a whole number, 0 or more", 2**32 - 1)(value)
+    return _count(0, "whole", 2**32 - 1)(value)
 
 
 def _file(value: object) -> str:
     """A check for the name of a file, or "" for none."""
     if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
-        raise ValueError("must be a file, or '' for none")
+        raise ValueError(Message("note.data.must.file"))
     return os.path.expanduser(str(value))
 
 
@@ -216,15 +219,15 @@ def _number_from_text(text: str) -> object:
 
 def _folder(value: object) -> Path:
     if not isinstance(value, (str, os.PathLike)) or not str(value).strip():
-        raise ValueError("must be a folder")
+        raise ValueError(Message("note.data.must.folder"))
     if "\0" in str(value):
-        raise ValueError("must be a folder, its name holds a zero byte")
+        raise ValueError(Message("note.data.must.folder_zero_byte"))
     return Path(urls.path_of(str(value))).expanduser()
 
 
 def _folders(value: object) -> Tuple[Path, ...]:
     if not isinstance(value, (list, tuple)):
-        raise ValueError("must be folders")
+        raise ValueError(Message("note.data.must.folders"))
     return tuple(map(_folder, value))
 
 
@@ -244,10 +247,10 @@ class Settings:
     #: Further data folders of a study: options only.
     more_data: Tuple[Path, ...] = field(default=(), metadata={"check": _folders, "is_option": True})
     work: Optional[Path] = field(default=None, metadata={"check": _optional_folder})
-    threshold: float = field(default=DEFAULT_THRESHOLD, metadata={"check": _number(-1, 1, "a number from -1 to 1")})
-    limit: int = field(default=3, metadata={"check": _count(0, "a whole number, 0 (all) or more")})
-    atol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
-    rtol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "a number, 0 or more")})
+    threshold: float = field(default=DEFAULT_THRESHOLD, metadata={"check": _number(-1, 1, "cosine")})
+    limit: int = field(default=3, metadata={"check": _count(0, "limit")})
+    atol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "tolerance")})
+    rtol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "tolerance")})
     print_count: int = field(default=20, metadata={"check": _print_count})
     workers: int = field(default=0, metadata={"check": _workers})
     width: int = field(default=0, metadata={"check": _columns})
@@ -277,7 +280,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         for each in fields(self):
-            value = _checked(each.name, getattr(self, each.name), f"setting {each.name.upper()}")
+            value = _checked(
+                each.name, getattr(self, each.name), Message("note.data.place.setting", name=each.name.upper())
+            )
             object.__setattr__(self, each.name, value)
 
 
@@ -287,23 +292,21 @@ SETTING_NAMES: Tuple[str, ...] = tuple(
 _CHECKS: Dict[str, Callable[[object], Any]] = {each.name: each.metadata["check"] for each in fields(Settings)}
 
 
-def _checked(name: str, value: object, where: str) -> Any:
-    """`value` as setting `name` keeps it, or a UsageError that starts with `where`."""
+def _checked(name: str, value: object, place: Union[Message, str]) -> Any:
+    """Return `value` as setting `name` keeps it, or raise a UsageError that starts with `place`."""
     try:
         return _CHECKS[name](value)
     except UsageError as error:  # of a URL, which may hold a password
-        raise UsageError(f"{where}: {error.message}", error.hint) from None
+        raise UsageError("data.bad_url", place=place, reason=error.message, advice=error.hint) from None
     except ValueError as error:
-        raise UsageError(
-            f"{where}: {error} but is {_shown(value)}", "config.example.py explains every setting"
-        ) from None
+        raise UsageError("data.bad_setting", place=place, problem=error.args[0], value=_shown(value)) from None
 
 
 def with_settings(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
     """`settings` (those in force for None) with some values of its fields replaced; None is not given."""
     settings = load_settings() if settings is None else settings
-    given = {name: _checked(name, value, name) for name, value in options.items() if value is not None}
-    return replace(settings, **given)
+    checked = {name: _checked(name, value, name) for name, value in options.items() if value is not None}
+    return replace(settings, **checked)
 
 
 def _shown(value: object) -> str:
@@ -324,18 +327,19 @@ def read_settings_file(path: Path, notes: Optional[List[str]] = None) -> Dict[st
     values: Dict[str, Any] = {}
     old: List[OldSetting] = []
     for name, value, line in _assignments(path, source):
-        where = f"{path} line {line}"
+        place = Message("note.data.place.line", path=path, line=line, name=shown_name(name))
         if name in OLD_NAMES:
             old.append(OldSetting(name, value, line))
             setting = as_setting(name, value)
             if setting is not None:
-                values[setting[0]] = _checked(*setting, f"{where}: {name}")
+                values[setting[0]] = _checked(*setting, place)
             continue
         if name not in SETTING_NAMES:
             close = difflib.get_close_matches(name.upper(), SETTING_NAMES, n=1)
-            hint = f"did you mean {close[0]}?" if close else "known are: " + ", ".join(SETTING_NAMES)
-            raise UsageError(f"{where}: unknown setting {shown_name(name)}", hint)
-        values[name.lower()] = _checked(name.lower(), value, f"{where}: {name}")
+            raise UsageError.of(
+                path, "data.unknown_setting", line=line, name=shown_name(name), close=close, names=SETTING_NAMES
+            )
+        values[name.lower()] = _checked(name.lower(), value, place)
     if notes is not None:
         notes += notes_on(str(path), old)
     return values
@@ -349,44 +353,37 @@ def _assignments(path: Path, source: bytes) -> List[Tuple[str, Any, int]]:
     try:
         body = ast.parse(source, str(path)).body
     except SyntaxError as error:
-        where = f"{path} line {error.lineno}" if error.lineno else str(path)
-        raise UsageError(f"{where}: {error.msg}", "write NAME = VALUE, texts in quotes") from None
+        raise UsageError.of(path, "data.settings_syntax", line=error.lineno or None, error=error.msg) from None
     except (ValueError, RecursionError, MemoryError) as error:  # zero bytes, absurd nesting
-        raise UsageError(f"{path}: cannot be read ({error})", "write NAME = VALUE, one per line") from None
-    found = []
-    known: Dict[str, object] = {}
+        raise UsageError.of(path, "data.settings_unreadable", error=str(error)) from None
+    assignments = []
+    variables: Dict[str, object] = {}
     for node in body:
-        if isinstance(node, ast.Import) and [(one.name, one.asname) for one in node.names] == [("os", None)]:
+        if isinstance(node, ast.Import) and [(alias.name, alias.asname) for alias in node.names] == [("os", None)]:
             continue  # for os.path.join
         if isinstance(node, ast.Expr) and isinstance(_literal(node.value), str):
             continue  # a docstring
         if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.targets[0], ast.Name):
-            raise UsageError(
-                f"{path} line {node.lineno}: only lines NAME = VALUE may stand here",
-                "the file is read, never executed",
-            )
+            raise UsageError.of(path, "data.settings_line", line=node.lineno)
         try:
-            value = _value(node.value, known)
+            value = _value(node.value, variables)
         except RecursionError:
             value = _NO_LITERAL
         if value is _NO_LITERAL:
             name = shown_name(node.targets[0].id)
-            raise UsageError(
-                f"{path} line {node.lineno}: the value of {name} must be a plain number or text",
-                "the file is read, never executed: no arithmetic, and no calls but os.path.join of texts and names",
-            )
-        known[node.targets[0].id] = value
-        found.append((node.targets[0].id, value, node.lineno))
-    return found
+            raise UsageError.of(path, "data.settings_value", line=node.lineno, name=name)
+        variables[node.targets[0].id] = value
+        assignments.append((node.targets[0].id, value, node.lineno))
+    return assignments
 
 
 _NO_LITERAL = object()
 
 
-def _value(node: ast.expr, known: Mapping[str, object]) -> object:
-    """The value of a literal, of a name of `known`, or of `os.path.join` of such; else `_NO_LITERAL`."""
+def _value(node: ast.expr, variables: Mapping[str, object]) -> object:
+    """The value of a literal, of a name of `variables`, or of `os.path.join` of such; else `_NO_LITERAL`."""
     if isinstance(node, ast.Name):
-        return known.get(node.id, _NO_LITERAL)
+        return variables.get(node.id, _NO_LITERAL)
     if not isinstance(node, ast.Call):
         return _literal(node)
     called = node.func
@@ -397,7 +394,7 @@ def _value(node: ast.expr, known: Mapping[str, object]) -> object:
     )  # fmt: skip
     if not is_join or node.keywords or not node.args:
         return _NO_LITERAL
-    parts = [_value(part, known) for part in node.args]
+    parts = [_value(part, variables) for part in node.args]
     texts = [part for part in parts if isinstance(part, str)]
     joined = os.path.join(*texts) if len(texts) == len(parts) and sum(map(len, texts)) <= _MAX_JOINED else None
     return _NO_LITERAL if joined is None else joined
@@ -416,10 +413,23 @@ def load_settings(
     environment: Optional[Mapping[str, str]] = None,
     notes: Optional[List[str]] = None,
 ) -> Settings:
-    """The settings in force: files, then `environment` (os.environ), then `options` by field name, None = not given.
+    """Return the settings in force: files, then environment, then options.
 
-    `folder` is the working folder (the current one) whose `precision_config.py` is read where there is one. What the
-    files ask for without effect is added to `notes`.
+    Parameters
+    ----------
+    options : mapping, optional
+        Values by field name; None stands for an option that was not given.
+    folder : Path, optional
+        The working folder, whose `precision_config.py` is read where there is one; by default the current one.
+    environment : mapping, optional
+        By default `os.environ`; variables ``PRECISION_TOOL_<NAME>`` count.
+    notes : list of str, optional
+        Gets the notes on lines of the files that have no effect any more.
+
+    Raises
+    ------
+    UsageError
+        An unknown name or a wrong value; the error has the file and line where it is from a file.
     """
     environment = os.environ if environment is None else environment
     values: Dict[str, Any] = {}
@@ -429,9 +439,10 @@ def load_settings(
     for name in SETTING_NAMES:
         variable = ENVIRONMENT_PREFIX + name
         if variable in environment:
-            values[name.lower()] = _checked(name.lower(), environment[variable], f"environment variable {variable}")
+            place = Message("note.data.place.variable", name=variable)
+            values[name.lower()] = _checked(name.lower(), environment[variable], place)
     for name, value in (options or {}).items():
         if value is not None:
             option = "lang" if name == "language" else name.replace("_", "-")
-            values[name] = _checked(name, value, f"option --{option}")
+            values[name] = _checked(name, value, Message("note.data.place.option", name=option))
     return Settings(**values)

@@ -27,10 +27,10 @@ class _StoredFolders(Folders):
         return posixpath.abspath(folder)
 
     def size(self, path: str) -> int:
-        found = stat_of(path)
-        if found is None:
+        entry = stat_of(path)
+        if entry is None:
             raise UnlistedError("no such file", is_gone=True)
-        return found.size
+        return entry.size
 
 
 _STORED = _StoredFolders()

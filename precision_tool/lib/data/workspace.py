@@ -18,11 +18,12 @@ import shlex
 import tempfile
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Iterable, List, Optional
+from typing import Iterable, List, Optional, Union
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike, check_local, is_folder, list_folder
+from precision_tool.lib.messages import Message, text
 
 #: Where results go when the data folder cannot be written, below the working folder.
 FALLBACK_WORK_FOLDER = "precision_work"
@@ -37,7 +38,7 @@ _TIME_FORMAT = "%Y%m%d%H%M%S"
 
 
 def lies_in(path: str, folder: str) -> bool:
-    """Whether a path is that of a folder, or of something below it; both are absolute."""
+    """Return whether a path is that of a folder, or of something below it; both are absolute."""
     return os.path.commonpath([folder, path]) == folder
 
 
@@ -49,13 +50,13 @@ def path_below(path: str, folder: str) -> str:
 class Workspace:
     """The paths of the data folder `root`. Results go to its `temp/`, or to `work` when given.
 
-    `notes` collects what the user should be told, each thing once; whoever prints takes them out.
+    `notes` collects notes for the user, each once; the printer takes them out.
     """
 
     def __init__(self, root: PathLike = "precision_data", work: Optional[PathLike] = None) -> None:
         self.root = Path(root)
         self.work = None if work is None else Path(work)
-        self.notes: List[str] = []
+        self.notes: List[Union[str, Message]] = []
         # Folders still worth trying for results, best first.
         self._bases = [Path(FALLBACK_WORK_FOLDER)]
         if self.work is not None:
@@ -72,10 +73,10 @@ class Workspace:
         return self.root / "npu" / f"debug_{number}"
 
     def debug_numbers(self) -> List[int]:
-        """The numbers N of the `npu/debug_N` folders that exist, in order. FormatError where that cannot be told."""
+        """Return the numbers N of `npu/debug_N`, in order. FormatError where they cannot be listed."""
         folders = (path for path in _children(self.root / "npu") if is_folder(path))
-        found = (re.match(r"debug_([0-9]+)\Z", path.name) for path in folders)
-        return sorted(int(match.group(1)) for match in found if match)
+        matches = (re.match(r"debug_([0-9]+)\Z", path.name) for path in folders)
+        return sorted(int(match.group(1)) for match in matches if match)
 
     def dump_dir(self, number: int = 0) -> Path:
         """Dump files of an NPU run."""
@@ -90,12 +91,12 @@ class Workspace:
         return self.debug_dir(number) / "prof"
 
     def npu_passport(self, number: int = 0) -> Path:
-        """What an NPU run was; it need not exist."""
+        """The file that describes an NPU run; it need not exist."""
         return self.debug_dir(number) / PASSPORT
 
     @property
     def benchmark_passport(self) -> Path:
-        """What the benchmark run was; it need not exist."""
+        """The file that describes the benchmark run; it need not exist."""
         return self.root / "tf" / PASSPORT
 
     @property
@@ -115,7 +116,7 @@ class Workspace:
 
     @property
     def tf_input_dir(self) -> Path:
-        """Inputs fed at the saved step, as `.npy`."""
+        """Inputs of the saved step, as `.npy`."""
         return self.tf_checkpoint_dir / "input"
 
     @property
@@ -162,14 +163,14 @@ class Workspace:
 
     def compare_dirs(self) -> List[Path]:
         """The `vector_compare/{time}` folders of earlier comparisons, newest first."""
-        found: List[Path] = []
+        candidates: List[Path] = []
         for base in self.result_dirs():
             try:
-                found += _children(base / "vector_compare")
+                candidates += _children(base / "vector_compare")
             except FormatError as error:  # results elsewhere are as good; and new ones can be written elsewhere
-                note = f"{error.message}; results in it are not seen"
+                note = text("note.data.results_unlisted", reason=error.message)
                 self.notes += [note] if note not in self.notes else []
-        return sorted(filter(_is_time_dir, found), key=lambda path: path.name, reverse=True)
+        return sorted(filter(_is_time_dir, candidates), key=lambda path: path.name, reverse=True)
 
     def named(self, path: str) -> str:
         """A path as the user named it: seen from the working folder, else from the data folder or its `npu`."""
@@ -186,20 +187,19 @@ class Workspace:
         The first place that a file can really be written to is taken, and kept. Raises OutputError when
         there is none.
         """
-        reasons: List[str] = []
+        refused: List[Message] = []
         for base in list(self._bases):
             folder = base.joinpath(*parts)
             missing = _missing(folder)
             reason = _try_to_write(folder)
             if reason is None:
                 self._made = missing + self._made
-                if reasons:
-                    self.notes.append(f"{reasons[0]}; results go to {base} instead")
+                if refused:
+                    self.notes.append(text("note.data.results_elsewhere", reason=refused[0], folder=base))
                     self._bases = self._bases[self._bases.index(base) :]
                 return folder
-            reasons.append(f"{folder} cannot be written ({reason})")
-        hint = "check the folder's permissions and free space, or name another"
-        raise OutputError("; ".join(reasons), f"{hint} with --work DIR")
+            refused.append(Message("note.data.not_writable", folder=folder, reason=reason))
+        raise OutputError("data.no_writable_folder", folders=refused)
 
     def on_disk(self) -> "Workspace":
         """This, or with the usual folder of results where they go to a URL: what is no single file needs a disk."""
@@ -212,7 +212,7 @@ class Workspace:
         return [*map(self.dump_dir, numbers), *others]
 
     def check_outside_dumps(self, folder: PathLike, *others: PathLike) -> None:
-        """Raises UsageError for a folder to write to that is, or lies in, one that holds dumps, which are only read.
+        """Raise UsageError for an output folder that is, or lies in, one that holds dumps, which are only read.
 
         These are the dump folders of the data folder, and `others`.
         """
@@ -220,10 +220,7 @@ class Workspace:
         for dump in (*self.dump_dirs(), *map(Path, others)):
             root = os.path.realpath(str(dump))
             if lies_in(place, root):
-                raise UsageError(
-                    f"{folder}: lies in {dump}, which holds dumps: these are only read",
-                    "name a folder outside of it, or leave the option out",
-                )
+                raise UsageError.of(folder, "data.inside_dumps", dumps=dump)
 
     def remove_empty(self, folder: Path) -> None:
         """Remove a folder for results that got none, and those above it that were made for it."""
@@ -245,7 +242,7 @@ class Workspace:
             except FileExistsError:  # two comparisons within one second
                 moment += timedelta(seconds=1)
             except OSError as error:
-                raise OutputError(f"{folder} cannot be made ({error.strerror})", "use --work DIR") from None
+                raise OutputError("data.no_result_folder", folder=folder, reason=error.strerror) from None
             else:
                 return folder
 
@@ -289,7 +286,7 @@ _BENCHMARKS = ("tf", "onnx", "caffe")
 
 
 def is_infer_folder(folder: PathLike) -> bool:
-    """Whether msquickcmp wrote a folder."""
+    """Return whether msquickcmp wrote a folder."""
     return os.path.isdir(os.path.join(str(folder), "dump_data", "npu"))
 
 
@@ -303,7 +300,7 @@ _DATA_FOLDERS = ("npu", "tf", "pt", "overflow", "dump_data")
 
 
 def check_data(root: PathLike) -> None:
-    """Raises DataNotFoundError where there is no data folder; its hint names one that lies near."""
+    """Raise DataNotFoundError where there is no data folder; its hint names one nearby."""
     path = Path(root)
     is_there = is_folder(path)
     if is_there and _is_data(path):
@@ -312,13 +309,10 @@ def check_data(root: PathLike) -> None:
     if is_there and near is None:  # one that is still empty
         return
     if is_there:
-        message = f"{root}: no data folder, as it holds none of {', '.join(_DATA_FOLDERS[:3])}"
-    elif os.path.lexists(str(root)):
-        message = f"{root}: a file where the data folder should be"
-    else:
-        message = f"{root}: no such data folder"
-    hint = "start in the folder that holds precision_data, or name it with --data DIR; `demo` makes one to try"
-    raise DataNotFoundError(message, hint if near is None else f"this looks like one: --data {near}")
+        raise DataNotFoundError.of(root, "data.no_data_folder", near=near, folders=_DATA_FOLDERS[:3])
+    if os.path.lexists(str(root)):
+        raise DataNotFoundError.of(root, "data.file_for_data_folder", near=near)
+    raise DataNotFoundError.of(root, "data.no_such_data_folder", near=near)
 
 
 def _is_data(folder: Path) -> bool:
@@ -333,7 +327,7 @@ def _near_data(root: Path) -> Optional[str]:
         return typed_path(str(inside))
     whole = Path(os.path.abspath(str(place)))
     for folder in (whole, *whole.parents):
-        if any(_is_run(path) for path in _seen(folder / "npu")) or is_folder(folder / "tf" / "dump"):
+        if any(_is_run(path) for path in _visible_children(folder / "npu")) or is_folder(folder / "tf" / "dump"):
             return typed_path(str(folder))
     return None
 
@@ -352,8 +346,8 @@ def _is_run(folder: Path) -> bool:
     return re.match(r"debug_[0-9]+\Z", folder.name) is not None and is_folder(folder)
 
 
-def _seen(folder: Path) -> Iterable[Path]:
-    """What lies in a folder, as far as that can be told."""
+def _visible_children(folder: Path) -> Iterable[Path]:
+    """Return the entries of a folder; none where it cannot be listed."""
     with contextlib.suppress(FormatError):
         return _children(folder)
     return []
@@ -365,18 +359,17 @@ def make_writable(folder: Path) -> Path:
     absolute = Path(os.path.abspath(str(folder)))
     reason = _try_to_write(absolute)
     if reason is not None:
-        hint = "check its permissions and free space, or choose another data folder with PRECISION_TOOL_DATA"
-        raise OutputError(f"{absolute} cannot be written ({reason})", hint)
+        raise OutputError("data.not_writable_data", folder=absolute, reason=reason)
     return absolute
 
 
 def _children(folder: Path) -> Iterable[Path]:
-    """What lies in a folder, by name; nothing where there is none. FormatError where it may not be read."""
+    """Return the entries of a folder by name; none where there is no folder. FormatError where it may not be read."""
     return [folder / name for name in list_folder(str(folder))] if is_folder(folder) else []
 
 
 def _is_ours(base: Path) -> bool:
-    """Whether a folder for results is below the data folder, or was made by an earlier command."""
+    """Return whether a folder for results is below the data folder, or was made by an earlier command."""
     return base.name == "temp" or os.path.isdir(str(base))
 
 
@@ -385,7 +378,7 @@ def _is_time_dir(path: Path) -> bool:
 
 
 def _looks_writable(folder: Path) -> bool:
-    """Whether writing may work, without writing: for looking up results only."""
+    """Return whether writing may work, without writing: for looking up results only."""
     while not os.path.exists(str(folder)) and folder != folder.parent:
         folder = folder.parent
     return os.access(str(folder), os.W_OK | os.X_OK)
@@ -421,7 +414,7 @@ def _try_to_write(folder: Path) -> Optional[str]:
 
 def typed_path(path):
     # type: (str) -> str
-    """The same as a word of a command line, to be copied into a shell or the prompt."""
+    """Return a path as a word of a command line, to be copied into a shell or the prompt."""
     return shlex.quote(shown_path(path))
 
 

@@ -1,4 +1,4 @@
-"""The faults that a demo can have: which op they are in, and what they do to what it puts out."""
+"""Faults of a demo, and the simulated device: it computes each op as an NPU and as the benchmark."""
 
 from __future__ import annotations
 
@@ -116,9 +116,9 @@ FAULTS: dict[str, Fault] = {
 
 
 def fault_by_name(name: str) -> Fault:
-    """The fault; UsageError if there is none of that name."""
+    """Return the fault of this name; UsageError if there is none."""
     if name not in FAULTS:
-        raise UsageError(f'no fault is called "{name}"', f"choose one of {', '.join(FAULTS)}.")
+        raise UsageError("demo.no_such_fault", name=name, choices=tuple(FAULTS))
     return FAULTS[name]
 
 
@@ -126,7 +126,7 @@ def fault_by_name(name: str) -> Fault:
 TARGETS = {"conv": "conv2/Conv2Dconv2/BiasAddconv2/Relu", "matmul": "fc1/MatMulfc1/BiasAddfc1/Relu"}
 
 
-# --- A machine that computes ops as an NPU and as a benchmark at once, and keeps what both put out ---
+# --- the machine ------------------------------------------------------------------------------------------------------
 
 
 #: Where the device's memory for tensors begins.
@@ -142,7 +142,7 @@ Compute = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How an output is stored."""
+    """Data type and layouts of a stored output."""
 
     dtype: str = "float16"
     layout: str = "ND"
@@ -186,7 +186,7 @@ class Value:
 
     @property
     def form(self) -> Form:
-        """How the tensor is stored."""
+        """Data type and layouts of the stored tensor."""
         return Form(dtype=self.array.dtype.name, layout=self.layout, origin_layout=self.origin_layout)
 
     @cached_property
@@ -256,7 +256,7 @@ UPDATE_STREAM = 1
 
 @dataclass(eq=False, kw_only=True)
 class Machine:
-    """Runs ops one after the other on both sides and hands each to `emit`."""
+    """A machine that runs ops in order on both sides and passes each to `emit`."""
 
     emit: Callable[[Step], None]
     rng: np.random.Generator
@@ -279,7 +279,7 @@ class Machine:
     _counters: dict[str, int] = field(default_factory=dict)
 
     def count(self, kind: str) -> int:
-        """How many of `kind` came before; numbers the ops that the compiler makes up."""
+        """Return the number of earlier ops of `kind`, which numbers compiler-inserted ops."""
         number = self._counters.get(kind, 0)
         self._counters[kind] = number + 1
         return number
@@ -298,7 +298,7 @@ class Machine:
         return larger
 
     def overwrites(self, layer: str) -> bool:
-        """Whether the memory of this layer's input is overwritten."""
+        """Return True if the memory of this layer's input is overwritten."""
         return self.fault.overwrites and self.target is not None and self.target.startswith(f"{layer}/")
 
     def store(self, array: Array, dtype: str) -> Array:
@@ -405,18 +405,18 @@ class Machine:
     def _one_by_one(
         self, op_type: str, stages: Sequence[Stage], inputs: Sequence[Value], forms: Sequence[Form], **options: Any
     ) -> tuple[Value, ...]:
-        """What the passes would have fused: an op a stage, each with an output of its own."""
+        """Run each stage as an op with an output of its own, as with the fusion passes off."""
         rest: list[Value] = list(inputs)
         results: tuple[Value, ...] = ()
-        kept = {name: value for name, value in options.items() if name not in ("passes", "attrs")}
+        plain_options = {name: value for name, value in options.items() if name not in ("passes", "attrs")}
         attrs = {name: value for name, value in (options.get("attrs") or {}).items() if name != "fusion_scope"}
         for number, stage in enumerate(stages):
             taken, rest = rest[: stage.takes], rest[stage.takes :]
             kind = op_type if number == 0 else stage.name.rsplit("/", 1)[-1]
             own = {"data_format": attrs["data_format"]} if number and "data_format" in attrs else {}
-            fed = [*results, *taken]
-            single = replace(stage, takes=len(fed))
-            results = self.compute(kind, [single], fed, forms, attrs=own if number else attrs, **kept)
+            op_inputs = [*results, *taken]
+            single = replace(stage, takes=len(op_inputs))
+            results = self.compute(kind, [single], op_inputs, forms, attrs=own if number else attrs, **plain_options)
         return results
 
     def single(
@@ -491,7 +491,7 @@ class Machine:
 
 
 def _reaches_limit(array: Array | Streamed) -> bool:
-    """Whether a float16 tensor has saturated, infinite or NaN values."""
+    """Return True if a float16 tensor has saturated, infinite or NaN values."""
     if isinstance(array, Streamed) or array.dtype != np.float16:
         return False
     return bool((~(np.abs(array) < HALF_LIMIT)).any())

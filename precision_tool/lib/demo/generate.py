@@ -1,4 +1,6 @@
-"""The folder that a demo owns: it is moved into its place whole, and replaced only if it is unchanged."""
+"""The generator of a demo: dump, graphs, golden tensors and the truth, in a folder that the demo owns.
+
+The folder is moved into its place whole, and an earlier demo is replaced only if it is unchanged."""
 
 from __future__ import annotations
 
@@ -47,20 +49,19 @@ def check_folder(root: Path) -> None:
     if not root.exists():
         return
     if not root.is_dir():
-        raise UsageError(f"{root} is not a folder", "name a folder for the demo")
-    hint = "choose a new or empty folder, or remove this one yourself"
+        raise UsageError.of(root, "demo.not_a_folder")
     if {entry.name for entry in root.iterdir()} <= {WORK}:
         return
     marker = root / MARKER
     if not marker.is_file():
-        raise UsageError(f"{root} is not empty and holds no earlier demo", hint)
+        raise UsageError.of(root, "demo.folder_in_use")
     try:
         recorded = json.loads(read_text(str(marker)))["files"]
     except (PrecisionToolError, ValueError, KeyError, TypeError, RecursionError):
         recorded = None
-    known = dict.fromkeys(_PARTS, 0) | recorded if isinstance(recorded, dict) else None
-    if known != _file_counts(root):
-        raise UsageError(f"{root} holds an earlier demo, but its files were changed since", hint)
+    counts = dict.fromkeys(_PARTS, 0) | recorded if isinstance(recorded, dict) else None
+    if counts != _file_counts(root):
+        raise UsageError.of(root, "demo.changed_since")
 
 
 def _file_counts(root: Path) -> dict[str, int]:
@@ -90,10 +91,7 @@ def move_in(work: Path, root: Path) -> None:
 def check_space(root: Path, needed: int) -> None:
     free = shutil.disk_usage(root).free
     if needed > free:
-        raise OutputError(
-            f"the demo needs {needed / 1e9:.1f} GB, {root} has {free / 1e9:.1f} GB left",
-            "make room, choose another folder or a smaller demo",
-        )
+        raise OutputError.of(root, "demo.too_large", needed=needed, free=free)
 
 
 @contextmanager
@@ -106,15 +104,13 @@ def write_errors(root: Path) -> Iterator[None]:
     except OSError as error:
         where = error.filename or root
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise OutputError(
-                f"no space left to write the demo to {root}", "make room or choose another folder"
-            ) from error
+            raise OutputError.of(root, "demo.no_space") from error
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise OutputError(f"no permission to write {where}", "choose a folder you may write to") from error
-        raise OutputError(f"cannot write {where}: {error.strerror or error}", "choose another folder") from error
+            raise OutputError.of(where, "demo.no_permission") from error
+        raise OutputError.of(where, "demo.not_written", detail=error.strerror or str(error)) from error
 
 
-# --- Writes a demo `precision_data/` folder: device dump, graphs, golden tensors, fusion report and the truth ---
+# --- writing the demo -------------------------------------------------------------------------------------------------
 
 
 #: The overflow detection writes so many status files and stops.
@@ -138,7 +134,7 @@ class TensorTruth:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoTruth:
-    """What a demo holds and what is wrong in it. `culprit` and its details are empty where nothing is."""
+    """Contents of a demo and the fault in it. `culprit` and its details are empty where nothing is."""
 
     seed: int
     fault: str
@@ -178,12 +174,32 @@ def generate_demo(
 ) -> DemoTruth:
     """Write a demo below `root`, which becomes a `precision_data` folder, and return its truth.
 
-    `ops` (device ops, roughly), `size` (elements of a hidden activation) or `bytes_total` add a tower of blocks to
-    the small network, and the fault moves into its middle; with `bytes_total` alone the graph has about 300 ops.
-    The smallest tower has one pair of blocks and 512 elements an activation. `giant_bytes` adds one float32 tensor of
-    that size, on both sides, which `bytes_total` does not count. A previous demo is replaced.
+    With `ops`, `size` or `bytes_total` a tower of blocks is added to the small network, and the fault moves into its
+    middle. The smallest tower has one pair of blocks and 512 elements an activation. An earlier demo is replaced.
 
-    Raises UsageError if `root` holds something else or an option makes no sense, OutputError if writing fails.
+    Parameters
+    ----------
+    root : Path
+        A new or empty folder, or one that holds an unchanged demo.
+    seed : int
+        Seed of all random numbers.
+    ops : int, optional
+        Number of device ops, approximately.
+    size : int, optional
+        Elements of a hidden activation.
+    fault : str
+        Name of one of `device.FAULTS`.
+    bytes_total : int, optional
+        Bytes of the tensors; alone it makes a graph of about 300 ops. Excludes `size`.
+    giant_bytes : int, optional
+        Bytes of one more float32 tensor on both sides, which `bytes_total` does not count.
+
+    Raises
+    ------
+    UsageError
+        If `root` holds something else or an option makes no sense.
+    OutputError
+        If writing fails.
     """
     _check_options(ops, size, bytes_total, giant_bytes)
     chosen = faults.fault_by_name(fault)
@@ -216,9 +232,9 @@ def generate_demo(
 def _check_options(ops: int | None, size: int | None, bytes_total: int | None, giant_bytes: int | None) -> None:
     for name, value in (("ops", ops), ("size", size), ("bytes", bytes_total), ("giant bytes", giant_bytes)):
         if value is not None and value < 1:
-            raise UsageError(f"{name} must be at least 1, not {value}")
+            raise UsageError("demo.below_1", option=name, value=value)
     if size is not None and bytes_total is not None:
-        raise UsageError("size and bytes both set the size of the tensors", "give one of them")
+        raise UsageError("demo.size_and_bytes")
 
 
 # ---- sizes -------------------------------------------------------------------------------------------------
@@ -226,7 +242,7 @@ def _check_options(ops: int | None, size: int | None, bytes_total: int | None, g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """How many pairs of tower blocks with how many elements an activation; no pairs, no tower."""
+    """Number of pairs of tower blocks, and elements of an activation; no pairs, no tower."""
 
     pairs: int = 0
     size: int = 0
@@ -302,7 +318,7 @@ def microseconds(moment: datetime) -> int:
 
 
 class _Writer:
-    """Takes the steps as they come and writes their files, so that memory holds only what later steps need."""
+    """A writer that takes steps as they come, so that memory holds only what later steps read."""
 
     def __init__(
         self,
@@ -412,7 +428,7 @@ class _Writer:
                 self.tensors[f"{op.name}:{side}:{slot}"] = TensorTruth(golden=golden, cosine=cosine)
 
     def write_status(self, path: Path, task: int, stream: int) -> None:
-        """What overflow detection writes of an op: its dump, and a status file a moment later."""
+        """Write the files of overflow detection for an op: its dump, and a status file a moment later."""
         folder = self.folder / self.status_dir
         shutil.copyfile(path, folder / path.name)
         # The status file has a task and a stream of its own.

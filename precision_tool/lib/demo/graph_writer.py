@@ -1,4 +1,4 @@
-"""Writes graphs as GE's text protobuf (`ge_proto_{n:08d}_graph_{id}_{stage}.txt`).
+"""Writer of graphs as GE's text protobuf (`ge_proto_{n:08d}_graph_{id}_{stage}.txt`).
 
 Ops carry the attributes that GE 6 and newer write; `Op.attrs` adds more. Values are rendered by their Python type.
 """
@@ -105,7 +105,7 @@ def _desc(desc: TensorDesc, field: str) -> str:
 
 
 def _kernel_attrs(op: Op, noise: random.Random, kernel_bytes: int) -> dict[str, Any]:
-    """What the compiler leaves on an op that runs on the AI core."""
+    """Return the attributes that the compiler sets on an op of the AI core."""
     binary = b"\x7fELF\x02\x01\x01" + noise.randbytes(kernel_bytes)
     name = op.kernel_name or f"te_{op.type.lower()}_{noise.getrandbits(64):016x}_{noise.getrandbits(64):016x}__kernel0"
     slices = '{"_op_slice_info": {"splitMaps": [], "reduceMaps": [], "l1FusionEnable": 0, "minTbeL1Space": 0}}'
@@ -251,7 +251,7 @@ def write_onnx(path: Path, graph: Graph) -> int:
     return path.write_text(text, encoding="ascii")
 
 
-# --- The graphs that GE leaves beside a dump: the one that ran, the one before compilation, and others ---
+# --- GE's graphs ------------------------------------------------------------------------------------------------------
 
 
 _GRAPH_NUMBER, GRAPH_ID = 7, 1
@@ -279,19 +279,19 @@ def write_graphs(folder: Path, stamp: str, ops: Sequence[Op], offsets: Mapping[t
 
 
 def graph_path(folder: Path) -> Path:
-    """Where `write_graphs` puts the computational graph."""
+    """Return the path of the computational graph that `write_graphs` writes."""
     return folder / graph_file_name(_GRAPH_NUMBER, GRAPH_ID)
 
 
 def _before_compilation(ops: Sequence[Op]) -> tuple[Op, ...]:
     """The graph before the compiler touched it: no fused ops, no `Cast`, no `TransData`."""
     result: list[Op] = []
-    seen: set[str] = set()
+    names: set[str] = set()
     previous: Edge | None = None
     for op in ops:
         for name in op.original_names if op.original_names is not None else (op.name,):
-            if name not in seen:
-                seen.add(name)
+            if name not in names:
+                names.add(name)
                 op_type = op.type if len(op.original_names or ()) < 2 else name.rsplit("/", 1)[-1]
                 inputs = (previous,) if previous and op.inputs else ()
                 descs = op.output_descs[:1]

@@ -1,4 +1,4 @@
-"""Layers of the demo's network, forward and backward: convolution and matrix product with their updates."""
+"""The demo's network: its layers, forward and backward, stacks of blocks for benchmarks, and the training step."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def dense_updates(machine: Machine, layer: Layer, grad: Value, bias_grad: Value,
     machine.update(layer.kernel, rate, machine.trans_data(wide, "ND", UPDATE_STREAM))
 
 
-# --- Stacks of blocks for benchmarks: as many ops and bytes as one asks for, at little arithmetic and memory ---
+# --- stacks of blocks for benchmarks ----------------------------------------------------------------------------------
 
 
 CHANNELS = 32
@@ -269,7 +269,7 @@ def build_giant(machine: Machine, nbytes: int) -> Value:
     return machine.single("Mul", name, product, factors, FLAT32)
 
 
-# --- A training step computed for real on two sides at once ---
+# --- the training step ------------------------------------------------------------------------------------------------
 
 
 MEAN_PASS = "AReduceMeanFusionPass"
@@ -309,7 +309,7 @@ def data_source(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Forward:
-    """What the backward pass needs of the forward pass; `backprop` is the gradient of each image's loss."""
+    """Results of the forward pass that the backward pass reads; `backprop` is the gradient of each image's loss."""
 
     conv1: Layer
     pool1: Value
@@ -428,10 +428,10 @@ def _dropout(machine: Machine, features: Value) -> None:
     rows, columns = features.array.shape
     bits = machine.noise.random((rows, columns)) < _KEPT
     name = "dropout/random_mask"
-    shape, kept = machine.constant(np.array([rows, columns])), machine.constant(_KEPT)
+    shape, keep_probability = machine.constant(np.array([rows, columns])), machine.constant(_KEPT)
     mask = machine.run(
-        "DropOutGenMask", name, [shape, kept], [(np.packbits(bits.reshape(-1)),) * 2 + (None,)], [Form(dtype="uint8")],
-        originals=(),
+        "DropOutGenMask", name, [shape, keep_probability], [(np.packbits(bits.reshape(-1)),) * 2 + (None,)],
+        [Form(dtype="uint8")], originals=(),
     )[0]  # fmt: skip
 
     def masked(values: Array, packed: Array) -> Array:

@@ -28,7 +28,7 @@ _EPSILON = 1e-5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PytorchTruth:
-    """What was generated, and what is wrong in it."""
+    """Contents of a PyTorch demo and the fault in it."""
 
     npu: Path
     golden: Path
@@ -48,12 +48,12 @@ class _Recorder:
 
     def op(self, name: str, tensors: dict[str, Array], parameters: dict[str, Any] | None = None) -> dict[str, Array]:
         """Notes an op; what it gives is kept in the device's precision."""
-        kept = {key: self.keep(array) for key, array in tensors.items()}
-        self.ops.append((self.names.get(name, name), kept, parameters or {}))
-        return kept
+        recorded = {key: self.keep(array) for key, array in tensors.items()}
+        self.ops.append((self.names.get(name, name), recorded, parameters or {}))
+        return recorded
 
     def write(self, path: Path) -> int:
-        """Writes the file; the number of tensors."""
+        """Write the file and return the number of tensors."""
         h5py = h5py_module(str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         codes = {name: code for code, name in SCALAR_TYPES.items()}
@@ -86,7 +86,7 @@ def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def generate_pytorch(root: Path, *, seed: int = 1, fault: bool = True) -> PytorchTruth:
-    """Writes `pt/npu` and `pt/gpu` below a data folder."""
+    """Write `pt/npu` and `pt/gpu` below a data folder."""
     golden = _Recorder(
         Device.GPU,
         {
@@ -125,7 +125,7 @@ def _train_step(record: _Recorder, rng: np.random.Generator, *, fault: bool) -> 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Forward:
-    """What the backward pass needs of the forward pass: `flat` is `relu` as a matrix, `scale` the batch norm's."""
+    """Results of the forward pass for the backward pass: `flat` is `relu` as a matrix, `scale` the batch norm's."""
 
     image: Array
     windows: Array
@@ -142,7 +142,7 @@ class _Forward:
 
 
 def _epsilon(record: _Recorder) -> str:
-    """What the device calls the epsilon of a batch norm."""
+    """Return the attribute name of a batch norm's epsilon on the device."""
     return "input/epsilon" if record.device is Device.GPU else "input/eps"
 
 

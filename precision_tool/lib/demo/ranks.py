@@ -45,7 +45,7 @@ from precision_tool.lib.model.graph import Op
 #: Devices of a server, which share a data folder.
 DEVICES = 8
 #: More ranks or steps than this are no demo.
-MOST_RANKS, MOST_STEPS = 64, 100
+MAX_RANKS, MAX_STEPS = 64, 100
 BENCHMARKS = ("one", "all", "none")
 
 _START = datetime(2026, 3, 2, 9, 30, 0, tzinfo=UTC)
@@ -94,7 +94,7 @@ _TARGETS = faults.TARGETS | {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafTruth:
-    """Where a step of a rank lies, below the folder of the demo; no `golden_dir` without a benchmark."""
+    """Folders of a step of a rank, below the folder of the demo; no `golden_dir` without a benchmark."""
 
     rank: int
     step: int
@@ -104,7 +104,7 @@ class LeafTruth:
 
 @dataclass(frozen=True, kw_only=True)
 class RanksTruth:
-    """What a demo of ranks holds and what is wrong in it.
+    """Contents of a demo of ranks and the fault in it.
 
     The fault strikes the op `culprit` at step `fault_step`: on all ranks, then and in each step after it (a kernel),
     or on `fault_rank` alone and once (a device). `all_reduces` are the ops behind which all ranks are alike.
@@ -146,10 +146,32 @@ def generate_ranks(
     """Write the demo below `root` and return its truth, which also lies in each data folder.
 
     Up to eight ranks have one data folder, `root/precision_data`; more have `root/server_N/precision_data` each.
-    Without a `fault_step` the fault comes halfway. `benchmark` is of rank 0, of all ranks or none. With `statistics`
-    the NPUs dump minimum, maximum, mean and so on in place of the tensors.
 
-    Raises UsageError if options make no sense or a data folder holds something else, OutputError if writing fails.
+    Parameters
+    ----------
+    root : Path
+        Folder of the demo; its data folders are new, empty or hold an unchanged demo.
+    ranks, steps : int
+        At most `MAX_RANKS` and `MAX_STEPS`.
+    seed : int
+        Seed of all random numbers.
+    fault : str
+        Name of one of `RANK_FAULTS`.
+    fault_step : int, optional
+        Step of the fault, by default halfway.
+    fault_rank : int, optional
+        The only rank with the fault; by default all ranks have it.
+    benchmark : {"one", "all", "none"}
+        Whether rank 0, all ranks or none have a benchmark.
+    statistics : bool
+        Dump minimum, maximum, mean and so on in place of the tensors.
+
+    Raises
+    ------
+    UsageError
+        If options make no sense or a data folder holds something else.
+    OutputError
+        If writing fails.
     """
     training = Training(
         ranks=ranks,
@@ -182,28 +204,28 @@ def generate_ranks(
 
 
 def data_folders(ranks: int) -> tuple[str, ...]:
-    """The data folders of so many ranks, below the folder of the demo."""
+    """Return the data folders of so many ranks, below the folder of the demo."""
     servers = -(-ranks // DEVICES)
     return tuple(f"server_{n}/precision_data" for n in range(servers)) if servers > 1 else ("precision_data",)
 
 
 def fault_of_ranks(name: str) -> Fault:
-    """The fault of this name; UsageError for one that does not go with several ranks."""
+    """Return the fault of this name; UsageError for one that does not go with several ranks."""
     if name not in RANK_FAULTS:
-        raise UsageError(f"the fault {name} is none of several ranks", f"choose one of {', '.join(RANK_FAULTS)}")
+        raise UsageError("demo.no_fault_of_ranks", name=name, choices=tuple(RANK_FAULTS))
     return RANK_FAULTS[name]
 
 
 def _check(training: Training, benchmark: str) -> None:
-    for what, value, most in (("ranks", training.ranks, MOST_RANKS), ("steps", training.steps, MOST_STEPS)):
-        if not 1 <= value <= most:
-            raise UsageError(f"a demo has 1 to {most} {what}, not {value}")
+    for option, value, limit in (("ranks", training.ranks, MAX_RANKS), ("steps", training.steps, MAX_STEPS)):
+        if not 1 <= value <= limit:
+            raise UsageError("demo.out_of_range", option=option, value=value, limit=limit)
     if not 0 <= training.fault_step < training.steps:
-        raise UsageError(f"there is no step {training.fault_step}", f"steps are 0 to {training.steps - 1}")
+        raise UsageError("demo.no_such_step", step=training.fault_step, last=training.steps - 1)
     if training.fault_rank is not None and not 0 <= training.fault_rank < training.ranks:
-        raise UsageError(f"there is no rank {training.fault_rank}", f"ranks are 0 to {training.ranks - 1}")
+        raise UsageError("demo.no_such_rank", rank=training.fault_rank, last=training.ranks - 1)
     if benchmark not in BENCHMARKS:
-        raise UsageError(f"a benchmark of {benchmark}", f"choose one of {', '.join(BENCHMARKS)}")
+        raise UsageError("demo.no_such_benchmark", name=benchmark, choices=tuple(BENCHMARKS))
 
 
 # ---- the training ------------------------------------------------------------------------------------------
@@ -276,7 +298,7 @@ class Training:
     images: tuple[int, int, int, int] = _IMAGES
 
     def strikes(self, rank: int, step: int) -> bool:
-        """Whether the fault is at work."""
+        """Return True if the fault is active."""
         if self.fault.target is None:
             return False
         if self.fault_rank is None:
@@ -339,7 +361,7 @@ def _summed(parts: Sequence[Sides]) -> Sides:
 
 
 class _Writer:
-    """Writes the files of all ranks as the training goes on."""
+    """A writer of the files of all ranks as the training goes on."""
 
     def __init__(self, root: Path, training: Training, benchmark: str, statistics: bool) -> None:
         self.root = root
@@ -391,13 +413,13 @@ class _Writer:
         )
 
     def dump_dir(self, rank: int, step: int) -> Path:
-        """Where the dump files of a step lie, below the root."""
+        """Return the folder of a step's dump files, below the root."""
         server, device = divmod(rank, DEVICES)
         leaf = Path(self.stamp, str(device), model_name(self.stamp), "1", str(step))
         return Path(self.folders[server], "npu/debug_0/dump", leaf)
 
     def golden_dir(self, rank: int, step: int) -> Path | None:
-        """Where the benchmark's tensors of a step lie; None for a rank without."""
+        """Return the folder of the benchmark's tensors of a step; None for a rank without."""
         if rank not in self.with_benchmark:
             return None
         return Path(self.folders[rank // DEVICES], f"tf/dump/rank_{rank}/step_{step}")

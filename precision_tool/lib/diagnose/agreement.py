@@ -18,7 +18,7 @@ def no_graph(missing: MissingGraph) -> Message:
     return Message("check.no_graph", number=missing.number, reason=missing.reason)
 
 
-# --- Which tensors agree, and which ops therefore are suspects ---
+# --- agreement of tensors and ops ---
 
 
 #: Statuses of ops that no device op stands for, or that only pass on what others made.
@@ -36,7 +36,7 @@ _ROUNDING = 2.0**-6
 
 
 def agrees(row: Row, threshold: float) -> bool | None:
-    """Whether the tensor of a row agrees with its benchmark; None if it was not compared.
+    """Return whether the tensor of a row agrees with its benchmark; None if it was not compared.
 
     The cosine must reach the threshold. A single number has no direction, so its relative error takes the
     cosine's place: an angle with cosine c is a relative distance of sqrt(2 (1 - c)). With a noise floor a tensor also
@@ -53,23 +53,23 @@ def agrees(row: Row, threshold: float) -> bool | None:
 
 
 def _is_noise(row: Row) -> bool:
-    """True for an error that two runs of the same script have as well."""
+    """Return True for an error that two runs of the same script have as well."""
     return row.noise is not None and noise_distance(row) <= _OVER_NOISE * row.noise
 
 
 def noise_distance(row: Row) -> float:
-    """How far off a tensor is in the measure of noise floors, so that the pair that made one is within it."""
+    """Return the distance of a tensor in the measure of noise floors: the pair that made a floor is within it."""
     off, relative = distance(row), row.relative_euclidean_distance
     return off if row.is_scalar or relative is None or not isfinite(off) else relative
 
 
 def is_only_noise(row: Row, threshold: float) -> bool:
-    """True for a tensor below the threshold that agrees all the same, by its noise."""
+    """Return True for a tensor below the threshold that agrees all the same, by its noise."""
     return row.noise is not None and agrees(row, threshold) is True and not agrees(replace(row, noise=None), threshold)
 
 
 def distance(row: Row) -> float:
-    """How far off a tensor is: the relative distance that its cosine stands for, 0 where nothing was compared."""
+    """Return the relative distance that the cosine of a tensor stands for, 0 where nothing was compared."""
     if row.cosine is None:
         return 0.0
     if row.mismatches or isnan(row.cosine):
@@ -138,13 +138,13 @@ class OpAgreement:
 
 
 def all_agree(rows: Iterable[Row], threshold: float) -> bool | None:
-    """Whether all tensors that were compared agree; None if none was."""
+    """Return whether all tensors that were compared agree; None if none was."""
     verdicts = [verdict for row in rows if (verdict := agrees(row, threshold)) is not None]
     return all(verdicts) if verdicts else None
 
 
 def ops_of(rows: Sequence[Row], threshold: float) -> list[OpAgreement]:
-    """The ops of a result in execution order, with their agreement at `threshold`."""
+    """Return the ops of a result in execution order, with their agreement at `threshold`."""
     by_op: dict[tuple[int, str], list[Row]] = {}
     for row in rows:
         by_op.setdefault((row.index, row.op_name), []).append(row)
@@ -185,7 +185,7 @@ class Overview:
 
 
 def overview(rows: Sequence[Row], ops: Sequence[OpAgreement], threshold: float) -> Overview:
-    """How many tensors were compared and agree; the others by status, most frequent first."""
+    """Return how many tensors were compared and agree; the others by status, most frequent first."""
     compared = [row for row in rows if row.cosine is not None]
     reasons = Counter(row.status or "no result" for row in rows if row.cosine is None)
     return Overview(

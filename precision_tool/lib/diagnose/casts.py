@@ -33,11 +33,11 @@ _LOST = 0.01
 #: Relative distance of output and input that no rounding to a known type gives (bfloat16: at most 0.004).
 _LARGE_LOSS = 0.05
 #: Casts that the finding names.
-_SHOWN = 5
+_MAX_LISTED = 5
 
 
 class CastVerdict(StrEnum):
-    """What a narrowing cast does: by its values, or `SUSPICIOUS` by its types alone."""
+    """Effect of a narrowing cast: by its values, or `SUSPICIOUS` by its types alone."""
 
     DANGEROUS = "dangerous"
     HARMLESS = "harmless"
@@ -57,7 +57,7 @@ class CastLoss:
 
 
 def narrows(source: str, target: str) -> bool:
-    """Whether a type holds less than another: values beyond its range, or digits."""
+    """Return whether a type has a smaller range or fewer digits than another."""
     if target in FLOATS:
         if source in FLOATS:
             new, old = FLOATS[target], FLOATS[source]
@@ -75,21 +75,23 @@ def narrows(source: str, target: str) -> bool:
 
 
 def check_casts(
-    runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = (), known: Mapping[str, KnownValues] | None = None
+    runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = (), cached: Mapping[str, KnownValues] | None = None
 ) -> CheckResult:
-    """The casts of the run under test, judged by their dumped inputs and outputs where there are any.
+    """Check the casts of the run under test, by their dumped inputs and outputs where there are any.
 
-    `known` is what a comparison found out, by the folder of the leaf: that is not read again.
+    `cached` is what a comparison found out, by the folder of the leaf: that is not read again.
     """
     numbers = [run.number for run in runs if run.number is not None]
-    number = min(numbers + [one.number for one in missing], default=None)
-    mine = [run for run in runs if run.number == number]
-    unseen = tuple(one for one in missing if one.number == number)
-    if unseen and not mine:
+    number = min(numbers + [graph.number for graph in missing], default=None)
+    of_run = [run for run in runs if run.number == number]
+    unseen = tuple(graph for graph in missing if graph.number == number)
+    if unseen and not of_run:
         return CheckResult(name=NAME, skipped=joined(tuple(map(no_graph, unseen))))
-    known = known or {}
-    losses = tuple(loss for run in mine for loss in _losses(run, known.get(run.leaf.path if run.leaf else "", NOTHING)))
-    ops = [op for run in mine for op in run.file.ops]
+    cached = cached or {}
+    losses = tuple(
+        loss for run in of_run for loss in _losses(run, cached.get(run.leaf.path if run.leaf else "", NOTHING))
+    )
+    ops = [op for run in of_run for op in run.file.ops]
     dangerous = next((loss for loss in losses if loss.verdict is CastVerdict.DANGEROUS), None)
     finding = Finding(
         kind=FindingKind.DANGEROUS_CASTS,
@@ -124,11 +126,11 @@ def _facts(losses: Sequence[CastLoss], unseen: Sequence[MissingGraph]) -> Iterat
         yield Fact(Message("finding.label.not_looked_at"), no_graph(missing))
     dangerous = [loss for loss in losses if loss.verdict is CastVerdict.DANGEROUS]
     suspicious = [loss for loss in losses if loss.verdict is CastVerdict.SUSPICIOUS]
-    for loss in dangerous[:_SHOWN]:
+    for loss in dangerous[:_MAX_LISTED]:
         yield Fact(Message("finding.label.loses"), _described(loss))
-    if len(dangerous) > _SHOWN:
-        yield Fact(Message("finding.label.loses"), Message("finding.fact.more", count=len(dangerous) - _SHOWN))
-    for loss in suspicious[: max(_SHOWN - len(dangerous), 0)]:
+    if len(dangerous) > _MAX_LISTED:
+        yield Fact(Message("finding.label.loses"), Message("finding.fact.more", count=len(dangerous) - _MAX_LISTED))
+    for loss in suspicious[: max(_MAX_LISTED - len(dangerous), 0)]:
         yield Fact(Message("finding.label.suspicious"), _described(loss, loss.op_type))
     for (source, target), count in Counter((loss.source, loss.target) for loss in losses).most_common():
         types = Message("finding.fact.cast_types", source=source, target=target, count=count)
@@ -152,23 +154,23 @@ def _types(op: Op) -> tuple[str, str]:
 
 
 def cast_pairs(dumps: DumpIndex, file: GraphFile) -> list[Pair]:
-    """Output and input of every narrowing cast that was dumped, as pairs: what `check_casts` wants to be compared."""
+    """Return output and input of every dumped narrowing cast, as the pairs that `check_casts` compares."""
     return [pair for _, pair in _planned(dumps, file) if pair is not None]
 
 
-def _losses(run: RunGraph, known: KnownValues) -> list[CastLoss]:
-    """The narrowing casts of one graph in execution order; only the tensors of Cast ops are read."""
-    dumps = None if run.leaf is None else known.dumps or DumpIndex(run.leaf)
+def _losses(run: RunGraph, cached: KnownValues) -> list[CastLoss]:
+    """Return the narrowing casts of one graph in execution order; only the tensors of Cast ops are read."""
+    dumps = None if run.leaf is None else cached.dumps or DumpIndex(run.leaf)
     planned = _planned(dumps, run.file)
-    rows = {at: row for at, (_, pair) in enumerate(planned) if pair is not None and (row := known.row_of(pair))}
+    rows = {at: row for at, (_, pair) in enumerate(planned) if pair is not None and (row := cached.row_of(pair))}
     unread = [(at, pair) for at, (_, pair) in enumerate(planned) if pair is not None and at not in rows]
-    found = compare_pairs([pair for _, pair in unread], THIS_THREAD)
-    rows |= {at: row for (at, _), row in zip(unread, found, strict=True)}
+    metrics = compare_pairs([pair for _, pair in unread], THIS_THREAD)
+    rows |= {at: row for (at, _), row in zip(unread, metrics, strict=True)}
     return [_judged(loss, rows[at]) if at in rows else loss for at, (loss, _) in enumerate(planned)]
 
 
 def _planned(dumps: DumpIndex | None, file: GraphFile) -> list[tuple[CastLoss, Pair | None]]:
-    """Every narrowing cast by its types alone, with the pair that tells more where it was dumped."""
+    """Return every narrowing cast by its types alone, with the pair that tells more where it was dumped."""
     spelled = Counter(flatten(op.name) for op in file.ops)
     planned: list[tuple[CastLoss, Pair | None]] = []
     read = 0
@@ -186,20 +188,20 @@ def _planned(dumps: DumpIndex | None, file: GraphFile) -> list[tuple[CastLoss, P
         if op.type != "Cast":
             loss = replace(loss, reason=Message("check.cast.computes_more"))
         elif dumps is not None and flatten(op.name) in dumps and spelled[flatten(op.name)] == 1:
-            found = _dumped_pair(op, dumps)
-            if isinstance(found, Message):
-                loss = replace(loss, reason=found)
-            elif read + found[1] > _MAX_BYTES:
+            dumped = _dumped_pair(op, dumps)
+            if isinstance(dumped, Message):
+                loss = replace(loss, reason=dumped)
+            elif read + dumped[1] > _MAX_BYTES:
                 loss = replace(loss, reason=Message("check.cast.enough_read", limit=_MAX_BYTES))
             else:
-                read += found[1]
-                pair = found[0]
+                read += dumped[1]
+                pair = dumped[0]
         planned.append((loss, pair))
     return planned
 
 
 def _narrowing(file: GraphFile) -> Iterable[Op]:
-    """Cast ops to a narrower type, and other ops that put out fewer digits, or a smaller range, than they are fed."""
+    """Yield casts to a narrower type, and other ops whose output has fewer digits or a smaller range than an input."""
     for op in file.ops:
         source, target = _types(op)
         if narrows(source, target) and (op.type == "Cast" or (source in FLOATS and target in FLOATS)):
@@ -207,13 +209,13 @@ def _narrowing(file: GraphFile) -> Iterable[Op]:
 
 
 def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | Message:
-    """Output and input of a cast as a pair, with their bytes; or why they cannot be compared."""
+    """Return output and input of a cast as a pair, with their bytes; or why they cannot be compared."""
     dump = dumps.op(flatten(op.name))
     if dump.merged:
         return Message("check.cast.in_slices", slices=dump.threads)
     before, after = dump.inputs.get(0), dump.outputs.get(0)
     if not isinstance(before, Tensor) or not isinstance(after, Tensor):
-        unread = [*dump.errors, *(one for one in (before, after) if isinstance(one, Missing))]
+        unread = [*dump.errors, *(side for side in (before, after) if isinstance(side, Missing))]
         if unread:
             return Message("check.cast.unreadable", reason=unread[0].reason)
         return Message("check.cast.no_values")
@@ -249,7 +251,7 @@ def _judged(loss: CastLoss, row: Row) -> CastLoss:
 
 
 def _problems(target: str, row: Row, before: Summary, after: Summary) -> tuple[Message, ...]:
-    """What a cast lost, by the values before and after it."""
+    """Return what a cast lost, by the values before and after it."""
     problems: list[Message] = []
     finite = before.minimum <= before.maximum
     infs = [side.inf_count for side in (before, after)]

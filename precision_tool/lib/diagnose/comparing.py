@@ -45,13 +45,16 @@ from precision_tool.lib.data.workspace import Workspace, check_data
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.files import is_folder
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.table import Table
 
 if TYPE_CHECKING:
     from precision_tool.lib.compare.toolkit import Tools
 
-#: Of many dump folders that cannot be compared, as many reasons are told.
-_SHOWN_REASONS = 3
+#: Reasons shown why none of many dump folders could be compared.
+_MAX_REASONS = 3
+#: The note that `forget_second_run` takes back.
+_SECOND_RUN = "note.diagnose.second_run"
 
 
 def compare(
@@ -78,15 +81,12 @@ def compare(
     except ComparisonStoppedError as stop:
         with _ctrl_c_ignored():  # once was enough: what is done is being saved
             paths = write_results(space, folder, stop.results, PARTIAL_PREFIX)
-        kept = ", ".join(filter(None, paths))
-        if not kept:
+        written = tuple(filter(None, paths))
+        if not written:
             raise
-        raise ComparisonStoppedError(
-            f"{stop.message}; the finished rows are in {kept}",
-            stop.hint or "`ac -f` with that file judges what was compared",
-            stop.results,
-            stop.exit_code,
-        ) from stop
+        message = render(Message("error.diagnose.stopped.text", reason=stop.message, paths=written))
+        hint = stop.hint or render(Message("error.diagnose.stopped.hint"))
+        raise ComparisonStoppedError(message, hint, stop.results, stop.exit_code) from stop
     except BaseException:
         space.remove_empty(folder)
         raise
@@ -102,10 +102,10 @@ def _finders(data: DataFolder, options: CompareOptions) -> Finders:
 
 
 def _sides(space: Workspace, npu: str | None, golden: str | None) -> tuple[str, str]:
-    """The two folders, by default those of the data folder; notes tell what else could be compared."""
+    """Return the two folders, by default those of the data folder; notes tell what else could be compared."""
     is_default = npu is None and golden is None
     if is_default and is_folder(space.dump_dir(1)) and benchmark_folder(space) is not None:
-        space.notes.append(_second_run_note(space))
+        space.notes.append(Message(_SECOND_RUN, folder=str(space.debug_dir(1))))
     npu = npu or default_npu(space)
     if golden is None:
         golden = default_golden(space, npu)
@@ -113,21 +113,13 @@ def _sides(space: Workspace, npu: str | None, golden: str | None) -> tuple[str, 
         if newer is not None:
             space.notes.append(newer)
     if is_default and npu != str(space.pt_npu_dir) and any(pytorch_files(space)):
-        place = space.pt_npu_dir.parent
-        space.notes.append(f"{place} holds PyTorch dumps too: name them with -lt and -rt")
+        space.notes.append(Message("note.diagnose.pytorch_too", folder=str(space.pt_npu_dir.parent)))
     return npu, golden
 
 
-def _second_run_note(space: Workspace) -> str:
-    return (
-        f"{space.debug_dir(1)} is there too: -lt debug_1 compares it with the benchmark, -rt debug_1 this run with it"
-    )
-
-
 def forget_second_run(space: Workspace) -> None:
-    """Takes back the note on a second run, of which more is told."""
-    note = _second_run_note(space)
-    space.notes[:] = [one for one in space.notes if one != note]
+    """Take back the note on a second run: its results are shown instead."""
+    space.notes[:] = [note for note in space.notes if getattr(note, "kind", "") != _SECOND_RUN]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,10 +146,10 @@ def compare_other_run(
         return None
     try:
         pair = find_pair(data.run_graphs())
-        mine = [run for run in (pair.fused, pair.unfused) if run.number == 0]
-        if len(mine) != 1:
+        own = [run for run in (pair.fused, pair.unfused) if run.number == 0]
+        if len(own) != 1:
             return None
-        other = pair.unfused if mine[0] is pair.fused else pair.fused
+        other = pair.unfused if own[0] is pair.fused else pair.fused
         number = other.number or 0
         place = str(space.dump_dir(number))
         prefix = f"{RUN_PREFIX}{number}_"
@@ -223,14 +215,16 @@ def read_results(
     space = data.workspace
     paths = newest_results(space, notes_newer=True) if path is None else find_results(named_result(space, path))
     return [
-        analyse(one, with_noise(read_result(one), noise), threshold, source=read_source(one), part=part_of(one))
-        for one in paths
+        analyse(
+            result, with_noise(read_result(result), noise), threshold, source=read_source(result), part=part_of(result)
+        )
+        for result in paths
     ]
 
 
 @contextmanager
 def _ctrl_c_ignored() -> Iterator[None]:
-    """Ctrl+C does nothing in this block. Only the main thread may, and need, say so."""
+    """Ignore Ctrl+C in this block; only the main thread can, and needs to."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -241,14 +235,16 @@ def _ctrl_c_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def _without_prefix(note: Message | str) -> Message | str:
+    """Return the reason in a note that says that a folder was not compared."""
+    return note.removeprefix("not compared: ") if isinstance(note, str) else note.fields.get("reason", note)
+
+
 def _check_any_rows(results: Sequence[LeafResult]) -> None:
     if any(result.rows for result in results):
         return
-    reasons = list(dict.fromkeys(note.removeprefix("not compared: ") for result in results for note in result.notes))
-    shown = "; ".join(reasons[:_SHOWN_REASONS])
-    more = len(reasons) - _SHOWN_REASONS
+    reasons = list(dict.fromkeys(_without_prefix(note) for result in results for note in result.notes))
+    more = max(0, len(reasons) - _MAX_REASONS)
     raise DataNotFoundError(
-        f"none of {len(results)} dump folders could be compared: {shown or 'they hold no tensors'}"
-        + (f"; and {more} more reasons" if more > 0 else ""),
-        "name two folders that belong together with -lt and -rt, and their graph with -g",
+        "diagnose.none_comparable", count=len(results), reasons=reasons[:_MAX_REASONS], more=more or None
     )

@@ -71,7 +71,7 @@ from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output, Wanted
+from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output, OutputSpec
 
 #: Ops that are judged as one at most, elements that they are fed together, and multiplications that this may take.
 _MAX_OPS, _MAX_ELEMENTS, _MAX_WORK = 6, 1 << 23, 1e9
@@ -168,7 +168,9 @@ class _Chain:
         taken = slot.desc.origin_shape if slot.desc is not None else None
         if taken is None or put_out is None or taken == put_out or min(taken, default=0) < 0:
             return ref
-        self.stages.append(Stage(name=slot.name, op_type="Reshape", args=(ref,), output_specs=(Wanted(shape=taken),)))
+        self.stages.append(
+            Stage(name=slot.name, op_type="Reshape", args=(ref,), output_specs=(OutputSpec(shape=taken),))
+        )
         return Ref(0, len(self.stages) - 1)
 
 

@@ -12,7 +12,7 @@ from precision_tool.lib.model.finding import Fact, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row
 
 #: Rows that could not be read, and inputs and ops, that a finding names.
-_SHOWN_UNREAD, _SHOWN = 5, 3
+_MAX_UNREAD, _MAX_LISTED = 5, 3
 
 
 def _worst(rows: Sequence[Row], threshold: float) -> Row:
@@ -43,7 +43,7 @@ def _graph_again() -> Fact:
 
 
 def _of(op: OpAgreement, kind: FindingKind, grade: Grade, message: Message, facts: Iterable[Fact] = ()) -> Finding:
-    """A finding on an op, with all that the result has of it."""
+    """Return a finding on an op, with all that the result has of it."""
     return Finding(
         kind=kind,
         grade=grade,
@@ -57,7 +57,7 @@ def _of(op: OpAgreement, kind: FindingKind, grade: Grade, message: Message, fact
 
 
 def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph: str = "") -> list[Finding]:
-    """The first op in execution order whose inputs agree and whose output does not, and what else must be known.
+    """Return the first op in execution order whose inputs agree and whose output does not, and related findings.
 
     Said before it: that some op was fed differing values before any op made an error (other weights, other
     data). Said with it: ops that crossed the threshold earlier by accumulated error alone, or whose true output
@@ -101,7 +101,7 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph:
 
 
 def _all_agree(ops: Sequence[OpAgreement], threshold: float, unread_graph: str) -> Finding:
-    """No faulty op; or that none is known, where no graph says what the outputs of some ops are to be held against."""
+    """Return the finding that no op is faulty; or that none is known, where a graph is missing."""
     if not any(op.is_unseen for op in ops) or not (unread_graph or is_without_graph(ops)):
         message = Message("finding.all_agree", threshold=threshold)
         return Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, message=message)
@@ -123,7 +123,7 @@ def is_without_graph(ops: Iterable[OpAgreement]) -> bool:
 
 
 def _by_statistics(ops: Sequence[OpAgreement], unread_graph: str) -> Finding:
-    """What a dump of statistics alone tells: the first op whose inputs' agree and whose output's do not.
+    """Return the first op of a dump of statistics whose inputs' agree and whose output's do not.
 
     Less than a comparison: values in another order, or wrong ones of the same size, have the same statistics.
     """
@@ -162,16 +162,16 @@ def _not_compared(row: Row) -> Fact:
 
 
 def find_unreadable(rows: Sequence[Row]) -> list[Finding]:
-    """What could not be read: a check that did not see everything must not pass in silence."""
+    """Return findings on what could not be read: a check that did not see everything must not pass in silence."""
     bad = [row for row in rows if row.status == Status.UNREADABLE]
     if not bad:
         return []
     facts = []
-    for number, row in enumerate(bad[:_SHOWN_UNREAD]):
+    for number, row in enumerate(bad[:_MAX_UNREAD]):
         value = Message("finding.fact.unreadable_row", op_name=row.op_name, slot=row.slot, reason=row.reason)
         facts.append(Fact("", value) if number else _fact("first", value))
-    if len(bad) > _SHOWN_UNREAD:
-        more = Message("finding.fact.more_rows", count=len(bad) - _SHOWN_UNREAD, status=str(Status.UNREADABLE))
+    if len(bad) > _MAX_UNREAD:
+        more = Message("finding.fact.more_rows", count=len(bad) - _MAX_UNREAD, status=str(Status.UNREADABLE))
         facts.append(Fact("", more))
     return [
         Finding(
@@ -185,7 +185,7 @@ def find_unreadable(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _different_input(op: OpAgreement, before: Sequence[OpAgreement], threshold: float) -> Finding:
-    """An input that differs although no op `before` was seen to compute wrong.
+    """Return an input that differs although no op `before` was seen to compute wrong.
 
     If one of them put the same tensor out right, something changed it on the way; else one that ran and could not be
     compared may have made the difference.
@@ -206,7 +206,7 @@ def _different_input(op: OpAgreement, before: Sequence[OpAgreement], threshold: 
         message = Message(
             "finding.different_input.early", slot=row.slot, op_name=op.op_name, unseen=len(unseen) or None
         )
-        facts += [_fact("not_compared", name) for name in unseen[-_SHOWN:]]
+        facts += [_fact("not_compared", name) for name in unseen[-_MAX_LISTED:]]
     return Finding(
         kind=FindingKind.DIFFERENT_INPUT,
         grade=Grade.WARNING if unseen else Grade.FAULT,
@@ -251,10 +251,10 @@ def _faulty_op_facts(op: OpAgreement, passed_over: Sequence[OpAgreement], thresh
     if is_without_graph([op]):
         yield _fact("doubt", Message("finding.fact.without_graph"))
         yield _graph_again()
-    for row in op.unknown_inputs[:_SHOWN]:
+    for row in op.unknown_inputs[:_MAX_LISTED]:
         yield _fact("doubt", Message("finding.fact.input_unknown", slot=row.slot, reason=row.reason))
-    for other in passed_over[:_SHOWN]:
+    for other in passed_over[:_MAX_LISTED]:
         kind = "finding.fact.passed_over_cancelled" if other.is_cancelled else "finding.fact.passed_over"
         yield _fact("passed_over", Message(kind, op_name=other.op_name))
-    if len(passed_over) > _SHOWN:
-        yield _fact("passed_over", Message("finding.fact.more_ops", count=len(passed_over) - _SHOWN))
+    if len(passed_over) > _MAX_LISTED:
+        yield _fact("passed_over", Message("finding.fact.more_ops", count=len(passed_over) - _MAX_LISTED))

@@ -31,9 +31,9 @@ from precision_tool.lib.ops.base import (
     NotComputedError,
     OpSpec,
     Output,
+    OutputSpec,
     Places,
     RowSums,
-    Wanted,
 )
 from precision_tool.lib.ops.op_arguments import distinct
 
@@ -64,7 +64,7 @@ class Stage:
     op_type: str
     args: tuple[Ref | None, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    output_specs: tuple[Wanted, ...] = ()
+    output_specs: tuple[OutputSpec, ...] = ()
 
 
 class _Remembered(Mapping[str, Any]):
@@ -308,10 +308,10 @@ def _with_axes(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> tu
     return tuple(result)
 
 
-def output_specs_of(descs: Sequence[TensorDesc]) -> tuple[Wanted, ...]:
+def output_specs_of(descs: Sequence[TensorDesc]) -> tuple[OutputSpec, ...]:
     """Return what a graph says of outputs."""
     return tuple(
-        Wanted(shape=desc.origin_shape, dtype=desc.dtype or "float32", layout=desc.origin_layout or "ND")
+        OutputSpec(shape=desc.origin_shape, dtype=desc.dtype or "float32", layout=desc.origin_layout or "ND")
         for desc in descs
     )
 

@@ -17,7 +17,7 @@ Check = Callable[[frozenset[str]], bool]
 
 
 class Outcome(StrEnum):
-    """What came out."""
+    """Outcome of the search."""
 
     FOUND = "found"
     #: It succeeds with every pass on.
@@ -53,34 +53,34 @@ class _Asker:
     """Asks the check, each set once; what contradicts an earlier answer is asked again before it is believed."""
 
     check: Check
-    known: dict[frozenset[str], bool] = field(default_factory=dict)
+    answers: dict[frozenset[str], bool] = field(default_factory=dict)
     #: Sets that were asked for twice already.
     confirmed: frozenset[frozenset[str]] = frozenset()
     interact: bool = False
 
     def ask(self, off: frozenset[str]) -> bool:
-        if off not in self.known:
+        if off not in self.answers:
             answer = self.check(off)
             if self._contradicts(off, answer):
                 self._again(off, answer)
                 self.interact = True
-            self.known[off] = answer
-        return self.known[off]
+            self.answers[off] = answer
+        return self.answers[off]
 
     def _contradicts(self, off: frozenset[str], answer: bool) -> bool:
-        """True if fewer passes off succeeded and more fail."""
+        """Return True if fewer passes off succeeded and more fail."""
         if answer:
-            return any(not known and other > off for other, known in self.known.items())
-        return any(known and other < off for other, known in self.known.items())
+            return any(not helps and other > off for other, helps in self.answers.items())
+        return any(helps and other < off for other, helps in self.answers.items())
 
     def _again(self, off: frozenset[str], answer: bool) -> None:
         if self.check(off) != answer:
             raise FlakyCheckError(off)
 
     def confirm(self, off: frozenset[str]) -> None:
-        """Asks once more for a set whose answer the result rests on."""
+        """Check a set again whose answer the result rests on."""
         if off not in self.confirmed:
-            self._again(off, self.known[off])
+            self._again(off, self.answers[off])
 
 
 def bisect_passes(
@@ -88,24 +88,24 @@ def bisect_passes(
     check: Check,
     *,
     reserve: Sequence[str] = (),
-    known: Mapping[frozenset[str], bool] | None = None,
+    results: Mapping[frozenset[str], bool] | None = None,
     confirmed: Iterable[frozenset[str]] = (),
 ) -> Bisection:
-    """A minimal set of `passes` to switch off for `check` to succeed.
+    """Search a minimal set of `passes` to switch off for `check` to succeed.
 
-    Those in `reserve` are searched as well if switching all of `passes` off does not help. `known` are answers of an
+    Those in `reserve` are searched as well if switching all of `passes` off does not help. `results` are answers of an
     earlier attempt, `confirmed` those that it got twice.
 
     The answers that the result rests on are asked for twice.
     """
-    answers = dict(known or {})
+    answers = dict(results or {})
     interact = any(answers[few] and not answers[many] for few in answers for many in answers if few < many)
     asker = _Asker(check, answers, frozenset(confirmed), interact)
     try:
         outcome, off = _search(tuple(dict.fromkeys(passes)), tuple(dict.fromkeys(reserve)), asker)
     except FlakyCheckError as error:
         outcome, off = Outcome.FLAKY, error.off
-    return Bisection(outcome=outcome, off=off, tries=len(asker.known), interact=asker.interact)
+    return Bisection(outcome=outcome, off=off, tries=len(asker.answers), interact=asker.interact)
 
 
 def _search(passes: tuple[str, ...], reserve: tuple[str, ...], asker: _Asker) -> tuple[Outcome, frozenset[str]]:
@@ -130,7 +130,7 @@ def _search(passes: tuple[str, ...], reserve: tuple[str, ...], asker: _Asker) ->
 
 
 def _quick(asker: _Asker, base: frozenset[str], is_new: bool, passes: tuple[str, ...]) -> tuple[str, ...]:
-    """What of `passes` has to be off beside `base`; `is_new`: base has grown since it was asked for."""
+    """Return those of `passes` that must be off in addition to `base`; `is_new`: base has grown since."""
     if is_new and asker.ask(base):
         return ()
     if len(passes) == 1:
@@ -148,8 +148,8 @@ def _delta(asker: _Asker, passes: tuple[str, ...]) -> tuple[str, ...]:
     while len(off) > 1:
         size = -(-len(off) // parts)
         chunks = [off[start : start + size] for start in range(0, len(off), size)]
-        rests = [tuple(one for one in off if one not in chunk) for chunk in chunks] if len(chunks) > 2 else []
-        smaller = next((one for one in [*chunks, *rests] if asker.ask(frozenset(one))), None)
+        rests = [tuple(name for name in off if name not in chunk) for chunk in chunks] if len(chunks) > 2 else []
+        smaller = next((name for name in [*chunks, *rests] if asker.ask(frozenset(name))), None)
         if smaller is not None:
             parts = 2 if smaller in chunks else max(parts - 1, 2)
             off = smaller
@@ -162,7 +162,7 @@ def _delta(asker: _Asker, passes: tuple[str, ...]) -> tuple[str, ...]:
 
 def _reduced(asker: _Asker, off: frozenset[str]) -> frozenset[str]:
     """`off` without the passes that can be left out one after the other."""
-    for one in sorted(off):
-        if len(off) > 1 and asker.ask(off - {one}):
-            return _reduced(asker, off - {one})
+    for name in sorted(off):
+        if len(off) > 1 and asker.ask(off - {name}):
+            return _reduced(asker, off - {name})
     return off

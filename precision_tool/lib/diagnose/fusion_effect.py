@@ -17,7 +17,7 @@ from precision_tool.lib.model.finding import CheckResult, Fact, Finding, Finding
 
 NAME = "fusion_passes"
 #: Passes of a graph that the panel of `ac` names.
-_SHOWN = 8
+_MAX_LISTED = 8
 _SESSION_GRAPH_ID = "_session_graph_id"
 
 
@@ -61,7 +61,7 @@ def passes_in_effect(
     cosines: Mapping[str, float],
     switches: Switches | None = None,
 ) -> tuple[GraphFusion, ...]:
-    """The passes of every graph, from the graphs and from what GE reported of them (`fusion_result.json`).
+    """Return the passes of every graph, from the graphs and from what GE reported of them (`fusion_result.json`).
 
     A report belongs to the graph with its id and, of several runs that have it, to the one that most of its passes
     made ops in. Reports without a graph follow.
@@ -80,7 +80,7 @@ def passes_in_effect(
             own[best] = replace(own[best], passes=own[best].passes + record.passes)
     compared = _compared_run(runs, cosines)
     sections = {count.name: count.section for record in records for count in record.passes}
-    found = [
+    passes = [
         GraphFusion(
             run=run.number,
             path=run.file.path,
@@ -92,7 +92,7 @@ def passes_in_effect(
         )
         for number, (run, fusion) in enumerate(zip(runs, fusions, strict=True))
     ]
-    found += [
+    passes += [
         GraphFusion(
             run=None,
             path="",
@@ -103,7 +103,7 @@ def passes_in_effect(
         for record in others
         if any(count.matched or count.effective for count in record.passes)
     ]
-    return tuple(found)
+    return tuple(passes)
 
 
 def _graph_id(run: RunGraph) -> str:
@@ -112,7 +112,7 @@ def _graph_id(run: RunGraph) -> str:
 
 
 def _run_of(record: GraphPasses, fusions: Sequence[Fusion], ids: Sequence[str]) -> int | None:
-    """The graph a report is of; None if there is none."""
+    """Return the graph a report is of; None if there is none."""
 
     def fits(graph_id: str) -> bool:
         if not record.graph or not graph_id:
@@ -131,9 +131,9 @@ def _run_of(record: GraphPasses, fusions: Sequence[Fusion], ids: Sequence[str]) 
 
 
 def _compared_run(runs: Sequence[RunGraph], cosines: Mapping[str, float]) -> int:
-    """Which graph the newest result is of: the one with most of its ops, fused ones above all."""
-    known = [sum(op.name in cosines for op in run.file.ops) for run in runs]
-    return known.index(max(known)) if known else 0
+    """Return the graph that the newest result is of: the one with most of its ops, fused ones above all."""
+    counts = [sum(op.name in cosines for op in run.file.ops) for run in runs]
+    return counts.index(max(counts)) if counts else 0
 
 
 def _rows(
@@ -145,9 +145,9 @@ def _rows(
 ) -> tuple[PassRow, ...]:
     counts: dict[str, list[int]] = {}
     for count in record.passes if record is not None else ():
-        known = counts.setdefault(count.name, [0, 0])
-        known[0] += count.matched
-        known[1] += count.effective
+        totals = counts.setdefault(count.name, [0, 0])
+        totals[0] += count.matched
+        totals[1] += count.effective
     ops: dict[str, list[str]] = {}
     for op in fusion.file.ops if fusion is not None else ():
         for name in op.pass_names:
@@ -169,7 +169,7 @@ def _rows(
                 compared=len(compared),
                 worst_op=worst,
                 is_switchable=is_switchable(name),
-                switch=None if switches is None else switches.told(name, section),
+                switch=None if switches is None else switches.state_of(name, section),
             )
         )
     return tuple(sorted(rows, key=lambda row: (-len(row.ops), -(row.effective or 0), row.name)))
@@ -200,7 +200,7 @@ def check_fusion(graphs: Sequence[GraphFusion], threshold: float, missing: Seque
 def _facts(graph: GraphFusion, threshold: float) -> Iterator[Fact]:
     label = f"debug_{graph.run}" if graph.run is not None else f"graph {graph.graph_id or '?'}"
     rows = sorted(graph.rows, key=lambda row: 2.0 if row.cosine is None else -2.0 if isnan(row.cosine) else row.cosine)
-    for row in rows[:_SHOWN]:
+    for row in rows[:_MAX_LISTED]:
         is_below = row.cosine is not None and (isnan(row.cosine) or row.cosine < threshold)
         shown = Message(
             "finding.fact.pass",
@@ -213,5 +213,5 @@ def _facts(graph: GraphFusion, threshold: float) -> Iterator[Fact]:
             is_fixed=not row.is_switchable,
         )
         yield Fact(label, shown)
-    if len(rows) > _SHOWN:
-        yield Fact(label, Message("finding.fact.more_passes", count=len(rows) - _SHOWN))
+    if len(rows) > _MAX_LISTED:
+        yield Fact(label, Message("finding.fact.more_passes", count=len(rows) - _MAX_LISTED))

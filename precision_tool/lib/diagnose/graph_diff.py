@@ -27,7 +27,7 @@ NAME = "graph_similarity"
 #: Ops put in one after the other that a walk back to what they pass on goes through at most.
 _MAX_STEPS = 64
 #: Names and differences that the finding shows.
-_SHOWN = 5
+_MAX_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Similarity:
 
 
 def compare_graphs(left: GraphFile, right: GraphFile) -> Similarity:
-    """Compares two graphs by the names of their ops."""
+    """Compare two graphs by the names of their ops."""
     views = _View(left), _View(right)
     ops, others = views[0].named, views[1].named
     both = [name for name in ops if name in others]
@@ -83,7 +83,7 @@ def compare_graphs(left: GraphFile, right: GraphFile) -> Similarity:
         alike=sum(ops[name].type == others[name].type for name in both) + (counts[0] & counts[1]).total(),
         only_left=tuple(name for name in ops if name not in others),
         only_right=only_right,
-        differences=tuple(found for name in both for found in _differences(name, *views)),
+        differences=tuple(difference for name in both for difference in _differences(name, *views)),
         fused_away=_fused_away(left, set(only_right)),
         inserted=tuple((name, counts[0][name], counts[1][name]) for name in sorted(counts[0] | counts[1])),
     )
@@ -100,8 +100,8 @@ class _View:
                 self.named.setdefault(op.name, op)
         self._home = {id(op): graph for graph in file.graphs for op in graph.ops}
 
-    def fed(self, op: Op) -> str:
-        """What an op is fed, as tensors of the training script where the graph tells them."""
+    def inputs_of(self, op: Op) -> str:
+        """Return the inputs of an op, as tensors of the training script where the graph tells them."""
         return ", ".join("-" if edge is None else self._source(op, edge) for edge in op.inputs)
 
     def _source(self, op: Op, edge: Edge) -> str:
@@ -139,7 +139,7 @@ def _described(op: Op, view: _View) -> dict[str, str]:
         "output dtype": ", ".join(desc.dtype for desc in descs),
         "output layout": ", ".join(desc.layout for desc in descs),
         "output shape": ", ".join(str(list(desc.shape)) for desc in descs),
-        "inputs": view.fed(op),
+        "inputs": view.inputs_of(op),
         "passes": ", ".join(op.pass_names),
     }
 
@@ -154,13 +154,13 @@ def _fused_away(left: GraphFile, only_right: set[str]) -> tuple[tuple[str, int],
 
 
 def check_similarity(
-    runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = (), known: Mapping[str, KnownValues] | None = None
+    runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = (), cached: Mapping[str, KnownValues] | None = None
 ) -> CheckResult:
-    """The graphs of debug_0 beside those of debug_1 that are most like them."""
+    """Compare the graphs of debug_0 with those of debug_1 that are most like them."""
     left, right = ([run for run in runs if run.number == number] for number in (0, 1))
     if not left or not right:
-        only = next((number for number, found in ((0, left), (1, right)) if found), None)
-        unseen = tuple(one for one in missing if one.number in (0, 1))
+        only = next((number for number, has_graph in ((0, left), (1, right)) if has_graph), None)
+        unseen = tuple(item for item in missing if item.number in (0, 1))
         reasons = joined(tuple(map(no_graph, unseen)))
         return CheckResult(name=NAME, skipped=Message("check.graph_similarity.two_graphs", only=only, missing=reasons))
     graphs = tuple(_closest(run.file, right) for run in left)
@@ -186,7 +186,7 @@ def _facts(graph: Similarity) -> Iterator[Fact]:
     )
     yield Fact(Message("finding.label.only", run=0), _named(graph.only_left))
     yield Fact(Message("finding.label.only", run=1), _named(graph.only_right))
-    for name, count in graph.fused_away[:_SHOWN]:
+    for name, count in graph.fused_away[:_MAX_LISTED]:
         fused = Message("finding.fact.fused_away", pass_name=name, ops=count)
         yield Fact(Message("finding.label.fused_away"), fused)
     if graph.inserted:
@@ -196,7 +196,7 @@ def _facts(graph: Similarity) -> Iterator[Fact]:
     if kinds:
         counts = tuple(f"{what}: {count}" for what, count in kinds.most_common())
         yield Fact(Message("finding.label.differ_in"), Message("finding.fact.list", items=counts))
-    for difference in graph.differences[:_SHOWN]:
+    for difference in graph.differences[:_MAX_LISTED]:
         first = Message(
             "finding.fact.difference",
             op_name=difference.op_name,
@@ -217,7 +217,7 @@ def _closest(file: GraphFile, others: Sequence[RunGraph]) -> Similarity:
     return compare_graphs(file, best.file)
 
 
-# --- Two graphs beside each other, grouped: what fusion did, what only one has, what differs in ops of both ---
+# --- differences of two graphs, grouped ---
 
 
 T = TypeVar("T")
@@ -276,7 +276,7 @@ class GraphDiff:
 
 
 def diff_graphs(left: GraphFile, right: GraphFile, switches: Switches | None = None) -> GraphDiff:
-    """Compares two graphs op by op and groups what differs."""
+    """Compare two graphs op by op and groups what differs."""
     similarity = compare_graphs(left, right)
     ops = {side: {op.name: op for op in file.ops} for side, file in (("left", left), ("right", right))}
     only = {"left": set(similarity.only_left), "right": set(similarity.only_right)}
@@ -286,19 +286,23 @@ def diff_graphs(left: GraphFile, right: GraphFile, switches: Switches | None = N
         groups: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
         for name in similarity.only_left if side == "left" else similarity.only_right:
             op = ops[side][name]
-            originals = tuple(dict.fromkeys(one for one in op.original_names or () if one in only[other]))
+            originals = tuple(
+                dict.fromkeys(original for original in op.original_names or () if original in only[other])
+            )
             if not originals:
                 continue
             explained[side].add(name)
             explained[other].update(originals)
             groups.setdefault(", ".join(op.pass_names) or NO_PASS, []).append((name, originals))
-        fused += [FusedGroup(pass_name=name, side=side, ops=tuple(found)) for name, found in groups.items()]
+        fused += [FusedGroup(pass_name=name, side=side, ops=tuple(members)) for name, members in groups.items()]
     passes = Fusion(left).passes, Fusion(right).passes
-    found = [*similarity.differences, *_put_out(left, ops["right"], only["left"], True)]
-    found += _put_out(right, ops["left"], only["right"], False)
-    relaid = {one.op_name for one in found if one.what == "output layout"}
+    members = [*similarity.differences, *_put_out(left, ops["right"], only["left"], True)]
+    members += _put_out(right, ops["left"], only["right"], False)
+    relaid = {difference.op_name for difference in members if difference.what == "output layout"}
     # In another layout the stored shape is another as well.
-    differences = [one for one in found if one.what != "output shape" or one.op_name not in relaid]
+    differences = [
+        difference for difference in members if difference.what != "output shape" or difference.op_name not in relaid
+    ]
     return GraphDiff(
         similarity=similarity,
         passes=tuple(
@@ -307,7 +311,7 @@ def diff_graphs(left: GraphFile, right: GraphFile, switches: Switches | None = N
                 left=passes[0][name],
                 right=passes[1][name],
                 is_switchable=is_switchable(name),
-                is_off=None if switches is None or (on := switches.told(name)) is None else not on,
+                is_off=None if switches is None or (on := switches.state_of(name)) is None else not on,
             )
             for name in sorted(passes[0] | passes[1], key=lambda name: (-abs(passes[0][name] - passes[1][name]), name))
         ),
@@ -316,28 +320,28 @@ def diff_graphs(left: GraphFile, right: GraphFile, switches: Switches | None = N
         only_right=_by_type(similarity.only_right, ops["right"], explained["right"]),
         differences=_grouped(
             differences,
-            key=lambda one: (one.what, *_shortened(one.what, one.left, one.right)),
-            name=lambda one: one.op_name,
+            key=lambda difference: (difference.what, *_shortened(difference.what, difference.left, difference.right)),
+            name=lambda difference: difference.op_name,
         ),
     )
 
 
 def _put_out(file: GraphFile, others: Mapping[str, Op], only: set[str], is_left: bool) -> Iterator[OpDifference]:
-    """What differs between the output of a fused op and that of the op it stands for in the other graph."""
+    """Yield differences between the output of a fused op and that of the op it replaces in the other graph."""
     for op in file.ops:
         desc = op.output_descs[0] if op.output_descs else None
         other = others.get(desc.dump_origin_name or "") if desc is not None and op.name in only else None
         index = (desc.dump_origin_index or 0) if desc is not None else 0
         if desc is None or other is None or index >= len(other.output_descs):
             continue
-        theirs = other.output_descs[index]
-        for what, mine, its in (
-            ("output dtype", desc.dtype, theirs.dtype),
-            ("output layout", desc.layout, theirs.layout),
-            ("output shape", str(list(desc.shape)), str(list(theirs.shape))),
+        other_desc = other.output_descs[index]
+        for what, own, its in (
+            ("output dtype", desc.dtype, other_desc.dtype),
+            ("output layout", desc.layout, other_desc.layout),
+            ("output shape", str(list(desc.shape)), str(list(other_desc.shape))),
         ):
-            if mine != its:
-                left, right = (mine, its) if is_left else (its, mine)
+            if own != its:
+                left, right = (own, its) if is_left else (its, own)
                 yield OpDifference(op_name=op.name, what=what, left=left, right=right)
 
 
@@ -347,18 +351,19 @@ def _by_type(names: Iterable[str], ops: Mapping[str, Op], explained: set[str]) -
 
 
 def _shortened(what: str, left: str, right: str) -> tuple[str, str]:
-    """What is different for every op (its inputs) makes one group."""
+    """Return the values by which differences are grouped: inputs, which differ for every op, make one group."""
     return ("", "") if what == "inputs" else (left, right)
 
 
 def _grouped(
     items: Iterable[T], key: Callable[[T], tuple[str, str, str]], name: Callable[[T], str]
 ) -> tuple[Group, ...]:
-    """The items by what they have in common, most common first."""
-    found: dict[tuple[str, str, str], list[str]] = {}
+    """Return the items by what they have in common, most common first."""
+    names_by_key: dict[tuple[str, str, str], list[str]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(name(item))
-    counts = Counter({one: len(names) for one, names in found.items()})
+        names_by_key.setdefault(key(item), []).append(name(item))
+    counts = Counter({group: len(names) for group, names in names_by_key.items()})
     return tuple(
-        Group(what=one[0], left=one[1], right=one[2], ops=tuple(found[one])) for one, _ in counts.most_common()
+        Group(what=group[0], left=group[1], right=group[2], ops=tuple(names_by_key[group]))
+        for group, _ in counts.most_common()
     )

@@ -50,47 +50,49 @@ class TrailStep:
 
 
 def is_gradient(op: RunOp) -> bool:
-    """True for an op of the backward pass, by its name or those of the script's ops it was made of."""
+    """Return True for an op of the backward pass, by its name or those of the script's ops it was made of."""
     originals = (op.op.original_names or ()) if op.op is not None else ()
     return is_gradient_name(op.name, *originals)
 
 
 def is_gradient_name(*names: str) -> bool:
-    """True if one of the names of an op is that of an op of the backward pass."""
+    """Return True if one of the names of an op is that of an op of the backward pass."""
     return any(_GRADIENT.search(name) for name in names)
 
 
 def trail_to(values: RunValues, op: RunOp, slot: int, golden: Golden | None = None) -> tuple[TrailStep, ...]:
-    """The ops that lead to output `slot` of an op, first to last: always back to the input with the largest values."""
+    """Return the ops that lead to output `slot` of an op, first to last, by the input with the largest values."""
     tensor = dict(values.outputs(op)).get(slot)
-    found = None if tensor is None else values.extremes(tensor)
-    if found is None:
+    extremes = None if tensor is None else values.extremes(tensor)
+    if extremes is None:
         return ()
     true = _size(golden, op, slot)
     name = f"output:{slot}"
     steps: list[TrailStep] = []
-    seen: set[int] = set()
+    visited: set[int] = set()
     while len(steps) < _MAX_STEPS:
-        seen.add(op.number)
+        visited.add(op.number)
         driver = _driver(values, op)
-        growth = _growth(1.0 if driver is None else driver[1].largest, found, true)
+        growth = _growth(1.0 if driver is None else driver[1].largest, extremes, true)
         steps.append(
-            TrailStep(op_name=op.name, op_type=op.op_type, slot=name, extremes=found, growth=growth, true_largest=true)
+            TrailStep(
+                op_name=op.name, op_type=op.op_type, slot=name, extremes=extremes, growth=growth, true_largest=true
+            )
         )
         if driver is None:
             break
-        fed, found = driver
+        source, extremes = driver
         true = None
-        made = values.made_by(op, fed.slot)
-        if made is None or made[0].number in seen:
-            label = fed.producer or f"input of {op.name}"
+        made = values.made_by(op, source.slot)
+        if made is None or made[0].number in visited:
+            label = source.producer or f"input of {op.name}"
             steps.append(
                 TrailStep(
                     op_name=label,
-                    op_type=fed.producer_type,
-                    slot=f"input:{fed.slot}",
-                    extremes=found,
-                    growth=_growth(1.0, found, None),
+                    op_type=source.producer_type,
+                    slot=f"input:{source.slot}",
+                    extremes=extremes,
+                    growth=_growth(1.0, extremes, None),
                     dumped=False,
                 )
             )
@@ -100,19 +102,19 @@ def trail_to(values: RunValues, op: RunOp, slot: int, golden: Golden | None = No
 
 
 def _driver(values: RunValues, op: RunOp) -> tuple[OpInput, Extremes] | None:
-    """The input with the largest values."""
+    """Return the input with the largest values."""
     candidates = []
-    for fed in values.inputs(op):
-        known = None if fed.tensor is None else values.extremes(fed.tensor)
-        if known is not None and known.largest > 0:
-            candidates.append((fed, known))
-    return max(candidates, key=lambda one: one[1].largest, default=None)
+    for op_input in values.inputs(op):
+        extremes = None if op_input.tensor is None else values.extremes(op_input.tensor)
+        if extremes is not None and extremes.largest > 0:
+            candidates.append((op_input, extremes))
+    return max(candidates, key=lambda candidate: candidate[1].largest, default=None)
 
 
 def _size(golden: Golden | None, op: RunOp, slot: int) -> float | None:
-    """The largest size in the benchmark's tensor; None without one, and for one that has Inf or NaN itself."""
-    found = None if golden is None else golden(op, slot)
-    return None if found is None or not found.is_clean or not isfinite(found.largest) else found.largest
+    """Return the largest size in the benchmark's tensor; None without one, and for one that has Inf or NaN itself."""
+    extremes = None if golden is None else golden(op, slot)
+    return None if extremes is None or not extremes.is_clean or not isfinite(extremes.largest) else extremes.largest
 
 
 def _growth(before: float, after: Extremes, true: float | None) -> float | None:
@@ -127,7 +129,7 @@ def _growth(before: float, after: Extremes, true: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossScale:
-    """What to multiply the loss scale with: a power of two, exact or (`is_bound`) at most so much.
+    """Factor of the loss scale: a power of two, exact or (`is_bound`) an upper bound.
 
     `current` is the scale of the dump where it was found, in the op `source`. `exponent` is None where no scale helps.
     `tightest` is the gradient with the least headroom, `reason` says why the scale fits, or why none helps.
@@ -173,7 +175,7 @@ def scale_message(scale: LossScale) -> Message:
 
 
 def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None = None) -> LossScale | None:
-    """The loss scale that keeps every float16 gradient below the limit by a bit; None without such gradients.
+    """Return the loss scale that keeps every float16 gradient a bit below the limit; None without such gradients.
 
     `first` is the first op that overflowed. Behind an overflow the true sizes are only known from a benchmark.
     """
@@ -185,12 +187,12 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
         return LossScale(
             reason=Message("check.loss_scale.forward_pass", op_name=first.name), current=current, source=source
         )
-    bad = [one for one in gradients if not one[2].is_clean]
+    bad = [gradient for gradient in gradients if not gradient[2].is_clean]
     if not bad:
-        known = [one for one in gradients if not isnan(one[2].headroom)]
-        op, _, extremes = min(known or gradients, key=lambda one: one[2].headroom)
+        measured = [gradient for gradient in gradients if not isnan(gradient[2].headroom)]
+        op, _, extremes = min(measured or gradients, key=lambda gradient: gradient[2].headroom)
         if not isfinite(extremes.headroom):
-            are_zero = len(known) == len(gradients)
+            are_zero = len(measured) == len(gradients)
             return LossScale(
                 reason=Message("check.loss_scale.zero" if are_zero else "check.loss_scale.unknown"),
                 current=current,
@@ -199,7 +201,7 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
         return LossScale(
             reason=Message("check.loss_scale.bits_left", bits=extremes.headroom),
             exponent=floor(extremes.headroom) - MARGIN,
-            is_bound=len(known) < len(gradients),
+            is_bound=len(measured) < len(gradients),
             current=current,
             source=source,
             tightest=op.name,
@@ -215,7 +217,9 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
             source=source,
             tightest=bad[0][0].name,
         )
-    need, worst = max((log2(size / one[2].limit), one[0].name) for one, size in zip(bad, sizes, strict=True))
+    need, worst = max(
+        (log2(size / gradient[2].limit), gradient[0].name) for gradient, size in zip(bad, sizes, strict=True)
+    )
     return LossScale(
         reason=Message("check.loss_scale.needs", op_name=worst, bits=need)
         if need > 0
@@ -229,7 +233,7 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
 
 
 def _gradients(values: RunValues) -> Iterator[tuple[RunOp, int, Extremes]]:
-    """The float16 outputs of the backward pass."""
+    """Return the float16 outputs of the backward pass."""
     for op in values.ops:
         if is_gradient(op):
             for slot, tensor in values.outputs(op):
@@ -243,7 +247,7 @@ def _true_sizes(
     bad: Sequence[tuple[RunOp, int, Extremes]],
     golden: Golden | None,
 ) -> list[float] | None:
-    """What the sizes of the `bad` ones would be, by the benchmark, brought to the NPU's loss scale; None if unknown."""
+    """Return the benchmark's sizes of the `bad` gradients, at the NPU's loss scale; None if unknown."""
     sizes = [_size(golden, op, slot) for op, slot, _ in bad]
     if any(not size for size in sizes):
         return None
@@ -259,17 +263,21 @@ def _true_sizes(
 
 
 def _current_scale(values: RunValues) -> tuple[float | None, str]:
-    """The loss scale, where an op is fed by one that is called so: its value, and what it is called."""
+    """Return the value and the name of the loss scale, by the name of an op that provides it."""
     for op in values.ops:
         if op.op is None or not any(edge is not None and LOSS_SCALE.search(edge.producer) for edge in op.op.inputs):
             continue
-        for fed in values.inputs(op):
-            if not LOSS_SCALE.search(fed.producer) or not isinstance(fed.tensor, Tensor) or fed.tensor.size != 1:
+        for op_input in values.inputs(op):
+            if (
+                not LOSS_SCALE.search(op_input.producer)
+                or not isinstance(op_input.tensor, Tensor)
+                or op_input.tensor.size != 1
+            ):
                 continue
             try:
-                summary = values.known_summary(fed.tensor) or figures_of(fed.tensor).summary
+                summary = values.known_summary(op_input.tensor) or figures_of(op_input.tensor).summary
             except PrecisionToolError:
                 continue
             if isfinite(summary.maximum) and summary.maximum > 0:
-                return float(summary.maximum), fed.producer
+                return float(summary.maximum), op_input.producer
     return None, ""

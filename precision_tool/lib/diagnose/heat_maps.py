@@ -29,7 +29,7 @@ class HeatMap:
     worst: npt.NDArray[np.int32] | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """It as JSON, with null where nothing was compared and "inf" for what is not finite."""
+        """Return it as JSON, with null where nothing was compared and "inf" for what is not finite."""
         rows = [[_number(value) for value in row] for row in self.values.tolist()]
         alone = [] if self.recomputed is None else [np.flatnonzero(row).tolist() for row in self.recomputed]
         return {
@@ -56,14 +56,14 @@ class Maps:
         self._worst: dict[str, dict[int, npt.NDArray[np.int32]]] = {"step": {}, "rank": {}}
 
     def take(self, step: int, rank: int, columns: Columns) -> None:
-        """Adds the rows of a leaf."""
+        """Add the rows of a leaf."""
         ops, slots = columns["op"], columns["slot"]
         assert isinstance(ops, Texts)
         assert isinstance(slots, Texts)
         outputs = np.flatnonzero(slots.where(lambda slot: slot.startswith("output")))
-        seen, first, of_op = np.unique(ops.codes[outputs], return_index=True, return_inverse=True)
+        present, first, of_op = np.unique(ops.codes[outputs], return_index=True, return_inverse=True)
         numbers = np.asarray(columns["number"])[outputs][first].tolist()
-        names = [ops.texts[code] for code in seen.tolist()]
+        names = [ops.texts[code] for code in present.tolist()]
         for name, number in zip(names, numbers, strict=True):
             self._order.setdefault(name, number)
         places = np.array([self._ops.setdefault(name, len(self._ops)) for name in names], np.intp)[of_op]
@@ -77,10 +77,10 @@ class Maps:
             worst[(row > before) | (np.isnan(before) & ~np.isnan(row))] = other
 
     def maps(self) -> tuple[HeatMap, HeatMap]:
-        """Step × op and rank × op, ops in the order of execution."""
+        """Return step × op and rank × op, ops in the order of execution."""
         names = sorted(self._ops, key=lambda name: (self._order[name], name))
         columns = np.array([self._ops[name] for name in names], np.intp)
-        found = []
+        maps = []
         for what, rows in self._by.items():
             places = sorted(rows)
             values = np.full((len(places), len(names)), np.nan, np.float32)
@@ -92,20 +92,20 @@ class Maps:
                 values[number] = np.fmax(compared, alone)
                 recomputed[number] = ~np.isnan(alone) & ~(alone <= compared)
                 worst[number] = np.where(recomputed[number], of_alone, of_compared)
-            found.append(
+            maps.append(
                 HeatMap(
                     what=what, places=tuple(places), ops=tuple(names), values=values, recomputed=recomputed,
                     worst=worst,
                 )
             )  # fmt: skip
-        return found[0], found[1]
+        return maps[0], maps[1]
 
 
 _Number = TypeVar("_Number", np.float32, np.int32)
 
 
 def _widened(row: npt.NDArray[_Number] | None, ops: int, empty: _Number) -> npt.NDArray[_Number]:
-    """A row of both kinds with a place for each op; where it had none, `empty`."""
+    """Return a row of both kinds with a place for each op; where it had none, `empty`."""
     if row is not None and row.shape[1] == ops:
         return row
     wider = np.full((2, ops), empty, empty.dtype)
@@ -119,7 +119,7 @@ NEEDED = ("op", "slot", "number", "cosine", "mismatches", "nan", "inf", "own_err
 
 
 def _distances(columns: Columns) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """How far each tensor is off, by the benchmark, or without one by its own recomputed error; and if by the first."""
+    """Return the error of each tensor, against the benchmark or else recomputed; and whether by the benchmark."""
     cosines, own = (np.asarray(columns[name], np.float64) for name in ("cosine", "own_error"))
     mismatches, nans, infs = (np.asarray(columns[name], np.int64) for name in ("mismatches", "nan", "inf"))
     alone = np.where(np.isnan(own) & ((nans > 0) | (infs > 0)), np.inf, own)

@@ -50,11 +50,11 @@ class Stomp:
     @property
     def suspects(self) -> tuple[Between, ...]:
         """The ops that wrote there, those whose bytes were found first."""
-        return tuple(sorted((one for one in self.between if one.writes), key=lambda one: not one.holds))
+        return tuple(sorted((op for op in self.between if op.writes), key=lambda op: not op.holds))
 
 
 def check_memory(values: RunValues, run: str) -> tuple[tuple[Stomp, ...], int]:
-    """The inputs that are not what their producers put out, in execution order; and how many were compared.
+    """Compare inputs with the outputs of their producers: the changed ones in execution order, and the number compared.
 
     Needs a graph. Inputs that the op itself, or one before it that was fed them too, writes in place are no fault.
     """
@@ -75,91 +75,94 @@ def check_memory(values: RunValues, run: str) -> tuple[tuple[Stomp, ...], int]:
             if (put_out.dtype, put_out.nbytes) != (tensor.dtype, tensor.nbytes):
                 continue
             try:
-                found = difference(put_out, tensor)
+                change = difference(put_out, tensor)
             except PrecisionToolError:
                 continue  # `unreadable` has it as soon as it is compared
             checked += 1
-            if found is not None:
-                stomp = _stomp(values, run, op, slot, tensor, maker, index, put_out, found)
-                if stomp is not None:
-                    stomps.append(stomp)
+            if change is not None:
+                base = tensor.address or put_out.address
+                between = _ops_between(values, op, tensor, made, (base, base + change.first, base + change.last + 1))
+                if between is None:
+                    continue
+                stomps.append(
+                    Stomp(
+                        run=run,
+                        consumer=op.name,
+                        consumer_type=op.op_type,
+                        slot=slot,
+                        producer=maker.name,
+                        producer_type=maker.op_type,
+                        index=index,
+                        difference=change,
+                        nbytes=tensor.nbytes,
+                        address=base,
+                        between=tuple(between[:_MAX_BETWEEN]),
+                        ran_between=len(between),
+                    )
+                )
     return tuple(stomps), checked
 
 
-def _stomp(
-    values: RunValues,
-    run: str,
-    op: RunOp,
-    slot: int,
-    tensor: Tensor,
-    maker: RunOp,
-    index: int,
-    put_out: Tensor,
-    found: Difference,
-) -> Stomp | None:
-    base = tensor.address or put_out.address
-    start, stop = base + found.first, base + found.last + 1
-    if base and any(_covers(one, start, stop) for _, one in values.outputs(op)):
+def _ops_between(
+    values: RunValues, op: RunOp, tensor: Tensor, made: tuple[RunOp, int], memory: tuple[int, int, int]
+) -> list[Between] | None:
+    """Return the ops that ran between producer and consumer of a changed tensor, those that wrote to it first.
+
+    `memory` is the tensor's address (0: unknown), and the first and last address of the changed bytes. None where the
+    change is meant: the consumer or an op before it writes there in place.
+    """
+    maker, index = made
+    base, start, stop = memory
+    if base and any(_covers(written, start, stop) for _, written in values.outputs(op)):
         return None  # the op writes its result there; its dump was made afterwards
     between = []
-    ran = [one for one in values.ops if maker.timestamp < one.timestamp < op.timestamp]
-    for other in sorted(ran, key=lambda one: one.timestamp):
-        writers = [one for _, one in values.outputs(other) if base and _covers(one, start, stop)]
+    ran = [candidate for candidate in values.ops if maker.timestamp < candidate.timestamp < op.timestamp]
+    for other in sorted(ran, key=lambda candidate: candidate.timestamp):
+        writers = [written for _, written in values.outputs(other) if base and _covers(written, start, stop)]
         if writers and (_reads(values, other, maker, index) or _updates_kept(values, other, start, stop)):
             return None  # an update in place, which those that read it later are meant to see
-        holds = any(_holds(one, tensor, base, start, stop) for one in writers)
+        holds = any(_holds(written, tensor, base, start, stop) for written in writers)
         between.append(Between(name=other.name, op_type=other.op_type, writes=bool(writers), holds=holds))
-    shown = [one for one in between if one.writes] + [one for one in between if not one.writes]
-    return Stomp(
-        run=run,
-        consumer=op.name,
-        consumer_type=op.op_type,
-        slot=slot,
-        producer=maker.name,
-        producer_type=maker.op_type,
-        index=index,
-        difference=found,
-        nbytes=tensor.nbytes,
-        address=base,
-        between=tuple(shown[:_MAX_BETWEEN]),
-        ran_between=len(between),
-    )
+    return sorted(between, key=lambda other: not other.writes)
 
 
 def memory_advice(stomps: Sequence[Stomp]) -> Message | None:
     """Return what to do about memory that was overwritten; None where none was."""
     if not stomps:
         return None
-    names = [name for one in stomps for name in (one.producer, *(each.name for each in one.suspects[:1]))]
+    names = [name for stomp in stomps for name in (stomp.producer, *(each.name for each in stomp.suspects[:1]))]
     ops = ",".join(list(dict.fromkeys(names))[:_MAX_NAMED])
-    if any(one.suspects for one in stomps):
+    if any(stomp.suspects for stomp in stomps):
         return Message("check.memory.reused", ops=ops)
     return Message("check.memory.no_writer", ops=ops)
 
 
 def _covers(tensor: AnyTensor, start: int, stop: int) -> bool:
-    """Whether a tensor's memory holds any byte of a range."""
+    """Return whether a tensor's memory holds any byte of a range."""
     if not isinstance(tensor, Tensor) or not tensor.address or tensor.parts:  # parts lie apart
         return False
     return tensor.address < stop and start < tensor.address + tensor.nbytes
 
 
 def _reads(values: RunValues, op: RunOp, maker: RunOp, index: int) -> bool:
-    """Whether an op is fed this output."""
-    fed = values.inputs(op)
-    return any(values.made_by(op, one.slot, same_memory=True) == (maker, index) for one in fed)
+    """Return whether an op reads this output."""
+    inputs = values.inputs(op)
+    return any(values.made_by(op, op_input.slot, same_memory=True) == (maker, index) for op_input in inputs)
 
 
 def _updates_kept(values: RunValues, op: RunOp, start: int, stop: int) -> bool:
-    """Whether an op updates a variable that lies there: what an Assign gave before is that variable too."""
+    """Return whether an op updates a variable at that address: the output of an earlier Assign is that variable too."""
     return any(
-        one.in_place and one.producer_type in KEPT_TYPES and one.tensor is not None and _covers(one.tensor, start, stop)
-        for one in values.inputs(op)
+        op_input.in_place
+        and op_input.producer_type in KEPT_TYPES
+        and op_input.tensor is not None
+        and _covers(op_input.tensor, start, stop)
+        for op_input in values.inputs(op)
     )
 
 
 def _holds(writer: AnyTensor, read: Tensor, base: int, start: int, stop: int) -> bool:
-    """Whether what was read is what the writer put there, in the part of the range that it covers."""
+    """Return whether the bytes read are those of the writer, in the part of the range that it covers."""
     assert isinstance(writer, Tensor)
     begin, end = max(start, writer.address), min(stop, writer.address + writer.nbytes)
     try:

@@ -426,7 +426,7 @@ class RunValues:
         if op.type in PASSING and index == 0 and self.dumped(op) is None:
             edge = next((edge for edge in op.inputs if edge is not None), None)
             return (op, edge) if edge is not None else None
-        return self.origins.calls.behind(op, index)
+        return self.origins.calls.passed_on_from(op, index)
 
     def producers(self, op: Op) -> Iterator[Root]:
         """Yield the tensors that feed an op."""

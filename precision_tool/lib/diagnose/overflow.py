@@ -42,7 +42,7 @@ from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor
 
 #: Called with the bytes of outputs that were looked at since the call before.
-Tell = Callable[[int], None]
+Advance = Callable[[int], None]
 
 
 class Origin(StrEnum):
@@ -59,7 +59,7 @@ class Origin(StrEnum):
 
 
 class Mode(StrEnum):
-    """What the chip makes of an overflow."""
+    """Overflow mode of the chip."""
 
     SATURATION = "saturation"
     INF_NAN = "Inf/NaN"
@@ -113,13 +113,13 @@ class OverflowOp:
 
     @property
     def computes_wrong(self) -> bool:
-        """Whether recomputing showed that such values are none of its true result: it is no overflow."""
+        """True if recomputing showed that its correct output has no such values: it is not an overflow."""
         return self.judged is not None and self.judged.is_wrong and not self.judged.overflowed
 
     @property
     def bad_outputs(self) -> tuple[SlotValues, ...]:
         """The outputs with saturated, Inf or NaN values."""
-        return tuple(one for one in self.slots if one.is_bad and one.slot.startswith("output"))
+        return tuple(slot for slot in self.slots if slot.is_bad and slot.slot.startswith("output"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ class StatusReport:
 
 @dataclass(frozen=True, kw_only=True)
 class LeafOverflow:
-    """What the values of one leaf (device, model, step) show: the bad ops in execution order."""
+    """Overflows in the values of one leaf (device, model, step): the bad ops in execution order."""
 
     leaf: DumpLeaf
     graph: RunGraph | None
@@ -177,10 +177,12 @@ class OverflowReport:
     @property
     def first(self) -> OverflowOp | None:
         """The first op of all: as the status files say, else the earliest step that the values show."""
-        told = [one.op for one in self.statuses if one.op is not None and any(unit.is_set for unit in one.units)]
-        own = [op for op in told if op.origin is not Origin.RECEIVED]
-        if own or told:
-            return (own or told)[0]
+        flagged = [
+            status.op for status in self.statuses if status.op is not None and any(unit.is_set for unit in status.units)
+        ]
+        own = [op for op in flagged if op.origin is not Origin.RECEIVED]
+        if own or flagged:
+            return (own or flagged)[0]
         leaf = self.first_leaf
         return None if leaf is None else leaf.first
 
@@ -197,25 +199,29 @@ class OverflowReport:
     @property
     def is_clean(self) -> bool:
         """True if nothing overflowed, as far as could be seen."""
-        told = any(unit.is_set for one in self.statuses for unit in one.units)
-        return not told and self.first_leaf is None
+        is_flagged = any(unit.is_set for status in self.statuses for unit in status.units)
+        return not is_flagged and self.first_leaf is None
 
 
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def judge(values: RunValues, op: RunOp, told: bool = False) -> OverflowOp | None:
-    """The op with the origin of its overflow; None if its outputs are clean and no status has `told` otherwise."""
+def judge(values: RunValues, op: RunOp, is_flagged: bool = False) -> OverflowOp | None:
+    """Return the op with the origin of its overflow; None if its outputs are clean and no status file names it."""
     outputs = []
     for slot, tensor in values.outputs(op):
         name = f"output:{slot}"
         outputs.append(SlotValues(slot=name, tensor=tensor, extremes=values.slot_extremes(op, name, tensor)))
-    bad = [one for one in outputs if one.is_bad]
-    if not bad and not told:
+    bad = [slot_values for slot_values in outputs if slot_values.is_bad]
+    if not bad and not is_flagged:
         return None
-    inputs = [_slot(values, op, fed) for fed in values.inputs(op)]
+    inputs = [_slot(values, op, op_input) for op_input in values.inputs(op)]
     dump = values.dump(op)
-    outputs_seen = dump is not None and len(outputs) == len(dump.outputs) > 0 and all(one.is_seen for one in outputs)
+    outputs_seen = (
+        dump is not None
+        and len(outputs) == len(dump.outputs) > 0
+        and all(slot_values.is_seen for slot_values in outputs)
+    )
     origin, why = _origin(op, inputs, bad, outputs_seen)
     graph_op = op.op
     return OverflowOp(
@@ -233,16 +239,16 @@ def judge(values: RunValues, op: RunOp, told: bool = False) -> OverflowOp | None
     )
 
 
-def _slot(values: RunValues, op: RunOp, fed: OpInput) -> SlotValues:
-    name = f"input:{fed.slot}"
+def _slot(values: RunValues, op: RunOp, op_input: OpInput) -> SlotValues:
+    name = f"input:{op_input.slot}"
     return SlotValues(
         slot=name,
-        tensor=fed.tensor,
-        extremes=None if fed.tensor is None else values.slot_extremes(op, name, fed.tensor),
-        producer=fed.producer,
-        producer_type=fed.producer_type,
-        reason=fed.reason,
-        in_place=fed.in_place,
+        tensor=op_input.tensor,
+        extremes=None if op_input.tensor is None else values.slot_extremes(op, name, op_input.tensor),
+        producer=op_input.producer,
+        producer_type=op_input.producer_type,
+        reason=op_input.reason,
+        in_place=op_input.in_place,
     )
 
 
@@ -250,16 +256,16 @@ def _origin(
     op: RunOp, inputs: Sequence[SlotValues], bad: Sequence[SlotValues], outputs_seen: bool
 ) -> tuple[Origin, Message]:
     """Return where an overflow comes from, and what tells so."""
-    received = [one for one in inputs if one.is_bad and not one.in_place]
+    received = [slot for slot in inputs if slot.is_bad and not slot.in_place]
     if received:
-        worst = max(received, key=lambda one: one.extremes.bad if one.extremes is not None else 0)
+        worst = max(received, key=lambda slot: slot.extremes.bad if slot.extremes is not None else 0)
         values = bad_values(worst.extremes)
         return Origin.RECEIVED, Message(
             "check.origin.bad_input", slot=worst.slot, values=values, producer=worst.producer
         )
-    made = tuple(Message("check.origin.slot", slot=one.slot, values=bad_values(one.extremes)) for one in bad)
-    unseen = tuple(one.slot for one in inputs if not one.is_seen)
-    in_place = tuple(one.slot for one in inputs if one.is_bad)
+    made = tuple(Message("check.origin.slot", slot=slot.slot, values=bad_values(slot.extremes)) for slot in bad)
+    unseen = tuple(slot.slot for slot in inputs if not slot.is_seen)
+    in_place = tuple(slot.slot for slot in inputs if slot.is_bad)
     if bad and op.op_type in SOURCE_TYPES:
         return Origin.SOURCE, Message("check.origin.brings_data", made=made)
     if bad and not inputs and op.op is None:
@@ -313,25 +319,25 @@ def share_text(part: int, whole: int) -> str:
 
 
 def with_summaries(op: OverflowOp, values: RunValues) -> OverflowOp:
-    """The op with maximum, minimum and mean of its tensors, read as the network sees them."""
-    found = values.find(op.name)
-    graph_op = None if found is None else found.op
+    """Return the op with maximum, minimum and mean of its tensors, read as the network sees them."""
+    run_op = values.find(op.name)
+    graph_op = None if run_op is None else run_op.op
 
-    def summed(one: SlotValues) -> SlotValues:
-        if one.tensor is None:
-            return one
-        summary = values.known_summary(one.tensor)
+    def summed(slot: SlotValues) -> SlotValues:
+        if slot.tensor is None:
+            return slot
+        summary = values.known_summary(slot.tensor)
         if summary is not None:
-            return replace(one, summary=summary)
-        side, _, number = one.slot.partition(":")
+            return replace(slot, summary=summary)
+        side, _, number = slot.slot.partition(":")
         descs: Mapping[int, TensorDesc] = {}
         if graph_op is not None:
             descs = described_inputs(graph_op) if side == "input" else dict(enumerate(graph_op.output_descs))
         desc = descs.get(int(number))
         layout, shape = (None, None) if desc is None else (desc.origin_layout, desc.origin_shape)
-        view = view_of(read_named(one.tensor, layout, shape), bins=0, first=0)
+        view = view_of(read_named(slot.tensor, layout, shape), bins=0, first=0)
         summary = None if view.figures is None else view.figures.summary
-        return replace(one, summary=summary, reason=one.reason or view.reason)
+        return replace(slot, summary=summary, reason=slot.reason or view.reason)
 
     return replace(op, slots=tuple(map(summed, op.slots)))
 
@@ -342,23 +348,23 @@ def scan_leaf(
     *,
     limit: int = 3,
     golden: Golden | None = None,
-    tell: Tell | None = None,
+    progress: Advance | None = None,
     max_bytes: int | None = None,
-    known: KnownValues = NOTHING,
+    cached: KnownValues = NOTHING,
     pool: Executor | None = None,
 ) -> LeafOverflow:
-    """What the values of a leaf show; the first `limit` ops, and the first that made it, with their figures.
+    """Scan the values of a leaf; the first `limit` ops, and the first that overflowed itself, have figures.
 
-    `golden` is the benchmark, where there is one. `max_bytes` ends the scan early; what is `known` is not read again.
+    `golden` is the benchmark, where there is one. `max_bytes` ends the scan early; what is `cached` is not read again.
     An executor `pool` reads the outputs.
     """
     file = None if graph is None else graph.file
-    values = RunValues(leaf, file, index=known.dumps, extremes=known.extremes, summaries=known.summaries)
-    found: list[OverflowOp] = []
+    values = RunValues(leaf, file, index=cached.dumps, extremes=cached.extremes, summaries=cached.summaries)
+    overflowed: list[OverflowOp] = []
     scanned = read = ops = 0
     if pool is not None:
-        values.learn(_outputs(values, max_bytes), pool, tell or (lambda _: None))
-        tell = None
+        values.learn(_outputs(values, max_bytes), pool, progress or (lambda _: None))
+        progress = None
     for op in values.ops:
         if max_bytes is not None and read > max_bytes:
             break
@@ -368,21 +374,21 @@ def scan_leaf(
         read += sum(tensor.nbytes for tensor in outputs if not values.knows(tensor))
         judged = judge(values, op)
         if judged is not None:
-            found.append(_compared(judged, op, golden))
+            overflowed.append(_compared(judged, op, golden))
         ops += 1
-        if tell is not None:
-            tell(nbytes)
+        if progress is not None:
+            progress(nbytes)
     result = LeafOverflow(
         leaf=leaf,
         graph=graph,
-        ops=tuple(found),
-        mode=_mode(found),
+        ops=tuple(overflowed),
+        mode=_mode(overflowed),
         scanned_ops=ops,
         scanned_bytes=scanned,
         left_out=len(values.ops) - ops,
     )
     first = result.first
-    shown = {op.name for op in (*found[:limit], *([first] if first is not None else []))}
+    shown = {op.name for op in (*overflowed[:limit], *([first] if first is not None else []))}
     start = None if first is None else values.find(first.name)
     trail: tuple[TrailStep, ...] = ()
     if start is not None and first is not None and first.bad_outputs:
@@ -390,7 +396,7 @@ def scan_leaf(
     scale = None if result.left_out else fitting_scale(values, start, golden)
     return replace(
         result,
-        ops=tuple(with_summaries(op, values) if op.name in shown else op for op in found),
+        ops=tuple(with_summaries(op, values) if op.name in shown else op for op in overflowed),
         trail=trail,
         scale=scale,
         unreadable=values.unreadable,
@@ -398,7 +404,7 @@ def scan_leaf(
 
 
 def _outputs(values: RunValues, max_bytes: int | None) -> Iterator[AnyTensor]:
-    """The outputs of a leaf that are to be read, `max_bytes` of them at most, and those of one op more."""
+    """Return the outputs of a leaf that are to be read, `max_bytes` of them at most, and those of one op more."""
     read = 0
     for op in values.ops:
         if max_bytes is not None and read > max_bytes:
@@ -408,30 +414,30 @@ def _outputs(values: RunValues, max_bytes: int | None) -> Iterator[AnyTensor]:
             yield tensor
 
 
-def _compared(found: OverflowOp, op: RunOp, golden: Golden | None) -> OverflowOp:
-    """The op, MEANT if the benchmark has as many NaN, Inf and values at the limit."""
-    if golden is None or found.origin in (Origin.RECEIVED, Origin.HIDDEN) or not found.bad_outputs:
-        return found
-    for one in found.bad_outputs:
-        mine, other = one.extremes, golden(op, int(one.slot.partition(":")[2]))
-        if mine is None or other is None:
-            return found
-        same = (mine.nan_count, mine.inf_count) == (other.nan_count, other.inf_count)
-        if not same or (mine.saturated and other.largest != mine.limit):
-            return found
-    return replace(found, origin=Origin.MEANT, why=Message("check.origin.in_benchmark", why=found.why))
+def _compared(overflowed: OverflowOp, op: RunOp, golden: Golden | None) -> OverflowOp:
+    """Return the op, MEANT if the benchmark has as many NaN, Inf and values at the limit."""
+    if golden is None or overflowed.origin in (Origin.RECEIVED, Origin.HIDDEN) or not overflowed.bad_outputs:
+        return overflowed
+    for slot in overflowed.bad_outputs:
+        own, other = slot.extremes, golden(op, int(slot.slot.partition(":")[2]))
+        if own is None or other is None:
+            return overflowed
+        same = (own.nan_count, own.inf_count) == (other.nan_count, other.inf_count)
+        if not same or (own.saturated and other.largest != own.limit):
+            return overflowed
+    return replace(overflowed, origin=Origin.MEANT, why=Message("check.origin.in_benchmark", why=overflowed.why))
 
 
 def _mode(ops: Iterable[OverflowOp]) -> Mode:
-    bad = [one.extremes for op in ops for one in op.bad_outputs if one.extremes is not None]
-    saturated = any(one.saturated for one in bad)
-    beyond = any(one.inf_count or one.nan_count for one in bad)
+    bad = [slot.extremes for op in ops for slot in op.bad_outputs if slot.extremes is not None]
+    saturated = any(slot.saturated for slot in bad)
+    beyond = any(slot.inf_count or slot.nan_count for slot in bad)
     if saturated and beyond:
         return Mode.BOTH
     return Mode.SATURATION if saturated else Mode.INF_NAN if beyond else Mode.NONE
 
 
-# --- What the overflow status files tell of ops, beside what the dump holds of them ---
+# --- status files ---
 
 
 #: The graph of a leaf; None if there is none.
@@ -458,11 +464,11 @@ class StatusReader:
         self._by_task: dict[str, dict[int, list[DumpFile]]] = {}
 
     def read(self, file: StatusFile, *, detailed: bool = True) -> list[StatusReport]:
-        """The statuses in a file, one for each task in it; PrecisionToolError if it cannot be read."""
+        """Return the statuses in a file, one for each task in it; PrecisionToolError if it cannot be read."""
         reports = []
         leaf = self._leaf_of(file.folder)
         for status in read_opdebug(file.path):
-            known = StatusReport(
+            report = StatusReport(
                 file=file,
                 output=status.output,
                 units=status.units,
@@ -476,33 +482,37 @@ class StatusReader:
                     task = (unit.model_id, unit.stream_id, unit.task_id, unit.context_id, unit.thread_id)
                     tasks.setdefault(task, []).append(unit)
             reports += [
-                self._with_op(replace(known, units=tuple(units)), leaf, units[0], detailed) for units in tasks.values()
-            ] or [known]
+                self._with_op(replace(report, units=tuple(units)), leaf, units[0], detailed) for units in tasks.values()
+            ] or [report]
         return reports
 
     def _leaf_of(self, folder: str) -> DumpLeaf | None:
         if folder not in self._leaf_by_folder:
-            known = {real_path(leaf.path): leaf for leaf in (*self._leaves_at(folder), *self._leaves)}
-            self._leaf_by_folder[folder] = known.get(real_path(folder))
+            leaves = {real_path(leaf.path): leaf for leaf in (*self._leaves_at(folder), *self._leaves)}
+            self._leaf_by_folder[folder] = leaves.get(real_path(folder))
         return self._leaf_by_folder[folder]
 
-    def _with_op(self, known: StatusReport, leaf: DumpLeaf | None, unit: UnitStatus, detailed: bool) -> StatusReport:
-        of_model = [one for one in self._leaves if one is not leaf and one.model_id == str(unit.model_id)]
-        mine = [*([leaf] if leaf is not None else []), *of_model]
-        for place in (*mine, *self._others):
+    def _with_op(self, report: StatusReport, leaf: DumpLeaf | None, unit: UnitStatus, detailed: bool) -> StatusReport:
+        of_model = [
+            candidate
+            for candidate in self._leaves
+            if candidate is not leaf and candidate.model_id == str(unit.model_id)
+        ]
+        own = [*([leaf] if leaf is not None else []), *of_model]
+        for place in (*own, *self._others):
             files = files_of_task(self._of_task(place, unit.task_id), unit.stream_id, unit.context_id, unit.thread_id)
             if not files:
                 continue
             # Of several runs of the op the one just before its status was written.
-            before = [one for one in files if one.name.timestamp <= known.file.name.timestamp]
-            found = self._op(place, (before or list(files))[-1], detailed)
-            different = len({one.name.op_name for one in files})
+            before = [candidate for candidate in files if candidate.name.timestamp <= report.file.name.timestamp]
+            dumped = self._op(place, (before or list(files))[-1], detailed)
+            different = len({candidate.name.op_name for candidate in files})
             doubts: list[Message] = []
-            if not any(place is one for one in mine):
+            if not any(place is candidate for candidate in own):
                 doubts.append(Message("check.task.in_data_dump", path=place.path))
             if different > 1:
                 doubts.append(Message("check.task.shared", ops=different))
-            return replace(known, op=found, doubts=tuple(doubts))
+            return replace(report, op=dumped, doubts=tuple(doubts))
         nowhere = Message(
             "check.task.no_dump",
             task=unit.task_id,
@@ -510,10 +520,10 @@ class StatusReader:
             context=unit.context_id,
             thread=unit.thread_id,
         )
-        return replace(known, doubts=(nowhere,))
+        return replace(report, doubts=(nowhere,))
 
     def _of_task(self, leaf: DumpLeaf, task: int) -> Sequence[DumpFile]:
-        """The files of a task number, found once for all statuses: either may be thousands."""
+        """Return the files of a task number, found once for all statuses: either may be thousands."""
         if leaf.path not in self._by_task:
             by_task = self._by_task[leaf.path] = {}
             for file in leaf.files:
@@ -528,7 +538,7 @@ class StatusReader:
         op = values.find(file.name.op_name)
         if op is None:
             return None
-        judged = judge(values, op, told=True)
+        judged = judge(values, op, is_flagged=True)
         return with_summaries(judged, values) if judged is not None and detailed else judged
 
 
@@ -537,7 +547,7 @@ def read_statuses(
     reader: StatusReader,
     limit: int,
 ) -> tuple[tuple[StatusReport, ...], tuple[tuple[str, str], ...]]:
-    """All status files in time order, the first `limit` with their ops' figures; and those that cannot be read."""
+    """Read all status files in time order, the first `limit` with their ops' figures; and list the unreadable ones."""
     reports: list[StatusReport] = []
     unreadable: list[tuple[str, str]] = []
     for file in files:
@@ -549,7 +559,7 @@ def read_statuses(
 
 
 def graph_for(leaf: DumpLeaf, runs: Sequence[RunGraph]) -> RunGraph | None:
-    """The graph of a leaf among those of the runs: of its model by name, else the one that names most of its ops."""
+    """Return the graph of a leaf among those of the runs: of its model, else the one that names most of its ops."""
     for run in runs:
         if leaf.model_name and any(other.path == leaf.path for other in run.leaves):
             return run
@@ -563,7 +573,7 @@ def graph_for(leaf: DumpLeaf, runs: Sequence[RunGraph]) -> RunGraph | None:
     return best if best is not None and 2 * named(best) > len(flat) else None
 
 
-# --- What of a data folder is looked at for overflow: status files, dumps, their graphs and the benchmark ---
+# --- overflow in a data folder ---
 
 
 #: Called with (bytes done, bytes in all).
@@ -584,7 +594,7 @@ class Graphs:
         self.is_named = graph is not None
 
     def of(self, leaf: DumpLeaf) -> RunGraph | None:
-        """The graph of a leaf; one that was named is taken as it is."""
+        """Return the graph of a leaf; one that was named is taken as it is."""
         return self.runs[0] if self.is_named and len(self.runs) == 1 else graph_for(leaf, self.runs)
 
 
@@ -596,14 +606,14 @@ def find_overflow(
     resources: Resources = THIS_THREAD,
     *,
     max_bytes: int | None = None,
-    known: Mapping[str, KnownValues] | None = None,
+    cached: Mapping[str, KnownValues] | None = None,
 ) -> tuple[OverflowReport, str]:
     """Return all about overflow in a folder, or in the data folder, and where status files were looked for.
 
-    The first `limit` ops have figures. `max_bytes` of values are read at most, and none that a comparison has (`known`,
-    by the folder of the leaf). DataNotFoundError where there is neither a status file nor a dump.
+    The first `limit` ops have figures. At most `max_bytes` of values are read, and none that a comparison has
+    (`cached`, by the folder of the leaf). DataNotFoundError where there is neither a status file nor a dump.
     """
-    known, progress = known or {}, resources.progress
+    cached, progress = cached or {}, resources.progress
     if folder is None:
         check_data(data.workspace.root)
         status_root = str(data.workspace.overflow_dump_dir)
@@ -624,37 +634,35 @@ def find_overflow(
     total = sum(map(_size, leaves)) if progress is not None else 0
     done = 0
 
-    def tell(nbytes: int) -> None:
+    def advance(nbytes: int) -> None:
         nonlocal done
         done += nbytes
         if progress is not None:
             progress(min(done, total), total)
 
     def scanned(leaf: DumpLeaf, pool: Executor | None) -> LeafOverflow:
-        run, values = graphs.of(leaf), known.get(leaf.path, NOTHING)
+        run, values = graphs.of(leaf), cached.get(leaf.path, NOTHING)
         golden = None if run is None else _known_golden(values) if values.rows else _golden(data, run, leaf)
-        return scan_leaf(leaf, run, limit=limit, golden=golden, tell=tell, max_bytes=max_bytes, known=values, pool=pool)
+        return scan_leaf(
+            leaf, run, limit=limit, golden=golden, progress=advance, max_bytes=max_bytes, cached=values, pool=pool
+        )
 
     with resources.open() as pool:
-        found = tuple(scanned(leaf, pool) for leaf in leaves)
-    return OverflowReport(statuses=statuses, leaves=found, unreadable=unreadable), root
+        scanned_leaves = tuple(scanned(leaf, pool) for leaf in leaves)
+    return OverflowReport(statuses=statuses, leaves=scanned_leaves, unreadable=unreadable), root
 
 
 def _nothing_there(data: DataFolder, folder: str | None, root: str) -> PrecisionToolError:
-    """The error for a folder, or the data folder, with neither status files nor dumps."""
+    """Return the error for a folder, or the data folder, with neither status files nor dumps."""
     check_command("overflow", folder or str(data.workspace.pt_npu_dir))
     if folder is not None:
         data.run_at(folder)  # says what is wrong with it
     default = str(data.workspace.dump_dir(0))
-    nothing = DataNotFoundError(
-        f"no overflow status file in {root}, and no dump in {default}",
-        "run the training with npu_overflow, or with npu_dump, first; or name a folder with dumps",
-    )
-    return nothing_below(nothing, root, default)
+    return nothing_below(DataNotFoundError("diagnose.overflow_no_data", folder=root, dumps=default), root, default)
 
 
-def told_statuses(data: DataFolder, graph: str | None = None) -> tuple[StatusReport, ...]:
-    """What the status files of the data folder tell of ops; () where there is none."""
+def op_statuses(data: DataFolder, graph: str | None = None) -> tuple[StatusReport, ...]:
+    """Return the ops that the status files of the data folder name; () where there is none."""
     files, root = find_statuses(data, None)
     if not files:
         return ()
@@ -663,7 +671,7 @@ def told_statuses(data: DataFolder, graph: str | None = None) -> tuple[StatusRep
 
 
 def statuses_asked_for(data: DataFolder, folder: str | None) -> tuple[tuple[StatusFile, ...], str]:
-    """As `find_statuses`; DataNotFoundError where there is no such folder, or no data folder."""
+    """Find status files as `find_statuses`; DataNotFoundError where there is no such folder, or no data folder."""
     if folder is None:
         check_data(data.workspace.root)
     else:
@@ -672,7 +680,7 @@ def statuses_asked_for(data: DataFolder, folder: str | None) -> tuple[tuple[Stat
 
 
 def find_statuses(data: DataFolder, folder: str | None) -> tuple[tuple[StatusFile, ...], str]:
-    """The status files below a folder, or of the data folder, and where they were found or at least sought."""
+    """Return the status files below a folder, or of the data folder, and where they were found or at least sought."""
     if folder is not None:
         return find_status_files(folder), folder
     space = data.workspace
@@ -692,24 +700,24 @@ def find_statuses(data: DataFolder, folder: str | None) -> tuple[tuple[StatusFil
 
 
 def _data_leaves(data: DataFolder) -> tuple[DumpLeaf, ...]:
-    """The leaves of the run under test."""
+    """Return the leaves of the run under test."""
     runs = [folder.run for folder in data.run_folders() if folder.run is not None]
     return runs[0].leaves if runs else ()
 
 
 def _size(leaf: DumpLeaf) -> int:
-    """Bytes of the dump files of a leaf, as far as they can be looked at."""
+    """Return bytes of the dump files of a leaf, as far as they can be looked at."""
     return sum(size_of(file.path) for file in leaf.files)
 
 
-def _known_golden(known: KnownValues) -> Golden:
-    """The extremes of the benchmark's tensors as a comparison found them."""
-    return lambda op, slot: known.golden_extremes(op.name, f"output:{slot}")
+def _known_golden(cached: KnownValues) -> Golden:
+    """Return the extremes of the benchmark's tensors as a comparison found them."""
+    return lambda op, slot: cached.golden_extremes(op.name, f"output:{slot}")
 
 
 def _golden(data: DataFolder, run: RunGraph, leaf: DumpLeaf) -> Golden:
-    """The extremes of the benchmark's tensors, which have no limit at 65504."""
-    mine = replace(run, leaf=leaf, leaves=(leaf,))
+    """Return the extremes of the benchmark's tensors, which have no limit at 65504."""
+    own = replace(run, leaf=leaf, leaves=(leaf,))
     graph_of = {id(op): graph for graph in run.file.graphs for op in graph.ops}
     is_first = True
 
@@ -718,8 +726,8 @@ def _golden(data: DataFolder, run: RunGraph, leaf: DumpLeaf) -> Golden:
         if op.op is None or id(op.op) not in graph_of:
             return None
         try:
-            found = FoundOp(run=mine, op=op.op, graph=graph_of[id(op.op)])
-            pairs = data.pairs_of(found, looks_again=is_first)
+            graph_op = FoundOp(run=own, op=op.op, graph=graph_of[id(op.op)])
+            pairs = data.pairs_of(graph_op, looks_again=is_first)
             is_first = False
             golden = next((pair.golden for pair in pairs if pair.slot == f"output:{slot}"), None)
             if golden is None or not NPY.has_suffix(golden.path):

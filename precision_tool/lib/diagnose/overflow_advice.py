@@ -40,7 +40,7 @@ _SKIPS_STEPS = "FloatStatus"
 
 
 class AdviceKind(StrEnum):
-    """What to do."""
+    """Kind of advice."""
 
     LOSS_SCALE = "loss_scale"
     MIXLIST = "mixlist"
@@ -62,7 +62,7 @@ class Advice:
 
 
 def advise(report: OverflowReport) -> tuple[Advice, ...]:
-    """The advice that fits the first op that overflowed; () where nothing did."""
+    """Return the advice that fits the first op that overflowed; () where nothing did."""
     op = report.first
     if op is None:
         return ()
@@ -71,7 +71,10 @@ def advise(report: OverflowReport) -> tuple[Advice, ...]:
         return (
             Advice(kind=AdviceKind.MEND, message=Message("check.advice.kernel", op_name=op.name, pass_name=switchable)),
         )
-    leaf = next((one for one in report.leaves if any(other.name == op.name for other in one.ops)), report.first_leaf)
+    leaf = next(
+        (candidate for candidate in report.leaves if any(other.name == op.name for other in candidate.ops)),
+        report.first_leaf,
+    )
     advice = list(_about_range(report, op, leaf)) if op.origin in (Origin.OWN, Origin.HIDDEN) else [_look_back(op)]
     if op.origin is Origin.UNKNOWN and _is_small(op):
         advice += _wider(op, leaf)
@@ -101,14 +104,14 @@ def _about_range(report: OverflowReport, op: OverflowOp, leaf: LeafOverflow | No
     advice += _wider(op, leaf)
     if not has_scale:
         advice += _spender(op, leaf)
-    bad = [one.extremes for one in op.bad_outputs if one.extremes is not None]
-    if bad and not any(one.saturated or one.inf_count for one in bad):
+    bad = [slot.extremes for slot in op.bad_outputs if slot.extremes is not None]
+    if bad and not any(slot.saturated or slot.inf_count for slot in bad):
         advice.append(Advice(kind=AdviceKind.VALUES, message=Message("check.advice.nan", op_name=op.name)))
     return advice
 
 
 def _spender(op: OverflowOp, leaf: LeafOverflow | None) -> list[Advice]:
-    """To look at the op on the way that used more of the range than the one that overflowed; [] if none did."""
+    """Advise to inspect the op that used more of the range than the one that overflowed; [] if none did."""
     trail = leaf.trail if leaf is not None and leaf.first is not None and leaf.first.name == op.name else ()
     used = [step for step in trail if step.growth is not None]
     most = max(used, key=lambda step: step.growth or 0.0, default=None)
@@ -125,14 +128,14 @@ def _spender(op: OverflowOp, leaf: LeafOverflow | None) -> list[Advice]:
 
 
 def _is_small(op: OverflowOp) -> bool:
-    """True if a tensor of the op has a type of small range; also if its tensors are not known."""
-    bad = [one.tensor.dtype for one in op.bad_outputs if one.tensor is not None]
-    types = bad or [one.tensor.dtype for one in op.slots if one.tensor is not None]
+    """Return True if a tensor of the op has a type of small range; also if its tensors are not known."""
+    bad = [slot.tensor.dtype for slot in op.bad_outputs if slot.tensor is not None]
+    types = bad or [slot.tensor.dtype for slot in op.slots if slot.tensor is not None]
     return not types or any(name in _SMALL_RANGE for name in types)
 
 
 def _wider(op: OverflowOp, leaf: LeafOverflow | None) -> list[Advice]:
-    """Computing the op in float32: by type with a list, by place with a scope."""
+    """Advise to compute the op in float32: by type with a list, by place with a scope."""
     types: tuple[str, ...] = (op.op_type,)
     names = op.original_names or (op.name,)
     readers = _readers(op, leaf) if op.op_type == "Cast" else []
@@ -164,16 +167,16 @@ def _readers(op: OverflowOp, leaf: LeafOverflow | None) -> list[Op]:
     if graph is None:
         return []
     wiring = Wiring(graph.file)
-    for one in graph.file.graphs:
-        if op.name in one.by_name:
-            node = Node(graph=one.name, name=op.name, op=one.by_name[op.name])
+    for part in graph.file.graphs:
+        if op.name in part.by_name:
+            node = Node(graph=part.name, name=op.name, op=part.by_name[op.name])
             ends = [step.end.op for step in wiring.readers(node, 0, passing=True)]
             return [end for end in ends if end is not None]
     return []
 
 
 def _look_back(op: OverflowOp) -> Advice:
-    bad = [one for one in op.slots if one.slot.startswith("input") and one.is_bad and one.producer]
+    bad = [slot for slot in op.slots if slot.slot.startswith("input") and slot.is_bad and slot.producer]
     if op.origin is Origin.RECEIVED:
         if bad and bad[0].producer_type in KEPT_TYPES:
             return Advice(
@@ -187,13 +190,13 @@ def _look_back(op: OverflowOp) -> Advice:
 
 
 def _ignoring(report: OverflowReport, leaf: LeafOverflow | None) -> list[Advice]:
-    """A step that loss scaling skips is meant to overflow now and then."""
+    """Advise to ignore a step that loss scaling skips: it is meant to overflow now and then."""
     graph = leaf.graph if leaf is not None else None
     skips = [op for op in graph.file.ops if _SKIPS_STEPS in op.type] if graph is not None else []
     if not skips or leaf is None:
         return []
-    steps = {one.leaf.step for one in report.leaves if one.leaf.device == leaf.leaf.device}
-    bad = {one.leaf.step for one in report.leaves if one.leaf.device == leaf.leaf.device and one.first}
+    steps = {other.leaf.step for other in report.leaves if other.leaf.device == leaf.leaf.device}
+    bad = {other.leaf.step for other in report.leaves if other.leaf.device == leaf.leaf.device and other.first}
     may_ignore = Message(
         "check.advice.ignore", op_name=skips[0].name, op_type=skips[0].type, overflowed=len(bad), steps=len(steps)
     )
@@ -201,11 +204,11 @@ def _ignoring(report: OverflowReport, leaf: LeafOverflow | None) -> list[Advice]
 
 
 def black_list(advice: Sequence[Advice]) -> tuple[str, ...]:
-    """The op types for a mixed-precision list."""
-    return tuple(dict.fromkeys(name for one in advice for name in one.op_types))
+    """Return the op types for a mixed-precision list."""
+    return tuple(dict.fromkeys(name for step in advice for name in step.op_types))
 
 
-# --- Overflow as one of the checks of `ac`: which op overflowed first, and what tells so ---
+# --- the check of `ac` ---
 
 
 NAME = "overflow"
@@ -229,18 +232,18 @@ def check_overflow(
     folder: str | None = None,
     graph: str | None = None,
     limit: int = 0,
-    known: Mapping[str, KnownValues] | None = None,
+    cached: Mapping[str, KnownValues] | None = None,
 ) -> CheckResult:
-    """What `ac` shows of it; of `folder` if another dump than the data folder's was named. `limit` 0 shows all.
+    """Check for overflow as `ac` shows it; in `folder` if another dump was named. `limit` 0 shows all ops.
 
-    `known` is what a comparison found out, by the folder of the leaf.
+    `cached` is what a comparison found out, by the folder of the leaf.
     """
     try:
         limit = limit or _ALL
-        found, root = find_overflow(data, folder, graph, limit, max_bytes=_MAX_BYTES, known=known)
+        report, root = find_overflow(data, folder, graph, limit, max_bytes=_MAX_BYTES, cached=cached)
     except PrecisionToolError as error:
         return CheckResult(name=NAME, skipped=Message("text", text=error.advice))
-    return overflow_result(found, root, limit)
+    return overflow_result(report, root, limit)
 
 
 def overflow_result(report: OverflowReport, root: str, limit: int) -> OverflowResult:

@@ -22,16 +22,15 @@ T = TypeVar("T")
 
 _MAX_BYTES = 64 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
-_HINT = "run the training script again, or move the file away"
 #: Folders above a leaf folder of dump files up to that of its run, at most.
-_MOST_FOLDERS = 8
+_MAX_PARENTS = 8
 #: The format stands in the first bytes of a passport.
 _HEAD = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorHash:
-    """What is known of a variable or of what was fed."""
+    """Type, shape and hash of a variable or of an input batch."""
 
     type: str
     shape: tuple[int, ...]
@@ -65,36 +64,32 @@ class Passport:
 
 
 def read_passport(path: str) -> Passport:
-    """The passport in a file. FormatError says where it is damaged; DataNotFoundError if it is not there."""
+    """Return the passport in a file. FormatError says where it is damaged; DataNotFoundError if it is not there."""
     return parse_passport(read_text(path, _MAX_BYTES), path)
 
 
 def passport_above(folder: str) -> str | None:
-    """The passport of the run that a folder of dump files or tensors belongs to: beside it, or some folders above."""
+    """Return the passport of the run of a folder of dump files or tensors: in it, or some folders above."""
     here = posixpath.abspath(folder)
-    for _ in range(_MOST_FOLDERS):
+    for _ in range(_MAX_PARENTS):
         path = posixpath.join(here, PASSPORT)
-        if is_file(path) and _is_one(path):
+        if is_file(path) and _is_passport(path):
             return path
         here = posixpath.dirname(here)
     return None
 
 
 def parse_passport(text: str, path: str = PASSPORT) -> Passport:
-    """The passport in a text. FormatError as above."""
+    """Return the passport in a text. FormatError as above."""
     try:
         document = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError, MemoryError) as error:
-        raise FormatError.of(path, f"damaged ({str(error)[:200]})", _HINT) from None
+        raise FormatError.of(path, "diagnose.passport.damaged", reason=str(error)[:200]) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise FormatError.of(path, "is no passport of a run", _HINT)
+        raise FormatError.of(path, "diagnose.passport.not_passport")
     version = document.get("version")
     if version != VERSION:
-        raise FormatError.of(
-            path,
-            f"version {shown(str(version))} of the passport; {VERSION} is read here",
-            "update precision_tool",
-        )
+        raise FormatError.of(path, "diagnose.passport.version", version=shown(str(version)), expected=VERSION)
     reader = _Reader(path)
     return Passport(
         path=path,
@@ -115,7 +110,7 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON")
 
 
-def _is_one(path: str) -> bool:
+def _is_passport(path: str) -> bool:
     try:
         with open_binary(path) as file:
             return f'"{FORMAT}"'.encode() in file.read(_HEAD)
@@ -129,46 +124,46 @@ class _Reader:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def fail(self, where: str, why: str) -> NoReturn:
-        """Raises what is wrong."""
-        raise FormatError.of(self._path, f"{shown(where)}: {why}", _HINT)
+    def fail(self, where: str, problem: str, **fields: Any) -> NoReturn:
+        """Raise the FormatError `diagnose.passport.<problem>` of the field `where`."""
+        raise FormatError.of(self._path, f"diagnose.passport.{problem}", field=shown(where), **fields)
 
     def text(self, value: object, where: str) -> str:
-        """A text of bounded length."""
+        """Return a text of bounded length."""
         if not isinstance(value, str) or len(value) > MOST_CHARACTERS:
-            self.fail(where, f"must be a text of at most {MOST_CHARACTERS} characters")
+            self.fail(where, "not_text", limit=MOST_CHARACTERS)
         return value
 
     def plain(self, value: object, where: str) -> Plain:
-        """A text, a finite number, a truth value or nothing."""
+        """Return a text, a finite number, a truth value or nothing."""
         if isinstance(value, float) and not isfinite(value):
-            self.fail(where, "must be finite")
+            self.fail(where, "not_finite")
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 63:
-            self.fail(where, "is too large a number")
+            self.fail(where, "too_large")
         return value if value is None or isinstance(value, (bool, int, float)) else self.text(value, where)
 
     def mapping(self, document: Mapping[str, Any], key: str, check: Callable[[object, str], T]) -> dict[str, T]:
-        """An object of checked values; nothing for one that is not there."""
-        found = document.get(key, {})
-        if not isinstance(found, dict):
-            self.fail(key, "must be an object")
-        return {self.text(name, key): check(value, f"{key}.{name}") for name, value in found.items()}
+        """Return an object of checked values; nothing for one that is not there."""
+        members = document.get(key, {})
+        if not isinstance(members, dict):
+            self.fail(key, "not_object")
+        return {self.text(name, key): check(value, f"{key}.{name}") for name, value in members.items()}
 
     def rows(self, document: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-        """A list of objects."""
-        found = document.get(key, [])
-        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-            self.fail(key, "must be a list of objects")
-        return found
+        """Return a list of objects."""
+        rows = document.get(key, [])
+        if not isinstance(rows, list) or not all(isinstance(each, dict) for each in rows):
+            self.fail(key, "not_objects")
+        return rows
 
     def count(self, value: object, where: str) -> int:
-        """A whole number, 0 or more."""
+        """Return a whole number, 0 or more."""
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 63:
-            self.fail(where, "must be a whole number, 0 or more")
+            self.fail(where, "not_count")
         return value
 
     def optimizer(self, row: Mapping[str, Any]) -> Optimizer:
-        """One optimizer."""
+        """Return one optimizer."""
         return Optimizer(
             type=self.text(row.get("type"), "optimizers.type"),
             hyperparameters=self.mapping(row, "hyperparameters", self.plain),
@@ -176,17 +171,17 @@ class _Reader:
         )
 
     def tensors(self, document: Mapping[str, Any], key: str) -> dict[str, TensorHash]:
-        """The hashes of a part, by name."""
-        found: dict[str, TensorHash] = {}
+        """Return the hashes of a part, by name."""
+        tensors: dict[str, TensorHash] = {}
         for row in self.rows(document, key):
             name = self.text(row.get("name"), f"{key}.name")
             shape, digest = row.get("shape"), row.get("sha256")
-            if name in found:
-                self.fail(f"{key}.{name}", "stands twice")
+            if name in tensors:
+                self.fail(f"{key}.{name}", "twice")
             if not isinstance(shape, list) or len(shape) > 64:
-                self.fail(f"{key}.{name}", "has no shape")
+                self.fail(f"{key}.{name}", "no_shape")
             if not isinstance(digest, str) or not _SHA256.match(digest):
-                self.fail(f"{key}.{name}", "has no sha256 of 64 digits")
+                self.fail(f"{key}.{name}", "no_hash")
             sizes = tuple(self.count(size, f"{key}.{name}") for size in shape)
-            found[name] = TensorHash(type=self.text(row.get("type"), f"{key}.{name}"), shape=sizes, sha256=digest)
-        return found
+            tensors[name] = TensorHash(type=self.text(row.get("type"), f"{key}.{name}"), shape=sizes, sha256=digest)
+        return tensors

@@ -35,7 +35,7 @@ _NOT_COMPARED = (
 
 
 class Topic(StrEnum):
-    """What a difference between two runs is of."""
+    """Subject of a difference between two runs."""
 
     VARIABLES = "variables"
     BATCH = "batch"
@@ -84,38 +84,38 @@ class PassportPair:
         return self.other.side == "benchmark"
 
     def hash_differs(self, name: str) -> bool | None:
-        """Whether a variable, or what was fed as `name`, has other values; None where a side has no hash of it."""
+        """Return whether a variable or an input batch has other values; None where a side has no hash of it."""
         for part in ("variables", "batch"):
-            ours, theirs = getattr(self.npu, part), getattr(self.other, part)
-            both = [each for each in ours if each in theirs and each.partition(":")[0] == name]
+            ours, others = getattr(self.npu, part), getattr(self.other, part)
+            both = [each for each in ours if each in others and each.partition(":")[0] == name]
             if both:
-                return any(ours[each].sha256 != theirs[each].sha256 for each in both)
+                return any(ours[each].sha256 != others[each].sha256 for each in both)
         return None
 
 
 def find_passports(space: Workspace, npu: str | None = None, golden: str | None = None) -> PassportPair | None:
-    """The passports of the runs that two folders belong to, by default of the data folder; None if one is not there.
+    """Compare the passports of the runs of two folders, by default of the data folder; None if one is missing.
 
     One that is damaged is a note of the workspace.
     """
     ours = passport_above(npu) if npu is not None else str(space.npu_passport())
     if golden is not None:
-        theirs = passport_above(golden)
+        other = passport_above(golden)
     else:
         usual = (space.benchmark_passport, space.npu_passport(1))
-        theirs = next((str(path) for path in usual if is_file(path)), None)
-    if ours is None or theirs is None or not is_file(ours) or real_path(ours) == real_path(theirs):
+        other = next((str(path) for path in usual if is_file(path)), None)
+    if ours is None or other is None or not is_file(ours) or real_path(ours) == real_path(other):
         return None
     try:
-        return compare_passports(read_passport(ours), read_passport(theirs))
+        return compare_passports(read_passport(ours), read_passport(other))
     except PrecisionToolError as error:
-        note = f"what the runs were cannot be told: {error.message}"
+        note = Message("note.diagnose.passports_unread", reason=error.message)
         space.notes += [note] if note not in space.notes else []
         return None
 
 
 def compare_passports(npu: Passport, other: Passport) -> PassportPair:
-    """What differs, the likeliest cause of wrong results first."""
+    """Compare two passports: the likeliest cause of wrong results first."""
     side = Message("check.passport.benchmark") if other.side == "benchmark" else Message("check.passport.other_run")
     differences = [
         *_tensors(Topic.VARIABLES, npu.variables, other.variables, side),
@@ -145,8 +145,10 @@ def _tensors(
         message = Message(
             f"check.passport.{topic}_differ", names=changed, count=len(changed), both=len(both), forms=forms
         )
-        one = changed[0]
-        yield Difference(topic=topic, names=changed, npu=npu[one].sha256, benchmark=other[one].sha256, message=message)
+        first = changed[0]
+        yield Difference(
+            topic=topic, names=changed, npu=npu[first].sha256, benchmark=other[first].sha256, message=message
+        )
     for owner, tensors, others in ((npu_side, npu, other), (side, other, npu)):
         is_npu = owner is npu_side
         names = tuple(name for name in tensors if name not in others)
@@ -164,12 +166,12 @@ def _shown(tensor: TensorHash) -> str:
     return f"{tensor.type} {list(tensor.shape)}"
 
 
-def _form(one: TensorHash) -> tuple[str, tuple[int, ...]]:
-    return one.type, tuple(one.shape)
+def _form(tensor: TensorHash) -> tuple[str, tuple[int, ...]]:
+    return tensor.type, tuple(tensor.shape)
 
 
 def _values(topic: Topic, npu: Mapping[str, Plain], other: Mapping[str, Plain], side: Message) -> Iterator[Difference]:
-    """Values that both sides have, and that differ."""
+    """Return values that both sides have, and that differ."""
     for name in npu:
         if name in other and npu[name] != other[name]:
             yield _difference(topic, name, npu[name], other[name], side)
@@ -195,50 +197,50 @@ def _value(value: Plain) -> Message | str:
 def _optimizers(npu: tuple[Optimizer, ...], other: tuple[Optimizer, ...], side: Message) -> Iterator[Difference]:
     if not npu or not other:
         return
-    types = [", ".join(sorted({one.type for one in side})) for side in (npu, other)]
+    types = [", ".join(sorted({optimizer.type for optimizer in side})) for side in (npu, other)]
     if types[0] != types[1]:
         yield _difference(Topic.OPTIMIZER, "type", types[0], types[1], side)
         return
     key = _order
-    for ours, theirs in zip(sorted(npu, key=key), sorted(other, key=key), strict=False):
-        names = dict.fromkeys([*ours.hyperparameters, *theirs.hyperparameters])
+    for ours, benchmark in zip(sorted(npu, key=key), sorted(other, key=key), strict=False):
+        names = dict.fromkeys([*ours.hyperparameters, *benchmark.hyperparameters])
         for name in names:
-            values = ours.hyperparameters.get(name), theirs.hyperparameters.get(name)
-            if ours.type == theirs.type and values[0] != values[1]:
+            values = ours.hyperparameters.get(name), benchmark.hyperparameters.get(name)
+            if ours.type == benchmark.type and values[0] != values[1]:
                 setting = Message("check.passport.of_optimizer", name=name, optimizer=ours.type)
                 yield _difference(Topic.OPTIMIZER, name, *values, side, setting)
     if len(npu) != len(other):
         yield _difference(Topic.OPTIMIZER, "groups", len(npu), len(other), side)
 
 
-def _order(one: Optimizer) -> tuple[str, int]:
-    return one.type, one.variables
+def _order(optimizer: Optimizer) -> tuple[str, int]:
+    return optimizer.type, optimizer.variables
 
 
 def _precision(npu: Mapping[str, str], other: Mapping[str, str], side: Message) -> Iterator[Difference]:
     for name in _PRECISION:
-        ours, theirs = npu.get(name), other.get(name)
-        if _content(ours) == _content(theirs) or (theirs is None and ours in _AS_THE_SCRIPT):
+        ours, benchmark = npu.get(name), other.get(name)
+        if _content(ours) == _content(benchmark) or (benchmark is None and ours in _AS_THE_SCRIPT):
             continue
-        yield _difference(Topic.PRECISION, name, ours, theirs, side)
+        yield _difference(Topic.PRECISION, name, ours, benchmark, side)
 
 
 def _content(switch: str | None) -> str | None:
-    """What a switch says: of a file its content, whatever its name."""
+    """Return the value of a switch: of a file its content, whatever its name."""
     _, marked, digest = (switch or "").partition(" sha256:")
     return digest if marked else switch
 
 
-def _versions(one: Passport) -> dict[str, Plain]:
-    found: dict[str, Plain] = {name: one.versions[name] for name in _VERSIONS if name in one.versions}
-    if "python" in found:
-        found["python"] = ".".join(str(found["python"]).split(".")[:2])
-    return found
+def _versions(passport: Passport) -> dict[str, Plain]:
+    versions: dict[str, Plain] = {name: passport.versions[name] for name in _VERSIONS if name in passport.versions}
+    if "python" in versions:
+        versions["python"] = ".".join(str(versions["python"]).split(".")[:2])
+    return versions
 
 
 def _environment(npu: Passport, other: Passport, side: Message) -> Iterator[Difference]:
     names = sorted({*npu.environment, *other.environment} - set(_NOT_COMPARED))
     for name in names:
-        ours, theirs = npu.environment.get(name), other.environment.get(name)
-        if ours != theirs:
-            yield _difference(Topic.ENVIRONMENT, name, ours, theirs, side)
+        ours, benchmark = npu.environment.get(name), other.environment.get(name)
+        if ours != benchmark:
+            yield _difference(Topic.ENVIRONMENT, name, ours, benchmark, side)

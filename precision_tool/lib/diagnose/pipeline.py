@@ -26,7 +26,7 @@ from precision_tool.lib.data.graph_choice import GraphChooser
 from precision_tool.lib.data.inputs import Inputs
 from precision_tool.lib.diagnose.agreement import agrees, ops_of
 from precision_tool.lib.diagnose.decide import SECONDS, Request, RunVerdict, decide
-from precision_tool.lib.diagnose.overflow import Origin, StatusReport, told_statuses
+from precision_tool.lib.diagnose.overflow import Origin, StatusReport, op_statuses
 from precision_tool.lib.diagnose.passports import PassportPair, find_passports
 from precision_tool.lib.diagnose.plan import with_passports_known
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
@@ -114,7 +114,7 @@ class Diagnosis:
     ----------
     analysis : Analysis, optional
         The rows and what the checks found; None for a run that was not compared.
-    judged : Judged, optional
+    judged : RunVerdict, optional
         The verdict with every op's, as recomputed now.
     stored : StoredVerdict, optional
         The verdict that an earlier diagnosis left beside the result.
@@ -354,7 +354,7 @@ def _runs_of(data: DataFolder, graph: str | None) -> tuple[RunGraph, ...]:
 def flags_of_data(data: DataFolder, graph: str | None) -> dict[str, Flag]:
     """Return what the overflow status files of a data folder say of ops."""
     with suppress(PrecisionToolError):  # `overflow` says what is wrong with them
-        return flags_of(told_statuses(data, graph))
+        return flags_of(op_statuses(data, graph))
     return {}
 
 

@@ -36,7 +36,7 @@ from precision_tool.lib.io.layouts import LayoutError
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Metrics, Pair, Status
 from precision_tool.lib.model.op_verdict import OpVerdict
-from precision_tool.lib.model.run import DumpLeaf, Run
+from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
 
@@ -55,7 +55,7 @@ _EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "floa
 
 
 class State(StrEnum):
-    """How a tensor of one run stands to that of the other."""
+    """State of a tensor of one run against that of the other."""
 
     EQUAL = "equal"
     #: The bits differ in padding or in the sign of zero only.
@@ -65,7 +65,7 @@ class State(StrEnum):
 
 
 class Kind(StrEnum):
-    """What an op is."""
+    """Kind of an op."""
 
     EQUAL = "equal"
     RANDOM = "random"
@@ -111,12 +111,12 @@ class RandomOp:
     @property
     def outputs(self) -> tuple[SlotPair, ...]:
         """Its outputs."""
-        return tuple(one for one in self.slots if one.slot.startswith("output"))
+        return tuple(slot for slot in self.slots if slot.slot.startswith("output"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class RandomReport:
-    """What comparing two leaves gave: every op in execution order, and the memory that was overwritten."""
+    """Comparison of two leaves: every op in execution order, and the memory that was overwritten."""
 
     left: str
     right: str
@@ -133,7 +133,7 @@ class RandomReport:
     memory_checked: int = 0
 
     def of(self, *kinds: Kind) -> tuple[RandomOp, ...]:
-        """The ops of some kinds, in execution order."""
+        """Return the ops of some kinds, in execution order."""
         return tuple(op for op in self.ops if op.kind in kinds)
 
     @property
@@ -158,7 +158,7 @@ class RandomReport:
 
 
 def is_random_type(op_type: str) -> bool:
-    """True for types of ops that are random by design."""
+    """Return True for types of ops that are random by design."""
     return _RANDOM.search(op_type) is not None and _FED.search(op_type) is None
 
 
@@ -174,7 +174,7 @@ def compare_runs(
     progress: Progress | None = None,
     counterpart: Counterpart = same_name,
 ) -> RandomReport:
-    """Every op of both leaves bit by bit, and with metrics where bits differ; `progress` hears of both, in turn.
+    """Compare every op of both leaves bit by bit, and with metrics where bits differ; `progress` counts both in turn.
 
     `counterpart` tells what the ops are called in the other run that the compiler put in.
     """
@@ -212,55 +212,55 @@ def compare_runs(
 
 
 def _slots(left: RunValues, op: RunOp, right: RunValues, other: RunOp) -> Iterator[SlotPair]:
-    """The tensors of an op that the left run has, bit by bit."""
+    """Return the tensors of an op that the left run has, bit by bit."""
     outputs = dict(left.outputs(op))
     slices = (left.slices(op), right.slices(other))
-    others = {fed.slot: fed for fed in right.inputs(other)}
-    for fed in left.inputs(op):
-        pair = _slot_pair(f"input:{fed.slot}", fed, others.get(fed.slot), slices)
-        yield replace(pair, producer=fed.producer, in_place=fed.in_place)
-    theirs = dict(right.outputs(other))
+    others = {op_input.slot: op_input for op_input in right.inputs(other)}
+    for op_input in left.inputs(op):
+        pair = _slot_pair(f"input:{op_input.slot}", op_input, others.get(op_input.slot), slices)
+        yield replace(pair, producer=op_input.producer, in_place=op_input.in_place)
+    other_outputs = dict(right.outputs(other))
     for slot, tensor in outputs.items():
-        one, two = OpInput(slot=slot, tensor=tensor), OpInput(slot=slot, tensor=theirs.get(slot))
-        yield _slot_pair(f"output:{slot}", one, two, slices)
+        ours, counterpart = OpInput(slot=slot, tensor=tensor), OpInput(slot=slot, tensor=other_outputs.get(slot))
+        yield _slot_pair(f"output:{slot}", ours, counterpart, slices)
 
 
 def _slot_pair(
-    slot: str, one: OpInput, two: OpInput | None, slices: tuple[dict[int, OpDump], dict[int, OpDump]]
+    slot: str, ours: OpInput, other: OpInput | None, slices: tuple[dict[int, OpDump], dict[int, OpDump]]
 ) -> SlotPair:
-    """Both runs' tensors; of an op in slices those of the first thread whose slices differ."""
+    """Return both runs' tensors; of an op in slices those of the first thread whose slices differ."""
     left, right = slices
-    if not any(dump.path == getattr(one.tensor, "path", "") for dump in left.values()):
-        return _compared(slot, one, two)
+    if not any(dump.path == getattr(ours.tensor, "path", "") for dump in left.values()):
+        return _compared(slot, ours, other)
     pairs = []
     for thread in sorted({*left, *right}):
         parts = [slot_of(run[thread], slot) if thread in run else None for run in (left, right)]
-        pair = _compared(slot, OpInput(slot=one.slot, tensor=parts[0]), OpInput(slot=one.slot, tensor=parts[1]))
+        pair = _compared(slot, OpInput(slot=ours.slot, tensor=parts[0]), OpInput(slot=ours.slot, tensor=parts[1]))
         pairs.append(replace(pair, reason=pair.reason or Message("check.random.thread", thread=thread)))
     order = (State.DIFFERENT, State.UNKNOWN, State.EQUAL)
     return min(pairs, key=lambda pair: order.index(pair.state))
 
 
-def _compared(slot: str, one: OpInput, two: OpInput | None) -> SlotPair:
-    left, right = one.tensor, None if two is None else two.tensor
+def _compared(slot: str, ours: OpInput, other: OpInput | None) -> SlotPair:
+    left, right = ours.tensor, None if other is None else other.tensor
     if left is None or right is None:
-        reason = one.reason or ("" if two is None else two.reason)
+        reason = ours.reason or ("" if other is None else other.reason)
         why = Message("text", text=reason) if reason else Message("check.random.one_run_only")
         return SlotPair(slot=slot, state=State.UNKNOWN, left=left, right=right, reason=why)
-    known = SlotPair(slot=slot, state=State.DIFFERENT, left=left, right=right)
+    base = SlotPair(slot=slot, state=State.DIFFERENT, left=left, right=right)
     if isinstance(left, TensorStatistics) or isinstance(right, TensorStatistics):
         if not isinstance(left, TensorStatistics) or not isinstance(right, TensorStatistics):
-            return replace(known, state=State.UNKNOWN, reason=Message("check.random.values_in_one_run"))
+            return replace(base, state=State.UNKNOWN, reason=Message("check.random.values_in_one_run"))
         same = replace(left, path="") == replace(right, path="") or _same_statistics(left, right)
         return replace(
-            known, state=State.EQUAL if same else State.DIFFERENT, reason=Message("check.random.by_statistics")
+            base, state=State.EQUAL if same else State.DIFFERENT, reason=Message("check.random.by_statistics")
         )
     if not is_alike(left, right):
-        return replace(known, reason=_other_form(left, right))
+        return replace(base, reason=_other_form(left, right))
     try:
-        return replace(known, state=State.EQUAL if same_range(left, 0, right, 0, left.nbytes) else State.DIFFERENT)
+        return replace(base, state=State.EQUAL if same_range(left, 0, right, 0, left.nbytes) else State.DIFFERENT)
     except PrecisionToolError as error:
-        return replace(known, state=State.UNKNOWN, reason=Message("text", text=error.advice))
+        return replace(base, state=State.UNKNOWN, reason=Message("text", text=error.advice))
 
 
 def _other_form(left: AnyTensor, right: AnyTensor) -> Message:
@@ -274,14 +274,14 @@ def _other_form(left: AnyTensor, right: AnyTensor) -> Message:
 
 
 def _same_statistics(left: TensorStatistics, right: TensorStatistics) -> bool:
-    """Equal, where NaN equals NaN."""
+    """Return whether statistics are equal, where NaN equals NaN."""
     return repr(replace(left, path="")) == repr(replace(right, path=""))
 
 
 def _measured(
     pairs: Sequence[tuple[RunOp, list[SlotPair]]], workers: int, executor: Executor | None, progress: Progress | None
 ) -> list[list[SlotPair]]:
-    """The slots with the metrics of those that differ."""
+    """Return the slots with the metrics of those that differ."""
     result = [list(slots) for _, slots in pairs]
     places: list[tuple[int, int]] = []
     work: list[Pair] = []
@@ -357,20 +357,20 @@ def _judged(op: RunOp, slots: Sequence[SlotPair]) -> RandomOp:
 
 
 def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, Message | None]:
-    put_out = [one for one in slots if one.slot.startswith("output")]
-    outputs = [one for one in put_out if one.state is State.DIFFERENT]
+    put_out = [slot for slot in slots if slot.slot.startswith("output")]
+    outputs = [slot for slot in put_out if slot.state is State.DIFFERENT]
     if not outputs:
-        unread = next((one for one in put_out if one.state is State.UNKNOWN), None)
+        unread = next((slot for slot in put_out if slot.state is State.UNKNOWN), None)
         if unread is not None:
             return Kind.NOT_COMPARED, Message(
                 "check.random.output_not_compared", slot=unread.slot, reason=unread.reason or ""
             )
         return (Kind.EQUAL, None) if put_out else (Kind.NOT_COMPARED, Message("check.random.no_output"))
-    fed = [one for one in slots if one.slot.startswith("input")]
-    inputs = [one for one in fed if not one.in_place]
-    differing = [one for one in inputs if one.state is State.DIFFERENT]
-    unknown = tuple(one.slot for one in inputs if one.state is State.UNKNOWN)
-    names = tuple(one.slot for one in outputs)
+    all_inputs = [slot for slot in slots if slot.slot.startswith("input")]
+    inputs = [slot for slot in all_inputs if not slot.in_place]
+    differing = [slot for slot in inputs if slot.state is State.DIFFERENT]
+    unknown = tuple(slot.slot for slot in inputs if slot.state is State.UNKNOWN)
+    names = tuple(slot.slot for slot in outputs)
     if differing:
         return Kind.FOLLOWER, Message(
             "check.random.input_differs", slot=differing[0].slot, producer=differing[0].producer
@@ -382,34 +382,34 @@ def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, Message | None]:
     if not inputs:
         if op.op is not None and not any(edge is not None for edge in op.op.inputs):
             return Kind.DATA, Message("check.random.no_producer", outputs=names)
-        if fed:
+        if all_inputs:
             return Kind.UNSURE, Message("check.random.written_over", outputs=names)
         return Kind.UNSURE, Message("check.random.inputs_not_dumped", outputs=names)
     if len(unknown) == len(inputs):
         return Kind.UNSURE, Message("check.random.inputs_not_compared", outputs=names)
-    for one in outputs:
-        left, right = one.left, one.right
+    for slot in outputs:
+        left, right = slot.left, slot.right
         if left is not None and right is not None and (left.dtype, left.shape) != (right.dtype, right.shape):
-            form = Message("check.random.output_form", slot=one.slot, form=_other_form(left, right))
+            form = Message("check.random.output_form", slot=slot.slot, form=_other_form(left, right))
             return Kind.RANDOM, Message("check.random.own", outputs=names, cause=form, unknown=unknown)
     return Kind.RANDOM, Message("check.random.own", outputs=names, cause=_size(outputs), unknown=unknown)
 
 
 def _size(outputs: Sequence[SlotPair]) -> Message:
     """Return what the size of the difference says."""
-    if all(one.metrics is None for one in outputs):
+    if all(slot.metrics is None for slot in outputs):
         return Message("check.random.size_unknown")
     small = []
-    for one in outputs:
-        epsilon = _EPSILON.get(one.left.dtype if one.left is not None else "")
-        if one.metrics is None or epsilon is None or one.metrics.non_finite_mismatches:
+    for slot in outputs:
+        epsilon = _EPSILON.get(slot.left.dtype if slot.left is not None else "")
+        if slot.metrics is None or epsilon is None or slot.metrics.non_finite_mismatches:
             small.append(False)
         else:
-            small.append(one.metrics.relative_euclidean_distance <= _ROUNDINGS * epsilon)
+            small.append(slot.metrics.relative_euclidean_distance <= _ROUNDINGS * epsilon)
     return Message("check.random.rounding") if all(small) else Message("check.random.more_than_rounding")
 
 
-# --- Which dumps are compared to find random errors, and the graphs that belong to them ---
+# --- dumps and graphs of the two runs ---
 
 
 def find_random(
@@ -428,7 +428,7 @@ def find_random(
     if left is None:
         left = default_npu(data.workspace)
     check_command("random", left, right)
-    one = data.run_at(left)
+    run = data.run_at(left)
     if right is None:
         # The other of the two runs, whichever was named.
         space, place = data.workspace, posixpath.abspath(left)
@@ -437,71 +437,67 @@ def find_random(
     other = None if right is None else data.run_at(right)
     graphs = Graphs(data, graph)
     if other is None:
-        data.workspace.notes.append(
-            f"there is no second run ({data.workspace.dump_dir(1)}): only the memory of this one is checked; "
-            "name the dump of another run of the same script with -rt"
-        )
-    reports = [
-        _compare_leaf(data, leaf, position, one, other, graphs, resources) for position, leaf in enumerate(one.leaves)
-    ]
-    found = [each for each in reports if each is not None]
-    if not found:
-        raise DataNotFoundError(
-            f"{left} and {right} have no device, model and step in common",
-            "collect the same steps in both runs, or name the two folders of files themselves",
-        )
-    return found
+        data.workspace.notes.append(Message("note.diagnose.no_second_run", folder=str(data.workspace.dump_dir(1))))
+        return [_check_leaf(leaf, graphs.of(leaf)) for leaf in run.leaves]
+    reports = []
+    for position, leaf in enumerate(run.leaves):
+        try:
+            counterpart = golden_leaf(other, leaf, position, len(run.leaves))
+        except DataNotFoundError as error:
+            data.workspace.notes.append(Message("note.diagnose.not_compared", reason=error.message))
+            continue
+        if counterpart.path == leaf.path:
+            raise DataNotFoundError.of(leaf.path, "diagnose.same_folder")
+        reports.append(_compare_leaf(leaf, counterpart, graphs, resources))
+    if not reports:
+        raise DataNotFoundError("diagnose.nothing_in_common", left=left, right=right)
+    return reports
 
 
-def _compare_leaf(
-    data: DataFolder,
-    leaf: DumpLeaf,
-    position: int,
-    one: Run,
-    other: Run | None,
-    graphs: Graphs,
-    resources: Resources,
-) -> RandomReport | None:
+def _check_leaf(leaf: DumpLeaf, run: RunGraph | None) -> RandomReport:
+    """Check the memory of a leaf that has no counterpart in another run."""
+    values = RunValues(leaf, None if run is None else run.file)
+    stomps, checked = check_memory(values, _name(leaf, run))
+    return RandomReport(
+        left=leaf.path,
+        right="",
+        graph="" if run is None else run.file.path,
+        ops=(),
+        stomps=stomps,
+        memory_checked=checked,
+        unreadable=tuple(values.unreadable.values()),
+    )
+
+
+def _compare_leaf(leaf: DumpLeaf, counterpart: DumpLeaf, graphs: Graphs, resources: Resources) -> RandomReport:
     run = graphs.of(leaf)
     file = None if run is None else run.file
     left = RunValues(leaf, file)
-    name = _name(leaf, run)
-    if other is None:
-        stomps, checked = check_memory(left, name)
-        base = RandomReport(left=leaf.path, right="", graph="", ops=(), stomps=stomps, memory_checked=checked)
-        return replace(base, graph=file.path if file is not None else "", unreadable=tuple(left.unreadable.values()))
-    try:
-        counterpart = golden_leaf(other, leaf, position, len(one.leaves))
-    except DataNotFoundError as error:
-        data.workspace.notes.append(f"not compared: {error.message}")
-        return None
-    if counterpart.path == leaf.path:
-        raise DataNotFoundError.of(leaf.path, "both runs are the same folder", "name the dump of another run with -rt")
     # The other run's own graph, as the compiler may have numbered its ops in another way.
-    beside = graphs.of(counterpart)
-    right = RunValues(counterpart, beside.file if beside is not None else file)
+    other_graph = graphs.of(counterpart)
+    right = RunValues(counterpart, other_graph.file if other_graph is not None else file)
     counterpart_of = same_name
-    if run is not None and beside is not None and beside.file is not file:
-        counterpart_of = counterparts(run.file, beside.file).of
-    found = compare_runs(
+    if run is not None and other_graph is not None and other_graph.file is not file:
+        counterpart_of = counterparts(run.file, other_graph.file).of
+    ops = compare_runs(
         left, right, workers=resources.workers, executor=resources.executor, progress=resources.progress,
         counterpart=counterpart_of,
     )  # fmt: skip
-    stomps, checked = check_memory(left, name)
-    others, others_checked = check_memory(right, _name(counterpart, beside))
-    if run is not None and beside is not None and beside.file is not file:
-        mine, theirs = ({flatten(op.name): op.name for op in one.file.ops} for one in (run, beside))
-        matched = {flat: counterpart_of(flat) for flat in mine}
-        known = set(matched.values())
-        alone = [mine[flat] for flat, there in matched.items() if there not in theirs]
-        others_alone = [theirs[flat] for flat in theirs if flat not in known]
-        found = replace(
-            found,
-            left_only=tuple(dict.fromkeys((*found.left_only, *alone))),
-            right_only=tuple(dict.fromkeys((*found.right_only, *others_alone))),
+    stomps, checked = check_memory(left, _name(leaf, run))
+    others, others_checked = check_memory(right, _name(counterpart, other_graph))
+    if run is not None and other_graph is not None and other_graph.file is not file:
+        names, other_names = ({flatten(op.name): op.name for op in graph.file.ops} for graph in (run, other_graph))
+        matched = {flat: counterpart_of(flat) for flat in names}
+        in_both = set(matched.values())
+        alone = [names[flat] for flat, there in matched.items() if there not in other_names]
+        others_alone = [other_names[flat] for flat in other_names if flat not in in_both]
+        ops = replace(
+            ops,
+            left_only=tuple(dict.fromkeys((*ops.left_only, *alone))),
+            right_only=tuple(dict.fromkeys((*ops.right_only, *others_alone))),
         )
     return replace(
-        found,
+        ops,
         graph=file.path if file is not None else "",
         stomps=(*stomps, *others),
         memory_checked=checked + others_checked,
@@ -509,6 +505,6 @@ def _compare_leaf(
 
 
 def _name(leaf: DumpLeaf, run: RunGraph | None) -> str:
-    """What to call a run: debug_N where it is one, else its folder."""
-    is_own = run is not None and run.number is not None and any(one.path == leaf.path for one in run.leaves)
+    """Return the name of a run: debug_N where it is one, else its folder."""
+    is_own = run is not None and run.number is not None and any(other.path == leaf.path for other in run.leaves)
     return f"debug_{run.number}" if is_own and run is not None else leaf.path

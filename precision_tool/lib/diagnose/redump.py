@@ -22,12 +22,13 @@ from precision_tool.lib.data.settings import Settings, with_settings
 from precision_tool.lib.diagnose.replica_votes import is_communication
 from precision_tool.lib.diagnose.statistics_rules import OpBytes, StatisticsFound, Suspicion
 from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages import Message, render
 
 _CERTAIN, _PRODUCER, _NEAR = 3.0, 1 / 3, 0.05
 #: A dump file's header, and the directory's share of it.
 _HEADER = 512
 #: Steps of one dump at most, as GE takes them.
-_MOST_STEPS = 100
+_MAX_STEPS = 100
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{unit}": base**power
     for power, letter in enumerate("KMGT", 1)
@@ -51,11 +52,11 @@ class Redump:
     without: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """It as JSON, with the settings."""
+        """Return it as JSON, with the settings."""
         return asdict(self) | {"settings": self.settings()}
 
     def settings(self) -> dict[str, str]:
-        """What to set for the dump, by the names of the settings, which check it."""
+        """Return what to set for the dump, by the names of the settings, which check it."""
         values = {
             "tf_dump_step": "|".join(map(str, self.steps)),
             "dump_layer": " ".join(self.layers),
@@ -66,10 +67,9 @@ class Redump:
         return {name.upper(): value for name, value in values.items()}
 
     def config_text(self) -> str:
-        """The lines of a `precision_config.py`."""
-        ranks = ", ".join(map(str, self.ranks))
-        head = f"# A whole dump of what the statistics leave open: on ranks {ranks}, {self.nbytes:,} bytes.\n"
-        return head + "".join(f"{name} = {value!r}\n" for name, value in self.settings().items())
+        """Return the lines of a `precision_config.py`."""
+        head = render(Message("study.redump", ranks=self.ranks, nbytes=self.nbytes), "en")
+        return f"# {head}\n" + "".join(f"{name} = {value!r}\n" for name, value in self.settings().items())
 
 
 def parse_bytes(text: str) -> int:
@@ -82,42 +82,42 @@ def parse_bytes(text: str) -> int:
     except (ValueError, KeyError, OverflowError):
         value = 0.0
     if not 1 <= value < 2**63:
-        raise UsageError(f"--budget {text!r}: no number of bytes", "write it like 50GB or 800MB")
+        raise UsageError("diagnose.budget", value=repr(text))
     return int(value)
 
 
-def plan_redump(found: StatisticsFound, budget: int, names: Mapping[str, str] | None = None) -> Redump | None:
-    """The dump to make of the earliest step with a suspicion, and of later ones with others; None without one.
+def plan_redump(statistics: StatisticsFound, budget: int, names: Mapping[str, str] | None = None) -> Redump | None:
+    """Return the dump to make of the earliest step with a suspicion, and of later ones with others; None without one.
 
     `names` are the ops' names in the graph by those in file names.
     """
-    if not found.suspicions:
+    if not statistics.suspicions:
         return None
-    first = found.suspicions[0]
-    of_step = [one for one in found.suspicions if one.step == first.step]
-    ranks = _ranks(first, found.ops, budget)
-    values = _values(of_step, found.ops)
-    order = sorted(values, key=lambda name: (name != first.op, -values[name] / _cost(found.ops[name]), name))
+    first = statistics.suspicions[0]
+    of_step = [suspicion for suspicion in statistics.suspicions if suspicion.step == first.step]
+    ranks = _ranks(first, statistics.ops, budget)
+    values = _values(of_step, statistics.ops)
+    order = sorted(values, key=lambda name: (name != first.op, -values[name] / _cost(statistics.ops[name]), name))
     chosen: list[str] = []
     without: list[str] = []
     total = 0
     for name in order:
-        cost = _cost(found.ops[name]) * len(ranks)
+        cost = _cost(statistics.ops[name]) * len(ranks)
         if total + cost <= budget:
             chosen.append(name)
             total += cost
         else:
             without.append(name)
     if first.op in without and len(ranks) > 1:  # one rank is better than none
-        alone = [one for one in order if one == first.op and _cost(found.ops[one]) <= budget]
+        alone = [name for name in order if name == first.op and _cost(statistics.ops[name]) <= budget]
         if alone:
-            chosen, total, ranks = alone, _cost(found.ops[first.op]), ranks[:1]
-            without = [one for one in order if one not in alone]
+            chosen, total, ranks = alone, _cost(statistics.ops[first.op]), ranks[:1]
+            without = [name for name in order if name not in alone]
     steps, on_ranks = [first.step], list(ranks)
     if chosen:
-        total = _add_steps(found, steps, on_ranks, chosen, budget)
+        total = _add_steps(statistics, steps, on_ranks, chosen, budget)
         without = [name for name in without if name not in chosen]
-    chosen.sort(key=lambda name: found.ops[name].number)
+    chosen.sort(key=lambda name: statistics.ops[name].number)
     without.sort(key=lambda name: -values[name])
     real = names or {}
     return Redump(
@@ -135,19 +135,19 @@ def _ranks(first: Suspicion, ops: Mapping[str, OpBytes], budget: int) -> tuple[i
     return all_of_them[: max(room, 1)]
 
 
-def _add_steps(found: StatisticsFound, steps: list[int], ranks: list[int], chosen: list[str], budget: int) -> int:
-    """Adds later steps with what is suspected there first, as far as the budget goes; the bytes of all."""
-    told = {one.op for one in found.suspicions if one.step == steps[0]}
-    total = sum(_cost(found.ops[name]) for name in chosen) * len(ranks)
-    for one in found.suspicions:
-        if one.op in told or one.op not in found.ops:
+def _add_steps(statistics: StatisticsFound, steps: list[int], ranks: list[int], chosen: list[str], budget: int) -> int:
+    """Add later steps with what is suspected there first, as far as the budget goes; the bytes of all."""
+    suspects = {suspicion.op for suspicion in statistics.suspicions if suspicion.step == steps[0]}
+    total = sum(_cost(statistics.ops[name]) for name in chosen) * len(ranks)
+    for suspicion in statistics.suspicions:
+        if suspicion.op in suspects or suspicion.op not in statistics.ops:
             continue
-        told.add(one.op)
-        more_steps = steps if one.step in steps else [*steps, one.step]
-        more_ranks = ranks if set(one.ranks) & set(ranks) else [*ranks, one.ranks[0]]
-        more = chosen if one.op in chosen else [*chosen, one.op]
-        cost = sum(_cost(found.ops[name]) for name in more) * len(more_ranks) * len(more_steps)
-        if cost <= budget and len(more_steps) <= _MOST_STEPS:
+        suspects.add(suspicion.op)
+        more_steps = steps if suspicion.step in steps else [*steps, suspicion.step]
+        more_ranks = ranks if set(suspicion.ranks) & set(ranks) else [*ranks, suspicion.ranks[0]]
+        more = chosen if suspicion.op in chosen else [*chosen, suspicion.op]
+        cost = sum(_cost(statistics.ops[name]) for name in more) * len(more_ranks) * len(more_steps)
+        if cost <= budget and len(more_steps) <= _MAX_STEPS:
             steps[:], ranks[:], chosen[:], total = more_steps, more_ranks, more, cost
     return total
 
@@ -157,17 +157,17 @@ def _cost(op: OpBytes) -> int:
 
 
 def _values(of_step: Sequence[Suspicion], ops: Mapping[str, OpBytes]) -> dict[str, float]:
-    """What a whole dump of each op is worth."""
+    """Return what a whole dump of each op is worth."""
     values: dict[str, float] = {}
 
     def add(name: str, value: float) -> None:
         if name in ops:
             values[name] = values.get(name, 0.0) + value
 
-    for place, one in enumerate(of_step, 1):
-        value = (_CERTAIN if one.is_certain else 1.0) / place
-        add(one.op, value)
-        for producer in ops[one.op].producers if one.op in ops else ():
+    for place, suspicion in enumerate(of_step, 1):
+        value = (_CERTAIN if suspicion.is_certain else 1.0) / place
+        add(suspicion.op, value)
+        for producer in ops[suspicion.op].producers if suspicion.op in ops else ():
             add(producer, _PRODUCER * value)
     first = of_step[0].number
     for op in ops.values():

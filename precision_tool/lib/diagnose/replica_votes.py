@@ -42,7 +42,7 @@ class Digest:
 
 
 def digest_of(tensor: Found, with_means: bool = False) -> Digest:
-    """The digest of a tensor, and if asked for the means of its parts, None without its numbers; it is read once."""
+    """Return the digest of a tensor, and on request the means of its parts (None without numbers), read once."""
     if isinstance(tensor, TensorStatistics):
         return Digest("s" + hashlib.sha256(repr(astuple(tensor)[1:]).encode()).hexdigest()[: _DIGITS - 1])
     if not isinstance(tensor, Tensor) or tensor.parts or tensor.access is not Access.BYTES:
@@ -62,14 +62,14 @@ def digest_of(tensor: Found, with_means: bool = False) -> Digest:
 
 
 def _is_numbers(tensor: Tensor) -> bool:
-    """Whether a tensor is floating numbers and nothing behind them."""
+    """Return whether a tensor is floating numbers and nothing behind them."""
     if tensor.dtype not in UNIT or not tensor.size:
         return False
     return tensor.nbytes == data_types.BY_NAME[tensor.dtype].byte_size(tensor.size)
 
 
 def _means_of(reader: TensorReader, tensor: Tensor) -> BlockMeans:
-    """Means, and roots of the mean squares, of consecutive parts of a tensor, read from end to end."""
+    """Return means, and roots of the mean squares, of consecutive parts of a tensor, read from end to end."""
     means, sizes = [], []
     ends = [tensor.size * number // _BLOCKS for number in range(_BLOCKS + 1)]
     for start, end in pairwise(ends):
@@ -87,7 +87,7 @@ def _means_of(reader: TensorReader, tensor: Tensor) -> BlockMeans:
     return BlockMeans(means=tuple(means), sizes=tuple(sizes), rounding=2 * UNIT[tensor.dtype])
 
 
-# --- All-reduces that were dumped whole: whether what comes out is the sum of what the ranks put in ---
+# --- sums of all-reduces ---
 
 
 #: A mean that comes out of an all-reduce may be off the sum by this share of the norms: float32 and printed digits.
@@ -95,7 +95,7 @@ SUM_SHARE = 1e-3
 
 
 def is_all_reduce(op_type: str, reduction: object) -> bool:
-    """Whether an op adds up over the ranks, as far as its type and attribute tell."""
+    """Return whether an op adds up over the ranks, as far as its type and attribute tell."""
     return "allreduce" in op_type.casefold() and str(reduction or "sum").casefold() == "sum"
 
 
@@ -128,96 +128,100 @@ class StepSums:
     right: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
 
 
-def sums_of_step(step: int, asked: Iterable[Mapping[int, Vote]]) -> StepSums:
-    """The all-reduces of a step that are none.
+def sums_of_step(step: int, votes_by_op: Iterable[Mapping[int, Vote]]) -> StepSums:
+    """Return the all-reduces of a step that are none.
 
     Where most are not, ranks were left out of the dump, or inputs were written over: that tells nothing by itself.
     """
-    checked = [(by_rank, found) for by_rank in asked if (found := _off(by_rank)) is not None]
-    off = [(by_rank, found) for by_rank, found in checked if any(found.values())]
+    checked = [(by_rank, off_by_rank) for by_rank in votes_by_op if (off_by_rank := _off(by_rank)) is not None]
+    off = [(by_rank, off_by_rank) for by_rank, off_by_rank in checked if any(off_by_rank.values())]
     right = {
-        (next(iter(votes.values())).op, tuple(sorted(found))) for votes, found in checked if not any(found.values())
+        (next(iter(votes.values())).op, tuple(sorted(off_by_rank)))
+        for votes, off_by_rank in checked
+        if not any(off_by_rank.values())
     }
     are_few = 2 * len(off) < len(checked)
     wrong = []
-    for by_rank, found in off:
-        ranks = tuple(sorted(rank for rank, is_off in found.items() if is_off))
-        one = by_rank[ranks[0]]
+    for by_rank, off_by_rank in off:
+        ranks = tuple(sorted(rank for rank, is_off in off_by_rank.items() if is_off))
+        vote = by_rank[ranks[0]]
         if are_few or not _is_something_else(by_rank):
             wrong.append(
                 WrongSum(
-                    step=step, op=one.op, type=one.type, number=one.number, epoch=one.epoch, ranks=ranks,
-                    right=tuple(sorted(set(found) - set(ranks))), is_sure=are_few,
+                    step=step, op=vote.op, type=vote.type, number=vote.number, epoch=vote.epoch, ranks=ranks,
+                    right=tuple(sorted(set(off_by_rank) - set(ranks))), is_sure=are_few,
                 )
             )  # fmt: skip
     return StepSums(wrong=tuple(wrong) if are_few else (), open=() if are_few else tuple(wrong), right=frozenset(right))
 
 
 def settled(steps: Sequence[StepSums]) -> list[WrongSum]:
-    """All-reduces of all steps that are none, in order.
+    """Return all-reduces of all steps that are none, in order.
 
     An open one is, where the same ranks got the sum from the same op in another step: none of them was left out then.
     Else only one that is alone in its step, on ranks that are numbered from 0 up, is kept, and is not sure.
     """
-    complete = frozenset[tuple[str, tuple[int, ...]]]().union(*(one.right for one in steps))
-    found: list[WrongSum] = []
+    complete = frozenset[tuple[str, tuple[int, ...]]]().union(*(wrong.right for wrong in steps))
+    sums: list[WrongSum] = []
     for of_step in steps:
-        found += of_step.wrong
-        for one in of_step.open:
-            ranks = tuple(sorted((*one.ranks, *one.right)))
-            if (one.op, ranks) in complete:
-                found.append(replace(one, is_sure=True))
+        sums += of_step.wrong
+        for wrong in of_step.open:
+            ranks = tuple(sorted((*wrong.ranks, *wrong.right)))
+            if (wrong.op, ranks) in complete:
+                sums.append(replace(wrong, is_sure=True))
             elif len(of_step.open) == 1 and not of_step.right and ranks == tuple(range(len(ranks))):
-                found.append(one)
-    return found
+                sums.append(wrong)
+    return sums
 
 
 def _is_something_else(by_rank: Mapping[int, Vote]) -> bool:
-    """Whether what ranks put in was written over by what came out, the mean of all came out, or sums of groups did."""
+    """Return whether inputs were overwritten by outputs, or the outputs are the mean of all, or sums of groups."""
     votes = list(by_rank.values())
     groups: dict[object, dict[int, Vote]] = {}
     for rank, vote in by_rank.items():  # ranks that got the same may be a group of their own, which no graph names
-        groups.setdefault(vote.came, {})[rank] = vote
+        groups.setdefault(vote.output_means, {})[rank] = vote
     if 1 < len(groups) < len(votes) and not any(any((_off(some) or {0: True}).values()) for some in groups.values()):
         return True
-    if all(vote.fed == vote.came == votes[0].came for vote in votes):
+    if all(vote.input_means == vote.output_means == votes[0].output_means for vote in votes):
         return True
     shares = [
-        tuple(replace(each, means=tuple(mean * len(votes) for mean in each.means)) for each in vote.came)
+        tuple(replace(each, means=tuple(mean * len(votes) for mean in each.means)) for each in vote.output_means)
         for vote in votes
     ]
-    means = {rank: replace(vote, came=came) for (rank, vote), came in zip(by_rank.items(), shares, strict=True)}
+    means = {rank: replace(vote, output_means=came) for (rank, vote), came in zip(by_rank.items(), shares, strict=True)}
     return not any((_off(means) or {0: True}).values())
 
 
 def _off(by_rank: Mapping[int, Vote]) -> dict[int, bool] | None:
-    """By rank whether it got another sum; None where that cannot be told, as with NaN or Inf."""
-    if len(by_rank) < 2 or not all(vote.fed and len(vote.fed) == len(vote.came) for vote in by_rank.values()):
+    """Return by rank whether it got another sum; None where that cannot be told, as with NaN or Inf."""
+    if len(by_rank) < 2 or not all(
+        vote.input_means and len(vote.input_means) == len(vote.output_means) for vote in by_rank.values()
+    ):
         return None
-    found = dict.fromkeys(by_rank, False)
-    for slot in range(min(len(vote.fed) for vote in by_rank.values())):
-        fed = [vote.fed[slot] for vote in by_rank.values()]
-        came = [vote.came[slot] for vote in by_rank.values()]
-        if len({len(one.means) for one in (*fed, *came)}) != 1:
+    is_off_by_rank = dict.fromkeys(by_rank, False)
+    for slot in range(min(len(vote.input_means) for vote in by_rank.values())):
+        inputs = [vote.input_means[slot] for vote in by_rank.values()]
+        came = [vote.output_means[slot] for vote in by_rank.values()]
+        if len({len(block.means) for block in (*inputs, *came)}) != 1:
             return None
-        parts, sizes = (_rows(one.means for one in fed), _rows(one.sizes for one in fed))
-        got = _rows(one.means for one in came)
+        parts, sizes = (_rows(block.means for block in inputs), _rows(block.sizes for block in inputs))
+        got = _rows(block.means for block in came)
         if not (np.isfinite(parts).all() and np.isfinite(sizes).all()):
             return None
-        rounding = max(one.rounding for one in (*fed, *came))
+        rounding = max(block.rounding for block in (*inputs, *came))
         limit = (SUM_SHARE + len(by_rank) * rounding) * sizes.sum(axis=0)
         with np.errstate(invalid="ignore"):
             off = ~(np.abs(got - parts.sum(axis=0)) <= limit)
         for rank, is_off in zip(by_rank, off.any(axis=1).tolist(), strict=True):
-            found[rank] |= bool(is_off)
-    return found
+            is_off_by_rank[rank] |= bool(is_off)
+    return is_off_by_rank
 
 
 def _rows(values: Iterable[tuple[float, ...]]) -> npt.NDArray[np.float64]:
     return np.array(list(values), np.float64)
 
 
-# --- What replicas must have alike, of one leaf: hashes of what all-reduces put out and of what optimizers update ---
+# --- the votes of a leaf ---
 
 
 #: How the types of communication ops begin, without regard to case.
@@ -229,12 +233,12 @@ _UPDATE = "apply"
 
 
 def is_communication(op_type: str) -> bool:
-    """Whether an op talks to other ranks."""
+    """Return whether an op talks to other ranks."""
     return op_type.casefold().startswith(_COMMUNICATION)
 
 
 def role_of(op_type: str) -> Role | None:
-    """Why replicas must agree on what an op puts out; None if they need not."""
+    """Return why replicas must agree on what an op puts out; None if they need not."""
     folded = op_type.casefold()
     if is_communication(op_type):
         return Role.COLLECTIVE if any(word in folded for word in _SAME_FOR_ALL) else None
@@ -250,27 +254,27 @@ class Epochs:
     def __init__(self, ops: Sequence[tuple[str, str, int]]) -> None:
         self._before: dict[str, int] = {}
         self._number: dict[str, int] = {}
-        seen = 0
+        count = 0
         counted: set[str] = set()
         for name, op_type, number in ops:
             flat = flatten(name)
-            self._before.setdefault(flat, seen)
+            self._before.setdefault(flat, count)
             self._number.setdefault(flat, number)
             if is_communication(op_type) and flat not in counted:
                 counted.add(flat)
-                seen += 1
+                count += 1
 
     def of(self, name: str) -> int:
-        """How many ran before the op of this name; 0 for one that is not known."""
+        """Return how many ran before the op of this name; 0 for one that is not known."""
         return self._before.get(flatten(name), 0)
 
     def number(self, name: str) -> int:
-        """Its place in the order of execution; 0 for one that is not known."""
+        """Return its place in the order of execution; 0 for one that is not known."""
         return self._number.get(flatten(name), 0)
 
 
 def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor: Executor | None = None) -> list[Vote]:
-    """The votes of a leaf in the order of execution, hashed here or by an `executor`.
+    """Return the votes of a leaf in the order of execution, hashed here or by an `executor`.
 
     An op whose files cannot be read has none.
     """
@@ -303,7 +307,7 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
                     Vote(
                         op=op.name if op is not None else name, type=types[name], role=role,
                         number=epochs.number(name), epoch=epochs.of(name), inputs=inputs, outputs=outputs,
-                        fed=added, came=came,
+                        input_means=added, output_means=came,
                         group="" if op is None else str(op.attrs.get("group", "")),
                     )
                 )  # fmt: skip
@@ -315,17 +319,17 @@ _Digests = Mapping[int, Digest]
 
 
 def _alike(inputs: Mapping[int, Found], outputs: Mapping[int, Found]) -> Iterator[int]:
-    """The slots whose input and output are of one type and order of elements."""
-    for slot, one in inputs.items():
+    """Return the slots whose input and output are of one type and order of elements."""
+    for slot, tensor in inputs.items():
         other = outputs.get(slot)
-        if isinstance(one, Tensor) and isinstance(other, Tensor):
-            same = (getattr(one, name) == getattr(other, name) for name in ("dtype", "shape", "layout"))
+        if isinstance(tensor, Tensor) and isinstance(other, Tensor):
+            same = (getattr(tensor, name) == getattr(other, name) for name in ("dtype", "shape", "layout"))
             if all(same):
                 yield slot
 
 
 def _means(into: _Digests, out_of: _Digests) -> tuple[tuple[BlockMeans, ...], tuple[BlockMeans, ...]]:
-    """The means of what goes into an op and of what comes out, slot by slot where both are there."""
+    """Return the means of what goes into an op and of what comes out, slot by slot where both are there."""
     means = [(into[slot].means, out_of[slot].means) for slot in into if slot in out_of]
     pairs = [(before, after) for before, after in means if before is not None and after is not None]
     return tuple(before for before, _ in pairs), tuple(after for _, after in pairs)
@@ -350,7 +354,7 @@ def _hashes(slots: _Digests) -> tuple[str, ...]:
     return tuple(slots[slot].value if slot in slots else "" for slot in range(max(slots, default=-1) + 1))
 
 
-# --- Data-parallel replicas vote on what must be the same on all of them: which rank is alone with what it has ---
+# --- counting votes ---
 
 
 #: Votes of one rank, by the network that it runs.
@@ -390,34 +394,34 @@ class StepVotes:
 
 
 def count_votes(step: int, ballots: Iterable[Ballot]) -> StepVotes:
-    """Counts the votes of all ranks of a step. Ranks of other networks, or communication groups, are no replicas."""
-    asked: dict[tuple[str, int, str, str], dict[int, Vote]] = {}
-    given: Counter[tuple[int, str]] = Counter()
+    """Count the votes of all ranks of a step. Ranks of other networks or communication groups are no replicas."""
+    by_op: dict[tuple[str, int, str, str], dict[int, Vote]] = {}
+    places: Counter[tuple[int, str]] = Counter()
     for rank, network, votes in ballots:
         # A rank may run one network as several models: each is a replica of its like on the other ranks.
-        place = given[rank, network]
-        given[rank, network] += 1
+        place = places[rank, network]
+        places[rank, network] += 1
         for vote in votes:
-            asked.setdefault((network, place, vote.group, vote.op), {})[rank] = vote
-    agreed, found = 0, []
-    for by_rank in asked.values():
+            by_op.setdefault((network, place, vote.group, vote.op), {})[rank] = vote
+    agreed, departures = 0, []
+    for by_rank in by_op.values():
         if len(by_rank) < 2:
             continue
         departure = _departure(step, by_rank)
         if departure is None:
             agreed += 1
         elif not departure.undecided or departure.fed_alike or len(by_rank) == 2:
-            found.append(departure)
+            departures.append(departure)
         # Else no majority has it: they are groups that work on parts of the model, whatever the groups are called.
-    found.sort(key=lambda one: (one.epoch, one.number, one.op))
+    departures.sort(key=lambda each: (each.epoch, each.number, each.op))
     # Where ranks agree on nothing at all they are no replicas: each has a part of the model.
-    if not agreed and all(one.undecided for one in found):
-        found = [one for one in found if one.fed_alike]
-    return StepVotes(step=step, agreed=agreed, departures=tuple(found), sums=sums_of_step(step, asked.values()))
+    if not agreed and all(each.undecided for each in departures):
+        departures = [each for each in departures if each.fed_alike]
+    return StepVotes(step=step, agreed=agreed, departures=tuple(departures), sums=sums_of_step(step, by_op.values()))
 
 
 def _departure(step: int, by_rank: Mapping[int, Vote]) -> Departure | None:
-    """What one op's votes show; None where all agree."""
+    """Return what one op's votes show; None where all agree."""
     outputs = Counter(vote.outputs for vote in by_rank.values())
     if len(outputs) == 1:
         return None

@@ -64,8 +64,8 @@ class Analysis:
     @property
     def statistics(self) -> tuple[int, int]:
         """How many tensors were compared by their statistics only, and of how many these differ."""
-        told = [row.statistics_agree for row in self.rows if row.statistics_agree is not None]
-        return len(told), told.count(False)
+        agreement = [row.statistics_agree for row in self.rows if row.statistics_agree is not None]
+        return len(agreement), agreement.count(False)
 
     @property
     def is_two_runs(self) -> bool:
@@ -87,7 +87,7 @@ def analyse(
     source: ResultSource | None = None,
     part: str = "",
 ) -> Analysis:
-    """Runs the checks over the rows of one result, compared now (`leaf`) or read back."""
+    """Run the checks over the rows of one result, compared now (`leaf`) or read back."""
     ops = ops_of(rows, threshold)
     faults = find_first_fault(ops, threshold, leaf.unread_graph if leaf else "")
     if part:
@@ -107,21 +107,21 @@ def analyse(
     )
 
 
-def tell_overflow(analysis: Analysis, overflow: Finding) -> Analysis:
-    """The same with a word in the verdict where an op overflows before the one that it names, or where it names none.
+def explain_overflow(analysis: Analysis, overflow: Finding) -> Analysis:
+    """Return the analysis with a finding where an op overflows before the one that the verdict names, or it names none.
 
     A few saturated values hardly change a cosine, but are where the error of everything after them comes from.
     """
     order = {op.op_name: op.index for op in analysis.ops}
     place = order.get(overflow.op_name)
 
-    def told(finding: Finding) -> Finding:
+    def explained(finding: Finding) -> Finding:
         if place is None or finding.kind not in _VERDICTS or place >= order.get(finding.op_name, inf):
             return finding
         text = Message("finding.fact.overflows", op_name=overflow.op_name, is_before=bool(finding.op_name))
         return replace(finding, facts=(*finding.facts, Fact(Message("finding.label.overflow"), text)))
 
-    return replace(analysis, findings=[told(finding) for finding in analysis.findings])
+    return replace(analysis, findings=[explained(finding) for finding in analysis.findings])
 
 
 # --- checks of a run --------------------------------------------------------------------------------------------------
@@ -132,15 +132,15 @@ RunCheck = Callable[[Sequence[RunGraph], Sequence[MissingGraph], Mapping[str, Kn
 
 
 def _accept_check(name: str, check: Any) -> RunCheck:
-    """A third party's check, whatever it raises the reason why it was not made."""
+    """Wrap a third party's check: whatever it raises is the reason why it was not made."""
     if not callable(check):
-        raise TypeError("a function of (runs, missing, known) that returns a CheckResult is needed")
+        raise TypeError("a function of (runs, missing, cached) that returns a CheckResult is needed")
 
     def guarded(
-        runs: Sequence[RunGraph], missing: Sequence[MissingGraph], known: Mapping[str, KnownValues]
+        runs: Sequence[RunGraph], missing: Sequence[MissingGraph], cached: Mapping[str, KnownValues]
     ) -> CheckResult:
         try:
-            result: CheckResult = check(runs, missing, known)
+            result: CheckResult = check(runs, missing, cached)
             return replace(result, name=name)
         except (PrecisionToolError, WorkStoppedError):
             raise
@@ -157,17 +157,17 @@ RUN_CHECKS: Registry[RunCheck] = Registry(
 
 
 def check_runs(
-    runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = (), known: Mapping[str, KnownValues] | None = None
+    runs: Sequence[RunGraph], missing: Sequence[MissingGraph] = (), cached: Mapping[str, KnownValues] | None = None
 ) -> list[CheckResult]:
-    """Makes every check. What one of them cannot read is its result, and no obstacle to the others.
+    """Run every check. What one of them cannot read is its result, and no obstacle to the others.
 
-    `missing` are dumped models without a graph: a check says that it did not look at them. `known` is what a
+    `missing` are dumped models without a graph: a check says that it did not look at them. `cached` is what a
     comparison found out, by the folder of the leaf.
     """
     results = []
     for name, check in RUN_CHECKS.all().items():
         try:
-            results.append(check(runs, missing, known or {}))
+            results.append(check(runs, missing, cached or {}))
         except WorkStoppedError:  # Ctrl+C means all of it
             raise
         except PrecisionToolError as error:
@@ -180,7 +180,7 @@ def skip_checks(reason: Message) -> list[CheckResult]:
     return [CheckResult(name=name, skipped=reason) for name in (fusion.NAME, *RUN_CHECKS.all())]
 
 
-# --- All that `ac` checks beside the comparison: fusion passes, casts, the graphs of two runs, overflow ---
+# --- all checks of `ac` ---
 
 
 def all_checks(
@@ -192,7 +192,7 @@ def all_checks(
     graph: str | None = None,
     limit: int = 0,
 ) -> list[CheckResult]:
-    """The checks of the NPU runs of a data folder, or of the run below `npu`, which was compared.
+    """Return the checks of the NPU runs of a data folder, or of the run below `npu`, which was compared.
 
     Of PyTorch dumps there is none but of the overflow status files that the data folder has. `limit` ops and statuses
     are told of at most, 0: all.
@@ -201,14 +201,14 @@ def all_checks(
     if not has_graph and npu is not None:
         return []
     leaves = [analysis.leaf for analysis in analyses if analysis.leaf is not None]
-    known = known_values(leaves)
-    overflow = check_overflow(data, npu, graph, limit, known)
+    cached = known_values(leaves)
+    overflow = check_overflow(data, npu, graph, limit, cached)
     if not has_graph:
         return [] if overflow.skipped else [overflow]
     cosines = cosines_of(analysis.rows for analysis in analyses) if analyses else None
     if npu is None:
-        return [*_checks_of_runs(data, threshold, graph, cosines, known), overflow]
-    return [*_checks_of_leaves(data, threshold, leaves, cosines or {}, known), overflow]
+        return [*_checks_of_runs(data, threshold, graph, cosines, cached), overflow]
+    return [*_checks_of_leaves(data, threshold, leaves, cosines or {}, cached), overflow]
 
 
 def _checks_of_runs(
@@ -216,13 +216,13 @@ def _checks_of_runs(
     threshold: float,
     graph: str | None,
     cosines: Mapping[str, float] | None,
-    known: Mapping[str, KnownValues],
+    cached: Mapping[str, KnownValues],
 ) -> list[CheckResult]:
-    """Those that need a graph, of the runs of a data folder."""
+    """Run the checks that need a graph on the runs of a data folder."""
     try:
         missing = data.missing_graphs(graph)
         passes = fusion.check_fusion(fusion_graphs(data, graph, cosines=cosines), threshold, missing)
-        return [passes, *check_runs(data.run_graphs(graph), missing, known)]
+        return [passes, *check_runs(data.run_graphs(graph), missing, cached)]
     except PrecisionToolError as error:
         return skip_checks(Message("text", text=error.advice))
 
@@ -232,9 +232,9 @@ def _checks_of_leaves(
     threshold: float,
     leaves: Sequence[LeafResult],
     cosines: Mapping[str, float],
-    known: Mapping[str, KnownValues],
+    cached: Mapping[str, KnownValues],
 ) -> list[CheckResult]:
-    """Those that need a graph, of what was compared."""
+    """Run the checks that need a graph on what was compared."""
     runs = tuple(
         RunGraph(number=None, leaf=leaf.leaf, file=leaf.graph.file, reason=leaf.graph.reason)
         for leaf in leaves
@@ -243,12 +243,12 @@ def _checks_of_leaves(
     if not runs:
         return skip_checks(Message("check.no_graph_named"))
     in_effect = fusion.passes_in_effect(runs, data.fusion_reports(), cosines)
-    checks = [fusion.check_fusion(in_effect, threshold), *check_runs(runs, known=known)]
+    checks = [fusion.check_fusion(in_effect, threshold), *check_runs(runs, cached=cached)]
     return [_similarity(data, runs) if check.name == similarity.NAME else check for check in checks]
 
 
 def _similarity(data: DataFolder, named: Sequence[RunGraph]) -> CheckResult:
-    """The graphs of the data folder's two runs, where what was named is one of these."""
+    """Return the graphs of the data folder's two runs, where what was named is one of these."""
     with suppress(PrecisionToolError):
         runs = data.run_graphs()
         places = {real_path(leaf.path) for run in runs for leaf in run.leaves}
@@ -263,7 +263,7 @@ def fusion_graphs(
     switches: Switches | None = None,
     cosines: Mapping[str, float] | None = None,
 ) -> tuple[fusion.GraphFusion, ...]:
-    """The fusion passes of every graph; without a graph those that the reports alone tell of.
+    """Return the fusion passes of every graph; without a graph those that the reports alone tell of.
 
     `cosines` are those of the ops' outputs where a result is at hand: else the newest is read. Raises what
     `run_graphs` does where there is neither a graph nor a report.

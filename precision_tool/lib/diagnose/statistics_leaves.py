@@ -41,15 +41,15 @@ class Texts:
         return (texts[code] for code in self.codes.tolist())
 
     def where(self, is_wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
-        """For each row whether its text is wanted; shape (rows,)."""
+        """Return for each row whether its text is wanted; shape (rows,)."""
         return np.array([is_wanted(text) for text in self.texts], np.bool_)[self.codes]
 
 
 def coded(values: Sequence[str]) -> Texts:
-    """Texts as a column."""
-    known: dict[str, int] = {}
-    codes = np.array([known.setdefault(text, len(known)) for text in values], np.int32)
-    return Texts(codes, tuple(known))
+    """Return texts as a column."""
+    codes_by_text: dict[str, int] = {}
+    codes = np.array([codes_by_text.setdefault(text, len(codes_by_text)) for text in values], np.int32)
+    return Texts(codes, tuple(codes_by_text))
 
 
 #: Columns by name: numbers as arrays, and texts.
@@ -75,7 +75,7 @@ def _name_of(column: Column) -> str:
 
 
 #: The columns of a result file that are kept, by their names here.
-_KEPT = {_name_of(column): column for column in READABLE.values() if column.field not in _LEFT_OUT}
+_STORED = {_name_of(column): column for column in READABLE.values() if column.field not in _LEFT_OUT}
 
 
 def _type(tensor: AnyTensor | None) -> str:
@@ -91,7 +91,7 @@ def _field(column: Column) -> Callable[[Row], Any]:
 
 
 def _text(column: Column) -> Callable[[Row], str]:
-    """A column as one text; names are joined, and no positions are an empty text."""
+    """Return a column as one text; names are joined, and no positions are an empty text."""
     value = _field(column)
     if column.form.kind == "names":
         return lambda row: ",".join(value(row))
@@ -110,12 +110,12 @@ TEXTS: Mapping[str, Callable[[Row], str]] = {
     "op": lambda row: row.op_name,
     "slot": lambda row: row.slot,
     "first_mismatch_index": lambda row: _written(None if row.metrics is None else row.metrics.first_mismatch_index),
-    **{name: _text(column) for name, column in _KEPT.items() if column.form.kind in ("text", "names", "indices")},
+    **{name: _text(column) for name, column in _STORED.items() if column.form.kind in ("text", "names", "indices")},
     "npu_type": lambda row: _type(row.pair.npu) or row.npu_dtype,
     "benchmark_type": lambda row: _type(row.pair.golden) or row.golden_dtype,
 }
 WHOLE: Mapping[str, Callable[[Row], int]] = {
-    **{name: _whole(column) for name, column in _KEPT.items() if column.form.kind == "whole"},
+    **{name: _whole(column) for name, column in _STORED.items() if column.form.kind == "whole"},
     "nan": lambda row: row.npu.nan_count if row.npu else row.extremes.nan_count if row.extremes else 0,
     "inf": lambda row: row.npu.inf_count if row.npu else row.extremes.inf_count if row.extremes else 0,
     "scalar": lambda row: int(row.is_scalar),
@@ -125,13 +125,13 @@ WHOLE: Mapping[str, Callable[[Row], int]] = {
     "benchmark_count": lambda row: row.golden.count if row.golden else 0,
 }
 NUMBERS: Mapping[str, Callable[[Row], float | None]] = {
-    **{name: _field(column) for name, column in _KEPT.items() if column.form.kind == "number"},
+    **{name: _field(column) for name, column in _STORED.items() if column.form.kind == "number"},
     "largest": lambda row: row.extremes.largest if row.extremes else None,
 }
 
 
 def columns_of(rows: Sequence[Row]) -> Columns:
-    """The rows as columns, in their order."""
+    """Return the rows as columns, in their order."""
     columns: Columns = {name: coded([get(row) for row in rows]) for name, get in TEXTS.items()}
     columns |= {name: np.array([get(row) for row in rows], np.int64) for name, get in WHOLE.items()}
     for name, number in NUMBERS.items():
@@ -141,7 +141,7 @@ def columns_of(rows: Sequence[Row]) -> Columns:
 
 
 def pack(columns: Columns) -> bytes:
-    """Columns as bytes; each text is kept once."""
+    """Return columns as bytes; each text is stored once."""
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, values in columns.items():
         if isinstance(values, np.ndarray):
@@ -160,33 +160,32 @@ def pack(columns: Columns) -> bytes:
 
 
 def _is_compressible(array: npt.NDArray[Any]) -> bool:
-    """Whether packing saves a fifth, by a sample of it: measured numbers have digits that nothing makes smaller."""
+    """Return whether packing saves a fifth, by a sample: the digits of measured numbers cannot be compressed."""
     middle = max(0, (len(array) - _SAMPLE) // 2)
     sample = array[middle : middle + _SAMPLE].tobytes()
     return len(zlib.compress(sample, 1)) < 0.8 * len(sample)
 
 
-def unpack(path: str, data: bytes, wanted: Sequence[str] | None = None) -> Columns:
-    """The columns again, or the `wanted` ones of them. FormatError for bytes, of the file `path`, not of `pack`."""
+def unpack(path: str, data: bytes, names: Sequence[str] | None = None) -> Columns:
+    """Return the columns again, or those of `names`. FormatError for bytes, of the file `path`, not of `pack`."""
     columns: Columns = {}
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             for key in arrays.files:
                 name, _, part = key.partition(".")
-                if part == "texts" or (wanted is not None and name not in wanted):
+                if part == "texts" or (names is not None and name not in names):
                     continue
                 if part != "codes":
                     columns[name] = arrays[key]
                     continue
                 columns[name] = _read_texts(arrays[key], arrays[f"{name}.texts"])
     except (ValueError, KeyError, IndexError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        hint = "`ac --all --fresh` begins anew"
-        raise FormatError.of(path, f"rows that the study kept cannot be read ({error})", hint) from error
+        raise FormatError.of(path, "diagnose.rows_damaged", reason=str(error)) from error
     return columns
 
 
 def _read_texts(codes: npt.NDArray[Any], packed: npt.NDArray[Any]) -> Texts:
-    """A column of texts again. ValueError for one that is none."""
+    """Return a column of texts again. ValueError for one that is none."""
     texts = json.loads(packed.tobytes())
     if not isinstance(texts, list) or not set(map(type, texts)) <= {str}:
         raise ValueError("texts that are none")
@@ -196,16 +195,16 @@ def _read_texts(codes: npt.NDArray[Any], packed: npt.NDArray[Any]) -> Texts:
 
 
 def rows_of(columns: Columns) -> list[Row]:
-    """The rows again, as far as their columns tell: as those that are read back from a result file."""
+    """Return the rows again, as far as their columns tell: as those that are read back from a result file."""
     values = {name: _listed(columns[name]) for name in (*TEXTS, *WHOLE, *NUMBERS)}
-    kept = [
+    fields = [
         (*column.field.rpartition(".")[::2], _READ.get(column.form.kind), values[name])
-        for name, column in _KEPT.items()
+        for name, column in _STORED.items()
     ]
-    found = []
+    rows = []
     for at in range(len(values["op"])):
         parts: dict[str, dict[str, Any]] = {"": {}, "pair": {}, "metrics": {}, "npu": {}, "golden": {}}
-        for part, field, read, cells in kept:
+        for part, field, read, cells in fields:
             parts[part][field] = cells[at] if read is None else read(cells[at])
         row = {name: cells[at] for name, cells in values.items()}
         pair = Pair(op_name=row["op"], slot=row["slot"], reason=row["reason"], **parts["pair"])
@@ -217,19 +216,19 @@ def rows_of(columns: Columns) -> list[Row]:
         own_error = None if isnan(own["own_error"]) else own["own_error"]
         npu = _side(parts["npu"], row["elements"], row["nan"], row["inf"])
         golden = _side(parts["golden"], row["benchmark_count"], row["benchmark_nan"], row["benchmark_inf"])
-        found.append(Row(pair=pair, metrics=metrics, npu=npu, golden=golden, **(own | {"own_error": own_error})))
-    return found
+        rows.append(Row(pair=pair, metrics=metrics, npu=npu, golden=golden, **(own | {"own_error": own_error})))
+    return rows
 
 
 def _side(values: Mapping[str, Any], count: int, nan_count: int, inf_count: int) -> Summary | None:
-    """The summary of one side; None where nothing of it is known."""
+    """Return the summary of one side; None where nothing of it is known."""
     if not nan_count and not inf_count and all(isnan(value) for value in values.values() if isinstance(value, float)):
         return None
-    told = dict(values)
-    if not told["nan_count"] and not told["positive_inf_count"] and not told["negative_inf_count"]:
+    figures = dict(values)
+    if not figures["nan_count"] and not figures["positive_inf_count"] and not figures["negative_inf_count"]:
         # Only the extremes told of it, and not of which sign an Inf is.
-        told |= {"nan_count": nan_count, "positive_inf_count": inf_count}
-    return Summary(**(told | {"count": count}))
+        figures |= {"nan_count": nan_count, "positive_inf_count": inf_count}
+    return Summary(**(figures | {"count": count}))
 
 
 def _listed(values: npt.NDArray[Any] | Texts) -> list[Any]:
@@ -248,7 +247,7 @@ def _positions(text: str) -> tuple[int, ...] | None:
 _READ: Mapping[str, Callable[[str], Any]] = {"names": _names, "indices": _positions}
 
 
-# --- What one step of a rank was dumped as, where the dump keeps statistics: numbers by tensor, as arrays ---
+# --- statistics of a leaf ---
 
 
 Doubles = npt.NDArray[np.float64]
@@ -281,12 +280,12 @@ class TensorNames:
     nbytes: Wholes
 
     def tensor(self, number: int) -> str:
-        """A tensor's name, `op:output:0`."""
+        """Return a tensor's name, `op:output:0`."""
         side = "output" if self.is_output[number] else "input"
         return f"{self.ops[self.op_of[number]]}:{side}:{self.slots[number]}"
 
     def must_agree(self) -> npt.NDArray[np.bool_]:
-        """Which tensors replicas have alike: what collectives and updates of variables put out."""
+        """Return which tensors replicas have alike: what collectives and updates of variables put out."""
         shared = np.array([role_of(op_type) is not None for op_type in self.types], bool)
         agree: npt.NDArray[np.bool_] = shared[self.op_of] & self.is_output
         return agree
@@ -315,38 +314,39 @@ class LeafStatistics:
     unread: tuple[str, ...] = ()
 
 
-def aligned(one: LeafStatistics, names: TensorNames, *, of_one_size: bool = True) -> LeafStatistics:
-    """The statistics in the order of `names`; NaN for tensors that it lacks.
+def aligned(leaf: LeafStatistics, names: TensorNames, *, of_one_size: bool = True) -> LeafStatistics:
+    """Return the statistics in the order of `names`; NaN for tensors that it lacks.
 
     So are, with `of_one_size`, tensors with another number of elements; a benchmark's have no padding.
     """
-    if one.names is names:
-        return one
-    if _is_alike(one.names, names):
-        return replace(one, names=names)
-    places = {key: number for number, key in enumerate(_keys(one.names))}
-    found = np.array([places.get(key, -1) for key in _keys(names)], np.int64)
-    known = found >= 0
+    if leaf.names is names:
+        return leaf
+    if _is_alike(leaf.names, names):
+        return replace(leaf, names=names)
+    places = {key: number for number, key in enumerate(_keys(leaf.names))}
+    positions = np.array([places.get(key, -1) for key in _keys(names)], np.int64)
+    is_there = positions >= 0
     if of_one_size:
-        known[known] = one.names.counts[found[known]] == names.counts[known]
-    at = found[known]
+        is_there[is_there] = leaf.names.counts[positions[is_there]] == names.counts[is_there]
+    at = positions[is_there]
 
     def spread(values: Any, fill: Any) -> Any:
-        result = np.full(len(found), fill, values.dtype)
-        result[known] = values[at]
+        result = np.full(len(positions), fill, values.dtype)
+        result[is_there] = values[at]
         return result
 
     return replace(
-        one, names=names, sizes=spread(one.sizes, nan), means=spread(one.means, nan), largest=spread(one.largest, nan),
-        nans=spread(one.nans, 0), infs=spread(one.infs, 0), digests=spread(one.digests, UNKNOWN),
-        is_constant=spread(one.is_constant, False),
+        leaf, names=names,
+        sizes=spread(leaf.sizes, nan), means=spread(leaf.means, nan), largest=spread(leaf.largest, nan),
+        nans=spread(leaf.nans, 0), infs=spread(leaf.infs, 0), digests=spread(leaf.digests, UNKNOWN),
+        is_constant=spread(leaf.is_constant, False),
     )  # fmt: skip
 
 
-def _is_alike(one: TensorNames, other: TensorNames) -> bool:
-    """Whether two networks have the same tensors in the same order."""
+def _is_alike(names: TensorNames, other: TensorNames) -> bool:
+    """Return whether two networks have the same tensors in the same order."""
     fields = ("op_of", "is_output", "slots", "counts")
-    return one.ops == other.ops and all(np.array_equal(getattr(one, each), getattr(other, each)) for each in fields)
+    return names.ops == other.ops and all(np.array_equal(getattr(names, each), getattr(other, each)) for each in fields)
 
 
 def _keys(names: TensorNames) -> list[tuple[str, bool, int]]:
@@ -367,7 +367,7 @@ class OpStatistics:
 
 
 def read_leaf(leaf: DumpLeaf, step: int, rank: int) -> LeafStatistics:
-    """The statistics of a leaf; files that cannot be read, and tensors that were dumped whole, are left out."""
+    """Return the statistics of a leaf; files that cannot be read, and tensors that were dumped whole, are left out."""
     dumps = DumpIndex(leaf)
     ops: list[OpStatistics] = []
     unread: list[str] = []
@@ -383,11 +383,11 @@ def read_leaf(leaf: DumpLeaf, step: int, rank: int) -> LeafStatistics:
 
 
 def of_ops(ops: Sequence[OpStatistics], step: int, rank: int, unread: tuple[str, ...] = ()) -> LeafStatistics:
-    """The statistics of ops in the order of their execution."""
+    """Return the statistics of ops in the order of their execution."""
     tensors: list[tuple[int, bool, int, TensorStatistics]] = []
     for number, op in enumerate(ops):
         for is_output, side in ((False, op.inputs), (True, op.outputs)):
-            tensors += [(number, is_output, slot, one) for slot, one in _known(side)]
+            tensors += [(number, is_output, slot, tensor) for slot, tensor in _statistics_of(side)]
     return LeafStatistics(
         step=step,
         rank=rank,
@@ -397,17 +397,17 @@ def of_ops(ops: Sequence[OpStatistics], step: int, rank: int, unread: tuple[str,
             op_of=np.array([op for op, *_ in tensors], np.int64),
             is_output=np.array([is_output for _, is_output, *_ in tensors], bool),
             slots=np.array([slot for *_, slot, _ in tensors], np.int64),
-            counts=np.array([_count(one) for *_, one in tensors], np.int64),
-            limits=np.array([_limit(one) for *_, one in tensors], np.float64),
-            nbytes=np.array([one.nbytes or _nbytes(one) for *_, one in tensors], np.int64),
+            counts=np.array([_count(tensor) for *_, tensor in tensors], np.int64),
+            limits=np.array([_limit(tensor) for *_, tensor in tensors], np.float64),
+            nbytes=np.array([tensor.nbytes or _nbytes(tensor) for *_, tensor in tensors], np.int64),
         ),
-        sizes=_numbers(_size(one) for *_, one in tensors),
-        means=_numbers(one.mean for *_, one in tensors),
-        largest=_numbers(_largest(one) for *_, one in tensors),
-        nans=np.array([_nans(one) for *_, one in tensors], np.float32),
-        infs=np.array([_infs(one) for *_, one in tensors], np.float32),
-        digests=np.array([_digest(one) for *_, one in tensors], np.uint32),
-        is_constant=np.array([one.minimum == one.maximum for *_, one in tensors], bool),
+        sizes=_numbers(_size(tensor) for *_, tensor in tensors),
+        means=_numbers(tensor.mean for *_, tensor in tensors),
+        largest=_numbers(_largest(tensor) for *_, tensor in tensors),
+        nans=np.array([_nans(tensor) for *_, tensor in tensors], np.float32),
+        infs=np.array([_infs(tensor) for *_, tensor in tensors], np.float32),
+        digests=np.array([_digest(tensor) for *_, tensor in tensors], np.uint32),
+        is_constant=np.array([tensor.minimum == tensor.maximum for *_, tensor in tensors], bool),
         unread=unread,
     )
 
@@ -418,17 +418,17 @@ _OF_NAMES = ("op_of", "is_output", "slots", "counts", "limits", "nbytes")
 
 
 def pack_statistics(leaf: LeafStatistics) -> bytes:
-    """The statistics as bytes that a worker hands back and a journal keeps."""
+    """Return the statistics as bytes that a worker hands back and a journal keeps."""
     columns: Columns = {"ops": coded(leaf.names.ops), "types": coded(leaf.names.types), "unread": coded(leaf.unread)}
     columns |= {name: getattr(leaf.names, name) for name in _OF_NAMES}
     return pack(columns | {name: getattr(leaf, name) for name in _OF_LEAF})
 
 
 def unpack_statistics(path: str, data: bytes, step: int, rank: int) -> LeafStatistics:
-    """The statistics of a leaf again. FormatError for bytes, of the file `path`, not of `pack_statistics`."""
+    """Return the statistics of a leaf again. FormatError for bytes, of the file `path`, not of `pack_statistics`."""
     columns: dict[str, Any] = {**unpack(path, data)}
     if set(columns) != {"ops", "types", "unread", *_OF_NAMES, *_OF_LEAF}:
-        raise FormatError.of(path, "statistics that the study kept cannot be read", "`ac --all --fresh` begins anew")
+        raise FormatError.of(path, "diagnose.statistics_damaged")
     names = TensorNames(
         ops=tuple(columns["ops"]), types=tuple(columns["types"]), **{name: columns[name] for name in _OF_NAMES}
     )
@@ -438,57 +438,57 @@ def unpack_statistics(path: str, data: bytes, step: int, rank: int) -> LeafStati
     )  # fmt: skip
 
 
-def _known(side: Mapping[int, Found]) -> list[tuple[int, TensorStatistics]]:
-    return [(slot, one) for slot, one in sorted(side.items()) if isinstance(one, TensorStatistics)]
+def _statistics_of(side: Mapping[int, Found]) -> list[tuple[int, TensorStatistics]]:
+    return [(slot, tensor) for slot, tensor in sorted(side.items()) if isinstance(tensor, TensorStatistics)]
 
 
 def _numbers(values: Any) -> Floats:
-    known = [nan if value is None or not isfinite(value) else value for value in values]
+    finite = [nan if value is None or not isfinite(value) else value for value in values]
     with np.errstate(over="ignore"):  # of float64, what float32 cannot hold is as good as infinite
-        return np.array(known, np.float64).astype(np.float32)
+        return np.array(finite, np.float64).astype(np.float32)
 
 
-def _count(one: TensorStatistics) -> int:
-    return min(one.size if one.count is None else one.count, 2**62)
+def _count(tensor: TensorStatistics) -> int:
+    return min(tensor.size if tensor.count is None else tensor.count, 2**62)
 
 
-def _nbytes(one: TensorStatistics) -> int:
-    known = data_types.BY_NAME.get(one.dtype)
-    return 0 if known is None else min(known.byte_size(one.size), 2**62)
+def _nbytes(tensor: TensorStatistics) -> int:
+    dtype = data_types.BY_NAME.get(tensor.dtype)
+    return 0 if dtype is None else min(dtype.byte_size(tensor.size), 2**62)
 
 
-def _limit(one: TensorStatistics) -> float:
-    known = data_types.FLOATS.get(one.dtype)
-    return float("inf") if known is None else known.largest
+def _limit(tensor: TensorStatistics) -> float:
+    dtype = data_types.FLOATS.get(tensor.dtype)
+    return float("inf") if dtype is None else dtype.largest
 
 
-def _largest(one: TensorStatistics) -> float | None:
-    if one.minimum is None or one.maximum is None:
+def _largest(tensor: TensorStatistics) -> float | None:
+    if tensor.minimum is None or tensor.maximum is None:
         return None
-    return max(abs(one.minimum), abs(one.maximum))
+    return max(abs(tensor.minimum), abs(tensor.maximum))
 
 
-def _size(one: TensorStatistics) -> float | None:
-    """The norm; of a dump without, the largest element stands for it."""
-    if one.l2_norm is not None:
-        return one.l2_norm
-    largest = _largest(one)
-    return None if largest is None else largest * sqrt(max(_count(one), 1))
+def _size(tensor: TensorStatistics) -> float | None:
+    """Return the norm; of a dump without, the largest element stands for it."""
+    if tensor.l2_norm is not None:
+        return tensor.l2_norm
+    largest = _largest(tensor)
+    return None if largest is None else largest * sqrt(max(_count(tensor), 1))
 
 
-def _nans(one: TensorStatistics) -> int:
-    """Some releases put NaN into the minimum and maximum in place of counting it."""
-    told = [value for value in (one.minimum, one.maximum, one.mean) if value is not None]
-    return one.nan_count or int(any(value != value for value in told))
+def _nans(tensor: TensorStatistics) -> int:
+    """Return the count of NaN; some releases put NaN into the minimum and maximum in place of counting it."""
+    numbers = [value for value in (tensor.minimum, tensor.maximum, tensor.mean) if value is not None]
+    return tensor.nan_count or int(any(value != value for value in numbers))
 
 
-def _infs(one: TensorStatistics) -> int:
-    told = [value for value in (one.minimum, one.maximum) if value is not None]
-    counted = (one.positive_inf_count or 0) + (one.negative_inf_count or 0)
-    return counted or sum(abs(value) == float("inf") for value in told)
+def _infs(tensor: TensorStatistics) -> int:
+    numbers = [value for value in (tensor.minimum, tensor.maximum) if value is not None]
+    counted = (tensor.positive_inf_count or 0) + (tensor.negative_inf_count or 0)
+    return counted or sum(abs(value) == float("inf") for value in numbers)
 
 
-def _digest(one: TensorStatistics) -> int:
-    numbers = (one.maximum, one.minimum, one.mean, one.count, one.l2_norm)
-    text = repr((*numbers, one.nan_count, one.negative_inf_count, one.positive_inf_count)).encode()
+def _digest(tensor: TensorStatistics) -> int:
+    numbers = (tensor.maximum, tensor.minimum, tensor.mean, tensor.count, tensor.l2_norm)
+    text = repr((*numbers, tensor.nan_count, tensor.negative_inf_count, tensor.positive_inf_count)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little") or 1

@@ -28,11 +28,12 @@ from precision_tool.lib.diagnose.statistics_leaves import (
     of_ops,
 )
 from precision_tool.lib.diagnose.study_journal import LeafState
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.tensor import TensorStatistics
 
 
 class EvidenceKind(StrEnum):
-    """What speaks against an op."""
+    """Kind of evidence against an op."""
 
     NAN = "nan"
     INF = "inf"
@@ -51,7 +52,7 @@ CERTAIN = frozenset({EvidenceKind.NAN, EvidenceKind.REPLICAS, EvidenceKind.SUM, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What speaks against an op at a step of a rank.
+    """Evidence against an op at a step of a rank.
 
     `value` and `expected` are counts, norms or means; `off` is what the inputs do not explain, as a logarithm of norms,
     and `bound` what it had to exceed; both NaN where there is no such thing. `number` is the op's place in the order of
@@ -74,7 +75,7 @@ class Evidence:
 def evidence_of(
     kind: EvidenceKind, leaf: LeafStatistics, number: int, value: float, expected: float, *of: float
 ) -> Evidence:
-    """Evidence of tensor `number` of a leaf; `of` are `off` and `bound`."""
+    """Return evidence of tensor `number` of a leaf; `of` are `off` and `bound`."""
     op = int(leaf.names.op_of[number])
     off, bound = of or (float("nan"), float("nan"))
     return Evidence(
@@ -83,14 +84,14 @@ def evidence_of(
     )  # fmt: skip
 
 
-# --- What statistics prove: numbers that must be the same to the last digit, and sums ---
+# --- exact rules: equal digests, and sums ---
 
 
 Flags = npt.NDArray[np.bool_]
 
 
 def disagreeing(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
-    """Ranks that have something else than most, where all must have the same.
+    """Return ranks that have something else than most, where all must have the same.
 
     Of an op whose inputs are not alike either only collectives are told of: an update that is fed another variable, or
     gradient, cannot put out the same. Where ranks agree on nothing they are no replicas.
@@ -99,19 +100,19 @@ def disagreeing(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
         return
     names = group[0].names
     shared = np.flatnonzero(names.must_agree())
-    found: list[tuple[int, Flags]] = []
+    differing: list[tuple[int, Flags]] = []
     agreed = 0
     for number in shared.tolist():
         column = np.array([leaf.digests[number] for leaf in group])
-        known = column != UNKNOWN
-        values, counts = np.unique(column[known], return_counts=True)
+        has_digest = column != UNKNOWN
+        values, counts = np.unique(column[has_digest], return_counts=True)
         if len(values) < 2:
             agreed += len(values)
-        elif 2 * counts.max() > known.sum():
-            found.append((number, known & (column != values[counts.argmax()])))
+        elif 2 * counts.max() > has_digest.sum():
+            differing.append((number, has_digest & (column != values[counts.argmax()])))
     if not agreed:
         return
-    for number, lone in found:
+    for number, lone in differing:
         op = int(names.op_of[number])
         inputs = np.flatnonzero((names.op_of == op) & ~names.is_output)
         other = group[int(np.flatnonzero(~lone)[0])]
@@ -128,34 +129,34 @@ def disagreeing(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
 
 
 def edges(group: Sequence[LeafStatistics]) -> tuple[Wholes, Wholes]:
-    """Inputs that have the same numbers as an output before them, and that output; not those of constants."""
+    """Return inputs that have the same numbers as an output before them, and that output; not those of constants."""
     leaf = group[0]
     names = leaf.names
     by_digest: dict[int, int] = {}
-    found: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     for number, digest in enumerate(leaf.digests.tolist()):
         if names.counts[number] < ELEMENTS or digest == UNKNOWN or leaf.is_constant[number]:
             continue
         if names.is_output[number]:
             by_digest[digest] = number
         elif digest in by_digest:
-            found.append((number, by_digest[digest]))
-    inputs, outputs = (np.array([pair[side] for pair in found], np.int64) for side in (0, 1))
+            pairs.append((number, by_digest[digest]))
+    inputs, outputs = (np.array([pair[side] for pair in pairs], np.int64) for side in (0, 1))
     return inputs, outputs
 
 
 def held(edges: tuple[Wholes, Wholes], group: Sequence[LeafStatistics]) -> tuple[Wholes, Wholes]:
-    """Those that hold on most leaves."""
+    """Return the pairs that hold on most leaves."""
     inputs, outputs = edges
     holds = np.array([leaf.digests[inputs] == leaf.digests[outputs] for leaf in group]).mean(axis=0) > 0.5
     return inputs[holds], outputs[holds]
 
 
 def changed(leaf: LeafStatistics, edges: tuple[Wholes, Wholes]) -> Iterator[Evidence]:
-    """Inputs that are no longer what was put out."""
+    """Return inputs that are no longer what was put out."""
     inputs, outputs = edges
-    one, two = leaf.digests[inputs], leaf.digests[outputs]
-    for place in np.flatnonzero((one != two) & (one != UNKNOWN) & (two != UNKNOWN)).tolist():
+    before, after = leaf.digests[inputs], leaf.digests[outputs]
+    for place in np.flatnonzero((before != after) & (before != UNKNOWN) & (after != UNKNOWN)).tolist():
         number = int(inputs[place])
         yield evidence_of(
             EvidenceKind.CHANGED, leaf, number, float(leaf.sizes[number]), float(leaf.sizes[outputs[place]])
@@ -163,7 +164,7 @@ def changed(leaf: LeafStatistics, edges: tuple[Wholes, Wholes]) -> Iterator[Evid
 
 
 def sums(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
-    """All-reduces whose mean is not the sum of what the ranks put in, if most of the step's are."""
+    """Return all-reduces whose mean is not the sum of what the ranks put in, if most of the step's are."""
     if len(group) < 2:
         return
     names = group[0].names
@@ -173,10 +174,12 @@ def sums(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
             continue
         of_op = names.op_of == op
         for number in np.flatnonzero(of_op & names.is_output).tolist():
-            fed = np.flatnonzero(of_op & ~names.is_output & (names.slots == names.slots[number]))
-            if len(fed) == 1:
-                parts = np.array([leaf.means[fed[0]] for leaf in group])
-                sizes = np.array([leaf.sizes[fed[0]] for leaf in group]) / max(float(names.counts[number]), 1.0) ** 0.5
+            inputs = np.flatnonzero(of_op & ~names.is_output & (names.slots == names.slots[number]))
+            if len(inputs) == 1:
+                parts = np.array([leaf.means[inputs[0]] for leaf in group])
+                sizes = (
+                    np.array([leaf.sizes[inputs[0]] for leaf in group]) / max(float(names.counts[number]), 1.0) ** 0.5
+                )
                 came = np.array([leaf.means[number] for leaf in group])
                 if np.isfinite(parts).all() and np.isfinite(sizes).all():
                     checked.append((number, came, float(parts.sum()), SUM_SHARE * float(sizes.sum())))
@@ -190,7 +193,7 @@ def sums(group: Sequence[LeafStatistics]) -> Iterator[Evidence]:
             )
 
 
-# --- Statistics first: what minimum, maximum, mean and norm of every tensor tell about many ranks and steps ---
+# --- rules over ranks and steps ---
 
 
 #: What feeds what is learned in so many steps: in the first alone, two variables may have begun alike.
@@ -231,7 +234,7 @@ class Suspicion:
 
     @property
     def is_certain(self) -> bool:
-        """Whether any of it holds by itself."""
+        """True if any of it holds by itself."""
         return any(kind in CERTAIN for kind in self.kinds)
 
 
@@ -254,19 +257,19 @@ class _Moments:
 
     @classmethod
     def of(cls, logs: Doubles) -> _Moments:
-        """Of one leaf, NaN left out."""
-        known = np.isfinite(logs)
-        clean = np.where(known, logs, 0.0)
-        return cls(known.astype(np.float64), clean, np.square(clean))
+        """Return the moments of one leaf, NaN left out."""
+        is_finite = np.isfinite(logs)
+        clean = np.where(is_finite, logs, 0.0)
+        return cls(is_finite.astype(np.float64), clean, np.square(clean))
 
     def plus(self, other: _Moments, sign: float = 1.0) -> _Moments:
-        """With those of `other` added, or taken away."""
+        """Return the sum with `other`, or the difference."""
         return _Moments(
             self.count + sign * other.count, self.total + sign * other.total, self.squares + sign * other.squares
         )
 
     def mean_and_bound(self) -> tuple[Doubles, Doubles]:
-        """The mean, and how far from it one more value may be; NaN and inf of populations that are too small."""
+        """Return the mean, and how far from it one more value may be; NaN and inf of populations that are too small."""
         enough = self.count >= _MEMBERS
         count = np.where(enough, self.count, 2.0)
         mean = self.total / count
@@ -293,15 +296,15 @@ class _Population:
 
     @classmethod
     def of(cls, logs: Doubles, names: TensorNames, but: Flags) -> _Population:
-        """Of one leaf, but for some tensors."""
+        """Return the population of one leaf, but for some tensors."""
         return cls(*(_Moments.of(np.where(but, np.nan, values)) for values in (logs, _gains(logs, names))))
 
     def reference(self) -> _Reference:
-        """What one more leaf is held against."""
+        """Return the reference for one more leaf."""
         return _Reference(self.norms.mean_and_bound()[0], *self.gains.mean_and_bound())
 
     def plus(self, other: _Population, sign: float = 1.0) -> _Population:
-        """With those of `other` added, or taken away."""
+        """Return the sum with `other`, or the difference."""
         return _Population(self.norms.plus(other.norms, sign), self.gains.plus(other.gains, sign))
 
 
@@ -329,12 +332,12 @@ class _Network:
     steps: int = 0
 
     def past(self) -> _Reference | None:
-        """What the last steps have; None before the first."""
-        kept = [*self.populations, *self.shared]
-        return reduce(_Population.plus, kept).reference() if kept else None
+        """Return the reference of the last steps; None before the first."""
+        populations = [*self.populations, *self.shared]
+        return reduce(_Population.plus, populations).reference() if populations else None
 
     def add(self, now: _Population, shared: _Population) -> None:
-        """One more step."""
+        """Add a step."""
         self.populations = [*self.populations[1 - _STEPS :], now]
         self.shared = [*self.shared[1 - _SHARED_STEPS :], shared]
 
@@ -351,7 +354,7 @@ class StatisticsJudge:
     def step(
         self, leaves: Sequence[LeafStatistics], benchmark: Mapping[int, LeafStatistics] | None = None
     ) -> list[Evidence]:
-        """The evidence in all ranks of a step, which is behind those of earlier calls; in the order of execution.
+        """Return the evidence in all ranks of a step later than those of earlier calls, in the order of execution.
 
         `benchmark` has by rank what the benchmark has of the same tensors, as if it had been dumped as statistics.
         """
@@ -359,21 +362,21 @@ class StatisticsJudge:
         for leaf in leaves:
             network = self._network_of(leaf)
             groups.setdefault(network, []).append(aligned(leaf, self._networks[network].names))
-        found: list[Evidence] = []
+        evidence: list[Evidence] = []
         for number, group in groups.items():
-            found += self._judge(self._networks[number], group, benchmark or {})
-        return sorted(found, key=lambda one: (one.number, one.rank, one.kind))
+            evidence += self._judge(self._networks[number], group, benchmark or {})
+        return sorted(evidence, key=lambda item: (item.number, item.rank, item.kind))
 
     def admitted(self, leaf: LeafStatistics) -> LeafStatistics:
-        """The leaf with the names of its network: what many leaves have in common is in memory once."""
+        """Return the leaf with the names of its network: what many leaves have in common is in memory once."""
         return aligned(leaf, self._networks[self._network_of(leaf)].names)
 
     def _network_of(self, leaf: LeafStatistics) -> int:
         ops = set(leaf.names.ops)
-        for number, known in enumerate(self._networks):
-            if leaf.names is known.names or leaf.names.ops == known.names.ops:
+        for number, network in enumerate(self._networks):
+            if leaf.names is network.names or leaf.names.ops == network.names.ops:
                 return number
-            if len(ops & set(known.names.ops)) >= _SAME_NETWORK * max(len(ops), len(known.names.ops)):
+            if len(ops & set(network.names.ops)) >= _SAME_NETWORK * max(len(ops), len(network.names.ops)):
                 return number
         self._networks.append(_Network(leaf.names))
         return len(self._networks) - 1
@@ -408,12 +411,12 @@ class StatisticsJudge:
                 expected = _logs(aligned(golden, names, of_one_size=False))
                 yield from _off(EvidenceKind.BENCHMARK, leaf, logs, _Reference(expected))
         network.add(now, _Population.of(_logs(group[0]), names, ~shared))
-        seen = np.asarray(limited.any(axis=0))
-        network.limited = seen if network.limited is None else network.limited | seen
+        at_limit = np.asarray(limited.any(axis=0))
+        network.limited = at_limit if network.limited is None else network.limited | at_limit
         network.steps += 1
 
     def _not_finite(self, network: _Network, group: Sequence[LeafStatistics], limited: Flags) -> Iterator[Evidence]:
-        """NaN that an op made; Inf and values at the limit that neither an earlier step nor all ranks have."""
+        """Yield NaN that an op made; Inf and values at the limit that neither an earlier step nor all ranks have."""
         names = network.names
         usual = np.asarray(limited.all(axis=0) if network.limited is None else network.limited)
         fed_of = [
@@ -422,8 +425,10 @@ class StatisticsJudge:
         # What any rank feeds into communication may come out on all of them.
         communicates = np.array([is_communication(op_type) for op_type in names.types], bool)
         fed_of_any = np.array(fed_of).any(axis=0) & communicates
-        for leaf, at_limit, fed in zip(group, limited, (one | fed_of_any for one in fed_of), strict=True):
-            own = names.is_output & ~fed[names.op_of]
+        for leaf, at_limit, bad_inputs in zip(
+            group, limited, (of_leaf | fed_of_any for of_leaf in fed_of), strict=True
+        ):
+            own = names.is_output & ~bad_inputs[names.op_of]
             for number in np.flatnonzero(own & (leaf.nans > 0)).tolist():
                 yield evidence_of(EvidenceKind.NAN, leaf, number, float(leaf.nans[number]), 0.0)
             for number in np.flatnonzero(own & at_limit & ~usual & (leaf.nans == 0)).tolist():
@@ -441,7 +446,7 @@ def _limited(leaf: LeafStatistics) -> Flags:
 
 
 def _logs(leaf: LeafStatistics) -> Doubles:
-    """Logarithms of the norms; NaN of tensors that tell nothing: small ones, and those with NaN or Inf."""
+    """Return logarithms of the norms; NaN of tensors that tell nothing: small ones, and those with NaN or Inf."""
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.maximum(np.log(leaf.sizes), _ZERO)
     dumb = (leaf.names.counts < ELEMENTS) | (leaf.nans > 0) | (leaf.infs > 0)
@@ -449,12 +454,14 @@ def _logs(leaf: LeafStatistics) -> Doubles:
 
 
 def _shared_of(group: Sequence[LeafStatistics]) -> Flags:
-    """Tensors of which all ranks have the same: so many ranks are one observation, which is no population.
+    """Return tensors of which all ranks have the same: so many ranks are one observation, which is no population.
 
     Of one rank alone that cannot be seen; there it is what communication puts out.
     """
     names = group[0].names
-    shared: Flags = names.is_output & np.array([is_communication(one) for one in names.types], bool)[names.op_of]
+    shared: Flags = (
+        names.is_output & np.array([is_communication(op_type) for op_type in names.types], bool)[names.op_of]
+    )
     if len(group) > 1:
         low = high = _logs(group[0])
         for leaf in group[1:]:
@@ -466,7 +473,7 @@ def _shared_of(group: Sequence[LeafStatistics]) -> Flags:
 
 
 def _by_op(names: TensorNames, flags: Flags, *, of_inputs: bool) -> Flags:
-    """Whether any input, or any output, of each op has its flag set."""
+    """Return whether any input, or any output, of each op has its flag set."""
     chosen = flags & (names.is_output != of_inputs)
     result = np.zeros(len(names.ops), bool)
     result[names.op_of[chosen]] = True
@@ -474,13 +481,13 @@ def _by_op(names: TensorNames, flags: Flags, *, of_inputs: bool) -> Flags:
 
 
 def _gains(logs: Doubles, names: TensorNames) -> Doubles:
-    """What each output has over all inputs of its op together; NaN for inputs."""
+    """Return what each output has over all inputs of its op together; NaN for inputs."""
     gains: Doubles = np.where(names.is_output, logs - _of_inputs(logs, names), np.nan)
     return gains
 
 
 def _of_inputs(values: Doubles, names: TensorNames) -> Doubles:
-    """The sum of what is known of the inputs of each tensor's op."""
+    """Return the sum of what is known of the inputs of each tensor's op."""
     inputs = ~names.is_output
     weights = np.nan_to_num(values[inputs], nan=0.0)
     by_op: Doubles = np.bincount(names.op_of[inputs], weights=weights, minlength=len(names.ops)).astype(np.float64)
@@ -488,7 +495,7 @@ def _of_inputs(values: Doubles, names: TensorNames) -> Doubles:
 
 
 def _off(kind: EvidenceKind, leaf: LeafStatistics, logs: Doubles, reference: _Reference) -> Iterator[Evidence]:
-    """Outputs that are farther off than what their op was fed, and the bound, explain."""
+    """Return outputs that are farther off than what their op was fed, and the bound, explain."""
     names = leaf.names
     expected = reference.norms
     bound = np.full(len(logs), _FLOOR) if reference.bound is None else reference.bound
@@ -506,17 +513,17 @@ def _off(kind: EvidenceKind, leaf: LeafStatistics, logs: Doubles, reference: _Re
 
 
 def suspicions(evidence: Iterable[Evidence], looked_at: Mapping[int, Sequence[LookedAt]]) -> list[Suspicion]:
-    """The evidence by step and op, the earliest first. `looked_at` are the ranks that have each step."""
+    """Return the evidence by step and op, the earliest first. `looked_at` are the ranks that have each step."""
     groups: dict[tuple[int, int, str], list[Evidence]] = {}
-    for one in evidence:
-        groups.setdefault((one.step, one.number, one.op), []).append(one)
-    found = []
+    for item in evidence:
+        groups.setdefault((item.step, item.number, item.op), []).append(item)
+    results = []
     for (step, number, op), of_op in sorted(groups.items()):
-        wrong = {one.rank for one in of_op}
-        kinds = {one.kind for one in of_op}
-        others = [one for one in looked_at.get(step, ()) if one.rank not in wrong and op in one.ops]
-        right = {one.rank for one in others if one.has_benchmark or kinds != {EvidenceKind.BENCHMARK}}
-        found.append(
+        wrong = {item.rank for item in of_op}
+        kinds = {item.kind for item in of_op}
+        others = [item for item in looked_at.get(step, ()) if item.rank not in wrong and op in item.ops]
+        right = {item.rank for item in others if item.has_benchmark or kinds != {EvidenceKind.BENCHMARK}}
+        results.append(
             Suspicion(
                 step=step,
                 op=op,
@@ -525,20 +532,20 @@ def suspicions(evidence: Iterable[Evidence], looked_at: Mapping[int, Sequence[Lo
                 kinds=tuple(sorted(kinds)),
                 ranks=tuple(sorted(wrong)),
                 right=tuple(sorted(right)),
-                unknown=tuple(sorted({one.rank for one in others} - right)),
+                unknown=tuple(sorted({item.rank for item in others} - right)),
                 evidence=tuple(of_op),
             )
         )
-    return found
+    return results
 
 
-# --- The leaves of a study that were dumped as statistics, judged one step after the other ---
+# --- the statistics of a study ---
 
 
 #: What of a leaf's rows tells of its benchmark.
 NEEDED = ("op", "slot", "benchmark_count", "benchmark_mean", "benchmark_std")
 #: Of a study so many suspicions are kept; the first is what counts.
-_KEPT = 100
+_MAX_SUSPICIONS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -554,7 +561,7 @@ class OpBytes:
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticsFound:
-    """What the statistics of a study tell: the suspicions, the earliest first, and the ops that could be dumped whole.
+    """Result of the statistics of a study: the suspicions, the earliest first, and the ops that could be dumped whole.
 
     `ops` are by flattened name. `leaves` and `tensors` count what was looked at, `unread` are files that could not be.
     """
@@ -564,24 +571,30 @@ class StatisticsFound:
     tensors: int
     ranks: tuple[int, ...]
     ops: Mapping[str, OpBytes] = field(repr=False)
-    unread: tuple[str, ...] = field(default=(), repr=False)
+    unread: tuple[Message | str, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """It as JSON."""
-        found = [
+        """Return it as JSON."""
+        rows = [
             {
-                "step": one.step, "op": one.op, "type": one.type, "ranks": list(one.ranks), "right": list(one.right),
-                "unknown": list(one.unknown),
-                "certain": one.is_certain, "kinds": [str(kind) for kind in one.kinds],
-                "evidence": [{**_plain(asdict(each)), "kind": str(each.kind)} for each in one.evidence],
+                "step": suspicion.step, "op": suspicion.op, "type": suspicion.type,
+                "ranks": list(suspicion.ranks), "right": list(suspicion.right),
+                "unknown": list(suspicion.unknown),
+                "certain": suspicion.is_certain, "kinds": [str(kind) for kind in suspicion.kinds],
+                "evidence": [{**_plain(asdict(each)), "kind": str(each.kind)} for each in suspicion.evidence],
             }
-            for one in self.suspicions
+            for suspicion in self.suspicions
         ]  # fmt: skip
-        return {"suspicions": found, "leaves": self.leaves, "tensors": self.tensors, "unread": list(self.unread)}
+        return {
+            "suspicions": rows,
+            "leaves": self.leaves,
+            "tensors": self.tensors,
+            "unread": list(map(render, self.unread)),
+        }
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """NaN, and other numbers that JSON has not, are null."""
+    """Return values for JSON: NaN, and other numbers that it has not, are null."""
     return {
         name: None if isinstance(value, float) and not np.isfinite(value) else value for name, value in values.items()
     }
@@ -592,31 +605,31 @@ def judge_statistics(
     columns: Callable[[LeafState, Sequence[str]], Columns | None],
     statistics: Callable[[LeafState], LeafStatistics | None],
 ) -> StatisticsFound | None:
-    """The evidence in all leaves, in order, that were dumped as statistics; None if none was.
+    """Judge all leaves that were dumped as statistics, in order; None if none was.
 
     `columns` gives a leaf's rows, which tell its benchmark's tensors; only one of its own step and rank counts.
     `statistics` gives what workers read of a leaf; None for one that failed.
     """
-    told = [state for state in states if state.leaf.statistics]
-    if not told:
+    dumped = [state for state in states if state.leaf.statistics]
+    if not dumped:
         return None
-    told.sort(key=lambda state: (state.leaf.step, state.leaf.program, state.leaf.rank))
+    dumped.sort(key=lambda state: (state.leaf.step, state.leaf.program, state.leaf.rank))
     judges: dict[str, StatisticsJudge] = {}
     evidence: list[Evidence] = []
     looked_at: dict[int, list[LookedAt]] = {}
     runs: dict[int, frozenset[str]] = {}  # of the names that ranks with one network share
     ops: dict[str, OpBytes] = {}
-    unread: list[str] = []
+    unread: list[Message | str] = []
     tensors = 0
-    for (step, program), of_step in groupby(told, key=lambda state: (state.leaf.step, state.leaf.program)):
+    for (step, program), of_step in groupby(dumped, key=lambda state: (state.leaf.step, state.leaf.program)):
         leaves, golden = [], {}
         judge = judges.setdefault(program, StatisticsJudge())
         for state in of_step:
-            found = statistics(state)
-            if found is None:
+            leaf_statistics = statistics(state)
+            if leaf_statistics is None:
                 unread.append(state.failure)
                 continue
-            leaf = judge.admitted(found)
+            leaf = judge.admitted(leaf_statistics)
             leaves.append(leaf)
             tensors += len(leaf.names.op_of)
             unread += leaf.unread
@@ -632,13 +645,14 @@ def judge_statistics(
                 ops |= op_bytes(leaf)
         evidence += judge.step(leaves, golden)
     return StatisticsFound(
-        suspicions=tuple(suspicions(evidence, looked_at)[:_KEPT]), leaves=len(told), tensors=tensors, ops=ops,
-        ranks=tuple(sorted({one.rank for of_step in looked_at.values() for one in of_step})), unread=tuple(unread),
+        suspicions=tuple(suspicions(evidence, looked_at)[:_MAX_SUSPICIONS]), leaves=len(dumped), tensors=tensors,
+        ops=ops, ranks=tuple(sorted({leaf.rank for of_step in looked_at.values() for leaf in of_step})),
+        unread=tuple(unread),
     )  # fmt: skip
 
 
 def benchmark_of(rows: Columns, step: int, rank: int) -> LeafStatistics:
-    """The benchmark's tensors of a leaf's rows, as if they had been dumped as statistics."""
+    """Return the benchmark's tensors of a leaf's rows, as if they had been dumped as statistics."""
     by_op: dict[str, dict[str, dict[int, TensorStatistics]]] = {}
     means, deviations = (np.asarray(rows[f"benchmark_{name}"], np.float64).tolist() for name in ("mean", "std"))
     counts = np.asarray(rows["benchmark_count"], np.int64).tolist()
@@ -648,21 +662,21 @@ def benchmark_of(rows: Columns, step: int, rank: int) -> LeafStatistics:
             by_op.setdefault(flatten(str(op)), {}).setdefault(side, {})[int(number)] = TensorStatistics(
                 path="", dtype="float32", shape=(count,), count=count, mean=mean, l2_norm=sqrt(count) * hypot(mean, std)
             )
-    told = [
+    ops = [
         OpStatistics(name=name, type="", inputs=sides.get("input", {}), outputs=sides.get("output", {}))
         for name, sides in by_op.items()
     ]
-    return of_ops(told, step, rank)
+    return of_ops(ops, step, rank)
 
 
 def op_bytes(leaf: LeafStatistics) -> dict[str, OpBytes]:
-    """The ops of a leaf, each with the bytes of its inputs and outputs and the ops that put out what it was fed."""
+    """Return the ops of a leaf, each with the bytes of its inputs and outputs and the producers of its inputs."""
     names = leaf.names
     totals = np.zeros(len(names.ops), np.int64)
     np.add.at(totals, names.op_of, names.nbytes)
     producers: dict[int, list[str]] = {}
-    for fed, put_out in zip(*edges([leaf]), strict=True):
-        producers.setdefault(int(names.op_of[fed]), []).append(names.ops[names.op_of[put_out]])
+    for input_number, put_out in zip(*edges([leaf]), strict=True):
+        producers.setdefault(int(names.op_of[input_number]), []).append(names.ops[names.op_of[put_out]])
     return {
         name: OpBytes(
             number=number, name=name, type=names.types[number], nbytes=int(totals[number]),

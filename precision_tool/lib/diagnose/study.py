@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor
+from concurrent.futures import BrokenExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from precision_tool.lib.compare.cluster import ClusterExecutor
 from precision_tool.lib.compare.data_folder import Place
-from precision_tool.lib.compare.scheduler import Progress, Resources, WorkStoppedError, cores
+from precision_tool.lib.compare.scheduler import ALL_CORES, Resources, WorkStoppedError
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
@@ -68,13 +68,13 @@ from precision_tool.lib.diagnose.study_task import LeafDone
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.table import ColumnChoice, Table
-from precision_tool.lib.model.wording import counted
 
 
 def find_place(folders: Sequence[str], step: int | None, rank: int | None) -> tuple[Place, str]:
-    """The dump folders (one a model) and benchmark of a step of a rank, by default of the first, and their data folder.
+    """Return the dump folders (one a model) and benchmark of a step and rank, by default of the first, and their data.
 
     DataNotFoundError where that was not dumped.
     """
@@ -83,11 +83,8 @@ def find_place(folders: Sequence[str], step: int | None, rank: int | None) -> tu
         leaf for leaf in listing.leaves if (step is None or leaf.step == step) and (rank is None or leaf.rank == rank)
     ]
     if not fitting:
-        asked = [f"{what} {number}" for what, number in (("step", step), ("rank", rank)) if number is not None]
-        raise DataNotFoundError(
-            f"no dump of {', '.join(asked)}: there are steps {spans(listing.steps)} of ranks {spans(listing.ranks)}",
-            "name another with --step and --rank; `all` goes back to all of them",
-        )
+        steps, ranks = spans(listing.steps), spans(listing.ranks)
+        raise DataNotFoundError("diagnose.study_place", step=step, rank=rank, steps=steps, ranks=ranks)
     first = fitting[0]
     leaves = [leaf for leaf in fitting if (leaf.step, leaf.rank) == (first.step, first.rank)]
     benchmarks = pair_benchmarks(listing.leaves).folders
@@ -106,50 +103,54 @@ def study_rows(space: Workspace, place: Place, threshold: float) -> list[Analysi
     return [analyse(path, table, threshold) for path, table in tables]
 
 
-def kept_rows(results: Sequence[str], place: Place, notes: list[str]) -> list[tuple[str, Table]]:
-    """What studies in these folders of results have of a place, a table for each model, and the journal that has it.
+def kept_rows(results: Sequence[str], place: Place, notes: list[str | Message]) -> list[tuple[str, Table]]:
+    """Return the rows that studies in these folders of results have of a place: journal and table of each model.
 
-    `notes` is told what has changed since. DataNotFoundError where none has anything.
+    What has changed since is appended to `notes`. DataNotFoundError where none has any rows.
     """
     journals = [posixpath.join(folder, "study", JOURNAL) for folder in results]
-    found = []
+    tables = []
     for path in place.leaves:
         for journal in filter(exists, journals):
-            kept = read_rows(journal, path)
-            if kept is not None:
-                found.append((journal, Table(tuple(rows_of(unpack(journal, kept.rows))), ColumnChoice(own_error=True))))
-                notes += _changed(path, kept, place)
+            stored = read_rows(journal, path)
+            if stored is not None:
+                tables.append(
+                    (journal, Table(tuple(rows_of(unpack(journal, stored.rows))), ColumnChoice(own_error=True)))
+                )
+                notes += _changed(path, stored, place)
                 break
-    if not found:
-        raise DataNotFoundError(f"{place.leaves[0]}: no study has anything of it yet", "`ac --all` makes one")
-    return found
+    if not tables:
+        raise DataNotFoundError.of(place.leaves[0], "diagnose.study_no_rows")
+    return tables
 
 
-def _changed(path: str, kept: KeptRows, place: Place) -> list[str]:
-    """What has changed since a study had a leaf; of another benchmark than the place's nothing is known."""
-    dump, benchmark = place.prints.get(path, (kept.dump, kept.benchmark_print))
-    changed = ["its dump"] if dump != kept.dump else []
-    if kept.benchmark == place.golden and benchmark != kept.benchmark_print:
-        changed.append("its benchmark")
-    return [f"{path}: {' and '.join(changed)} changed since the study: `ac --all` does it anew"] if changed else []
+def _changed(path: str, stored: KeptRows, place: Place) -> list[Message]:
+    """Return a note on what has changed since a study had a leaf; another benchmark than the place's is not checked."""
+    dump, benchmark = place.prints.get(path, (stored.dump, stored.benchmark_print))
+    changed = [Message("study.note.its_dump")] if dump != stored.dump else []
+    if stored.benchmark == place.golden and benchmark != stored.benchmark_print:
+        changed.append(Message("study.note.its_benchmark"))
+    return [Message("study.note.changed", path=path, changed=changed)] if changed else []
 
 
-# --- A study from its folders to its conclusion: list, pair, plan, work, count votes, conclude ---
+# --- the study ---
 
 
 #: Tasks that are handed out at one time, for each worker.
-_WINDOW = 2
+_TASKS_IN_FLIGHT = 2
 #: Tasks for each worker, at least, where there is enough to do, and bytes of a task at least.
-TASKS, _LEAST_BYTES = 8, 1 << 20
+MIN_TASKS, _MIN_TASK_BYTES = 8, 1 << 20
 #: A leaf of fewer bytes is not shared by all workers: one has done it soon enough.
 _SHARED_BYTES = 1 << 30
+#: Groups of ranks that a note names.
+_MAX_GROUPS = 4
 #: What is said of rows without a tensor that could be read.
 _NOT_THERE = (Status.NO_NPU_DUMP, Status.UNREADABLE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What a study found.
+    """Result of a study.
 
     Attributes
     ----------
@@ -161,15 +162,15 @@ class Study:
         On how many tensors replicas agree, by step.
     maps : tuple of HeatMap
         How far off each op is: step × op and rank × op.
-    notes : tuple of str
-        What a user should know of the data.
+    notes : tuple of Message
+        Remarks on the data: what was left out, what could not be read, how ranks were counted.
     """
 
     conclusion: Conclusion
     leaves: tuple[LeafState, ...]
     votes: tuple[StepVotes, ...]
     maps: tuple[HeatMap, ...] = field(repr=False)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
     judging: Judging = Judging.FIRST
     threshold: float = DEFAULT_THRESHOLD
     journal: str = ""
@@ -183,69 +184,69 @@ class Study:
     @property
     def steps(self) -> tuple[int, ...]:
         """Every step."""
-        return tuple(sorted({one.leaf.step for one in self.leaves}))
+        return tuple(sorted({state.leaf.step for state in self.leaves}))
 
     @property
     def ranks(self) -> tuple[int, ...]:
         """Every rank."""
-        return tuple(sorted({one.leaf.rank for one in self.leaves}))
+        return tuple(sorted({state.leaf.rank for state in self.leaves}))
 
     @property
     def failures(self) -> tuple[LeafState, ...]:
         """The dump folders that nothing could be made of; each has its reason."""
-        return tuple(one for one in self.leaves if one.failure)
+        return tuple(state for state in self.leaves if state.failure)
 
     @property
     def is_recomputed(self) -> bool:
-        """Whether ops of any dump folder were recomputed, which alone tells that they compute right."""
-        return any(one.has_verdict for one in self.leaves)
+        """True if ops of any dump folder were recomputed, which alone tells that they compute right."""
+        return any(state.has_verdict for state in self.leaves)
 
     @property
-    def tells(self) -> bool:
-        """Whether anything speaks for or against the ops: what was recomputed or compared, or replicas."""
-        voted = any(one.agreed or one.departures for one in self.votes)
-        return voted or self.is_recomputed or any(one.compared for one in self.leaves)
+    def has_evidence(self) -> bool:
+        """True if anything speaks for or against the ops: what was recomputed or compared, or replicas."""
+        voted = any(item.agreed or item.departures for item in self.votes)
+        return voted or self.is_recomputed or any(item.compared for item in self.leaves)
 
     def to_dict(self) -> dict[str, Any]:
-        """It as JSON."""
+        """Return it as JSON."""
         culprit = self.conclusion.culprit
         place = self.conclusion.not_finite
         return {
             "culprit": None if culprit is None else culprit.to_dict(),
-            "further": [one.to_dict() for one in self.conclusion.further],
+            "further": [item.to_dict() for item in self.conclusion.further],
             "not_finite": None if place is None else {"step": place[0], "rank": place[1], "tensor": place[2]},
             "steps": list(self.steps),
             "ranks": list(self.ranks),
             "judging": str(self.judging),
-            "tells": self.tells,
+            "tells": self.has_evidence,
             "is_recomputed": self.is_recomputed,
             "threshold": self.threshold,
-            "leaves": [_leaf(one) for one in self.leaves],
+            "leaves": [_leaf(item) for item in self.leaves],
             "votes": [
-                {"step": one.step, "agreed": one.agreed, "departures": [_departure(each) for each in one.departures]}
-                for one in self.votes
+                {"step": item.step, "agreed": item.agreed, "departures": [_departure(each) for each in item.departures]}
+                for item in self.votes
             ],
-            "maps": [one.to_dict() for one in self.maps],
+            "maps": [item.to_dict() for item in self.maps],
             "table": self.table or None,
             "statistics": None if self.statistics is None else self.statistics.to_dict(),
-            "notes": list(self.notes),
+            "notes": list(map(render, self.notes)),
         }
 
 
-def _leaf(one: LeafState) -> dict[str, Any]:
+def _leaf(state: LeafState) -> dict[str, Any]:
     return {
-        "step": one.leaf.step, "rank": one.leaf.rank, "device": one.leaf.device, "model": one.leaf.model,
-        "path": one.leaf.path, "tensors": one.rows, "compared": one.compared, "below": one.below,
-        "not_finite": one.bad, "judged": one.judged, "right": one.right, "network": one.network,
-        "accused": [{"op": each.op, "type": each.type, "cause": str(each.cause)} for each in one.accused],
-        "failure": one.failure or None,
+        "step": state.leaf.step, "rank": state.leaf.rank, "device": state.leaf.device, "model": state.leaf.model,
+        "path": state.leaf.path, "tensors": state.rows, "compared": state.compared, "below": state.below,
+        "not_finite": state.bad, "judged": state.judged, "right": state.right, "network": state.network,
+        "accused": [{"op": each.op, "type": each.type, "cause": str(each.cause)} for each in state.accused],
+        "failure": render(state.failure) if state.failure else None,
     }  # fmt: skip
 
 
-def _departure(one: Any) -> dict[str, Any]:
+def _departure(departure: Any) -> dict[str, Any]:
     return {
-        "op": one.op, "type": one.type, "role": str(one.role), "ranks": list(one.ranks),
-        "agreeing": list(one.agreeing), "undecided": one.undecided, "fed_alike": one.fed_alike,
+        "op": departure.op, "type": departure.type, "role": str(departure.role), "ranks": list(departure.ranks),
+        "agreeing": list(departure.agreeing), "undecided": departure.undecided, "fed_alike": departure.fed_alike,
     }  # fmt: skip
 
 
@@ -281,10 +282,9 @@ class Runner:
         self,
         resources: Resources,
     ) -> None:
-        """Does what the journal does not know. WorkStoppedError after Ctrl+C; what is done is kept."""
+        """Work off what the journal lacks. WorkStoppedError after Ctrl+C; what is done is kept."""
         progress = resources.progress or (lambda done, total: None)
-        known = dict.fromkeys(plan.leaf.path for plan in self._prepared.plans)
-        for plan, outcome in self._journal.known(self._prepared.plans, self._key):
+        for plan, outcome in self._journal.stored_outcomes(self._prepared.plans, self._key):
             self._remember(plan, outcome)
         left = [plan for plan in self._prepared.plans if not self._is_done(plan)]
         self._done = self._total - sum(plan.leaf.nbytes for plan in left)
@@ -292,29 +292,32 @@ class Runner:
 
         def take(task: Task, done: list[LeafDone], given_up: bool = False) -> None:
             by_path = {plan.leaf.path: plan for plan in task.leaves}
-            self._journal.keep([(by_path[one.path], one) for one in done], self._key, given_up=given_up)
-            for one in done:
-                self._remember(by_path[one.path], one.outcome)
+            self._journal.keep(
+                [(by_path[leaf_done.path], leaf_done) for leaf_done in done], self._key, given_up=given_up
+            )
+            for leaf_done in done:
+                self._remember(by_path[leaf_done.path], leaf_done.outcome)
             self._done += task.nbytes
             progress(min(self._done, self._total), self._total)
 
-        def give_up(task: Task, reason: str) -> None:
+        def give_up(task: Task, reason: Message) -> None:
             lost = LeafOutcome(failure=reason, judged=task.judges)
             take(task, [LeafDone(path=plan.leaf.path, outcome=lost) for plan in task.leaves], True)
 
         try:
             run_tasks(
-                self._tasks(left, resources.count), resources.open, window=_WINDOW * resources.count,
+                self._tasks(left, resources.count), resources.open, window=_TASKS_IN_FLIGHT * resources.count,
                 take=take, give_up=give_up,
             )  # fmt: skip
         except KeyboardInterrupt:
-            done = f"{len(self.states)} of {counted(len(known), 'dump folder')}"
-            raise WorkStoppedError(f"stopped: {done} done", "the same command goes on from there") from None
+            raise self._stopped("study_stopped") from None
         except BrokenExecutor as error:
-            done = f"{len(self.states)} of {counted(len(known), 'dump folder')}"
-            raise WorkStoppedError(
-                f"the executor takes no more tasks: {done} done", "the same command goes on from there", exit_code=2
-            ) from error
+            raise self._stopped("study_executor_lost", exit_code=2) from error
+
+    def _stopped(self, kind: str, exit_code: int = 130) -> WorkStoppedError:
+        count = len({plan.leaf.path for plan in self._prepared.plans})
+        text = render(Message(f"error.diagnose.{kind}.text", done=len(self.states), count=count))
+        return WorkStoppedError(text, render(Message(f"error.diagnose.{kind}.hint")), exit_code=exit_code)
 
     def _remember(self, plan: LeafPlan, outcome: LeafOutcome) -> None:
         path = plan.leaf.path
@@ -324,7 +327,7 @@ class Runner:
             self._first_wrong = plan.leaf.step
 
     def _judges(self, step: int) -> bool:
-        """Whether the leaves of a step are to be recomputed, by what is known now."""
+        """Return whether the leaves of a step are to be recomputed, by the results so far."""
         if self._options.judging is not Judging.FIRST:
             return True
         return self._first_wrong is None or step <= self._first_wrong
@@ -334,14 +337,14 @@ class Runner:
         return state is not None and (state.judged or not self._judges(plan.leaf.step) or self._is_settled(state))
 
     def _is_settled(self, state: LeafState) -> bool:
-        """Whether a leaf was left without a verdict as nothing in it asked for one."""
+        """Return whether a leaf was left without a verdict as nothing in it asked for one."""
         return self._leaf_options.only_suspects and not state.failure
 
     def _tasks(self, left: Sequence[LeafPlan], workers: int) -> Iterator[Task]:
-        """The tasks in order, small enough that every worker has some."""
+        """Return the tasks in order, small enough that every worker has some."""
         total = sum(plan.leaf.nbytes for plan in left)
-        share = total // (workers * TASKS)
-        for batch in batches(left, max(_LEAST_BYTES, min(TASK_BYTES, share)), self._host_of):
+        share = total // (workers * MIN_TASKS)
+        for batch in batches(left, max(_MIN_TASK_BYTES, min(TASK_BYTES, share)), self._host_of):
             largest = max(plan.leaf.nbytes for plan in batch)
             is_shared = workers > 1 and len(batch) == 1 and largest >= max(_SHARED_BYTES, total / workers)
             yield Task(
@@ -350,24 +353,24 @@ class Runner:
             )  # fmt: skip
 
     def outcome(self, leaf: StudyLeaf) -> LeafOutcome | None:
-        """What was found in a leaf, whole but for its votes."""
+        """Return the outcome of a leaf, without its votes."""
         return self._journal.outcome(leaf.path, self._key)
 
-    def columns(self, state: LeafState, wanted: Sequence[str] | None = None) -> Columns | None:
-        """The rows of a leaf; None if there are none. Own errors are those of a leaf that counts as judged only."""
+    def columns(self, state: LeafState, names: Sequence[str] | None = None) -> Columns | None:
+        """Return the rows of a leaf; None if there are none. Only leaves that count as judged have own errors."""
         rows = self._journal.rows(state.leaf.path, self._key)
-        columns = unpack(self._journal.path, rows, wanted) if rows else None
+        columns = unpack(self._journal.path, rows, names) if rows else None
         if columns is not None and not state.judged and "own_error" in columns:
             columns["own_error"] = np.full(len(columns["own_error"]), np.nan)
         return columns
 
     def _statistics(self, state: LeafState) -> LeafStatistics | None:
-        """What a worker read of a leaf that was dumped as statistics; None if it could not."""
-        kept = self._journal.statistics(state.leaf.path, self._key)
-        return unpack_statistics(self._journal.path, kept, state.leaf.step, state.leaf.rank) if kept else None
+        """Return the statistics that a worker read of a leaf; None if it could not."""
+        stored = self._journal.statistics(state.leaf.path, self._key)
+        return unpack_statistics(self._journal.path, stored, state.leaf.step, state.leaf.rank) if stored else None
 
     def _telling(self, state: LeafState, ops: Collection[str]) -> Mapping[str, int]:
-        """Which of the ops a leaf tells of: 2 where one was recomputed or compared, 1 where it was only dumped."""
+        """Return how a leaf covers ops: 2 where one was recomputed or compared, 1 where it was only dumped."""
         columns = self.columns(state, ("op", "status", "own_error", "cosine"))
         if columns is None:
             return {}
@@ -384,22 +387,22 @@ class Runner:
         return {ops_of.texts[code]: int(best[code]) for code in np.unique(ops_of.codes[is_asked]).tolist()}
 
     def final_states(self) -> list[LeafState]:
-        """Every leaf in order, as if it had been worked on alone, one after the other."""
+        """Return every leaf in order, as if it had been worked on alone, one after the other."""
         ordered = sorted(self.states.values(), key=lambda state: state.leaf.key)
         return without_later_verdicts(ordered) if self._options.judging is Judging.FIRST else ordered
 
     def votes(self, states: Sequence[LeafState]) -> list[StepVotes]:
-        """The votes of every step; those of one step are in memory at one time."""
-        found = []
+        """Return the votes of every step; those of one step are in memory at one time."""
+        by_step = []
         for step, of_step in groupby(states, key=lambda state: state.leaf.step):
             ballots = [
                 (state.leaf.rank, state.network, self._journal.votes(state.leaf.path, self._key)) for state in of_step
             ]
-            found.append(count_votes(step, ballots))
-        return found
+            by_step.append(count_votes(step, ballots))
+        return by_step
 
     def _names(self, states: Sequence[LeafState]) -> dict[str, str]:
-        """Names of ops by how files spell them, by the graph of the first leaf that was dumped as statistics."""
+        """Return names of ops by how files spell them, by the graph of the first leaf that was dumped as statistics."""
         for state in states:
             outcome = self.outcome(state.leaf) if state.leaf.statistics and not state.failure else None
             if outcome is not None and outcome.graph:
@@ -408,7 +411,7 @@ class Runner:
         return {}
 
     def result(self) -> Study:
-        """What the study comes to."""
+        """Return the study."""
         states = self.final_states()
         votes = self.votes(states)
         maps = Maps()
@@ -426,7 +429,7 @@ class Runner:
         )  # fmt: skip
 
     def _written(self, states: Sequence[LeafState]) -> str:
-        """The table of all rows, and the result files that were asked for; "" where nothing can write the table."""
+        """Write the table of all rows, and result files on request; "" where nothing can write the table."""
         folder = self._options.results or posixpath.dirname(self._journal.path)
         if self._options.csv:
             self.csvs = tuple(write_csvs(posixpath.join(folder, "results"), states, self.columns))
@@ -438,61 +441,74 @@ class Runner:
         return path
 
 
-def _network_notes(states: Sequence[LeafState]) -> list[str]:
-    """That ranks run different graphs, as the stages of a pipeline do."""
+def _network_notes(states: Sequence[LeafState]) -> list[Message]:
+    """Return a note where ranks run different graphs, as the stages of a pipeline do."""
     ranks: dict[str, set[int]] = {}
     for state in states:
         if state.network:
             ranks.setdefault(state.network, set()).add(state.leaf.rank)
     if len(ranks) < 2:
         return []
-    shown = "; ".join(f"ranks {spans(each, 3)}" for each in sorted(ranks.values(), key=min)[:4])
-    return [f"ranks run {len(ranks)} different graphs, and are compared with those of their own: {shown}"]
+    groups = sorted(ranks.values(), key=min)[:_MAX_GROUPS]
+    shown = [Message("study.ranks", count=len(group), ranks=spans(group, 3)) for group in groups]
+    return [Message("study.note.other_graphs", count=len(ranks), groups=shown)]
 
 
-def _lacking_notes(states: Sequence[LeafState]) -> list[str]:
-    """That there are dumps without a graph, and tensors that cannot be read."""
+def _lacking_notes(states: Sequence[LeafState]) -> list[Message]:
+    """Return notes on dumps without a graph, and on tensors that cannot be read."""
     notes = []
     lacking = [state for state in states if state.lack]
     if lacking:
-        notes.append(f"{counted(len(lacking), 'folder')} of {len(states)} cannot be recomputed: {lacking[0].lack}")
+        notes.append(Message("study.note.no_graph", count=len(lacking), all=len(states), reason=lacking[0].lack))
     unread = [state for state in states if state.unreadable]
     if unread:
-        where = f"step {unread[0].leaf.step}, rank {unread[0].leaf.rank}"
+        place = Message("study.place", step=unread[0].leaf.step, rank=unread[0].leaf.rank)
         count = sum(state.unreadable for state in unread)
-        notes.append(f"{counted(count, 'tensor')} cannot be read, the first in {where}: the table says why")
+        notes.append(Message("study.note.unreadable", count=count, place=place))
     return notes
 
 
 def run_study(
     options: StudyOptions,
     folder: str,
+    resources: Resources = ALL_CORES,
     *,
     cache: str = "",
-    workers: int = 0,
-    executor: Executor | None = None,
-    progress: Progress | None = None,
-    fresh: bool = False,
-    watch_seconds: float = 0.0,
-    seen: Callable[[Study], None] | None = None,
+    on_study: Callable[[Study], None] | None = None,
 ) -> Study:
-    """Studies what `options` name; `folder`, which is there, keeps the journal, `cache` parsed graphs.
+    """Compare and diagnose every step, rank and model that `options` name.
 
-    `workers` processes (0: one per core), or any `executor`, share the work. What the journal knows is not done again;
-    with `fresh` all is. With `watch_seconds` it goes on as new steps arrive, until Ctrl+C; `seen` is called with each
-    study. UsageError while another study is at work in `folder`; WorkStoppedError after Ctrl+C during work.
+    Parameters
+    ----------
+    options : StudyOptions
+        What is studied and how. With `watch_seconds` new steps are analysed as they arrive, until Ctrl+C.
+    folder : str
+        An existing folder for the journal: what it holds is not analysed again, unless the options say `fresh`.
+    resources : Resources
+        Who shares the work; progress is counted in bytes.
+    cache : str
+        A folder for parsed graphs; "" for none.
+    on_study : callable, optional
+        Called with each study while new steps are awaited.
+
+    Raises
+    ------
+    UsageError
+        Another study is running in `folder`.
+    WorkStoppedError
+        After Ctrl+C; the same call continues from there.
     """
-    workers = workers or cores()
+    executor, host_of = resources.executor, None
     if isinstance(executor, ClusterExecutor):
-        workers, options = executor.workers, from_anywhere(options)
-    with open_journal(folder, fresh=fresh) as journal:
+        resources, host_of = replace(resources, workers=executor.workers), executor.host_of
+        options = from_anywhere(options)
+    with open_journal(folder, fresh=options.fresh) as journal:
 
         def study(prepared: Prepared) -> Study:
-            on_hosts = {"host_of": executor.host_of} if isinstance(executor, ClusterExecutor) else {}
-            runner = Runner(prepared, options, journal, cache, **on_hosts)
-            runner.run(Resources(workers, executor, progress))
+            runner = Runner(prepared, options, journal, cache, host_of or (lambda path: ""))
+            runner.run(resources)
             return runner.result()
 
-        if not watch_seconds:
+        if not options.watch_seconds:
             return study(prepare(options))
-        return watch(lambda: prepare(options), study, seen or (lambda _: None), seconds=watch_seconds)
+        return watch(lambda: prepare(options), study, on_study or (lambda _: None), seconds=options.watch_seconds)

@@ -25,7 +25,7 @@ class Reach(StrEnum):
 
 
 class Ground(StrEnum):
-    """What a culprit is named by."""
+    """Ground on which a culprit is named."""
 
     #: The verdict on the dump of its step and rank.
     VERDICT = "verdict"
@@ -71,17 +71,17 @@ class Culprit:
 
     @property
     def is_fed_alike(self) -> bool:
-        """Whether replicas tell that the op was fed as on the other ranks: then its data do not differ from theirs."""
+        """True if replicas show that the op had the same inputs as on the other ranks: then its data do not differ."""
         return self.departure is not None and self.departure.op == self.op and bool(self.departure.fed_alike)
 
     def to_dict(self) -> dict[str, Any]:
-        """It as JSON."""
+        """Return it as JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conclusion:
-    """What a study comes to. `culprit` is None where nothing computes wrong; `further` are other faults, in order."""
+    """Conclusion of a study. `culprit` is None where nothing computes wrong; `further` are other faults, in order."""
 
     culprit: Culprit | None
     further: tuple[Culprit, ...] = ()
@@ -91,7 +91,7 @@ class Conclusion:
 
 
 #: Of other faults so many are kept.
-_FURTHER = 20
+_MAX_FURTHER = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,68 +113,72 @@ Telling = Callable[[LeafState, Collection[str]], Mapping[str, int]]
 
 
 def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: Telling | None = None) -> Conclusion:
-    """The conclusion from every leaf that was worked on, and the votes of every step.
+    """Draw the conclusion from every analysed leaf, and the votes of every step.
 
     With `telling` a rank counts as one on which an op is right only if its dump tells that as well as the culprit's
     does; by default all that have a verdict do.
     """
-    by_step = {one.step: one for one in votes}
-    departures = [one for step in sorted(by_step) for one in by_step[step].departures]
-    found = _culprits(states, by_step)
-    voted = [one for one in map(_by_vote(states), departures) if one is not None]
+    by_step = {item.step: item for item in votes}
+    departures = [item for step in sorted(by_step) for item in by_step[step].departures]
+    culprits = _culprits(states, by_step)
+    voted = [item for item in map(_by_vote(states), departures) if item is not None]
     voted = _with_sums(voted, states, settled([by_step[step].sums for step in sorted(by_step)]))
-    accused = {(one.step, one.op) for one in found}
+    accused = {(item.step, item.op) for item in culprits}
     # What replicas tell after an op that computes wrong follows from that.
-    first = min(map(_when, found), default=None)
-    voted = [one for one in voted if (one.step, one.op) not in accused and (first is None or _when(one) < first)]
-    ordered = [*voted, *found]
+    first = min(map(_when, culprits), default=None)
+    voted = [item for item in voted if (item.step, item.op) not in accused and (first is None or _when(item) < first)]
+    ordered = [*voted, *culprits]
     if not ordered:
         ordered = _compared(states)
-    ordered = ordered[: 1 + _FURTHER]
+    ordered = ordered[: 1 + _MAX_FURTHER]
     if telling is not None:
-        ordered = _as_told(ordered, states, telling)
+        ordered = _with_silent_ranks(ordered, states, telling)
     return Conclusion(
         culprit=ordered[0] if ordered else None, further=tuple(ordered[1:]),
-        departures=tuple(departures[:_FURTHER]), not_finite=_not_finite(states, ordered),
+        departures=tuple(departures[:_MAX_FURTHER]), not_finite=_not_finite(states, ordered),
     )  # fmt: skip
 
 
-def _as_told(culprits: Sequence[Culprit], states: Sequence[LeafState], telling: Telling) -> list[Culprit]:
-    """The same; ranks whose dump does not tell of an op, as it is cut short or damaged there, are not right in it."""
-    found = list(culprits)
-    for step in {one.step for one in culprits}:
-        asked = [(at, one) for at, one in enumerate(culprits) if one.step == step and one.ground is Ground.VERDICT]
-        ranks = {rank for _, one in asked for rank in (one.rank, *one.right)}
+def _with_silent_ranks(culprits: Sequence[Culprit], states: Sequence[LeafState], telling: Telling) -> list[Culprit]:
+    """Count ranks whose dump lacks an op, as it is cut short or damaged there, as unknown, not as correct."""
+    revised = list(culprits)
+    for step in {culprit.step for culprit in culprits}:
+        recomputed = [
+            (at, culprit)
+            for at, culprit in enumerate(culprits)
+            if culprit.step == step and culprit.ground is Ground.VERDICT
+        ]
+        ranks = {rank for _, culprit in recomputed for rank in (culprit.rank, *culprit.right)}
         levels: dict[int, dict[str, int]] = {}
         for state in states:
             if state.leaf.step == step and state.leaf.rank in ranks:
-                known = levels.setdefault(state.leaf.rank, {})
-                for op, level in telling(state, {one.op for _, one in asked}).items():
-                    known[op] = max(level, known.get(op, 0))
-        for at, one in asked:
-            least = levels.get(one.rank, {}).get(one.op, 0)
-            silent = {rank for rank in one.right if levels.get(rank, {}).get(one.op, 0) < least}
+                of_rank = levels.setdefault(state.leaf.rank, {})
+                for op, level in telling(state, {culprit.op for _, culprit in recomputed}).items():
+                    of_rank[op] = max(level, of_rank.get(op, 0))
+        for at, culprit in recomputed:
+            least = levels.get(culprit.rank, {}).get(culprit.op, 0)
+            silent = {rank for rank in culprit.right if levels.get(rank, {}).get(culprit.op, 0) < least}
             if silent:
-                right = set(one.right) - silent
-                found[at] = replace(
-                    one, right=tuple(sorted(right)), unknown=tuple(sorted({*one.unknown, *silent})),
-                    reach=_reach(set(one.ranks), right),
+                right = set(culprit.right) - silent
+                revised[at] = replace(
+                    culprit, right=tuple(sorted(right)), unknown=tuple(sorted({*culprit.unknown, *silent})),
+                    reach=_reach(set(culprit.ranks), right),
                 )  # fmt: skip
-    return found
+    return revised
 
 
-def _when(one: Culprit) -> tuple[int, int, int]:
-    return one.step, one.rank, one.number
+def _when(culprit: Culprit) -> tuple[int, int, int]:
+    return culprit.step, culprit.rank, culprit.number
 
 
 def _culprits(states: Sequence[LeafState], votes: Mapping[int, StepVotes]) -> list[Culprit]:
-    """One for each op that verdicts accuse, where it does so first; the earliest first."""
+    """Return a culprit for each op that verdicts accuse, at its first step; the earliest first."""
     charges = sorted(
         (
-            _Charge(state, one, place)
+            _Charge(state, suspect, place)
             for state in states
-            for place, one in enumerate(state.accused)
-            if not _is_the_sum(state, one.op, votes)
+            for place, suspect in enumerate(state.accused)
+            if not _is_the_sum(state, suspect.op, votes)
         ),
         key=lambda charge: charge.order,
     )
@@ -182,7 +186,7 @@ def _culprits(states: Sequence[LeafState], votes: Mapping[int, StepVotes]) -> li
 
 
 def _is_the_sum(state: LeafState, op: str, votes: Mapping[int, StepVotes]) -> bool:
-    """Whether an op is an all-reduce that gave all ranks the sum of what they put in.
+    """Return whether an op is an all-reduce that gave all ranks the sum of what they put in.
 
     The verdict on one of them sees what that rank put in only: what another put in wrong looks like the op's error.
     """
@@ -199,12 +203,12 @@ def _first_of_each(
     steps: dict[tuple[str, str], set[int]] = {}
     for charge in charges:
         steps.setdefault((charge.state.network, charge.accused.op), set()).add(charge.state.leaf.step)
-    seen: set[tuple[str, str]] = set()
+    keys: set[tuple[str, str]] = set()
     for charge in charges:
         key = charge.state.network, charge.accused.op
-        if key in seen:
+        if key in keys:
             continue
-        seen.add(key)
+        keys.add(key)
         later = {
             state.leaf.step
             for state in states
@@ -219,23 +223,23 @@ def _culprit(
 ) -> Culprit:
     state, accused = charge.state, charge.accused
     peers = [
-        one
-        for one in of_step
-        if one.network == state.network or (one.failure and one.leaf.program == state.leaf.program)
+        item
+        for item in of_step
+        if item.network == state.network or (item.failure and item.leaf.program == state.leaf.program)
     ]
     wrong: set[int] = set()
     right: set[int] = set()
     unknown: set[int] = set()
     for peer in peers:
         rank = peer.leaf.rank
-        if any(one.op == accused.op for one in peer.accused):
+        if any(item.op == accused.op for item in peer.accused):
             wrong.add(rank)
         else:
             (right if peer.has_verdict else unknown).add(rank)
     right, unknown = right - wrong, unknown - wrong - right
     counted = votes.get(state.leaf.step, StepVotes(step=state.leaf.step))
-    mine = [one for one in counted.departures if wrong & set(one.ranks)]
-    departure = next((one for one in mine if one.op == accused.op), next(iter(mine), None))
+    own = [item for item in counted.departures if wrong & set(item.ranks)]
+    departure = next((item for item in own if item.op == accused.op), next(iter(own), None))
     return Culprit(
         step=state.leaf.step, rank=state.leaf.rank, op=accused.op, type=accused.type, cause=str(accused.cause),
         ground=Ground.VERDICT, reach=_reach(wrong, right), confidence=accused.confidence, number=accused.number,
@@ -258,64 +262,66 @@ _FED_ALIKE, _VOTED, UNDECIDED = 0.97, 0.9, 0.5
 
 
 def _by_vote(states: Sequence[LeafState]) -> Any:
-    """What makes a culprit of a departure; None for one that follows from others."""
+    """Return a function that makes a culprit of a departure; it gives None for one that follows from others."""
     by_place = {(state.leaf.step, state.leaf.rank): state for state in states}
 
-    def culprit(one: Departure) -> Culprit | None:
-        if one.role is Role.UPDATE and one.fed_alike is False:
+    def culprit(departure: Departure) -> Culprit | None:
+        if departure.role is Role.UPDATE and departure.fed_alike is False:
             return None  # it was fed what differs already
-        rank = one.ranks[0]
-        state = by_place[one.step, rank]
-        sure = UNDECIDED if one.undecided else _FED_ALIKE if one.fed_alike else _VOTED
+        rank = departure.ranks[0]
+        state = by_place[departure.step, rank]
+        sure = UNDECIDED if departure.undecided else _FED_ALIKE if departure.fed_alike else _VOTED
         return Culprit(
-            step=one.step, rank=rank, op=one.op, type=one.type,
-            cause="communication" if one.role is Role.COLLECTIVE else "device", ground=Ground.REPLICAS,
-            reach=_reach(set(one.ranks), set(one.agreeing)) if not one.undecided else Reach.NOT_TOLD,
-            confidence=sure, number=one.number, ranks=one.ranks, right=one.agreeing, steps=(one.step,),
-            model=state.leaf.model, path=state.leaf.path, departure=one,
+            step=departure.step, rank=rank, op=departure.op, type=departure.type,
+            cause="communication" if departure.role is Role.COLLECTIVE else "device", ground=Ground.REPLICAS,
+            reach=_reach(set(departure.ranks), set(departure.agreeing)) if not departure.undecided else Reach.NOT_TOLD,
+            confidence=sure, number=departure.number, ranks=departure.ranks, right=departure.agreeing,
+            steps=(departure.step,),
+            model=state.leaf.model, path=state.leaf.path, departure=departure,
         )  # fmt: skip
 
     return culprit
 
 
 def _with_sums(voted: Sequence[Culprit], states: Sequence[LeafState], sums: Sequence[WrongSum]) -> list[Culprit]:
-    """What replicas tell and all-reduces that are no sums, of one op the better told; an op once, at its first step."""
+    """Merge departures of replicas with all-reduces that are no sums; an op once, at its first step."""
     by_place = {(state.leaf.step, state.leaf.rank): state for state in states}
-    decided = {(one.step, one.op) for one in voted if one.reach is not Reach.NOT_TOLD}
+    decided = {(item.step, item.op) for item in voted if item.reach is not Reach.NOT_TOLD}
     steps: dict[str, list[int]] = {}
-    for one in sums:
-        steps.setdefault(one.op, []).append(one.step)
+    for item in sums:
+        steps.setdefault(item.op, []).append(item.step)
     summed = []
-    for one in sums:
-        if one.step == steps[one.op][0] and (one.step, one.op) not in decided:
-            leaf = by_place[one.step, one.ranks[0]].leaf
+    for item in sums:
+        if item.step == steps[item.op][0] and (item.step, item.op) not in decided:
+            leaf = by_place[item.step, item.ranks[0]].leaf
             summed.append(
                 Culprit(
-                    step=one.step, rank=one.ranks[0], op=one.op, type=one.type, cause="communication",
-                    ground=Ground.SUM, reach=_reach(set(one.ranks), set(one.right)),
-                    confidence=_FED_ALIKE if one.is_sure else UNDECIDED,
-                    number=one.number, ranks=one.ranks, right=one.right, steps=tuple(steps[one.op]), model=leaf.model,
+                    step=item.step, rank=item.ranks[0], op=item.op, type=item.type, cause="communication",
+                    ground=Ground.SUM, reach=_reach(set(item.ranks), set(item.right)),
+                    confidence=_FED_ALIKE if item.is_sure else UNDECIDED,
+                    number=item.number, ranks=item.ranks, right=item.right, steps=tuple(steps[item.op]),
+                    model=leaf.model,
                     path=leaf.path,
                 )
             )  # fmt: skip
-    told = {(one.step, one.op) for one in summed}
-    kept = [one for one in voted if (one.step, one.op) not in told]
+    by_sum = {(item.step, item.op) for item in summed}
+    others = [item for item in voted if (item.step, item.op) not in by_sum]
     # The order of replicas' departures is that of their steps already, and of the ops in them.
-    return sorted([*kept, *summed], key=lambda one: (one.step, one.number)) if summed else list(voted)
+    return sorted([*others, *summed], key=lambda item: (item.step, item.number)) if summed else list(voted)
 
 
 def _compared(states: Sequence[LeafState]) -> list[Culprit]:
-    """Where no verdict could be made: the op that the comparison alone names first."""
+    """Return the op that the comparison alone names first, where no verdict could be made."""
     named = [state for state in states if state.first is not None and not state.has_verdict]
     if not named:
         return []
-    state = min(named, key=lambda one: (one.leaf.step, one.first.epoch, one.leaf.rank) if one.first else (0, 0, 0))
+    state = min(named, key=lambda item: (item.leaf.step, item.first.epoch, item.leaf.rank) if item.first else (0, 0, 0))
     first = state.first
     assert first is not None
-    peers = [one for one in states if one.leaf.step == state.leaf.step and one.network == state.network]
-    wrong = {one.leaf.rank for one in peers if one.first is not None and one.first.op == first.op}
-    right = {one.leaf.rank for one in peers if one.compared and not one.below}
-    steps = {one.leaf.step for one in named if one.first is not None and one.first.op == first.op}
+    peers = [peer for peer in states if peer.leaf.step == state.leaf.step and peer.network == state.network]
+    wrong = {peer.leaf.rank for peer in peers if peer.first is not None and peer.first.op == first.op}
+    right = {peer.leaf.rank for peer in peers if peer.compared and not peer.below}
+    steps = {peer.leaf.step for peer in named if peer.first is not None and peer.first.op == first.op}
     return [
         Culprit(
             step=state.leaf.step, rank=state.leaf.rank, op=first.op, type=first.type, cause=first.kind,
@@ -327,7 +333,7 @@ def _compared(states: Sequence[LeafState]) -> list[Culprit]:
 
 
 def _not_finite(states: Sequence[LeafState], culprits: Sequence[Culprit]) -> tuple[int, int, str] | None:
-    """The first step with NaN or Inf; in it the rank where a culprit itself puts it out, else the first rank.
+    """Return the first step with NaN or Inf; in it the rank where a culprit itself puts it out, else the first rank.
 
     A rank that got it by communication comes after those that made it.
     """
@@ -335,7 +341,8 @@ def _not_finite(states: Sequence[LeafState], culprits: Sequence[Culprit]) -> tup
     def order(state: LeafState) -> tuple[int, bool, bool, int, str, str]:
         step, rank, model, path = state.leaf.key
         by_itself = any(
-            (one.step, one.rank) == (step, rank) and state.first_bad.startswith(f"{one.op}:output") for one in culprits
+            (culprit.step, culprit.rank) == (step, rank) and state.first_bad.startswith(f"{culprit.op}:output")
+            for culprit in culprits
         )
         return step, not by_itself, is_from_others(state.first_bad), rank, model, path
 
@@ -344,13 +351,13 @@ def _not_finite(states: Sequence[LeafState], culprits: Sequence[Culprit]) -> tup
 
 
 def is_from_others(tensor: str) -> bool:
-    """Whether a tensor (`op:output:0`) is what a communication op puts out, by the op's name."""
+    """Return whether a tensor (`op:output:0`) is what a communication op puts out, by the op's name."""
     op, _, slot = tensor.partition(":")
     return slot.startswith("output") and is_communication(op.rpartition("/")[2])
 
 
 def without_later_verdicts(states: Sequence[LeafState]) -> list[LeafState]:
-    """The same, as if nothing behind the first step with a culprit had been recomputed.
+    """Return the states as if nothing after the first step with a culprit had been recomputed.
 
     Whether it was depends on how quick the workers are; what a study comes to must not.
     """

@@ -57,7 +57,7 @@ _BY_BENCHMARK = (Proof.COMPARED, Proof.SOURCE)
 
 
 def state_of(leaf: StudyLeaf, outcome: LeafOutcome, *, is_own: bool = True, is_start: bool = True) -> LeafState:
-    """What is remembered of an outcome.
+    """Return the part of an outcome that stays in memory.
 
     Held against a benchmark that is not its own, a leaf may have other data: what only the comparison says is left out.
     After the first step that a rank has (`is_start`), its variables are what both sides have trained meanwhile: that
@@ -69,13 +69,14 @@ def state_of(leaf: StudyLeaf, outcome: LeafOutcome, *, is_own: bool = True, is_s
     suspects = () if verdict is None or verdict.culprit is None else verdict.suspects
     accused = tuple(
         Accused(
-            op=one.culprit, type=one.op_type, cause=one.cause, proof=one.proof, confidence=one.confidence,
-            number=one.number, epoch=epochs.get(one.culprit, 0), pass_name=one.pass_name, run=run,
+            op=suspect.culprit, type=suspect.op_type, cause=suspect.cause, proof=suspect.proof,
+            confidence=suspect.confidence,
+            number=suspect.number, epoch=epochs.get(suspect.culprit, 0), pass_name=suspect.pass_name, run=run,
         )
-        for one in suspects
-        if one.cause is not Cause.LOSS_SCALE
-        and (is_own or (one.cause not in _OF_THE_DATA and one.proof not in _BY_BENCHMARK))
-        and (is_start or one.cause is not Cause.WEIGHTS)
+        for suspect in suspects
+        if suspect.cause is not Cause.LOSS_SCALE
+        and (is_own or (suspect.cause not in _OF_THE_DATA and suspect.proof not in _BY_BENCHMARK))
+        and (is_start or suspect.cause is not Cause.WEIGHTS)
     )  # fmt: skip
     return LeafState(
         leaf=leaf, **outcome.counts(), has_verdict=verdict is not None and not verdict.is_empty,
@@ -84,7 +85,7 @@ def state_of(leaf: StudyLeaf, outcome: LeafOutcome, *, is_own: bool = True, is_s
     )  # fmt: skip
 
 
-# --- What a study has done so far: one small database in the work folder, one writer, whole after every kill ---
+# --- the journal: one SQLite database, one writer, consistent after every kill ---
 
 
 #: The layout of the database; one of another layout is begun anew.
@@ -116,82 +117,82 @@ class Journal:
         self.path = path
 
     def keep(self, done: Sequence[tuple[LeafPlan, LeafDone]], options: str, *, given_up: bool = False) -> None:
-        """Keeps what a task found, all of it or nothing. OutputError where that cannot be written."""
+        """Store what a task found, all of it or nothing. OutputError where that cannot be written."""
         # What failed is tried again: a server may answer by then, and credentials be new.
         leaves = [
             (
                 _stored(plan.leaf.path), options, plan.fingerprint, plan.leaf.fingerprint,
                 _stored(plan.benchmark),
                 plan.benchmark_print,
-                one.outcome.judged, given_up or bool(one.outcome.failure),
-                json.dumps(replace(one.outcome, votes=()).to_dict()), _packed(one.outcome.votes),
+                leaf_done.outcome.judged, given_up or bool(leaf_done.outcome.failure),
+                json.dumps(replace(leaf_done.outcome, votes=()).to_dict()), _packed(leaf_done.outcome.votes),
             )
-            for plan, one in done
+            for plan, leaf_done in done
         ]  # fmt: skip
-        tensors = [(_stored(plan.leaf.path), options, one.rows, one.statistics) for plan, one in done]
+        tensors = [(_stored(plan.leaf.path), options, leaf_done.rows, leaf_done.statistics) for plan, leaf_done in done]
         with self._errors(), self._connection:
             self._connection.executemany("INSERT OR REPLACE INTO leaves VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", leaves)
             self._connection.executemany("INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?)", tensors)
 
-    def known(self, plans: Sequence[LeafPlan], options: str) -> Iterator[tuple[LeafPlan, LeafOutcome]]:
-        """What is known of leaves that are as they were, without their votes. Given up ones are not known."""
+    def stored_outcomes(self, plans: Sequence[LeafPlan], options: str) -> Iterator[tuple[LeafPlan, LeafOutcome]]:
+        """Yield the stored outcomes of unchanged leaves, without their votes; not of those that were given up."""
         for at in range(0, len(plans), _AT_ONCE):
-            asked = {_stored(plan.leaf.path): plan for plan in plans[at : at + _AT_ONCE]}
+            by_path = {_stored(plan.leaf.path): plan for plan in plans[at : at + _AT_ONCE]}
             with self._errors():
-                found = self._connection.execute(
+                rows = self._connection.execute(
                     "SELECT path, fingerprint, outcome FROM leaves WHERE options = ? AND NOT given_up AND path IN "
-                    f"({','.join('?' * len(asked))})",
-                    (options, *asked),
+                    f"({','.join('?' * len(by_path))})",
+                    (options, *by_path),
                 ).fetchall()
-            for path, fingerprint, text in found:
-                if asked[path].fingerprint == fingerprint:
+            for path, fingerprint, text in rows:
+                if by_path[path].fingerprint == fingerprint:
                     with suppress(KeyError, TypeError, ValueError):  # it is done again
-                        yield asked[path], LeafOutcome.from_dict(json.loads(text))
+                        yield by_path[path], LeafOutcome.from_dict(json.loads(text))
 
     def outcome(self, path: str, options: str) -> LeafOutcome | None:
-        """What was found in a leaf, without its votes."""
-        row = self._one("outcome", path, options)
+        """Return the outcome of a leaf, without its votes."""
+        row = self._cell("outcome", path, options)
         with self._damage():
             return None if row is None else LeafOutcome.from_dict(json.loads(row))
 
     def votes(self, path: str, options: str) -> tuple[Vote, ...]:
-        """The votes of a leaf."""
-        row = self._one("votes", path, options)
+        """Return the votes of a leaf."""
+        row = self._cell("votes", path, options)
         with self._damage():
             return () if row is None else tuple(map(read_vote, json.loads(zlib.decompress(row))))
 
     def rows(self, path: str, options: str) -> bytes:
-        """The rows of a leaf, as `packed.unpack` reads them; b"" for none."""
-        row: bytes | None = self._one("rows", path, options, "tensors")
+        """Return the rows of a leaf, as `packed.unpack` reads them; b"" for none."""
+        row: bytes | None = self._cell("rows", path, options, "tensors")
         return row or b""
 
     def statistics(self, path: str, options: str) -> bytes:
-        """What a leaf was dumped as, if that was statistics, as `unpack_statistics` reads them; b"" for none."""
-        row: bytes | None = self._one("statistics", path, options, "tensors")
+        """Return the statistics of a leaf as `unpack_statistics` reads them; b"" for none."""
+        row: bytes | None = self._cell("statistics", path, options, "tensors")
         return row or b""
 
-    def _one(self, column: str, path: str, options: str, table: str = "leaves") -> Any:
+    def _cell(self, column: str, path: str, options: str, table: str = "leaves") -> Any:
         with self._errors():
-            found = self._connection.execute(
+            row = self._connection.execute(
                 f"SELECT {column} FROM {table} WHERE path = ? AND options = ?", (_stored(path), options)
             ).fetchone()
-        return None if found is None else found[0]
+        return None if row is None else row[0]
 
     def forget(self) -> None:
-        """Forgets all of it."""
+        """Forget all of it."""
         with self._errors(), self._connection:
             for table in _NAMES:
                 self._connection.execute(f"DELETE FROM {table}")
 
     def close(self) -> None:
-        """Puts everything into the one file and closes it."""
+        """Put everything into the one file and closes it."""
         with suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._connection.close()
 
     @contextmanager
     def _damage(self) -> Iterator[None]:
-        """What is kept in a form of ours: the database does not tell when that is damaged."""
+        """Raise FormatError for what is stored in a form of ours: the database does not notice when that is damaged."""
         try:
             yield
         except (zlib.error, KeyError, TypeError, ValueError) as error:
@@ -210,14 +211,12 @@ class Journal:
 
 
 def _stored(path: str) -> bytes:
-    """A path as it is kept: names of files need not be UTF-8, texts of the database have to."""
+    """Return a path as it is stored: names of files need not be UTF-8, texts of the database have to."""
     return path.encode("utf-8", "surrogateescape")
 
 
 def _damaged(path: str, error: object) -> FormatError:
-    return FormatError.of(
-        path, f"the journal of the study is damaged ({error})", "remove it, or `ac --all --fresh`: all is done anew"
-    )
+    return FormatError.of(path, "diagnose.journal_damaged", reason=str(error))
 
 
 def _packed(votes: Iterable[Vote]) -> bytes:
@@ -226,7 +225,7 @@ def _packed(votes: Iterable[Vote]) -> bytes:
 
 @contextmanager
 def open_journal(folder: str, *, fresh: bool = False) -> Iterator[Journal]:
-    """The journal in a folder that is there, for this study alone. UsageError while another study has it.
+    """Open the journal in an existing folder, for this study alone. UsageError while another study has it.
 
     With `fresh`, or where it is of another release, it is begun anew; FormatError for a damaged one.
     """
@@ -254,23 +253,23 @@ class KeptRows:
 
 
 def read_rows(path: str, leaf: str) -> KeptRows | None:
-    """What the journal at `path` has of a leaf, while a study may be writing it; None where it has no rows.
+    """Return the rows of a leaf in the journal at `path`, which a study may be writing; None where it has none.
 
     FormatError for a damaged journal, or one of another release.
     """
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
-            found = connection.execute(
+            row = connection.execute(
                 "SELECT rows, dump, benchmark, benchmark_print FROM leaves JOIN tensors USING (path, options) "
                 "WHERE path = ? AND NOT given_up ORDER BY judged DESC LIMIT 1",
                 (_stored(leaf),),
             ).fetchone()
     except sqlite3.DatabaseError as error:
         raise _damaged(path, error) from error
-    if found is None or not found[0]:
+    if row is None or not row[0]:
         return None
     return KeptRows(
-        rows=found[0], dump=found[1], benchmark=found[2].decode("utf-8", "surrogateescape"), benchmark_print=found[3]
+        rows=row[0], dump=row[1], benchmark=row[2].decode("utf-8", "surrogateescape"), benchmark_print=row[3]
     )
 
 
@@ -294,12 +293,9 @@ def _connected(path: str) -> sqlite3.Connection:
 
 @contextmanager
 def _only_one(path: str, folder: str) -> Iterator[None]:
-    """Nobody else studies in the folder meanwhile."""
+    """Lock the folder against other studies."""
     try:
         with only_process(path):
             yield
     except LockedError as error:
-        raise UsageError(
-            f"{folder}: another study is at work in this folder{f' ({error})' if str(error) else ''}",
-            "wait for it, or give this one a folder of its own with --work DIR",
-        ) from error
+        raise UsageError.of(folder, "diagnose.study_busy", holder=str(error)) from error

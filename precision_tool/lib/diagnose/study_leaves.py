@@ -27,14 +27,14 @@ from precision_tool.lib.data.workspace import Workspace, lies_in, open_workspace
 from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import check_folder, folder_exists, is_folder, real_path
-from precision_tool.lib.model.wording import counted
+from precision_tool.lib.messages import Message
 
 #: The time at which GE built a model, in the model's name: ge_default_20260302093000_1.
 _BUILT = re.compile(r"(?<=_)\d{14}(?=_|/|$)", re.ASCII)
 #: How time folders are named, and how far apart those of one step may be.
 _TIME, _FAR_APART = "%Y%m%d%H%M%S", timedelta(hours=1)
 #: So many of a leaf's ops stand for all; dumps that share so much of them are of one network, collected again.
-_SKETCHED, _ALIKE = 32, 0.5
+_SKETCHED, _MIN_SHARED_FRACTION = 32, 0.5
 #: What a folder is called that holds the dumps of one server, where the folder that is named is above it.
 _DATA = "precision_data"
 
@@ -83,15 +83,15 @@ class Source:
     data: str
     dump: str
     #: Why nothing can be read of it.
-    failure: str = ""
+    failure: PrecisionToolError | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
-    """What was found, in order; `notes` say what was left out and how ranks were numbered."""
+    """The leaves in order; `notes` say what was left out and how ranks were numbered."""
 
     leaves: tuple[StudyLeaf, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -105,22 +105,22 @@ class Listing:
 
 
 def sources_of(folders: Sequence[str], npu: str | None = None) -> list[Source]:
-    """Where the dumps of each data folder lie. Of several, one that is none, or cannot be read, has its `failure`.
+    """Return the dump folder of each data folder. Of several, one that is none, or cannot be read, has its `failure`.
 
     Of one alone that is raised. A folder may be a data folder, hold one called precision_data, or be a dump folder
     itself. `npu` is the one folder that was named in their place.
     """
     if npu is not None:
         return [Source(data="", dump=posixpath.abspath(npu))]
-    found = []
+    sources = []
     for folder in folders:
         try:
-            found.append(_source_of(folder))
+            sources.append(_source_of(folder))
         except PrecisionToolError as error:
             if len(folders) == 1:
                 raise
-            found.append(Source(data=folder, dump="", failure=error.message))
-    return found
+            sources.append(Source(data=folder, dump="", failure=error))
+    return sources
 
 
 def _source_of(folder: str) -> Source:
@@ -132,7 +132,7 @@ def _source_of(folder: str) -> Source:
         return Source(data=place, dump=default_npu(open_workspace(place)))
     if folder_exists(place):
         return Source(data="", dump=place)
-    raise DataNotFoundError.of(folder, "no such data folder", "name the folders that hold npu/debug_0")
+    raise DataNotFoundError.of(folder, "diagnose.no_data_folder")
 
 
 def list_leaves(
@@ -141,57 +141,51 @@ def list_leaves(
     steps: Callable[[int], bool] | None = None,
     ranks: Callable[[int], bool] | None = None,
 ) -> Listing:
-    """The leaves below every source, in the order of step, rank and model.
+    """List the leaves below every source, in the order of step, rank and model.
 
     `steps` and `ranks` say which are wanted. Of a step that was dumped at several times the newest is kept. Folders
     that cannot be listed, and sources without a dump, are notes; DataNotFoundError where there is no dump at all.
     """
-    notes: list[str] = []
+    notes: list[Message] = []
     refused: list[PrecisionToolError] = []
-    found: list[tuple[int, StudyLeaf]] = []
+    numbered: list[tuple[int, StudyLeaf]] = []
     named: set[str] = set()
     for number, source in enumerate(sources):
         place = real_path(source.dump) if source.dump else ""
         if place and place in named:
-            notes.append(f"named twice, and taken once: {source.data or source.dump}")
+            notes.append(Message("study.note.named_twice", folder=source.data or source.dump))
             continue
         named.add(place)
-        if source.failure:
-            refused.append(DataNotFoundError(source.failure))
-            notes.append(f"left out: {source.failure}")
+        if source.failure is not None:
+            refused.append(source.failure)
+            notes.append(Message("study.note.skipped", reason=source.failure.message))
             continue
-        before = len(found)
+        before = len(numbered)
         unread: list[PrecisionToolError] = []
         try:
-            found += [(number, leaf) for leaf in _leaves_below(source, unread)]
+            numbered += [(number, leaf) for leaf in _leaves_below(source, unread)]
         except PrecisionToolError as error:
             unread.append(error)
         refused += unread
-        if len(found) == before and len(sources) > 1:
-            notes.append(f"{source.dump}: {unread[0].message if unread else 'no dump file below this folder'}")
+        if len(numbered) == before and len(sources) > 1:
+            nothing = Message("study.note.no_dump_below", folder=source.dump)
+            notes.append(Message("error.place", where=source.dump, reason=unread[0].message) if unread else nothing)
         elif unread:
-            notes.append(f"folders that cannot be read: {len(unread)}, the first {unread[0].message}")
-    if not found:
+            notes.append(Message("study.note.unread_folders", count=len(unread), reason=unread[0].message))
+    if not numbered:
         if refused:
             raise refused[0]
-        shown = ", ".join(source.dump for source in sources[:3])
-        raise DataNotFoundError(
-            f"{shown}: no dump file below this folder (their names are op_type.op_name.task.stream.timestamp)",
-            "collect dump data on the NPU (enable_dump), or name other folders with --data",
-        )
-    leaves = _numbered(found, sources, notes)
+        folders = [source.dump for source in sources[:3]]
+        raise DataNotFoundError("diagnose.no_dump_below", folders=folders, count=len(folders))
+    leaves = _numbered(numbered, sources, notes)
     leaves = _newest(leaves, notes)
-    wanted = [leaf for leaf in leaves if (steps is None or steps(leaf.step)) and (ranks is None or ranks(leaf.rank))]
-    if not wanted:
+    selected = [leaf for leaf in leaves if (steps is None or steps(leaf.step)) and (ranks is None or ranks(leaf.rank))]
+    if not selected:
         listing = Listing(leaves=tuple(leaves))
-        raise UsageError(
-            f"no dump of the steps and ranks that were asked for: there are steps {spans(listing.steps)} "
-            f"of ranks {spans(listing.ranks)}",
-            "change --step or --rank",
-        )
-    wanted.sort(key=lambda leaf: leaf.key)
-    notes += [*_gaps(wanted), *_clocks(wanted)]
-    return Listing(leaves=tuple(wanted), notes=tuple(notes))
+        raise UsageError("diagnose.no_such_steps", steps=spans(listing.steps), ranks=spans(listing.ranks))
+    selected.sort(key=lambda leaf: leaf.key)
+    notes += [*_gaps(selected), *_clocks(selected)]
+    return Listing(leaves=tuple(selected), notes=tuple(notes))
 
 
 def _leaves_below(source: Source, unread: list[PrecisionToolError]) -> Iterable[StudyLeaf]:
@@ -202,7 +196,7 @@ def _leaves_below(source: Source, unread: list[PrecisionToolError]) -> Iterable[
 
 
 def _leaf(folder: str, file_names: Sequence[str], data: str) -> StudyLeaf | None:
-    """The leaf that a folder is by the names in it; None for one without dump files."""
+    """Return the leaf that a folder is by the names in it; None for one without dump files."""
     has_mapping = MAPPING_FILE in file_names
     dumps = [name for name in file_names if _is_dump(name, has_mapping)]
     if not dumps:
@@ -234,13 +228,15 @@ def _is_dump(name: str, has_mapping: bool) -> bool:
     return not is_status_file(name) and names.is_dump_file(name)
 
 
-def _numbered(found: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source], notes: list[str]) -> list[StudyLeaf]:
-    """The leaves with their ranks: as folders tell, else the devices, counted over the servers where these repeat.
+def _numbered(
+    leaves: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source], notes: list[Message]
+) -> list[StudyLeaf]:
+    """Return the leaves with their ranks: by folders, else by devices, counted over the servers where these repeat.
 
     A folder called `worker1` that has several devices is a server, and no rank.
     """
     below: dict[tuple[int, int], set[int]] = {}
-    for number, leaf in found:
+    for number, leaf in leaves:
         below.setdefault((number, leaf.rank), set()).add(leaf.device)
     servers = {key for key, devices in below.items() if key[1] < 0 or len(devices) > 1}
     devices = {key: below[key] for key in sorted(servers)}
@@ -249,55 +245,52 @@ def _numbered(found: Sequence[tuple[int, StudyLeaf]], sources: Sequence[Source],
         return (number, leaf.rank) not in servers
 
     if sum(map(len, devices.values())) == len(set().union(*devices.values()) if devices else set()):
-        return [leaf if is_ranked(number, leaf) else replace(leaf, rank=leaf.device) for number, leaf in found]
-    a_server = max(max(one) for one in devices.values()) + 1
+        return [leaf if is_ranked(number, leaf) else replace(leaf, rank=leaf.device) for number, leaf in leaves]
+    a_server = max(max(numbers) for numbers in devices.values()) + 1
     first = {key: place * a_server for place, key in enumerate(devices)}
-    folders = {(number, leaf.rank): _server_folder(leaf, sources[number]) for number, leaf in reversed(found)}
-    shown = [f"{folders[key]} from rank {start} on" for key, start in first.items()]
-    more = f", and {len(shown) - 3} more" if len(shown) > 3 else ""
-    notes.append(
-        f"ranks are counted over the data folders, {counted(a_server, 'device')} each: {', '.join(shown[:3])}{more}"
-    )
+    folders = {(number, leaf.rank): _server_folder(leaf, sources[number]) for number, leaf in reversed(leaves)}
+    servers_shown = [Message("study.note.server", folder=folders[key], rank=start) for key, start in first.items()]
+    notes.append(Message("study.note.counted_ranks", devices=a_server, servers=servers_shown))
     return [
         leaf if is_ranked(number, leaf) else replace(leaf, rank=first[number, leaf.rank] + leaf.device)
-        for number, leaf in found
+        for number, leaf in leaves
     ]
 
 
 def _server_folder(leaf: StudyLeaf, source: Source) -> str:
-    """What a server is called in a note: its data folder, or the folder below it that is the server's."""
+    """Return the folder of a server for a note: its data folder, or the folder below it that is the server's."""
     place = source.data or source.dump
     parts = leaf.path.removeprefix(place).strip("/").split("/")
     own = max((depth for depth, part in enumerate(parts) if is_rank_folder(part)), default=-1)
     return posixpath.join(place, *parts[: own + 1])
 
 
-def _newest(leaves: Sequence[StudyLeaf], notes: list[str]) -> list[StudyLeaf]:
-    """Of each rank, model and step the newest dump."""
-    kept: dict[tuple[int, int, str], list[StudyLeaf]] = {}
+def _newest(leaves: Sequence[StudyLeaf], notes: list[Message]) -> list[StudyLeaf]:
+    """Return the newest dump of each rank, model and step."""
+    newest: dict[tuple[int, int, str], list[StudyLeaf]] = {}
     older: list[StudyLeaf] = []
     for leaf in sorted(leaves, key=lambda leaf: (leaf.time, leaf.path), reverse=True):
-        newer = kept.setdefault((leaf.step, leaf.rank, leaf.program), [])
-        if any(_is_again(leaf, known) for known in newer):
+        newer = newest.setdefault((leaf.step, leaf.rank, leaf.program), [])
+        if any(_is_again(leaf, other) for other in newer):
             older.append(leaf)
         else:
             newer.append(leaf)
     if older:
         times = sorted({leaf.time for leaf in older if leaf.time})
-        when = f", of {times[0]}" + (f" to {times[-1]}" if times[1:] else "") if times else ""
-        notes.append(f"older dumps of the same step and rank are left out: {len(older)}{when}")
-    return [leaf for found in kept.values() for leaf in found]
+        first, last = (times[0] if times else None), (times[-1] if times[1:] else None)
+        notes.append(Message("study.note.older", count=len(older), first=first, last=last))
+    return [leaf for of_place in newest.values() for leaf in of_place]
 
 
 def _is_again(leaf: StudyLeaf, newer: StudyLeaf) -> bool:
-    """Whether a later run dumped the same network, maybe compiled in another way, for this step and rank."""
+    """Return whether a later run dumped the same network, maybe compiled in another way, for this step and rank."""
     if leaf.model == newer.model:
         return True
     if leaf.time == newer.time:  # two networks of one run, such as training and evaluation
         return False
     smallest = heapq.nsmallest(_SKETCHED, {*leaf.sketch, *newer.sketch})
     shared = {*leaf.sketch} & {*newer.sketch} & {*smallest}
-    return bool(smallest) and len(shared) >= _ALIKE * len(smallest)
+    return bool(smallest) and len(shared) >= _MIN_SHARED_FRACTION * len(smallest)
 
 
 def _sketch(file_names: Iterable[str]) -> tuple[int, ...]:
@@ -305,8 +298,8 @@ def _sketch(file_names: Iterable[str]) -> tuple[int, ...]:
     return tuple(heapq.nsmallest(_SKETCHED, {zlib.crc32(op.encode("utf-8", "surrogateescape")) for op in ops}))
 
 
-def _gaps(leaves: Sequence[StudyLeaf]) -> list[str]:
-    """Ranks that lack steps which others have; and a step that most ranks lack."""
+def _gaps(leaves: Sequence[StudyLeaf]) -> list[Message]:
+    """Return a note where ranks lack steps that others have."""
     steps: dict[int, set[int]] = {}
     for leaf in leaves:
         steps.setdefault(leaf.rank, set()).add(leaf.step)
@@ -315,27 +308,25 @@ def _gaps(leaves: Sequence[StudyLeaf]) -> list[str]:
     if not lacking:
         return []
     rank, missing = min(lacking.items())
-    first = f"rank {rank} lacks {'step' if len(missing) == 1 else 'steps'} {spans(missing)}"
+    fields = {"rank": rank, "count": len(missing), "steps": spans(missing)}
     if len(lacking) == 1:
-        return [f"{first}, which other ranks have"]
-    return [f"{len(lacking)} of {len(steps)} ranks lack steps that others have: {first}"]
+        return [Message("study.note.lacks_steps", **fields)]
+    return [Message("study.note.ranks_lack_steps", ranks=len(lacking), all=len(steps), **fields)]
 
 
-def _clocks(leaves: Sequence[StudyLeaf]) -> list[str]:
-    """That ranks say they dumped a step at times far apart: their clocks differ, or they are of different runs."""
+def _clocks(leaves: Sequence[StudyLeaf]) -> list[Message]:
+    """Return a note on the first step that ranks dumped at times far apart: clocks differ, or the runs do."""
     times: dict[int, set[str]] = {}
     for leaf in leaves:
         if leaf.time:
             times.setdefault(leaf.step, set()).add(leaf.time)
-    for step, found in sorted(times.items()):
+    for step, of_step in sorted(times.items()):
         try:
-            first, last = (datetime.strptime(time, _TIME) for time in (min(found), max(found)))
+            first, last = (datetime.strptime(time, _TIME) for time in (min(of_step), max(of_step)))
         except ValueError:  # digits that are no time
             continue
         if last - first > _FAR_APART:
-            when = f"step {step} was dumped at {first} on one rank and at {last} on another"
-            why = "their clocks differ, or they are of different runs"
-            return [f"{when}: {why}; what ran first is told by steps and communication, not by clocks"]
+            return [Message("study.note.clocks", step=step, first=str(first), last=str(last))]
     return []
 
 
@@ -356,19 +347,18 @@ def spans(numbers: Collection[int], limit: int = 6) -> str:
 
 
 def parse_numbers(text: str) -> Callable[[int], bool]:
-    """Which numbers a text means: `3`, `0-7`, `1,5,8-`; UsageError for anything else."""
-    wanted: list[tuple[int, float]] = []
+    """Return a test for the numbers of a text: `3`, `0-7`, `1,5,8-`; UsageError for anything else."""
+    spans: list[tuple[int, float]] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*(\d{1,12})\s*(?:(-)\s*(\d{1,12})?)?\s*", part, re.ASCII)
         if match is None:
-            raise UsageError(f"{text!r}: no numbers like 3, 0-7 or 1,5,8-", "separate them with commas")
+            raise UsageError("diagnose.numbers", value=repr(text))
         low = int(match[1])
-        wanted.append((low, low if match[2] is None else float("inf") if match[3] is None else int(match[3])))
-    return lambda number: any(low <= number <= high for low, high in wanted)
+        spans.append((low, low if match[2] is None else float("inf") if match[3] is None else int(match[3])))
+    return lambda number: any(low <= number <= high for low, high in spans)
 
 
-# --- Which benchmark belongs to a leaf: one of its step and rank, one of its step or of its rank, one for all, or
-#     none
+# --- benchmark folders ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,34 +373,34 @@ class BenchmarkFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmarks:
-    """What is below one benchmark folder."""
+    """Benchmark tensors below one folder."""
 
     root: str
     by_place: dict[tuple[int | None, int | None], BenchmarkFolder] = field(default_factory=dict)
 
     def of(self, leaf: StudyLeaf, is_own: bool = False) -> BenchmarkFolder | None:
-        """The folder that fits a leaf most closely.
+        """Return the folder that fits a leaf most closely.
 
         In the leaf's own data folder (`is_own`) a rank may be its device there, where ranks are counted over servers.
         """
         by_device = is_own and placed(leaf.path)[1] != leaf.rank
         for step in (leaf.step, None):
             for rank in (leaf.rank, leaf.device if by_device else leaf.rank, None):
-                found = self.by_place.get((step, rank))
-                if found is not None:
-                    return found
+                folder = self.by_place.get((step, rank))
+                if folder is not None:
+                    return folder
         return None
 
 
 def find_benchmarks(root: str) -> Benchmarks:
-    """The benchmark folders below `root`. DataNotFoundError where there is none.
+    """List the benchmark folders below `root`. DataNotFoundError where there is none.
 
     Folders called `step_3` and `rank_5`, or only a number (a step; two of them a rank and a step), tell which is which;
     without them all that is below `root` is one set for every step and rank. Another run's dump tells by its own tree.
     """
     check_folder(root, "benchmark tensors")
     place = posixpath.abspath(root)
-    found: dict[tuple[int | None, int | None], BenchmarkFolder] = {}
+    by_key: dict[tuple[int | None, int | None], BenchmarkFolder] = {}
     digests: dict[tuple[int | None, int | None], hashlib._Hash] = {}
     for folder, file_names in walk.list_folders(place):
         tensors = [name for name in file_names if NPY.has_suffix(name)]
@@ -419,27 +409,24 @@ def find_benchmarks(root: str) -> Benchmarks:
             continue
         key = _placed_below(place, folder) if tensors else _placed_dump(place, folder)
         digests.setdefault(key, hashlib.sha256()).update(folder_fingerprint(folder, tensors or dumps)[1].encode())
-        before = found.get(key)
+        before = by_key.get(key)
         path = posixpath.commonpath([before.path, folder]) if before is not None else folder
-        found[key] = BenchmarkFolder(path=path, step=key[0], rank=key[1])
-    if not found:  # a run of tfdbg, or nothing: the reader says what is wrong
+        by_key[key] = BenchmarkFolder(path=path, step=key[0], rank=key[1])
+    if not by_key:  # a run of tfdbg, or nothing: the reader says what is wrong
         with suppress(PrecisionToolError):
             walk.find_benchmark(place)
-            found[None, None] = BenchmarkFolder(path=place)
+            by_key[None, None] = BenchmarkFolder(path=place)
             digests[None, None] = hashlib.sha256()
-    if not found:
-        raise DataNotFoundError(
-            f"{root}: no benchmark tensor (op.index.timestamp.npy) and no dump below this folder",
-            "collect them on CPU or GPU, one .npy a tensor, or name another folder with -rt",
-        )
-    if set(found) == {(None, None)}:
-        found[None, None] = BenchmarkFolder(path=place)
-    by_place = {key: replace(one, fingerprint=digests[key].hexdigest()) for key, one in found.items()}
+    if not by_key:
+        raise DataNotFoundError.of(root, "diagnose.no_benchmark_below")
+    if set(by_key) == {(None, None)}:
+        by_key[None, None] = BenchmarkFolder(path=place)
+    by_place = {key: replace(benchmark, fingerprint=digests[key].hexdigest()) for key, benchmark in by_key.items()}
     return Benchmarks(root=place, by_place=by_place)
 
 
 def _placed_below(root: str, folder: str) -> tuple[int | None, int | None]:
-    """Step and rank that the folders between `root` and `folder` tell."""
+    """Return step and rank that the folders between `root` and `folder` tell."""
     step, rank = placed_below(root, folder)
     if step is None and rank is None:
         parts = PurePath(posixpath.relpath(folder, root)).parts if folder != root else ()
@@ -451,7 +438,7 @@ def _placed_below(root: str, folder: str) -> tuple[int | None, int | None]:
 
 
 def _placed_dump(root: str, folder: str) -> tuple[int | None, int | None]:
-    """Step and rank of a folder of dump files of another run; what is above `root` tells nothing of ranks."""
+    """Return step and rank of a folder of dump files of another run; what is above `root` tells nothing of ranks."""
     where = names.parse_leaf_path(PurePath(folder).parts)
     step, rank = placed(posixpath.relpath(folder, root))
     return (
@@ -465,48 +452,46 @@ class Paired:
     """The benchmark folder of each leaf, by the leaf's path; `notes` say what has none."""
 
     folders: dict[str, BenchmarkFolder]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
 
 def pair_benchmarks(leaves: Sequence[StudyLeaf], golden: str | None = None) -> Paired:
-    """Which benchmark each leaf is compared with: what is below `golden`, else below its own data folder.
+    """Return the benchmark of each leaf: what is below `golden`, else below its own data folder.
 
     DataNotFoundError where `golden` was named and holds none. Leaves of a data folder without one are compared with
     that of another data folder, if just one has any.
     """
-    notes: list[str] = []
-    known: dict[str, Benchmarks | None] = {}
+    notes: list[Message] = []
+    by_data: dict[str, Benchmarks | None] = {}
     if golden is not None:
         common = find_benchmarks(golden)
-        found = {leaf.path: one for leaf in leaves if (one := common.of(leaf)) is not None}
+        folders = {leaf.path: benchmark for leaf in leaves if (benchmark := common.of(leaf)) is not None}
     else:
         for data in dict.fromkeys(leaf.data for leaf in leaves):
-            known[data] = _of_data(data, notes)
-        own = {data for data, one in known.items() if one is not None}
-        having = [one for one in known.values() if one is not None]
-        if len(having) == 1 and len(known) > 1:
-            notes.append(f"{having[0].root} is the benchmark of every data folder: no other has one")
-            known = dict.fromkeys(known, having[0])
-        found = {}
+            by_data[data] = _of_data(data, notes)
+        own = {data for data, benchmark in by_data.items() if benchmark is not None}
+        having = [benchmark for benchmark in by_data.values() if benchmark is not None]
+        if len(having) == 1 and len(by_data) > 1:
+            notes.append(Message("study.note.common_benchmark", folder=having[0].root))
+            by_data = dict.fromkeys(by_data, having[0])
+        folders = {}
         for leaf in leaves:
-            side = known[leaf.data]
-            one = None if side is None else side.of(leaf, is_own=leaf.data in own)
-            if one is not None:
-                found[leaf.path] = one
-    lacking = [leaf for leaf in leaves if leaf.path not in found]
-    if lacking and found:
-        first = lacking[0]
-        notes.append(
-            f"{counted(len(lacking), 'folder')} of {len(leaves)} without a benchmark, the first step {first.step}, "
-            f"rank {first.rank}: judged by its own dump"
-        )
+            side = by_data[leaf.data]
+            benchmark = None if side is None else side.of(leaf, is_own=leaf.data in own)
+            if benchmark is not None:
+                folders[leaf.path] = benchmark
+    lacking = [leaf for leaf in leaves if leaf.path not in folders]
+    if lacking and folders:
+        place = Message("study.place", step=lacking[0].step, rank=lacking[0].rank)
+        counts = {"count": len(lacking), "all": len(leaves)}
+        notes.append(Message("study.note.some_without_benchmark", place=place, **counts))
     elif lacking:
-        notes.append("there is no benchmark: every dump is judged by itself, and ranks by each other")
-    return Paired(folders=found, notes=tuple(notes))
+        notes.append(Message("study.note.no_benchmark"))
+    return Paired(folders=folders, notes=tuple(notes))
 
 
-def _of_data(data: str, notes: list[str]) -> Benchmarks | None:
-    """What a data folder has: tf/dump, else tf/tf_debug, else the second NPU run."""
+def _of_data(data: str, notes: list[Message]) -> Benchmarks | None:
+    """Return the benchmark of a data folder: tf/dump, else tf/tf_debug, else the second NPU run."""
     if not data:
         return None
     space = open_workspace(data)
@@ -516,11 +501,11 @@ def _of_data(data: str, notes: list[str]) -> Benchmarks | None:
     except DataNotFoundError:
         return None
     except PrecisionToolError as error:
-        notes.append(f"{error.message}: taken for no benchmark")
+        notes.append(Message("study.note.benchmark_unread", reason=error.message))
         return None
 
 
-# --- What a data folder has beside the dump of a leaf: the same step of further NPU runs, and overflow status files ---
+# --- surroundings of a leaf: other NPU runs, overflow status files ---
 
 
 #: Of further runs so many are looked at.
@@ -538,8 +523,8 @@ class OtherRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """What there is beside a leaf, which is of run `number` (None: of none). `fingerprint` changes when it does."""
+class Surroundings:
+    """Other runs and status files of a leaf, which is of run `number` (None: of none), and their fingerprint."""
 
     number: int | None = None
     runs: tuple[OtherRun, ...] = ()
@@ -548,25 +533,25 @@ class Beside:
 
 
 #: Of a leaf that has nothing beside it.
-NOTHING = Beside()
+NOTHING = Surroundings()
 
 
-def find_beside(leaves: Sequence[StudyLeaf], notes: list[str]) -> dict[str, Beside]:
-    """What is beside each leaf, by its path; those without anything are left out. What cannot be listed is a note."""
+def find_surroundings(leaves: Sequence[StudyLeaf], notes: list[Message]) -> dict[str, Surroundings]:
+    """Return the surroundings of leaves by path; those without any are left out. What cannot be listed is a note."""
     by_data: dict[str, list[StudyLeaf]] = {}
     for leaf in leaves:
         if leaf.data:
             by_data.setdefault(leaf.data, []).append(leaf)
-    found: dict[str, Beside] = {}
+    by_path: dict[str, Surroundings] = {}
     for data, of_data in by_data.items():
         try:
-            found |= _beside(open_workspace(data), of_data)
+            by_path |= _surroundings_of(open_workspace(data), of_data)
         except PrecisionToolError as error:
-            notes.append(f"{error.message}: verdicts do without the other runs and status files of {data}")
-    return found
+            notes.append(Message("study.note.runs_unread", reason=error.message, folder=data))
+    return by_path
 
 
-def _beside(space: Workspace, leaves: Sequence[StudyLeaf]) -> dict[str, Beside]:
+def _surroundings_of(space: Workspace, leaves: Sequence[StudyLeaf]) -> dict[str, Surroundings]:
     numbers = space.debug_numbers()
     dumps = {number: str(space.dump_dir(number)) for number in numbers}
     own = next((number for number in numbers if lies_in(leaves[0].path, dumps[number])), None)
@@ -574,7 +559,7 @@ def _beside(space: Workspace, leaves: Sequence[StudyLeaf]) -> dict[str, Beside]:
     runs = {number: _run(dumps[number]) for number in others}
     overflow = str(space.overflow_dump_dir)
     statuses = _statuses(overflow)
-    found: dict[str, Beside] = {}
+    by_path: dict[str, Surroundings] = {}
     for leaf in leaves:
         place = _place(leaf.path, dumps[own]) if own is not None else None
         digest = hashlib.sha256()
@@ -586,33 +571,37 @@ def _beside(space: Workspace, leaves: Sequence[StudyLeaf]) -> dict[str, Beside]:
                 digest.update(f"{path}\0{fingerprint}\0".encode("utf-8", "surrogateescape"))
             if paths:
                 at_place.append(OtherRun(number=number, paths=tuple(paths)))
-        told = _told(leaf, statuses, is_alone=len(leaves) == 1)
-        for folder in sorted({posixpath.dirname(path) for path in told}):
-            of_folder = [posixpath.basename(path) for path in told if posixpath.dirname(path) == folder]
+        status_paths = _status_files_of(leaf, statuses, is_alone=len(leaves) == 1)
+        for folder in sorted({posixpath.dirname(path) for path in status_paths}):
+            of_folder = [posixpath.basename(path) for path in status_paths if posixpath.dirname(path) == folder]
             digest.update(folder_fingerprint(folder, of_folder)[1].encode())
-        if at_place or told:
-            found[leaf.path] = Beside(number=own, runs=tuple(at_place), statuses=told, fingerprint=digest.hexdigest())
-    return found
+        if at_place or status_paths:
+            by_path[leaf.path] = Surroundings(
+                number=own, runs=tuple(at_place), statuses=status_paths, fingerprint=digest.hexdigest()
+            )
+    return by_path
 
 
 def _run(dump: str) -> Mapping[_Place, list[tuple[str, str, str]]]:
-    """The leaves of a run by place: path, time and fingerprint; of what was dumped again the newest."""
-    found: dict[_Place, list[tuple[str, str, str]]] = {}
+    """Return the leaves of a run by place: path, time and fingerprint; of what was dumped again the newest."""
+    by_place: dict[_Place, list[tuple[str, str, str]]] = {}
     if not is_folder(dump):
-        return found
+        return by_place
     with suppress(DataNotFoundError):
         for folder, file_names in walk.list_folders(dump):
             files = [name for name in file_names if names.is_dump_file(name)]
             if not files:
                 continue
             time = names.parse_leaf_path(PurePath(folder).parts).time
-            found.setdefault(_place(folder, dump), []).append((folder, time, folder_fingerprint(folder, files)[1]))
-    newest = {place: max(time for _, time, _ in of_place) for place, of_place in found.items()}
-    return {place: [one for one in of_place if one[1] == newest[place]] for place, of_place in found.items()}
+            by_place.setdefault(_place(folder, dump), []).append((folder, time, folder_fingerprint(folder, files)[1]))
+    newest = {place: max(time for _, time, _ in of_place) for place, of_place in by_place.items()}
+    return {
+        place: [folder_ for folder_ in of_place if folder_[1] == newest[place]] for place, of_place in by_place.items()
+    }
 
 
 def _place(folder: str, dump: str) -> _Place:
-    """Where a folder of dump files stands below the dump folder, but for the time and the model's name and number."""
+    """Return the place of a leaf folder below the dump folder, without the time and the model's name and number."""
     relative = PurePath(posixpath.relpath(folder, dump)).parts
     where = names.parse_leaf_path(PurePath(folder).parts)
     if not where.step:
@@ -625,13 +614,13 @@ def _statuses(folder: str) -> Sequence[str]:
     return [file.path for file in find_status_files(folder) if not file.decoded]
 
 
-def _told(leaf: StudyLeaf, statuses: Iterable[str], *, is_alone: bool) -> tuple[str, ...]:
-    """The status files that are of a leaf: of the overflow detection's dump, else those among its own files."""
+def _status_files_of(leaf: StudyLeaf, statuses: Iterable[str], *, is_alone: bool) -> tuple[str, ...]:
+    """Return the status files that are of a leaf: of the overflow detection's dump, else those among its own files."""
     where = names.parse_leaf_path(PurePath(leaf.path).parts)
-    found = []
+    of_leaf = []
     for path in statuses:
-        one = names.parse_leaf_path(PurePath(posixpath.dirname(path)).parts)
-        is_same = (one.device, one.step) == (where.device, where.step)
-        if is_same if one.step and where.step else is_alone:
-            found.append(path)
-    return tuple(found or (posixpath.join(leaf.path, name) for name in leaf.statuses))
+        other = names.parse_leaf_path(PurePath(posixpath.dirname(path)).parts)
+        is_same = (other.device, other.step) == (where.device, where.step)
+        if is_same if other.step and where.step else is_alone:
+            of_leaf.append(path)
+    return tuple(of_leaf or (posixpath.join(leaf.path, name) for name in leaf.statuses))

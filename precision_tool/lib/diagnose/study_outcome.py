@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from precision_tool.lib.diagnose.verdict_model import Verdict
+from precision_tool.lib.messages import Message
 
 
 class Role(StrEnum):
@@ -30,7 +31,7 @@ class BlockMeans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """What one rank has of an op that must be the same on all replicas: hashes of its tensors, by slot.
+    """Hashes of the tensors, by slot, that one rank has of an op whose results must be the same on all replicas.
 
     `number` is the op's place in the order of execution, `epoch` how many communication ops ran before it. `group` is
     the communication group, "" where the graph does not tell. `fed` and `came` are, by slot, what an all-reduce
@@ -45,8 +46,8 @@ class Vote:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     group: str = ""
-    fed: tuple[BlockMeans, ...] = ()
-    came: tuple[BlockMeans, ...] = ()
+    input_means: tuple[BlockMeans, ...] = ()
+    output_means: tuple[BlockMeans, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +63,13 @@ class FirstOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafCounts:
-    """What a leaf comes to in numbers; one that could not be worked on has a `failure` and nothing else.
+    """A leaf in numbers; one that could not be worked on has a `failure` and nothing else.
 
     `rows`, `compared`, `unreadable` and `below` count tensors; `bad` those with NaN or Inf. `lack` says why there is no
     graph, without which nothing is recomputed. `network` tells graphs apart: replicas have the same.
     """
 
-    failure: str = ""
+    failure: Message | str = ""
     rows: int = 0
     compared: int = 0
     unreadable: int = 0
@@ -76,21 +77,21 @@ class LeafCounts:
     bad: int = 0
     first_bad: str = ""
     network: str = ""
-    lack: str = ""
+    lack: Message | str = ""
     #: Whether its ops were recomputed, or would have been if that had been possible.
     judged: bool = False
 
     def counts(self) -> dict[str, Any]:
-        """The fields of this class by name."""
+        """Return the fields of this class by name."""
         return {name: getattr(self, name) for name in COUNTS}
 
 
-COUNTS = tuple(one.name for one in fields(LeafCounts))
+COUNTS = tuple(item.name for item in fields(LeafCounts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafOutcome(LeafCounts):
-    """What was found in one leaf.
+    """Outcome of one leaf.
 
     `epochs` has, by suspect of the verdict, how many communication ops ran before it.
     """
@@ -102,43 +103,44 @@ class LeafOutcome(LeafCounts):
     verdict: Verdict | None = None
     epochs: Mapping[str, int] | None = None
     votes: tuple[Vote, ...] = ()
-    notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """It as JSON."""
+        """Return it as JSON."""
         return {
-            **self.counts(),
+            **{name: value.to_dict() if isinstance(value, Message) else value for name, value in self.counts().items()},
             "graph": self.graph,
             "run": self.run,
             "first": None if self.first is None else asdict(self.first),
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
             "epochs": None if self.epochs is None else dict(self.epochs),
             "votes": [asdict(vote) for vote in self.votes],
-            "notes": list(self.notes),
         }
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> LeafOutcome:
-        """It again. KeyError, TypeError or ValueError for what is none."""
+        """Return the outcome of a JSON document. KeyError, TypeError or ValueError for what is none."""
         first, verdict = document["first"], document["verdict"]
         return cls(
-            **{name: document[name] for name in COUNTS},
+            **{name: _value(document[name]) for name in COUNTS},
             graph=document["graph"],
             run=document["run"],
-            first=None if first is None else FirstOp(**{one.name: first[one.name] for one in fields(FirstOp)}),
+            first=None if first is None else FirstOp(**{each.name: first[each.name] for each in fields(FirstOp)}),
             verdict=None if verdict is None else Verdict.from_dict(verdict),
             epochs=document["epochs"],
             votes=tuple(read_vote(vote) for vote in document["votes"]),
-            notes=tuple(document["notes"]),
         )
 
 
-def read_vote(one: Mapping[str, Any]) -> Vote:
-    """A vote of JSON. KeyError, TypeError or ValueError for what is none."""
-    slots = {name: tuple(one[name]) for name in ("inputs", "outputs")}
-    means = {name: tuple(_read_means(each) for each in one[name]) for name in ("fed", "came")}
-    return Vote(**{**one, **slots, **means, "role": Role(one["role"])})
+def _value(stored: Any) -> Any:
+    return Message.from_dict(stored) if isinstance(stored, dict) else stored
 
 
-def _read_means(one: Mapping[str, Any]) -> BlockMeans:
-    return BlockMeans(means=tuple(one["means"]), sizes=tuple(one["sizes"]), rounding=one["rounding"])
+def read_vote(document: Mapping[str, Any]) -> Vote:
+    """Return a vote of JSON. KeyError, TypeError or ValueError for what is none."""
+    slots = {name: tuple(document[name]) for name in ("inputs", "outputs")}
+    means = {name: tuple(_read_means(each) for each in document[name]) for name in ("input_means", "output_means")}
+    return Vote(**{**document, **slots, **means, "role": Role(document["role"])})
+
+
+def _read_means(document: Mapping[str, Any]) -> BlockMeans:
+    return BlockMeans(means=tuple(document["means"]), sizes=tuple(document["sizes"]), rounding=document["rounding"])

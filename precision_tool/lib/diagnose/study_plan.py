@@ -17,10 +17,10 @@ from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.diagnose.study_leaves import (
     NOTHING,
     BenchmarkFolder,
-    Beside,
     Listing,
     StudyLeaf,
-    find_beside,
+    Surroundings,
+    find_surroundings,
     list_leaves,
     pair_benchmarks,
     parse_numbers,
@@ -29,16 +29,17 @@ from precision_tool.lib.diagnose.study_leaves import (
 from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.io.files import content_signature_of, exists, read_bytes
 from precision_tool.lib.io.native.library import description
+from precision_tool.lib.messages import Message
 
 #: Bytes of a task: large enough that handing it over costs nothing, small enough that losing one does not hurt.
 TASK_BYTES = 256 << 20
 #: Leaves of a task at most.
-_TASK_LEAVES = 64
+_MAX_TASK_LEAVES = 64
 
 
 @cache
 def made_by() -> str:
-    """What changes when leaves may be judged in another way, so that what a journal keeps is done again.
+    """Return a digest that changes when leaves may be judged in another way, so that they are analysed again.
 
     That is this package's code, and the kernel, whose sums differ in the last digits.
     """
@@ -50,7 +51,7 @@ def made_by() -> str:
 
 
 class Judging(StrEnum):
-    """Which leaves are recomputed, op by op, beside being compared."""
+    """Choice of the leaves that are recomputed op by op, in addition to being compared."""
 
     #: Those of every step up to the first in which something computes wrong.
     FIRST = "first"
@@ -61,7 +62,7 @@ class Judging(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafOptions:
-    """How each leaf is compared and judged."""
+    """Options of comparing and judging a leaf."""
 
     threshold: float = DEFAULT_THRESHOLD
     graph: str | None = None
@@ -70,7 +71,7 @@ class LeafOptions:
 
     @property
     def digest(self) -> str:
-        """What tells these options from others in a journal."""
+        """Digest of these options, by which a journal tells them from others."""
         return hashlib.sha256(json.dumps([made_by(), asdict(self)], sort_keys=True).encode()).hexdigest()
 
 
@@ -85,7 +86,7 @@ class LeafPlan:
     benchmark: str = ""
     benchmark_print: str = ""
     fingerprint: str = ""
-    beside: Beside = NOTHING
+    surroundings: Surroundings = NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,25 +108,25 @@ class Task:
     @property
     def nbytes(self) -> int:
         """About how many bytes are read."""
-        return sum(one.leaf.nbytes for one in self.leaves)
+        return sum(plan.leaf.nbytes for plan in self.leaves)
 
     def alone(self) -> Iterator[Task]:
-        """One task for each leaf."""
-        for one in self.leaves:
-            yield replace(self, leaves=(one,))
+        """Return one task for each leaf."""
+        for plan in self.leaves:
+            yield replace(self, leaves=(plan,))
 
 
 def batches(
     plans: Iterable[LeafPlan], task_bytes: int = TASK_BYTES, host_of: Callable[[str], str] = lambda path: ""
 ) -> Iterator[tuple[LeafPlan, ...]]:
-    """Leaves in order of steps, of one step and one host each batch, of about `task_bytes`.
+    """Return leaves in order of steps, of one step and one host each batch, of about `task_bytes`.
 
     `host_of` says whose workers read a leaf's path. Hosts take turns, so that all have something to do.
     """
-    for _, of_step in groupby(plans, key=lambda one: one.leaf.step):
+    for _, of_step in groupby(plans, key=lambda plan: plan.leaf.step):
         by_host: dict[str, list[LeafPlan]] = {}
-        for one in of_step:
-            by_host.setdefault(host_of(one.leaf.path), []).append(one)
+        for plan in of_step:
+            by_host.setdefault(host_of(plan.leaf.path), []).append(plan)
         for turn in zip_longest(*(_cut(of_host, task_bytes) for of_host in by_host.values())):
             yield from filter(None, turn)
 
@@ -133,27 +134,27 @@ def batches(
 def _cut(plans: Iterable[LeafPlan], task_bytes: int) -> Iterator[tuple[LeafPlan, ...]]:
     batch: list[LeafPlan] = []
     nbytes = 0
-    for one in plans:
-        if batch and (nbytes + one.leaf.nbytes > task_bytes or len(batch) >= _TASK_LEAVES):
+    for plan in plans:
+        if batch and (nbytes + plan.leaf.nbytes > task_bytes or len(batch) >= _MAX_TASK_LEAVES):
             yield tuple(batch)
             batch, nbytes = [], 0
-        batch.append(one)
-        nbytes += one.leaf.nbytes
+        batch.append(plan)
+        nbytes += plan.leaf.nbytes
     if batch:
         yield tuple(batch)
 
 
 def digest_of(parts: Iterable[str]) -> str:
-    """One text for several."""
+    """Return a digest of several texts."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-# --- What a study is asked for, and what it has to look at: leaves, their benchmarks, their fingerprints ---
+# --- options and preparation ---
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyOptions:
-    """What a study is of, and how.
+    """Data and options of a study.
 
     Attributes
     ----------
@@ -171,6 +172,10 @@ class StudyOptions:
         The Parquet file of all rows; by default in the folder of results, if pyarrow is installed.
     csv : bool
         Write a result file for each leaf as well.
+    fresh : bool
+        Begin anew, whatever the journal holds.
+    watch_seconds : float
+        Look for new steps every so many seconds, until Ctrl+C; 0: analyse once.
     results : str
         The folder of the table and the result files, which may be on no disk; by default that of the journal.
     """
@@ -186,6 +191,8 @@ class StudyOptions:
     table: str = ""
     csv: bool = False
     results: str = ""
+    fresh: bool = False
+    watch_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         for numbers in (self.steps, self.ranks):
@@ -194,10 +201,10 @@ class StudyOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What will be worked on: every leaf with what it is compared with, in order."""
+    """The work of a study: every leaf with its benchmark, in order."""
 
     plans: tuple[LeafPlan, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Message, ...]
     #: Paths of leaves whose benchmark is of just their step and rank, and of those with the first step of their rank.
     own: frozenset[str]
     starts: frozenset[str]
@@ -209,41 +216,39 @@ class Prepared:
 
 
 def prepare(options: StudyOptions) -> Prepared:
-    """Lists the leaves and finds what each is compared with. Nothing but names, sizes and times is looked at.
+    """List the leaves and find their benchmarks. Only names, sizes and times of files are read.
 
     DataNotFoundError where there is no dump, or what was named is not there.
     """
     if options.graph is not None and not exists(options.graph):
-        raise DataNotFoundError(
-            f"{options.graph}: no such graph", "name a ge_proto_*_Build.txt or its JSON, or leave -g out"
-        )
+        raise DataNotFoundError.of(options.graph, "diagnose.no_graph")
     sources = sources_of(options.folders, options.npu)
     listing = list_leaves(sources, steps=_numbers(options.steps), ranks=_numbers(options.ranks))
     golden = options.golden
     if golden is None and options.npu is not None and len(options.folders) == 1:
         listing = _of_folder(listing, options.folders[0])
     paired = pair_benchmarks(listing.leaves, golden)
-    unread: list[str] = []
-    beside = find_beside(listing.leaves, unread)
+    unread: list[Message] = []
+    surroundings = find_surroundings(listing.leaves, unread)
     graphs: dict[str, str] = {}
     plans = []
     for leaf in listing.leaves:
         folder = paired.folders.get(leaf.path)
-        around = beside.get(leaf.path, NOTHING)
+        around = surroundings.get(leaf.path, NOTHING)
         parts = [
             leaf.fingerprint,
             _graph_print(leaf.path, options.graph, graphs),
             "" if folder is None else folder.path,
         ]
         parts += ["" if folder is None else folder.fingerprint, around.fingerprint]
-        parts += [_graph_print(one.paths[0], None, graphs) for one in around.runs]
+        parts += [_graph_print(run.paths[0], None, graphs) for run in around.runs]
         plans.append(
             LeafPlan(
                 leaf=leaf,
                 benchmark="" if folder is None else folder.path,
                 benchmark_print="" if folder is None else folder.fingerprint,
                 fingerprint=digest_of(parts),
-                beside=around,
+                surroundings=around,
             )
         )
     one_step, one_rank = len(listing.steps) == 1, len(listing.ranks) == 1
@@ -268,29 +273,29 @@ def _starts(leaves: Sequence[StudyLeaf]) -> frozenset[str]:
 
 
 def _of_folder(listing: Listing, data: str) -> Listing:
-    """Leaves of a named dump folder, as those of the data folder: its benchmark stands for them."""
+    """Return leaves of a named dump folder, as those of the data folder: its benchmark stands for them."""
     if not exists(data):
         return listing
     return replace(listing, leaves=tuple(replace(leaf, data=posixpath.abspath(data)) for leaf in listing.leaves))
 
 
 def _is_own(folder: BenchmarkFolder | None, one_step: bool, one_rank: bool) -> bool:
-    """Whether a benchmark is of no other step and rank than its leaf, or the study has one step, one rank only."""
+    """Return whether a benchmark is of just the step and rank of its leaf, or the study has only one of these."""
     return folder is None or ((folder.step is not None or one_step) and (folder.rank is not None or one_rank))
 
 
-def _graph_print(path: str, graph: str | None, known: dict[str, str]) -> str:
-    """What changes when the graphs that the leaf at `path` may have do."""
+def _graph_print(path: str, graph: str | None, prints: dict[str, str]) -> str:
+    """Return a digest of the graphs that the leaf at `path` may have."""
     folders = [graph] if graph is not None else graph_folders(path)
     key = "\0".join(folders)
-    if key not in known:
+    if key not in prints:
         paths = [graph] if graph is not None else find_graph_files(folders)
-        known[key] = digest_of(f"{path}{content_signature_of(path)}" for path in sorted(paths))
-    return known[key]
+        prints[key] = digest_of(f"{path}{content_signature_of(path)}" for path in sorted(paths))
+    return prints[key]
 
 
 def from_anywhere(options: StudyOptions) -> StudyOptions:
-    """The same with absolute paths: workers of a cluster have working folders of their own."""
+    """Return the options with absolute paths: workers of a cluster have working folders of their own."""
     named = {key: getattr(options, key) for key in ("npu", "golden", "graph")}
     absolute = {key: path and posixpath.abspath(path) for key, path in named.items()}
     return replace(options, folders=[posixpath.abspath(folder) for folder in options.folders], **absolute)

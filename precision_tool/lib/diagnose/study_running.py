@@ -16,6 +16,7 @@ from precision_tool.lib.compare.scheduler import WorkersLostError
 from precision_tool.lib.diagnose.study_plan import Task
 from precision_tool.lib.diagnose.study_task import LeafDone, run_task
 from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages import Message
 
 if TYPE_CHECKING:
     from precision_tool.lib.diagnose.study import Study
@@ -42,7 +43,7 @@ def run_tasks(
     *,
     window: int,
     take: Callable[[Task, list[LeafDone]], None],
-    give_up: Callable[[Task, str], None],
+    give_up: Callable[[Task, Message], None],
 ) -> None:
     """Run every task, at most `window` at a time; `tasks` is asked for the next one only when it can begin.
 
@@ -69,7 +70,7 @@ class _StudyWork:
         self,
         tasks: Iterator[Task],
         take: Callable[[Task, list[LeafDone]], None],
-        give_up: Callable[[Task, str], None],
+        give_up: Callable[[Task, Message], None],
     ) -> None:
         self._tasks = tasks
         self._take = take
@@ -81,7 +82,7 @@ class _StudyWork:
         self.is_taken = False
 
     def is_done(self) -> bool:
-        """Whether nothing is left to be done."""
+        """Return whether nothing is left to be done."""
         return self._ended and not self._again
 
     def next_task(self, running: Collection[_Try]) -> _Try | None:
@@ -165,10 +166,10 @@ class _StudyWork:
 
     def _failed(self, attempt: _Try, error: Exception | None) -> None:
         """Try a task again, leaf by leaf; the third time it is given up."""
-        reason = "its worker process died" if error is None else f"{type(error).__name__}: {error}"
+        reason = Message("study.worker_died") if error is None else f"{type(error).__name__}: {error}"
         failed = attempt.failed + 1
         if failed >= TRIES and len(attempt.task.leaves) == 1:
-            self._give_up(attempt.task, f"given up after {TRIES} tries: {reason}")
+            self._give_up(attempt.task, Message("study.given_up", tries=TRIES, reason=reason))
             return
         split = len(attempt.task.leaves) > 1
         for task in attempt.task.alone():

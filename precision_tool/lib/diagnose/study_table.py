@@ -14,6 +14,7 @@ from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.files import store_of
 from precision_tool.lib.io.stores import NewFile
+from precision_tool.lib.messages import render
 from precision_tool.lib.model.table import ColumnChoice
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ Read = Callable[[LeafState], Columns | None]
 
 
 def has_parquet() -> bool:
-    """Whether the package that writes tables is installed."""
+    """Return whether the package that writes tables is installed."""
     try:
         import pyarrow.parquet  # noqa: F401  # its parts are what is asked for
     except ImportError:
@@ -42,12 +43,12 @@ def has_parquet() -> bool:
 
 
 def write_table(path: str, states: Sequence[LeafState], read: Read) -> int:
-    """Writes the rows of all leaves in their order, a leaf that failed as one row with its reason; how many there are.
+    """Write the rows of all leaves in order, a leaf that failed as one row with its reason; return their number.
 
     The file appears under its name when it is whole. UsageError without pyarrow, OutputError if it cannot be written.
     """
     if not has_parquet():
-        raise UsageError("the table of a study needs pyarrow", "pip install 'precision-tool[cluster]'")
+        raise UsageError("diagnose.no_pyarrow")
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -78,7 +79,7 @@ def _write_group(writer: pq.ParquetWriter, batches: Sequence[pa.RecordBatch], sc
 
 
 def _schema() -> pa.Schema:
-    """The columns. Texts have a dictionary while they are written; readers of the file see plain ones."""
+    """Return the columns. Texts have a dictionary while they are written; readers of the file see plain ones."""
     import pyarrow as pa
 
     text = pa.dictionary(pa.int32(), pa.string())
@@ -92,21 +93,21 @@ def _schema() -> pa.Schema:
 
 
 def _texts(schema: pa.Schema) -> list[str]:
-    """The columns whose values are few: of measured numbers a dictionary is only ever given up."""
+    """Return the columns whose values are few: of measured numbers a dictionary is only ever given up."""
     import pyarrow as pa
 
     return [field.name for field in schema if not pa.types.is_floating(field.type)]
 
 
 def _batch(state: LeafState, columns: Columns | None, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a leaf; of one without any a row that says why."""
+    """Return the rows of a leaf; of one without any a row that says why."""
     import pyarrow as pa
 
     if columns is None:
         columns = {name: coded([""]) for name in TEXTS}
         columns |= {name: np.zeros(1, np.int64) for name in WHOLE}
         columns |= {name: np.full(1, np.nan) for name in NUMBERS}
-        columns |= {"status": coded(["failed"]), "reason": coded([state.failure])}
+        columns |= {"status": coded(["failed"]), "reason": coded([render(state.failure, "en")])}
     count = len(columns["op"])
     arrays: list[Any] = []
     for field in schema:
@@ -153,7 +154,7 @@ class _Sink(io.RawIOBase):
 
 
 def write_csvs(folder: str, states: Sequence[LeafState], read: Read) -> Iterator[str]:
-    """One result file a leaf, as `vc` writes them; gives their paths. OutputError where one cannot be written."""
+    """Write one result file per leaf, as `vc` does; return their paths. OutputError where one cannot be written."""
     for state in states:
         columns = read(state)
         if columns is None:

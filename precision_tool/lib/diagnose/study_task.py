@@ -39,7 +39,7 @@ from precision_tool.lib.model.run import DumpLeaf, Run
 #: Findings of a comparison that name an op.
 _NAMING = (FindingKind.FIRST_FAULTY_OP, FindingKind.DIFFERENT_INPUT)
 #: Benchmarks that a worker keeps listed.
-_KEPT = 4
+_MAX_CACHED = 4
 
 _stores: dict[str, GraphStore] = {}
 _goldens: dict[tuple[str, str], GoldenFiles | Run] = {}
@@ -47,7 +47,7 @@ _goldens: dict[tuple[str, str], GoldenFiles | Run] = {}
 
 @dataclass(frozen=True, kw_only=True)
 class LeafDone:
-    """What a worker hands back of a leaf: its outcome, and its rows as `packed.pack` makes them (b"": none).
+    """Result of a worker for a leaf: its outcome, and its rows as `pack` makes them (b"": none).
 
     `statistics` are those of a leaf that was dumped as such, as `pack_statistics` makes them.
     """
@@ -59,7 +59,7 @@ class LeafDone:
 
 
 def run_task(task: Task, executor: Executor | None = None) -> list[LeafDone]:
-    """Every leaf of a task, its tensors and ops by the task's workers, or by any `executor`.
+    """Analyse every leaf of a task, its tensors and ops by the task's workers, or by any `executor`.
 
     What the user can do something about is a leaf's `failure`, all else is raised.
     """
@@ -100,16 +100,15 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
         first_bad=bad[0].tensor_index if bad else "",
         network=_network(file, result.leaf),
         graph=file.path if file is not None else "",
-        run=plan.beside.number,
+        run=plan.surroundings.number,
         lack="" if file is not None else next(iter(result.notes), ""),
         first=None if first is None else FirstOp(
             op=first.op_name, type=first.op_type, kind=str(first.kind),
             number=epochs.number(first.op_name), epoch=epochs.of(first.op_name),
         ),
         verdict=verdict,
-        epochs={one.culprit: epochs.of(one.culprit) for one in suspects},
+        epochs={suspect.culprit: epochs.of(suspect.culprit) for suspect in suspects},
         votes=tuple(votes_of(result.dumps, file, epochs, executor)),
-        notes=result.notes,
         judged=diagnosis.recomputed,
     )  # fmt: skip
     statistics = b""
@@ -139,12 +138,12 @@ def _leaf(plan: LeafPlan, task: Task, graphs: GraphChooser) -> Leaf:
         choice = graphs.of(dump, task.options.graph, {dump.model_name})
     except PrecisionToolError:  # the comparison says so
         return leaf
-    run = RunGraph(number=plan.beside.number, leaf=dump, file=choice.file, reason="", leaves=(dump,))
+    run = RunGraph(number=plan.surroundings.number, leaf=dump, file=choice.file, reason="", leaves=(dump,))
     return replace(leaf, runs=[run, *_other_runs(plan, run, task)], flags=_flagged(plan, run))
 
 
 def dump_leaf(path: str) -> DumpLeaf:
-    """The dump files directly in a folder. DataNotFoundError if it has gone meanwhile, or has none any more."""
+    """Return the dump files directly in a folder. DataNotFoundError if it has gone meanwhile, or has none any more."""
     for leaf in walk.find_run(path).leaves:
         if leaf.path == path:
             return leaf
@@ -159,50 +158,50 @@ def _store(cache: str) -> GraphStore:
 
 
 def _golden(plan: LeafPlan) -> GoldenFiles | Run:
-    """What is below the benchmark folder, listed once as long as the plan is the same."""
+    """Return the tensors below the benchmark folder, listed once as long as the plan is the same."""
     key = plan.benchmark, plan.benchmark_print
     if key not in _goldens:
-        while len(_goldens) >= _KEPT:
+        while len(_goldens) >= _MAX_CACHED:
             del _goldens[next(iter(_goldens))]
         _goldens[key] = find_golden(plan.benchmark)
-    found = _goldens[key]
-    if isinstance(found, GoldenFiles):
-        found.forget_changed()
-    return found
+    folder = _goldens[key]
+    if isinstance(folder, GoldenFiles):
+        folder.forget_changed()
+    return folder
 
 
-def _other_runs(plan: LeafPlan, mine: RunGraph, task: Task) -> Iterator[RunGraph]:
-    """The same step and device of the data folder's other runs, one model of each; what cannot be read is left out."""
-    for run in plan.beside.runs:
-        found = []
+def _other_runs(plan: LeafPlan, own: RunGraph, task: Task) -> Iterator[RunGraph]:
+    """Yield the same step and device of the other runs, one model of each; what cannot be read is left out."""
+    for run in plan.surroundings.runs:
+        graphs = []
         for path in run.paths:
             with suppress(PrecisionToolError):
                 leaf = dump_leaf(path)
                 graph = GraphChooser(store=_store(task.cache)).of(leaf)
-                found.append(
+                graphs.append(
                     RunGraph(number=run.number, leaf=leaf, file=graph.file, reason=graph.reason, leaves=(leaf,))
                 )
-        if found:  # of several models the one with the most ops in common
-            names = {flatten(op.name) for op in mine.file.ops}
-            yield max(found, key=lambda one: len(names & {flatten(op.name) for op in one.file.ops}))
+        if graphs:  # of several models the one with the most ops in common
+            names = {flatten(op.name) for op in own.file.ops}
+            yield max(graphs, key=lambda graph: len(names & {flatten(op.name) for op in graph.file.ops}))
 
 
-def _flagged(plan: LeafPlan, mine: RunGraph) -> dict[str, Flag]:
-    """What overflow status files say of the leaf's ops."""
-    assert mine.leaf is not None
-    parsed = [(path, parse_status_name(posixpath.basename(path))) for path in plan.beside.statuses]
+def _flagged(plan: LeafPlan, own: RunGraph) -> dict[str, Flag]:
+    """Return the flags that overflow status files give the leaf's ops."""
+    assert own.leaf is not None
+    parsed = [(path, parse_status_name(posixpath.basename(path))) for path in plan.surroundings.statuses]
     files = [StatusFile(path=path, name=name[0], decoded=name[1]) for path, name in parsed if name is not None]
     files.sort(key=lambda file: (file.name.timestamp, file.path))
     if not files:
         return {}
     # Below the folder of the device: its other folders have dumps of the ops that are meant.
     root = posixpath.dirname(posixpath.dirname(files[0].folder))
-    reader = StatusReader(root, (mine.leaf,), lambda leaf: graph_for(leaf, (mine,)))
+    reader = StatusReader(root, (own.leaf,), lambda leaf: graph_for(leaf, (own,)))
     return flags_of(read_statuses(files, reader, limit=0)[0])
 
 
 def _network(file: GraphFile | None, leaf: DumpLeaf) -> str:
-    """What tells networks apart: names and types of the ops in their order, or without a graph of those dumped."""
+    """Return a digest of a network: names and types of its ops in order, without a graph of those dumped."""
     if file is not None:
         ops = [f"{op.type} {op.name}" for op in file.ops]
     else:

@@ -137,18 +137,18 @@ def _write(folder: Path, name: str, data: bytes) -> bool:
 
 def _tidy(folder: Path) -> None:
     """Removes the oldest cache files beyond the limits, and what others left half written."""
-    found: list[tuple[float, int, str]] = []
+    cached_files: list[tuple[float, int, str]] = []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with suppress(OSError):
                 stat = entry.stat(follow_symlinks=False)
                 if entry.name.endswith(SUFFIX):
-                    found.append((stat.st_mtime, stat.st_size, entry.path))
+                    cached_files.append((stat.st_mtime, stat.st_size, entry.path))
                 elif entry.name.endswith(f"{SUFFIX}.part") and time.time() - stat.st_mtime > _LEFT_BEHIND:
                     os.unlink(entry.path)
-    found.sort(reverse=True)
-    sizes = accumulate(size for _, size, _ in found)
-    for number, (total, (_, _, path)) in enumerate(zip(sizes, found, strict=True)):
+    cached_files.sort(reverse=True)
+    sizes = accumulate(size for _, size, _ in cached_files)
+    for number, (total, (_, _, path)) in enumerate(zip(sizes, cached_files, strict=True)):
         if number >= MAX_FILES or (number and total > MAX_BYTES):
             with suppress(OSError):
                 os.unlink(path)

@@ -154,10 +154,10 @@ def is_impossible(shape: Sequence[int]) -> bool:
 
 
 def refuse_impossible(shape: Sequence[int], path: str = "") -> None:
-    """FormatError for an impossible shape, of the file `path` where that is known."""
+    """Raise FormatError for an impossible shape, of the file `path` where that is known."""
     if is_impossible(shape):
-        reason, hint = f"no array has the shape {shown(str(list(shape[:8])))}", "dump this op again"
-        raise FormatError.of(path, reason, hint) if path else FormatError.within(reason, hint)
+        error = FormatError.within("io.impossible_shape", shape=shown(str(list(shape[:8]))))
+        raise error.at(path) if path else error
 
 
 def _hifloat8_values() -> npt.NDArray[np.float32]:

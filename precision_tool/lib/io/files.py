@@ -52,16 +52,16 @@ class _Nowhere(Store):
     """What lies above the places that URLs name: nothing."""
 
     def open(self, path: str) -> StoredFile:
-        raise DataNotFoundError.of(path, "no such file", "check the name")
+        raise DataNotFoundError.of(path, "io.no_file")
 
     def stat(self, path: str) -> None:
         return None
 
     def entries(self, folder: str) -> Sequence[Entry]:
-        raise DataNotFoundError.of(folder, "no such folder", "check the name")
+        raise DataNotFoundError.of(folder, "io.no_folder", content="files")
 
     def create(self, path: str, *, place: str = "") -> NewFile:
-        raise OutputError.of(path, "cannot be written (no such place)", "name another folder")
+        raise OutputError.of(path, "io.no_place")
 
 
 _NOWHERE = _Nowhere()
@@ -128,7 +128,7 @@ def check_local(path: PathLike) -> None:
 
 
 def _not_local(path: str) -> UsageError:
-    return UsageError(f"{urls.url_of(path)}: this command works with a folder of this machine only", "name a folder")
+    return UsageError("io.local_only", url=urls.url_of(path))
 
 
 def open_file(path: str) -> StoredFile:
@@ -139,7 +139,7 @@ def open_file(path: str) -> StoredFile:
 def local_file(path: str) -> str:
     """A path that other programs can open; FormatError for a file of another store."""
     if store_of(path) is not LOCAL:
-        raise FormatError.of(path, "is on no disk of this machine, where it has to be read", "copy it to a disk")
+        raise FormatError.of(path, "io.not_on_disk")
     return path
 
 
@@ -238,7 +238,7 @@ def list_folder(path: str, what: str = "files") -> list[str]:
     except OSError as error:
         raise folder_error(path, error, what) from error
     except ValueError as error:  # a zero byte in the name
-        raise DataNotFoundError.of(path, "no such folder", "check the name") from error
+        raise DataNotFoundError.of(path, "io.no_folder", content="files") from error
 
 
 class _Stream(io.RawIOBase):
@@ -303,8 +303,7 @@ def read_bytes(path: str, limit: int = MAX_TEXT) -> bytes:
 
 
 def _too_large(path: str, limit: int) -> FormatError:
-    hint = "check what wrote it"
-    return FormatError.of(path, f"too large: more than {limit} bytes where a small file should be", hint)
+    return FormatError.of(path, "io.too_large", limit=limit)
 
 
 def read_text(path: str, limit: int = MAX_TEXT, errors: str = "strict", newline: str | None = None) -> str:
@@ -315,9 +314,7 @@ def read_text(path: str, limit: int = MAX_TEXT, errors: str = "strict", newline:
     try:
         return io.TextIOWrapper(io.BytesIO(read_bytes(path, limit)), "utf-8", errors, newline).read()
     except UnicodeDecodeError as error:
-        raise FormatError.of(
-            path, f"no text: byte {error.start} is not UTF-8", "check the name, and what wrote it", offset=error.start
-        ) from None
+        raise FormatError.of(path, "io.not_text", offset=error.start) from None
 
 
 def read_small_json(path: str) -> object:
@@ -351,11 +348,7 @@ def atomic_text(path: str) -> Iterator[TextIO]:
         os.replace(name, path)
     except OSError as error:
         _remove(name)
-        raise OutputError.of(
-            path,
-            f"cannot be written ({error.strerror or error})",
-            "free some space or name another folder: with -o where the command has it, else with --work",
-        ) from error
+        raise OutputError.of(path, "io.not_writable", reason=error.strerror or str(error)) from error
     except BaseException:
         _remove(name)
         raise
@@ -376,7 +369,7 @@ def open_to_write(path: str) -> BinaryIO:
     except PrecisionToolError as error:
         cause = error.__cause__
         reason = cause.strerror if isinstance(cause, OSError) else "there is something that is no file"
-        raise OutputError.of(path, f"cannot be written ({reason})", "name another folder") from error
+        raise OutputError.of(path, "io.not_writable", reason=reason) from error
 
 
 def may_change_unseen(*times: int) -> bool:

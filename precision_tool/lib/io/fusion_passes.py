@@ -71,7 +71,6 @@ def is_switchable(name: str) -> bool:
 _KINDS = {"graph_fusion": GRAPH, "ub_fusion": UB}
 _MEMBER = re.compile(r"session_and_graph_id_(\w+)")
 _MAX_BYTES = 64 << 20
-_HINT = "copy it again from where GE wrote it, or move it away"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,17 +97,17 @@ def read_fusion_result(path: str) -> tuple[GraphPasses, ...]:
     """The graphs of a file. FormatError says where it is damaged."""
     with open_file(path) as file:
         if file.size > _MAX_BYTES:
-            raise FormatError.of(path, f"{file.size:,} bytes are too many for a fusion result", _HINT)
+            raise FormatError.of(path, "io.fusion_result.too_large", size=file.size)
         content = file.read_at(0, file.size)
     return parse_fusion_result(content.decode("utf-8-sig", errors="replace"), path)
 
 
 def parse_fusion_result(text: str, path: str = "fusion_result.json") -> tuple[GraphPasses, ...]:
     """The graphs of a text in any of the four shapes."""
-    found = [record for document in _documents(text, path) for record in _records(document, path)]
-    if not found:
-        raise FormatError.of(path, "holds no graph_fusion and no ub_fusion", _HINT)
-    return tuple(found)
+    graphs = [record for document in _documents(text, path) for record in _records(document, path)]
+    if not graphs:
+        raise FormatError.of(path, "io.fusion_result.no_passes")
+    return tuple(graphs)
 
 
 def _documents(text: str, path: str) -> Iterator[Any]:
@@ -118,9 +117,9 @@ def _documents(text: str, path: str) -> Iterator[Any]:
         try:
             document, at = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
-            raise FormatError.of(path, f"no JSON: {error.msg}", _HINT, line=error.lineno) from error
+            raise FormatError.of(path, "io.fusion_result.not_json", line=error.lineno, reason=error.msg) from error
         except (RecursionError, ValueError) as error:  # too deep, or a number with thousands of digits
-            raise FormatError.of(path, f"cannot be read: {str(error)[:80]}", _HINT) from error
+            raise FormatError.of(path, "io.fusion_result.unreadable", reason=str(error)[:80]) from error
         yield document
         at = _skip(text, at)
 
@@ -138,7 +137,7 @@ def _records(document: Any, path: str, graph: str = "") -> Iterator[GraphPasses]
             yield from _records(item, path, graph)
         return
     if not isinstance(document, dict):
-        raise FormatError.of(path, f"{shown(str(document))} where an object should be", _HINT)
+        raise FormatError.of(path, "io.fusion_result.no_object", name=shown(str(document)))
     if _KINDS.keys() & document.keys():
         passes = [count for kind in _KINDS for count in _passes(document.get(kind), kind, path)]
         yield GraphPasses(path=path, graph=_graph_of(document) or graph, passes=tuple(passes))
@@ -161,10 +160,10 @@ def _passes(members: Any, kind: str, path: str) -> Iterator[PassCount]:
     if members in (None, ""):
         return
     if not isinstance(members, dict):
-        raise FormatError.of(path, f"{kind} is no object", _HINT)
+        raise FormatError.of(path, "io.fusion_result.no_object", name=kind)
     for name, counts in members.items():
         if not isinstance(counts, dict):
-            raise FormatError.of(path, f"{kind}: {shown_name(name)} is no object", _HINT)
+            raise FormatError.of(path, "io.fusion_result.no_object", name=f"{kind}: {shown_name(name)}")
         figures = {
             key: _count(counts.get(key), path, f"{kind}: {shown_name(name)}: {key}")
             for key in ("match_times", "effect_times", "repository_hit_times")
@@ -183,5 +182,5 @@ def _count(value: Any, path: str, where: str) -> int | None:
         return None
     text = str(value).strip()
     if isinstance(value, bool) or re.fullmatch(r"[0-9]{1,18}", text) is None:
-        raise FormatError.of(path, f"{where}: {shown(text)} is no count", _HINT)
+        raise FormatError.of(path, "io.fusion_result.no_count", where=where, text=shown(text))
     return int(text)

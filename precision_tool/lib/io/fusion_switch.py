@@ -16,6 +16,7 @@ from typing import Any
 from precision_tool.lib.errors import FormatError, shown, shown_name
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.fusion_passes import GRAPH, ON_BY_NAME, SECTIONS, UB
+from precision_tool.lib.messages import Message
 
 _MAX_DEPTH = 64
 
@@ -72,10 +73,10 @@ _TOKEN = re.compile(
 
 
 class JsonText:
-    """Reads JSON token by token. FormatError with `path`, the line and `hint` for what cannot be read."""
+    """JSON, read token by token. FormatError with `path` and the line for what cannot be read."""
 
-    def __init__(self, text: str, path: str, hint: str) -> None:
-        self._text, self._path, self._hint = text, path, hint
+    def __init__(self, text: str, path: str) -> None:
+        self._text, self._path = text, path
         self._at, self._line = 0, 1
         self._comment_line = self._comma_line = self._blank_line = self._after_line = 0
         self._doubled: list[tuple[str, int, int]] = []
@@ -88,8 +89,8 @@ class JsonText:
         """What was read that strict JSON does not have."""
         return Lenience(self._comment_line, self._comma_line, self._blank_line, self._after_line, tuple(self._doubled))
 
-    def _error(self, why: str) -> FormatError:
-        return FormatError.of(self._path, f"{why}", self._hint, line=self._token_line)
+    def _error(self, kind: str, **fields: object) -> FormatError:
+        return FormatError.of(self._path, kind, line=self._token_line, **fields)
 
     def _next(self) -> None:
         while True:
@@ -110,8 +111,8 @@ class JsonText:
                 self.kind = {"text": '"', "word": "w"}.get(match.lastgroup or "", match[0])
                 return
 
-    def _shown(self) -> str:
-        return shown(self._value) if self.kind else "the end of the file"
+    def _shown(self) -> str | Message:
+        return shown(self._value) if self.kind else Message("error.io.json.end")
 
     def document(self) -> Node:
         """The first value of the file; what follows it is not read."""
@@ -122,7 +123,7 @@ class JsonText:
 
     def _node(self, depth: int) -> Node:
         if depth > _MAX_DEPTH:
-            raise self._error("nested too deeply")
+            raise self._error("io.json.deep")
         line = self._token_line
         if self.kind == "{":
             return Node(line, self._members(depth))
@@ -140,10 +141,10 @@ class JsonText:
             try:
                 value = json.loads(self._value, parse_constant=self._no_constant)
             except (ValueError, RecursionError):
-                raise self._error(f"{self._shown()} is no JSON value; texts stand in double quotes") from None
+                raise self._error("io.json.no_value", token=self._shown()) from None
             self._next()
             return Node(line, value)
-        raise self._error(f"a value is missing before {self._shown()}")
+        raise self._error("io.json.value_missing", token=self._shown())
 
     @staticmethod
     def _no_constant(name: str) -> None:
@@ -153,9 +154,9 @@ class JsonText:
         try:
             value: str = json.loads(self._value)
         except ValueError:
-            raise self._error(f"{self._shown()}: an unknown escape in a text") from None
+            raise self._error("io.json.escape", token=self._shown()) from None
         if any("\ud800" <= sign <= "\udfff" for sign in value):
-            raise self._error("half of a surrogate pair in a text")
+            raise self._error("io.json.surrogate")
         self._next()
         return value
 
@@ -166,13 +167,13 @@ class JsonText:
         while self.kind != "}":
             line = self._token_line
             if self.kind != '"':
-                raise self._error(f"a name in double quotes is missing before {self._shown()}")
+                raise self._error("io.json.name_missing", token=self._shown())
             name = self._string()
             if name in first:
                 self._doubled.append((name, line, first[name]))
             first[name] = line
             if self.kind != ":":
-                raise self._error(f"a colon is missing after {shown(name)}")
+                raise self._error("io.json.colon_missing", name=shown(name))
             self._next()
             members.append((name, line, self._node(depth + 1)))
             self._comma("}")
@@ -190,7 +191,7 @@ class JsonText:
         if self.kind == closing:
             return
         if self.kind != ",":
-            raise self._error(f"a comma or {closing} is missing before {self._shown()}")
+            raise self._error("io.json.comma_missing", closing=closing, token=self._shown())
         line = self._token_line
         self._next()
         if self.kind == closing:
@@ -214,10 +215,6 @@ _LEVELS = {"Top": range(1000), "Main": range(1000, 2000), "Down": range(2000, 30
 #: No switch file is anywhere near as long.
 _MAX_BYTES = 4 << 20
 _PASSED_OVER = "it begins with null, so that GE passes over the whole file"
-_HINT = (
-    "correct that line, or write the file anew with `fusion reset`; its form is "
-    '{"Switch": {"GraphFusion": {"PASS": "off"}, "UBFusion": {"PASS": "on"}}}'
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,16 +244,18 @@ class Switches:
         What GE's own file names beats ALL too. Without its `section` a pass is off if any section names it off, or ALL
         is off in both.
         """
-        found = [
-            on for where, one, on in self.named() if one == name and (section is None or where in (section, EITHER))
+        states = [
+            on
+            for where, pass_name, on in self.named()
+            if pass_name == name and (section is None or where in (section, EITHER))
         ]
-        if found:
-            return all(found)
+        if states:
+            return all(states)
         if name in ON_BY_NAME and section in (None, ON_BY_NAME[name]):
             return True
         return any(self._all(where) for where in ((section,) if section else SECTIONS))
 
-    def told(self, name: str, section: str | None = None) -> bool | None:
+    def state_of(self, name: str, section: str | None = None) -> bool | None:
         """As `is_on`, None where that depends on the section, which is unknown."""
         answers = {self.is_on(name, place) for place in ((section,) if section else SECTIONS)}
         return answers.pop() if len(answers) == 1 else None
@@ -277,7 +276,7 @@ class Switches:
         GE looks for a pass in its own section only, and passes over names it does not know: one whose section is
         unknown is written in both.
         """
-        known = [where for where, one, _ in self.named() if one == name]
+        known = [where for where, pass_name, _ in self.named() if pass_name == name]
         places = [EITHER] if self.is_old_form else [*known, *((section,) if section else SECTIONS)]
         sections = {where: dict(passes) for where, passes in self.sections.items()}
         for place in places:
@@ -323,11 +322,7 @@ def text_to_write(switches: Switches, path: str) -> str:
     text = render(switches)
     refused = parse_switches(text, path).refused
     if refused:
-        raise FormatError.of(
-            path,
-            f"GE would refuse this file: {refused[0]}",
-            "correct that by hand, or write the file anew with `fusion reset`",
-        )
+        raise FormatError.of(path, "io.switch.refused", reason=refused[0])
     return text
 
 
@@ -339,19 +334,19 @@ def read_switches(path: str) -> Switches:
     """The switches of a file. FormatError names the line; DataNotFoundError where there is no file."""
     with open_file(path) as file:
         if file.size > _MAX_BYTES:
-            raise FormatError.of(path, f"{file.size:,} bytes are too many for a switch file", "name another file")
+            raise FormatError.of(path, "io.switch.too_large", size=file.size)
         content = file.read_at(0, file.size)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise FormatError.of(path, "no UTF-8 text", _HINT, line=line) from error
+        raise FormatError.of(path, "io.switch.not_utf8", line=line) from error
     return parse_switches(text, path)
 
 
 def parse_switches(text: str, path: str = "the switch file") -> Switches:
     """The switches of a text; `path` is named in the FormatError for one that cannot be read."""
-    json_text = JsonText(text, path, _HINT)
+    json_text = JsonText(text, path)
     if json_text.kind in ("{", "[", '"'):
         return _from_document(json_text.document(), path, json_text.lenience)
     if text.strip() == "null":
@@ -363,21 +358,18 @@ def parse_switches(text: str, path: str = "the switch file") -> Switches:
 
 
 def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
-    def error(line: int, why: str) -> FormatError:
-        return FormatError.of(path, f"{why}", _HINT, line=line)
-
-    def members(node: Node, what: str) -> list[tuple[str, int, Node]]:
+    def members(node: Node, name: str) -> list[tuple[str, int, Node]]:
         if node.members is None:
-            raise error(node.line, f"{what} is no object")
+            raise FormatError.of(path, "io.switch.no_object", line=node.line, name=name)
         return node.members
 
     sections: dict[str, dict[str, bool]] = {}
     others: dict[str, Any] = {}
     notes: list[str] = []
 
-    def is_meant(name: str, line: int, known: Iterable[str]) -> bool:
+    def is_meant(name: str, line: int, names: Iterable[str]) -> bool:
         """Whether GE finds this name, which it takes with blanks around it too, and then does not look for."""
-        if name.strip() in known and name != name.strip():
+        if name.strip() in names and name != name.strip():
             notes.append(f"line {line}: {shown(name)}: GE passes over it for the blanks around the name")
             return False
         return True
@@ -387,7 +379,9 @@ def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
         for name, line, state in members(node, shown(section)):
             word = state.value.strip() if isinstance(state.value, str) else ""
             if word not in _WORDS:
-                raise error(line, f'{shown_name(name)}: {_shown_value(state)} is neither "on" nor "off"')
+                raise FormatError.of(
+                    path, "io.switch.neither_on_nor_off", line=line, name=shown_name(name), word=_shown_value(state)
+                )
             is_meant(name, line, (name.strip(),))
             switches[name] = state.value == "on"
             if _WORDS[word] != switches[name]:
@@ -396,22 +390,26 @@ def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
                 )
         return switches
 
-    for name, line, value in members(node, "the file"):
+    for name, line, value in members(node, "JSON"):
         if name.strip() not in (_SWITCH, *_OTHERS):
-            raise error(line, f"unknown member {shown(name)}; known are {', '.join((_SWITCH, *_OTHERS))}")
+            raise FormatError.of(
+                path, "io.switch.unknown_member", line=line, name=shown(name), names=(_SWITCH, *_OTHERS)
+            )
         is_found = is_meant(name, line, (_SWITCH, *_OTHERS))
         if name.strip() != _SWITCH:
             others[name] = value.plain()
             continue
-        found: dict[str, dict[str, bool]] = {}
+        of_section: dict[str, dict[str, bool]] = {}
         for section, section_line, passes in members(value, repr(_SWITCH)):
             if section.strip() not in SECTIONS:
-                raise error(section_line, f"unknown section {shown(section)}; known are {' and '.join(SECTIONS)}")
+                raise FormatError.of(
+                    path, "io.switch.unknown_section", line=section_line, name=shown(section), names=SECTIONS
+                )
             switches = passes_of(passes, section)
             if is_meant(section, section_line, SECTIONS):
-                found[section] = switches
+                of_section[section] = switches
         if is_found:
-            sections = found
+            sections = of_section
     refused = [*_not_json(lenience), *_wrong_others(others)]
     return Switches(
         sections=sections,
@@ -423,12 +421,12 @@ def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
 
 def _not_json(lenience: Lenience) -> Iterator[str]:
     """What GE's parser stops at."""
-    found = (
+    lenient = (
         (lenience.comment, "a comment"),
         (lenience.comma, "a comma after the last member"),
         (lenience.blank, "a blank that is none to JSON"),
     )
-    return (f"line {line}: {what}, which GE does not understand" for line, what in found if line)
+    return (f"line {line}: {what}, which GE does not understand" for line, what in lenient if line)
 
 
 def _otherwise(lenience: Lenience, has_switch: bool) -> Iterator[str]:
@@ -448,7 +446,7 @@ def _wrong_others(others: Mapping[str, Any]) -> Iterator[str]:
             yield from _wrong_priority(value)
         elif not isinstance(value, list):
             yield f"{_EXCEPTIONS} is no list"
-        elif name == _EXCEPTIONS and not all(isinstance(one, str) for one in value):
+        elif name == _EXCEPTIONS and not all(isinstance(item, str) for item in value):
             yield f"{_EXCEPTIONS}: a name of a pass is no text"
 
 
@@ -467,7 +465,7 @@ def _wrong_priority(sections: Any) -> Iterator[str]:
 
 
 def _wrong_levels(where: str, levels: Mapping[str, Any]) -> Iterator[str]:
-    seen: set[str] = set()
+    prioritized: set[str] = set()
     for level, passes in levels.items():
         at = f"{where}, {shown_name(level)}"
         if level.strip() not in _LEVELS:
@@ -479,9 +477,9 @@ def _wrong_levels(where: str, levels: Mapping[str, Any]) -> Iterator[str]:
                 reason = _wrong_number(number, _LEVELS[level.strip()])
                 if reason:
                     yield f"{at}, {shown_name(name)}: {reason}"
-                elif name.strip() in seen:
+                elif name.strip() in prioritized:
                     yield f"{at}: {shown_name(name)} has a priority already"
-                seen.add(name.strip())
+                prioritized.add(name.strip())
 
 
 def _wrong_number(number: Any, allowed: range) -> str:
@@ -511,8 +509,8 @@ def _from_lines(text: str, path: str) -> Switches:
         if comment:
             _, colon, word = line.partition(":")
             taken = colon and word.strip() in _WORDS
-            told = "a comment, which GE takes for a pass" if taken else "a comment, which GE does not understand"
-            (notes if taken else refused).append(f"line {number}: {told}")
+            note = "a comment, which GE takes for a pass" if taken else "a comment, which GE does not understand"
+            (notes if taken else refused).append(f"line {number}: {note}")
         entry = entry.strip()
         if not entry:
             if line and not comment:
@@ -520,12 +518,13 @@ def _from_lines(text: str, path: str) -> Switches:
             continue
         name, colon, word = (part.strip() for part in entry.partition(":"))
         if not colon or not name or re.search(r"[\s\"{}\[\],]", name):
-            why = f"{shown(entry)} is neither JSON nor a line PASS:on or PASS:off"
-            raise FormatError.of(path, f"{why}", _HINT, line=number)
+            raise FormatError.of(path, "io.switch.no_line", line=number, entry=shown(entry))
         if word not in _WORDS:
-            raise FormatError.of(path, f"{shown_name(name)}: {shown(word)} is neither on nor off", _HINT, line=number)
+            raise FormatError.of(
+                path, "io.switch.neither_on_nor_off", line=number, name=shown_name(name), word=shown(word)
+            )
         if name in lines:
-            raise FormatError.of(path, f"{shown(name)} stands in line {lines[name]} too", _HINT, line=number)
+            raise FormatError.of(path, "io.switch.twice", line=number, name=shown(name), first=lines[name])
         switches[name], lines[name] = _WORDS[word], number
     if not text.strip():
         refused = ["it is empty"]

@@ -30,19 +30,19 @@ def parse_slicing(text: bytes) -> Slicing | None:
     if len(text) > _MAX_TEXT:
         return None
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or "threadMode" not in found:
+    if not isinstance(document, dict) or "threadMode" not in document:
         return None
-    count = found.get("slice_instance_num")
+    count = document.get("slice_instance_num")
     return Slicing(
-        is_threaded=bool(found["threadMode"]),
+        is_threaded=bool(document["threadMode"]),
         count=count if type(count) is int and 0 < count <= _MAX_SLICES else None,
-        cuts=tuple(_whole(cut) for cut in _listed(found.get("outputCutList"))),
+        cuts=tuple(_whole(cut) for cut in _listed(document.get("outputCutList"))),
         shapes=tuple(
             tuple(tuple(map(_length, _listed(axes))) for axes in _listed(outputs))
-            for outputs in _listed(found.get("output_tensor_slice"))
+            for outputs in _listed(document.get("output_tensor_slice"))
         ),
     )
 
@@ -53,7 +53,7 @@ def _listed(value: Any) -> list[Any]:
 
 def _whole(value: Any) -> tuple[int, ...]:
     """Whole numbers; a cut that is none counts as an axis in one piece."""
-    return tuple(one if type(one) is int else 1 for one in _listed(value)[: data_types.MAX_RANK])
+    return tuple(item if type(item) is int else 1 for item in _listed(value)[: data_types.MAX_RANK])
 
 
 def _length(axis: Any) -> int:
@@ -108,9 +108,9 @@ def _read_slot(wire: WireReader, start: int, stop: int, names: dict[int, str]) -
 def _with_dims(wire: WireReader, start: int, stop: int, dims: list[int]) -> list[int]:
     """`dims`, and behind them those of a Shape message."""
     stored = wire.bytes_at(start, stop) if not dims and stop - start <= _USUAL_SHAPE else None
-    known = _shapes.get(stored) if stored is not None else None
-    if known is not None:
-        return [*known]
+    cached = _shapes.get(stored) if stored is not None else None
+    if cached is not None:
+        return [*cached]
     for number, kind, value, end, _ in wire.fields(start, stop):
         if number == 1 and len(dims) <= data_types.MAX_RANK:
             dims += wire.repeated_ints(kind, value, end, limit=data_types.MAX_RANK + 1)
@@ -153,11 +153,15 @@ def _read_header(wire: WireReader, start: int, stop: int) -> _Header:
             header.op_name = wire.text(value, end)
         elif number == _ATTR and not header.has_attr:  # msaccucmp reads the first
             header.has_attr = True
-            fields = {one: (begin, stop) for one, how, begin, stop, _ in wire.fields(value, end) if how == LENGTH}
+            fields = {
+                field_number: (begin, stop)
+                for field_number, how, begin, stop, _ in wire.fields(value, end)
+                if how == LENGTH
+            }
             begin, stop = fields.get(_ATTR_VALUE, (0, 0))
             header.slicing = parse_slicing(wire.bytes_at(begin, stop)) if begin < stop else None
         if len(header.inputs) + len(header.outputs) > _MAX_SLOTS:
-            raise FormatError.of(wire.path, f"more than {_MAX_SLOTS} inputs and outputs", "dump this op again")
+            raise FormatError.of(wire.path, "io.dump.slots", limit=_MAX_SLOTS)
     return header
 
 
@@ -172,18 +176,15 @@ def _origin_shape(slot: _Slot) -> tuple[int, ...] | None:
 class _ShortError(FormatError):
     """The header gives a tensor fewer bytes than its shape needs; all of them are there."""
 
-    def __init__(self, message: str, hint: str, declared: Tensor) -> None:
-        super().__init__(message, hint)
-        self.declared = declared
+    declared: Tensor
 
 
 def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) -> Tensor:
     """The tensor of a slot whose bytes start at `offset`; FormatError says what about it is wrong."""
-    hint = "dump this op again"
     if len(slot.shape) > data_types.MAX_RANK:
-        raise FormatError.within(f"a shape of more than {data_types.MAX_RANK} dimensions", hint)
+        raise FormatError.within("io.dump.rank", limit=data_types.MAX_RANK)
     if max(slot.shape, default=0) >= 1 << 63:
-        raise FormatError.within(f"shape {slot.shape[:8]} has a negative or unknown dimension", hint)
+        raise FormatError.within("io.dump.dimension", shape=slot.shape[:8])
     data_types.refuse_impossible(slot.shape)
     layout = data_types.LAYOUTS.get(slot.format)
     if layout is None:
@@ -191,7 +192,7 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
         layout = data_types.LAYOUTS.get(slot.format & 0xFF) if slot.format > 0xFF else None
     data_type = data_types.BY_CODE.get(slot.data_type)
     if data_type is None:
-        raise FormatError.within(f"unknown data type {slot.data_type}", "a newer CANN wrote it: tell us the release")
+        raise FormatError.within("io.dump.type", code=slot.data_type)
     count = prod(slot.shape)
     needed = data_type.byte_size(count)
     tensor = Tensor(
@@ -205,14 +206,14 @@ def _tensor(path: str, slot: _Slot, offset: int, nbytes: int, file_size: int) ->
         address=slot.address,
     )
     if data_type.is_numeric and nbytes < needed and not (data_type.bits < 8 and nbytes >= count):
-        message = f"shape {slot.shape} of {data_type.name} needs {needed} bytes, the header gives {nbytes}"
-        raise FormatError.within(message, hint) if offset + nbytes > file_size else _ShortError(message, hint, tensor)
+        fields = {"shape": tensor.shape, "dtype": data_type.name, "needed": needed, "nbytes": nbytes}
+        if offset + nbytes > file_size:
+            raise FormatError.within("io.dump.short", **fields)
+        error = _ShortError.within("io.dump.short", **fields)
+        error.declared = tensor
+        raise error
     if offset + nbytes > file_size:
-        raise FormatError.within(
-            f"its bytes {offset} to {offset + nbytes} lie past the end of the file ({file_size} bytes): "
-            "the file is cut off or its header is damaged",
-            hint,
-        )
+        raise FormatError.within("io.dump.past_end", start=offset, stop=offset + nbytes, size=file_size)
     return tensor
 
 
@@ -238,7 +239,7 @@ def read_dump_file(file: StoredFile) -> OpDump:
     """As `read_dump`, of a file that is open."""
     path = file.path
     if file.size == 0:
-        raise FormatError.of(path, "the file is empty", "the dump was interrupted or the disk was full: dump again")
+        raise FormatError.of(path, "io.empty")
     head = file.read_at(0, min(_USUAL_HEADER, file.size))
     length = _v2_header_length(head, file.size)
     header = None
@@ -265,12 +266,10 @@ def read_dump_file(file: StoredFile) -> OpDump:
 def _not_a_dump(path: str, file: StoredFile, length: int | None) -> FormatError:
     if length is None and file.size >= 8:
         claimed = struct.unpack("<Q", file.read_at(0, 8))[0]
-        reason = f"the header length at byte 0 is {claimed}, the file has {file.size} bytes"
-    elif length is None:
-        reason = f"the file has only {file.size} bytes"
-    else:
-        reason = f"the {length} bytes from byte 8 are no dump header"
-    return FormatError.of(path, f"not a dump file, or damaged: {reason}", "copy it or dump it again")
+        return FormatError.of(path, "io.dump.header_length", claimed=claimed, size=file.size)
+    if length is None:
+        return FormatError.of(path, "io.dump.too_short", size=file.size)
+    return FormatError.of(path, "io.dump.header", length=length)
 
 
 def _assemble(path: str, header: _Header, file_size: int, data_start: int | None) -> OpDump:

@@ -19,9 +19,9 @@ from precision_tool.lib.io.data_types import BY_CODE, BY_GE_NAME
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.om_file import MAGIC, WireScalars, model_bytes, parse_om
 from precision_tool.lib.io.proto_text import int_of_64_bits, not_utf8_notes, paused_gc, refuse_nul_bytes, unescape
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 
-_HINT = "convert the graph again: atc --mode=5 --om=ge_proto_*_Build.txt --json=OUT.json"
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -42,14 +42,15 @@ def parse_graph_json(data: bytes, source: str) -> tuple[dict[str, list[Any]], tu
     except json.JSONDecodeError as error:
         offset = len(text[: error.pos].encode("utf-8", "surrogatepass"))
         cut_off = not text[error.pos :].strip() or error.msg.startswith("Unterminated string")
-        reason = f"the JSON is cut off ({error.msg})" if cut_off else f"not valid JSON: {error.msg}"
-        raise FormatError.of(source, f"line {error.lineno}, byte {offset}: {reason}", _HINT, offset=offset) from None
+        raise FormatError.of(
+            source, "io.graph.json", offset=offset, row=error.lineno, reason=error.msg, cut_off=cut_off
+        ) from None
     except ValueError:  # Python converts no number of more than some thousand digits
-        raise FormatError.of(source, "a number in this JSON has thousands of digits", _HINT) from None
+        raise FormatError.of(source, "io.graph.long_number") from None
     except RecursionError:
-        raise FormatError.of(source, "the JSON is nested too deep for a graph", _HINT) from None
+        raise FormatError.of(source, "io.graph.deep_json") from None
     if not isinstance(root, dict):
-        raise FormatError.of(source, f"this JSON is a {type(root).__name__}, not a GE graph", _HINT)
+        raise FormatError.of(source, "io.graph.not_object", type=type(root).__name__)
     return root, notes
 
 
@@ -73,7 +74,7 @@ class JsonScalars:
             return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")
         if isinstance(value, (int, float)):
             return str(value)
-        raise FormatError.within(f"{_shown(value)} where a string was expected", _HINT)
+        raise FormatError.within("io.graph.wrong_value", value=_shown(value), expected="text")
 
     def bytes_text(self, value: Any) -> str:
         """A bytes field that holds text."""
@@ -95,7 +96,7 @@ class JsonScalars:
                 return int_of_64_bits(int(value))
         except ValueError:
             pass
-        raise FormatError.within(f"{_shown(value)} where a whole number was expected", _HINT)
+        raise FormatError.within("io.graph.wrong_value", value=_shown(value), expected="integer")
 
     def number(self, value: Any) -> float:
         """A number, also written as a string."""
@@ -104,14 +105,14 @@ class JsonScalars:
                 return float(value)
         except (ValueError, OverflowError):
             pass
-        raise FormatError.within(f"{_shown(value)} where a number was expected", _HINT)
+        raise FormatError.within("io.graph.wrong_value", value=_shown(value), expected="number")
 
     def boolean(self, value: Any) -> bool:
         """true or false, also as 0 and 1 or in a string."""
-        known = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
-        if known is None:
-            raise FormatError.within(f"{_shown(value)} where true or false was expected", _HINT)
-        return known
+        truth = {"true": True, "1": True, "false": False, "0": False}.get(str(value).lower())
+        if truth is None:
+            raise FormatError.within("io.graph.wrong_value", value=_shown(value), expected="boolean")
+        return truth
 
     def word(self, value: Any) -> str:
         """The name of an enum value, or its number when the writer knew no name."""
@@ -122,8 +123,8 @@ class JsonScalars:
         return self.text(value) if isinstance(value, str) else value
 
 
-def _shown(value: Any) -> str:
-    return "a block" if isinstance(value, (dict, list)) else shown(str(value))
+def _shown(value: Any) -> str | Message:
+    return Message("error.io.type.block") if isinstance(value, (dict, list)) else shown(str(value))
 
 
 # --- The contents of a GE graph file, text, JSON or offline model, as one tree: field name → list of values ---
@@ -132,7 +133,6 @@ def _shown(value: Any) -> str:
 #: Larger files are refused before they are read: the tree takes several times the size of the file.
 MAX_FILE_SIZE = 1 << 30
 Node: TypeAlias = dict[str, list[Any]]
-WANTED = "give a GE graph: ge_proto_*_Build.txt, or the JSON that atc --mode=5 makes of it"
 
 
 class Scalars(Protocol):
@@ -163,7 +163,7 @@ class TextScalars:
     def word(value: Any) -> str:
         """The name of an enum value, or its number when the writer knew no name."""
         if not isinstance(value, str):
-            raise FormatError.within("a block where a name was expected", WANTED)
+            raise FormatError.within("io.graph.wrong_value", value=Message("error.io.type.block"), expected="name")
         return value
 
     @staticmethod
@@ -188,14 +188,10 @@ def read_graph_bytes(path: str) -> bytes:
         if size > len(MAGIC) and file.read_at(0, len(MAGIC)) == MAGIC:
             size = model_bytes(file)
         if size > MAX_FILE_SIZE:
-            raise FormatError.of(
-                path,
-                f"{size} bytes are too many for a graph file (limit {MAX_FILE_SIZE})",
-                "dump the graph without weights (DUMP_GE_GRAPH=2)",
-            )
+            raise FormatError.of(path, "io.graph.too_large", size=size, limit=MAX_FILE_SIZE)
         data = file.read_at(0, size)
     if not data or data.isspace():
-        raise FormatError.of(path, "the file is empty", "dump or copy the graph again")
+        raise FormatError.of(path, "io.empty")
     return data
 
 
@@ -225,14 +221,11 @@ def graph_nodes(root: Node, path: str) -> list[Node]:
     if not nodes and "op" in root:
         nodes = [root]
     if "ir_version" in root or any("node" in node and "op" not in node for node in nodes):
-        raise FormatError.of(
-            path,
-            "an ONNX text graph, not a GE graph",
-            "look for ge_proto_*_Build.txt beside it (ge_onnx_*.pbtxt holds less and is not read)",
-        )
+        raise FormatError.of(path, "io.graph.onnx")
     if not nodes:
-        kind = "a TensorFlow graph" if "node" in root else f"fields {', '.join(map(shown, list(root)[:5])) or 'none'}"
-        raise FormatError.of(path, f"no GE graph in this file ({kind})", WANTED)
+        if "node" in root:
+            raise FormatError.of(path, "io.graph.tensorflow")
+        raise FormatError.of(path, "io.graph.none", fields=tuple(map(shown, list(root)[:5])) or "-")
     return nodes
 
 
@@ -248,7 +241,7 @@ CONTROL_INDEX = -1
 
 def _block(value: Any) -> Node:
     if not isinstance(value, dict):
-        raise FormatError.within("a value where a block was expected", WANTED)
+        raise FormatError.within("io.graph.wrong_value", value=Message("error.io.type.value"), expected="block")
     return value
 
 
@@ -284,7 +277,7 @@ class Attrs(Mapping[str, Any]):
         try:
             return _attr_value(self._nodes[key], self._scalars)
         except RecursionError:
-            raise FormatError.within(f"attribute {shown(key)} is nested too deep", WANTED) from None
+            raise FormatError.within("io.graph.deep_attribute", key=shown(key)) from None
 
     def __contains__(self, key: object) -> bool:
         return key in self._nodes
@@ -418,19 +411,21 @@ class GraphBuilder:
         self._path = path
 
     def graph(self, node: Node) -> Graph:
-        where = "graph"
+        where = Message("error.io.graph.in_graph", graph="", number=None, op="")
         ops: list[Op] = []
         try:
             name = self._text(node, "name")
-            where = f"graph {shown(name)}"
+            where = Message("error.io.graph.in_graph", graph=shown(name), number=None, op="")
             attrs = Attrs(attr_nodes(node, self._scalars), self._scalars)
             for op_node in _messages(node, "op"):
-                where = f"graph {shown(name)}, op number {len(ops)}"
+                where = Message("error.io.graph.in_graph", graph=shown(name), number=len(ops), op="")
                 op_name = self._text(op_node, "name")
-                where = f"graph {shown(name)}, op {shown(op_name)}"
+                where = Message("error.io.graph.in_graph", graph=shown(name), number=None, op=shown(op_name))
                 ops.append(self.op(op_node, op_name))
         except FormatError as error:
-            raise FormatError.of(self._path, f"{where}: {error.reason}", error.hint) from None
+            raise FormatError.of(
+                self._path, "io.graph.within", where=where, reason=error.reason_message, next=error.hint_message
+            ) from None
         return Graph(name=name, ops=tuple(ops), attrs=attrs)
 
     def skim(self, node: Node) -> tuple[str, list[str]]:
@@ -438,7 +433,7 @@ class GraphBuilder:
         try:
             return self._text(node, "name"), [self._text(op, "type") for op in _messages(node, "op")]
         except FormatError as error:
-            raise FormatError.of(self._path, error.reason, error.hint) from None
+            raise error.at(self._path) from None
 
     def op(self, node: Node, name: str, all_attrs: Mapping[str, Any] | None = None) -> Op:
         """An op from its block; `all_attrs` where the block does not hold all attributes."""
@@ -482,9 +477,7 @@ class GraphBuilder:
             elif number == CONTROL_INDEX:
                 control.append(producer)
             else:
-                raise FormatError.within(
-                    f"input {shown(text)} has the index {number}; only -1 (control) may be negative", WANTED
-                )
+                raise FormatError.within("io.graph.negative_index", text=shown(text), number=number)
         return tuple(data), tuple(control)
 
     def desc(self, node: Node) -> TensorDesc:

@@ -17,6 +17,7 @@ from precision_tool.lib.io.ge_graph import Node, Scalars, graph_nodes, graph_tre
 from precision_tool.lib.io.ge_schema import ENUMS, MESSAGES, Field
 from precision_tool.lib.io.om_file import MAGIC, WireScalars, parse_om
 from precision_tool.lib.io.proto_text import escape, paused_gc
+from precision_tool.lib.messages import Message
 
 #: Fields that the vendor leaves out of the JSON, in whatever message: data, and where it lies.
 LEFT_OUT = frozenset(
@@ -38,7 +39,7 @@ def export_with_notes(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """As `export_graph`, and what to say of it. Of an offline model of several models the first, as atc writes it."""
     data = read_graph_bytes(path)
     if is_json(data):
-        raise FormatError.of(path, "this graph is JSON already", "give the text file ge_proto_*_Build.txt, or an .om")
+        raise FormatError.of(path, "io.graph.json_already")
     scalars: Scalars
     if data.startswith(MAGIC):
         root, notes = parse_om(data, path, first=True)
@@ -63,25 +64,25 @@ class GraphExport:
         try:
             return self._message(root, MESSAGES[message], 0) or {}
         except FormatError as error:
-            raise FormatError.of(self._path, error.reason, error.hint) from None
+            raise error.at(self._path) from None
 
     def _message(self, node: Any, fields: Mapping[str, Field], depth: int) -> dict[str, Any] | None:
         if not isinstance(node, dict):
-            raise FormatError.within("a value where a block was expected", "check that the graph file was not edited")
+            raise FormatError.within("io.graph.wrong_value", value=Message("error.io.type.value"), expected="block")
         if depth > _MAX_DEPTH:
             return None
-        found: dict[str, Any] = {}
+        message: dict[str, Any] = {}
         for name, values in node.items():
             if name in LEFT_OUT:
                 continue
             field = fields.get(name)
             if field is None:
-                found[name] = self._unknown(values)
+                message[name] = self._unknown(values)
             elif field.is_repeated:
-                found[name] = [self._item(value, field, depth) for value in values]
+                message[name] = [self._item(value, field, depth) for value in values]
             elif self._is_there(values[-1], field):
-                found[name] = self._single(values[-1], field, depth)
-        return found or None
+                message[name] = self._single(values[-1], field, depth)
+        return message or None
 
     def _is_there(self, value: Any, field: Field) -> bool:
         """Whether protobuf tells the field from an absent one; a block is there if it takes any bytes."""

@@ -201,8 +201,8 @@ def _skim_lines(data: bytes) -> _Skimmed | None:
             types[-1] = op_type
     if not all(value[0] in "\"'" for value in (*names, *types)):
         return None  # the full parse says what is wrong
-    found = {proto_text.string_of(value) for value in set(types)}
-    return [proto_text.string_of(value) for value in names], found, len(types)
+    type_names = {proto_text.string_of(value) for value in set(types)}
+    return [proto_text.string_of(value) for value in names], type_names, len(types)
 
 
 # --- Large GE text graphs several times as fast as by a full parse: only what the model needs of them is looked at ---
@@ -250,7 +250,6 @@ _ATTR_TEXT = re.compile(rb'(?<=\n)    attr \{\n      key: "([^"\\\n]*+)"\n(?:   
 
 
 _OP_END = b"\n  }\n"
-_AGAIN = "run `refresh`, or the command again"
 
 
 class _OtherwiseError(Exception):
@@ -327,10 +326,10 @@ class _Builder(GraphBuilder):
             if field:
                 node.setdefault(field, []).append(scalar)
             elif desc:
-                known = self._nodes.get(lines)
-                if known is None:
-                    known = self._nodes[lines] = self._desc_node(lines)
-                node.setdefault(desc, []).append(known)
+                cached = self._nodes.get(lines)
+                if cached is None:
+                    cached = self._nodes[lines] = self._desc_node(lines)
+                node.setdefault(desc, []).append(cached)
             elif key:
                 node.setdefault("attr", []).append(self._attr_node(key, value))
             else:
@@ -339,10 +338,10 @@ class _Builder(GraphBuilder):
 
     def desc(self, node: Node) -> TensorDesc:
         """The tensor of a node that `lean_op` made, which is kept."""
-        known = self._descs.get(id(node))
-        if known is None:
-            known = self._descs[id(node)] = super().desc(node)
-        return known
+        cached = self._descs.get(id(node))
+        if cached is None:
+            cached = self._descs[id(node)] = super().desc(node)
+        return cached
 
     def _desc_node(self, lines: str) -> Node:
         node: Node = {}
@@ -365,10 +364,10 @@ class _Builder(GraphBuilder):
         return {"key": [f'"{key}"'], **self._parsed(lines)}
 
     def _parsed(self, lines: str) -> Node:
-        known = self._parsed_before.get(lines)
-        if known is None:
-            known = self._parsed_before[lines] = proto_text.parse_proto_text(lines.encode("latin-1")).root
-        return known
+        cached = self._parsed_before.get(lines)
+        if cached is None:
+            cached = self._parsed_before[lines] = proto_text.parse_proto_text(lines.encode("latin-1")).root
+        return cached
 
 
 # ---- attributes, when somebody asks for them
@@ -397,7 +396,7 @@ class AttrSource:
             end = text.find(_OP_END)
         block = text[offset - first : end + len(_OP_END)]
         if end < 0 or not block.startswith(b"  op {\n"):
-            raise FormatError.of(self._path, f"no op at byte {offset}", _AGAIN, offset=offset)
+            raise FormatError.of(self._path, "io.graph.no_op", offset=offset)
         texts = {match[1].decode("ascii", "replace"): match[0] for match in _ATTR_TEXT.finditer(block)}
         if block.count(b"\n    attr") == len(texts) and all(map(str.isascii, texts)):
             return Attrs(_UnreadNodes(texts, self._path), TextScalars())
@@ -436,7 +435,7 @@ class AttrSource:
 
     def _check_file(self) -> None:
         if signature_of(self._path) != self._check:
-            raise FormatError.of(self._path, "has changed since it was read", _AGAIN)
+            raise FormatError.of(self._path, "io.changed")
 
 
 class _UnreadNodes(Mapping[str, Node]):

@@ -59,11 +59,11 @@ _LINES = {
 
 
 def _fields(lines: str) -> dict[str, Field]:
-    found = {}
+    fields = {}
     for line in lines.split("/"):
         name, number, kind = line.split()
-        found[name] = Field(name, int(number), kind.lstrip("*?"), kind[0] == "*", kind[0] == "?")
-    return found
+        fields[name] = Field(name, int(number), kind.lstrip("*?"), kind[0] == "*", kind[0] == "?")
+    return fields
 
 
 #: message → its fields by name.

@@ -23,7 +23,6 @@ from precision_tool.lib.io.files import exists, is_same_file, size_of
 from precision_tool.lib.io.hdf5_child import CHUNKED, CONTIGUOUS, H5Object
 from precision_tool.lib.io.hdf5_process import (
     CPU_SECONDS,
-    REFUSED_HINT,
     Hdf5Error,
     ask_hdf5,
     check_file,
@@ -31,6 +30,7 @@ from precision_tool.lib.io.hdf5_process import (
 )
 from precision_tool.lib.io.tensor_bytes import MAX_CHUNK, MAX_GATHERED
 from precision_tool.lib.io.writing import replacing
+from precision_tool.lib.messages import render
 from precision_tool.lib.model.pytorch import INPUT, OUTPUT, Device, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Access, Plan, Tensor
 
@@ -51,8 +51,6 @@ _MAX_DIGITS = 18
 
 #: What is copied in a second of CPU time on the slowest machine.
 _BYTES_PER_SECOND = 10 << 20
-_WRITE_HINT = "free some space or name another file"
-_REPACK_HINT = "h5repack -f GZIP=4 IN.h5 OUT.h5 writes it in a way that is read"
 
 
 def read_h5(path: str) -> H5Dump:
@@ -67,8 +65,8 @@ def read_h5(path: str) -> H5Dump:
             for row in rows:
                 contents.take(H5Object(**row))
     except Hdf5Error as error:
-        what = "no HDF5 file that can be read" if error.opening else "damaged HDF5 file"
-        raise FormatError.of(path, f"{what}: {error.reason}", "copy or dump it again") from error
+        kind = "io.h5.invalid" if error.opening else "io.h5.damaged"
+        raise FormatError.of(path, kind, reason=error.reason) from error
     ops = tuple(
         H5Op(type=op_type, seq=seq, values=tuple(sorted(values, key=_value_order)))
         for (op_type, seq), values in sorted(contents.values.items(), key=lambda item: (item[0][1], item[0][0]))
@@ -116,7 +114,7 @@ class _Contents:
         try:
             tensor, note = self._tensor(data, name, numbers.get("DeviceType"))
         except _NotReadError as error:
-            reason = f"{self.path}: {shown_name(name)}: {error}"
+            reason = f"{self.path}: {shown_name(name)}: {render(error.reason_message, 'en')}"
         value = H5Value(
             path=name,
             direction=direction,
@@ -141,17 +139,16 @@ class _Contents:
         if _is_unwritten(data):  # the dumper was stopped before it wrote
             most = self.size + _SLACK
         if claimed > most:
-            told = f"claims {claimed:,} bytes of data, of which the file holds {stored:,}"
-            raise FormatError.of(self.path, f"refused: {shown_name(name)} {told}", REFUSED_HINT)
+            raise FormatError.of(self.path, "io.h5.claims", name=shown_name(name), claimed=claimed, stored=stored)
 
     def _tensor(self, data: H5Object, name: str, device: int | None) -> tuple[Tensor, str]:
         """The tensor of a data set, and what is to be said of it. _NotReadError says why there is none."""
         dtype = _dtype_of(data)
         if data.shape is None:
-            raise _NotReadError("it has no shape")
+            raise _NotReadError("io.h5.no_shape")
         shape = tuple(data.shape)
         if not data.is_usual:
-            raise _NotReadError(f"its elements are stored as a {dtype} of an unusual kind")
+            raise _NotReadError("io.h5.unusual_type", dtype=str(dtype))
         tensor = Tensor(
             path=self.path,
             offset=0,
@@ -166,7 +163,7 @@ class _Contents:
             tensor = _chunked(tensor, data, dtype.itemsize)
         elif data.layout == CONTIGUOUS:
             if tensor.size and _is_unwritten(data):
-                raise _NotReadError("its data was never written")
+                raise _NotReadError("io.h5.not_written")
             tensor = replace(tensor, offset=data.offset or 0)
         else:  # within the header
             tensor = replace(tensor, access=Access.GATHER)
@@ -178,17 +175,14 @@ class _Contents:
 def _chunked(tensor: Tensor, data: H5Object, itemsize: int) -> Tensor:
     chunk = tuple(data.chunk)
     if data.unknown_filters:
-        raise _NotReadError(
-            f"it is compressed with the filter {data.unknown_filters[0]}, which is not read; {_REPACK_HINT}"
-        )
+        raise _NotReadError("io.h5.filter", filter=data.unknown_filters[0])
     if prod(chunk) * itemsize > MAX_CHUNK:
-        told = f"one chunk of it takes {prod(chunk) * itemsize:,} bytes, {MAX_CHUNK:,} are most"
-        raise _NotReadError(f"{told}; {_REPACK_HINT}")
+        raise _NotReadError("io.h5.chunk", size=prod(chunk) * itemsize, limit=MAX_CHUNK)
     if not tensor.size:
         return tensor
     grid = tuple(-(-extent // step) for extent, step in zip(tensor.shape, chunk, strict=True))
     if data.written_chunks < prod(grid):
-        raise _NotReadError(f"{prod(grid) - data.written_chunks} of its {prod(grid)} chunks were never written")
+        raise _NotReadError("io.h5.chunks_missing", missing=prod(grid) - data.written_chunks, chunks=prod(grid))
     rank = len(chunk)
     plan = Plan(
         (*grid, *chunk),
@@ -201,8 +195,8 @@ def _chunked(tensor: Tensor, data: H5Object, itemsize: int) -> Tensor:
     return replace(tensor, access=Access.CHUNKS, nbytes=prod(grid) * prod(chunk) * itemsize, plan=plan)
 
 
-class _NotReadError(Exception):
-    """Why a data set is no tensor that can be read."""
+class _NotReadError(FormatError):
+    """A data set that is no tensor that can be read."""
 
 
 def _is_unwritten(data: H5Object) -> bool:
@@ -211,11 +205,11 @@ def _is_unwritten(data: H5Object) -> bool:
 
 def _dtype_of(data: H5Object) -> np.dtype[Any]:
     if data.type_error:
-        raise _NotReadError(f"its type is not read: {data.type_error}")
+        raise _NotReadError("io.h5.type", reason=data.type_error)
     dtype = np.dtype(data.type) if _NUMBER.fullmatch(data.type) else None
     if dtype is None or dtype.name not in data_types.BY_NAME:
         shown_type = data.type if dtype is None else dtype
-        raise _NotReadError(f"elements of type {shown_type} are no numbers that can be compared")
+        raise _NotReadError("io.h5.not_numbers", type=str(shown_type))
     return dtype
 
 
@@ -225,12 +219,12 @@ def _dtype_of(data: H5Object) -> np.dtype[Any]:
 def _strided(tensor: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, str]:
     """A tensor of CPU or GPU, whose elements lie in memory order: `strides` (in elements) tell the logical one."""
     shape = tensor.shape
-    told = f"its strides {list(strides)} do not fit its shape {list(shape)}"
+    note = f"its strides {list(strides)} do not fit its shape {list(shape)}"
     if len(strides) != len(shape) or any(stride < 0 for stride in strides):
-        return tensor, f"{told}: read as it is stored"
+        return tensor, f"{note}: read as it is stored"
     reach = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
     if reach > tensor.size:
-        return tensor, f"{told}: read as it is stored"
+        return tensor, f"{note}: read as it is stored"
     axes = [axis for axis, extent in enumerate(shape) if extent > 1]
     by_stride = sorted(axes, key=lambda axis: -strides[axis])
     dense = all(
@@ -248,7 +242,7 @@ def _strided(tensor: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, str]:
         )
         return replace(tensor, plan=plan), ""
     if nbytes > MAX_GATHERED:
-        raise _NotReadError(f"its strides {list(strides)} need all of its {nbytes:,} bytes in memory")
+        raise _NotReadError("io.h5.strides", strides=str(list(strides)), nbytes=nbytes)
     return replace(tensor, access=Access.GATHER, offset=0, nbytes=nbytes, strides=strides, plan=None), ""
 
 
@@ -278,7 +272,7 @@ def copy_ops(source: str, target: str, ops: Sequence[H5Op]) -> tuple[str, ...]:
     be written, FormatError for one that is no `.h5` dump, or is damaged so that HDF5 itself dies.
     """
     if is_same_file(source, target):
-        raise UsageError(f"{target}: is the file to copy from", "name another file with -o")
+        raise UsageError("io.h5.same_file", target=target)
     existing = {op.name for op in read_h5(target).ops} if exists(target) else set()
     replaced = tuple(op.name for op in ops if op.name in existing)
     mode = "r+" if exists(target) else "w"
@@ -298,16 +292,13 @@ def copy_ops(source: str, target: str, ops: Sequence[H5Op]) -> tuple[str, ...]:
     except Hdf5Error as error:
         if error.died:
             raise FormatError.of(
-                source, f"damaged so that {error.reason} while it copied", "copy or dump the files again",
-                what=f"{source}, or {target}",
-            ) from error  # fmt: skip
-        if not error.is_os_error:
-            raise FormatError.of(
-                source, f"cannot be copied into {target}: {error.reason}", "copy or dump the files again"
+                source, "io.h5.died_copying", what=f"{source}, or {target}", reason=error.reason
             ) from error
-        raise OutputError(f"{target}: cannot be written ({error.reason})", _WRITE_HINT) from error
+        if not error.is_os_error:
+            raise FormatError.of(source, "io.h5.copy", target=target, reason=error.reason) from error
+        raise OutputError("io.h5.not_writable", target=target, reason=error.reason) from error
     except OSError as error:
         if isinstance(error, PrecisionToolError):
             raise
-        raise OutputError(f"{target}: cannot be written ({error.strerror})", _WRITE_HINT) from error
+        raise OutputError("io.h5.not_writable", target=target, reason=error.strerror) from error
     return replaced

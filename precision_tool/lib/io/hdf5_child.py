@@ -69,7 +69,7 @@ class H5Object:
 
 
 class _RefusedError(Exception):
-    """The name of an object, and why it is refused."""
+    """The name of an object, why it is refused (a kind below `error.io.h5.refusal`), and the limit or target."""
 
 
 class _OpeningError(Exception):
@@ -99,10 +99,10 @@ class _Hdf5:
             while stack:
                 group, above = stack.pop()
                 if len(above) >= depth:
-                    raise _RefusedError("/" + "/".join(above), f"is nested more than {depth} levels deep")
+                    raise _RefusedError("/" + "/".join(above), "nested", str(depth))
                 count += group.get_num_objs()
                 if count > most:
-                    raise _RefusedError("it", f"holds more than {most:,} groups and data sets")
+                    raise _RefusedError("it", "objects", f"{most:,}")
                 names: list[bytes] = []
                 group.links.iterate(names.append)
                 for raw in names:
@@ -110,13 +110,13 @@ class _Hdf5:
                     name = "/" + "/".join(parts)
                     kind = group.links.get_info(raw).type
                     if kind == h5l.TYPE_EXTERNAL:
-                        raise _RefusedError(name, "is a link to another file", _text(group.links.get_val(raw)[0]))
+                        raise _RefusedError(name, "external_link", _text(group.links.get_val(raw)[0]))
                     if kind != h5l.TYPE_HARD:
-                        raise _RefusedError(name, "is a symbolic link")
+                        raise _RefusedError(name, "symbolic_link")
                     info = h5o.get_info(group, raw)
                     if info.type == h5o.TYPE_GROUP:
                         if info.addr in groups:
-                            raise _RefusedError(name, "is a group that is in the file more than once: a cycle")
+                            raise _RefusedError(name, "cycle")
                         groups.add(info.addr)
                         stack.append((h5o.open(group, raw), parts))
                     elif info.type == h5o.TYPE_DATASET:
@@ -127,9 +127,9 @@ class _Hdf5:
     def _described(self, dataset: Any, name: str, parts: list[str], attributes: list[str]) -> H5Object:
         h5d, properties = self._h5py.h5d, dataset.get_create_plist()
         if properties.get_layout() == h5d.VIRTUAL:
-            raise _RefusedError(name, "is a virtual data set: its data lies in other files")
+            raise _RefusedError(name, "virtual")
         if properties.get_external_count():
-            raise _RefusedError(name, "keeps its data in another file", _text(properties.get_external(0)[0]))
+            raise _RefusedError(name, "external", _text(properties.get_external(0)[0]))
         layout = {h5d.CHUNKED: CHUNKED, h5d.CONTIGUOUS: CONTIGUOUS}.get(properties.get_layout(), COMPACT)
         stored, type_name, type_error, is_usual = dataset.get_type(), "", "", False
         try:

@@ -28,6 +28,7 @@ from precision_tool.lib.io.files import local_file, open_file
 from precision_tool.lib.io.hdf5_child import BLOCK, HEAD, JSON, LONGEST
 from precision_tool.lib.io.local import opened_path
 from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.messages import Message
 
 #: What HDF5 files of any kind begin with.
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -40,8 +41,6 @@ MOST_ANSWERED = 1 << 30
 #: A file that the child died of so many times is not tried again.
 MOST_DEATHS = 3
 
-REFUSED_HINT = "the PyTorch dumper writes no such file: dump again, and do not trust where this one is from"
-INSTALL_HINT = "install it: pip install h5py, or pip install 'precision-tool[h5]'"
 
 #: What a pipe holds, at the most that any user may ask for.
 _PIPE_BYTES = 1 << 20
@@ -68,7 +67,7 @@ class Hdf5Error(Exception):
 
 def missing_h5py(path: str) -> UsageError:
     """The error where h5py is not installed; `path` is what it is needed for."""
-    return UsageError(f"{path}: .h5 files need the package h5py, which is not here", INSTALL_HINT)
+    return UsageError("io.h5.no_h5py", path=path)
 
 
 def h5py_module(path: str) -> ModuleType:
@@ -88,7 +87,7 @@ def check_file(path: str) -> int:
     """
     with open_file(local_file(path)) as file:
         if not file.size:
-            raise FormatError.of(path, "no HDF5 file that can be read: the file is empty", "copy or dump it again")
+            raise FormatError.of(path, "io.h5.empty")
         _check_superblock(file)
         return file.size
 
@@ -99,9 +98,7 @@ def _check_superblock(file: StoredFile) -> None:
         place = 512
         while place + len(SIGNATURE) <= file.size:  # where HDF5 looks as well
             if file.read_at(place, len(SIGNATURE)) == SIGNATURE:
-                raise FormatError.of(
-                    file.path, f"refused: its HDF5 data begin at byte {place} only", REFUSED_HINT, offset=place
-                )
+                raise FormatError.of(file.path, "io.h5.late_start", offset=place)
             place *= 2
         return  # HDF5 says what is wrong
     version, width = (head[8], head[13]) if len(head) == _SUPERBLOCK else (2, 0)
@@ -109,12 +106,7 @@ def _check_superblock(file: StoredFile) -> None:
         return
     place = (24 if version == 0 else 28) + 3 * width
     if head[place : place + width] != b"\xff" * width:
-        raise FormatError.of(
-            file.path,
-            f"refused: it names a driver information block (byte {place}), as files of several parts have",
-            REFUSED_HINT,
-            offset=place,
-        )
+        raise FormatError.of(file.path, "io.h5.driver_block", offset=place)
 
 
 def ask_hdf5(method: str, path: str, *, seconds: int | None = None, **arguments: object) -> list[Any]:
@@ -283,9 +275,7 @@ def _start() -> subprocess.Popen[bytes]:
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HDF5_PLUGIN_PRELOAD": "::"},
         )
     except OSError as error:
-        raise OutputError(
-            f"no process can be started to read .h5 files ({error.strerror})", "end other programs, then try again"
-        ) from error
+        raise OutputError("io.h5.no_process", reason=error.strerror) from error
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -307,8 +297,8 @@ def _check(answer: dict[str, Any], path: str, full: str) -> None:
         raise missing_h5py(path)
     if "refused" in answer:
         name, why, *target = answer["refused"]
-        told = ", ".join([why, *map(shown_name, target)])
-        raise FormatError.of(path, f"refused: {shown_name(name)} {told}", REFUSED_HINT)
+        reason = Message("error.io.h5.refusal." + why, target=", ".join(map(shown_name, target)))
+        raise FormatError.of(path, "io.h5.refused", name=shown_name(name), reason=reason)
     if "fault" in answer:
         raise RuntimeError(answer["fault"])
     if "failed" in answer:

@@ -328,7 +328,7 @@ def _copied(source: npt.NDArray[Any], target: npt.NDArray[Any]) -> bool:
     compiled = library()
     if compiled is None:
         return False
-    shape, *steps = (np.array(one, np.int64) for one in (source.shape, source.strides, target.strides))
+    shape, *steps = (np.array(extents, np.int64) for extents in (source.shape, source.strides, target.strides))
     done: int = compiled.functions.pt_copy_axes(
         source.itemsize, source.ndim, shape.ctypes.data, steps[0].ctypes.data, steps[1].ctypes.data,
         source.ctypes.data, target.ctypes.data,

@@ -36,34 +36,25 @@ _reading_from: ContextVar[str] = ContextVar("reading_from", default="")
 def user_error(path: str, error: OSError) -> PrecisionToolError:
     """The user's error for a file that could not be opened or read."""
     if isinstance(error, FileNotFoundError):
-        return DataNotFoundError.of(path, "no such file", "check the name and the folder above it")
+        return DataNotFoundError.of(path, "io.no_file")
     if isinstance(error, IsADirectoryError):
-        return FormatError.of(path, "a folder where a file should be", "name a file inside it")
+        return FormatError.of(path, "io.folder_not_file")
     if isinstance(error, PermissionError):
-        hint = "ask its owner, or copy it where you may read it"
-        return FormatError.of(path, "no permission to read it", hint)
+        return FormatError.of(path, "io.no_permission")
     if error.errno == errno.ENXIO:  # a socket, or a device that is not there
-        return _not_regular(path, "not a regular file")
-    reason = error.strerror or error
-    return FormatError.of(path, f"cannot be read ({reason})", "check the disk or the network mount")
+        return FormatError.of(path, "io.not_regular")
+    return FormatError.of(path, "io.unreadable", reason=error.strerror or str(error))
 
 
 def folder_error(path: str, error: OSError, what: str = "files") -> PrecisionToolError:
     """The user's error for a folder that could not be looked at; `what` is looked for there."""
-    hint = f"name the folder of the {what}"
     if isinstance(error, FileNotFoundError):
-        return DataNotFoundError.of(path, "no such folder", hint)
+        return DataNotFoundError.of(path, "io.no_folder", content=what)
     if isinstance(error, NotADirectoryError):
-        return DataNotFoundError.of(path, "a file where a folder should be", hint)
+        return DataNotFoundError.of(path, "io.file_not_folder", content=what)
     if isinstance(error, PermissionError):
-        hint = "ask its owner, or copy it where you may read it"
-        return FormatError.of(path, "no permission to read this folder", hint)
-    reason = error.strerror or error
-    return FormatError.of(path, f"cannot be listed ({reason})", "check the disk or the network mount")
-
-
-def _not_regular(path: str, kind: str) -> FormatError:
-    return FormatError.of(path, f"{kind} where a file should be", "move it away or name another folder")
+        return FormatError.of(path, "io.no_folder_permission")
+    return FormatError.of(path, "io.unlisted", reason=error.strerror or str(error))
 
 
 def open_descriptor(path: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
@@ -73,12 +64,12 @@ def open_descriptor(path: str, flags: int = os.O_RDONLY, mode: int = 0o666) -> i
     except OSError as error:
         raise user_error(path, error) from error
     except ValueError as error:  # a zero byte in the name
-        raise DataNotFoundError.of(path, "no such file", "check the name") from error
+        raise DataNotFoundError.of(path, "io.no_file") from error
     kind = os.fstat(handle).st_mode
     if stat.S_ISREG(kind):
         return handle
     os.close(handle)
-    raise _not_regular(path, "a folder" if stat.S_ISDIR(kind) else "not a regular file")
+    raise FormatError.of(path, "io.folder_not_file" if stat.S_ISDIR(kind) else "io.not_regular")
 
 
 @contextmanager
@@ -114,10 +105,7 @@ class LocalFile(StoredFile):
                 raise user_error(self.path, error) from error
             if not count:
                 raise FormatError.of(
-                    self.path,
-                    f"ends at byte {offset + done} where data up to byte {offset + size} should be",
-                    "the file is cut off: copy or dump it again",
-                    offset=offset + done,
+                    self.path, "io.cut_off", offset=offset + done, end=offset + done, stop=offset + size
                 )
             done += count
 
@@ -281,7 +269,7 @@ class LocalStore(Store):
         except OSError as error:
             raise folder_error(folder, error) from error
         except ValueError as error:  # a zero byte in the name
-            raise DataNotFoundError.of(folder, "no such folder", "check the name") from error
+            raise DataNotFoundError.of(folder, "io.no_folder", content="files") from error
 
     def content_signatures(self, folder: str, file_names: Sequence[str]) -> Iterator[ContentSignature]:
         for name in file_names:  # millions of them, so nothing that is not needed
@@ -363,9 +351,7 @@ class _NewLocalFile(NewFile):
             os.close(fd)
 
     def _error(self, error: OSError) -> OutputError:
-        return OutputError.of(
-            self._path, f"cannot be written ({error.strerror or error})", "free some space or name another folder"
-        )
+        return OutputError.of(self._path, "io.not_writable", reason=error.strerror or str(error))
 
 
 LOCAL: Store = LocalStore()

@@ -40,7 +40,6 @@ _EXTENT = re.compile(rf"-?[0-9]{{1,{_MAX_DIGITS}}}L?")  # Python 2 wrote 2L
 _USUAL_HEADER = 128
 #: Bytes in which an array is written at once: they fit the processor's cache beside those that are read.
 _PIECE = 1 << 20
-_HINT = "write it again with numpy.save(path, array, allow_pickle=False)"
 
 
 @lru_cache(maxsize=256)
@@ -63,20 +62,20 @@ def read_npy_file(file: StoredFile) -> Tensor:
     """As `read_npy`, of a file that is open."""
     path = file.path
     if file.size == 0:
-        raise FormatError.of(path, "the file is empty", _HINT)
+        raise FormatError.of(path, "io.empty")
     text, offset = _header(file)
     try:
         shape, fortran_order, dtype = (_parsed_before if len(text) <= _USUAL_HEADER else _parsed)(text)
     except ValueError as error:
-        raise FormatError.of(path, f"damaged .npy header: {error}", _HINT) from error
+        raise FormatError.of(path, "io.npy.header", reason=str(error)) from error
     if any(dim < 0 for dim in shape):
-        raise FormatError.of(path, f".npy shape {shape} has a negative dimension", _HINT)
+        raise FormatError.of(path, "io.npy.negative", shape=shape)
     data_types.refuse_impossible(shape, path)
     if dtype.hasobject:
-        raise FormatError.of(path, "an array of Python objects: it would have to be unpickled, which is refused", _HINT)
+        raise FormatError.of(path, "io.npy.objects")
     name = our_name(dtype)
     if name is None:
-        raise FormatError.of(path, f"elements of type {dtype} are no numbers that can be compared", _HINT)
+        raise FormatError.of(path, "io.npy.not_numbers", type=str(dtype))
     nbytes = prod(shape) * dtype.itemsize
     tensor = Tensor(
         path=path,
@@ -91,10 +90,13 @@ def read_npy_file(file: StoredFile) -> Tensor:
     if tensor.offset + nbytes > file.size:
         raise FormatError.of(
             path,
-            f"shape {list(shape)} of {dtype} needs {nbytes} bytes from byte {tensor.offset}, "
-            f"the file ends at byte {file.size}",
-            "the file is cut off: copy or dump it again",
+            "io.npy.cut_off",
             offset=tensor.offset,
+            shape=shape,
+            dtype=str(dtype),
+            nbytes=nbytes,
+            start=tensor.offset,
+            size=file.size,
         )
     return tensor
 
@@ -103,15 +105,14 @@ def _header(file: StoredFile) -> tuple[str, int]:
     """The text of the header and where the data begin."""
     start = file.read_at(0, min(_USUAL_HEADER, file.size))
     if not start.startswith(_MAGIC) or len(start) < 10:
-        raise FormatError.of(file.path, "damaged .npy header: it does not begin as .npy files do", _HINT)
+        raise FormatError.of(file.path, "io.npy.magic")
     version = start[6], start[7]
     width = _LENGTH_BYTES.get(version)
     if width is None:
-        raise FormatError.of(file.path, f".npy version {version[0]}.{version[1]} is not read", _HINT)
+        raise FormatError.of(file.path, "io.npy.version", major=version[0], minor=version[1])
     length, begin = int.from_bytes(start[8 : 8 + width], "little"), 8 + width
     if length > min(_MAX_HEADER, file.size - begin):
-        why = f"it claims {length} bytes, of which the file holds {max(file.size - begin, 0)}"
-        raise FormatError.of(file.path, f"damaged .npy header: {why}", _HINT)
+        raise FormatError.of(file.path, "io.npy.claims", length=length, size=max(file.size - begin, 0))
     more = max(begin + length - len(start), 0)
     text = (start + (file.read_at(len(start), more) if more else b""))[begin : begin + length]
     return text.decode("latin-1"), begin + length

@@ -18,6 +18,7 @@ from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.wire import FIXED32, LENGTH, VARINT, WireReader
+from precision_tool.lib.messages import Message
 
 _VERSION, _NAMES, _TEXTS, _IS_TEXT = (
     b"om_compress_version", b"attr_name_enum", b"attr_value_enum", b"attrs_use_string_value"
@@ -81,8 +82,8 @@ def _last(node: Any, field: str) -> Any:
 
 
 def _listed(value: _Tree | None, field: str) -> list[Any]:
-    found = _last(value, "list")
-    return found.get(field, []) if isinstance(found, dict) else []
+    last = _last(value, "list")
+    return last.get(field, []) if isinstance(last, dict) else []
 
 
 def _restore(entry: _Tree, names: Sequence[bytes], texts: Sequence[bytes], is_text: Sequence[bool]) -> bool:
@@ -127,7 +128,6 @@ _PARTS = {
 _TABLES = (("<I4xQQ", 24, 8), ("<III", 12, 4))
 _MAX_PARTS = 1000
 _MAX_DEPTH = 100
-_HINT = "convert the model again with atc, or name the text graph ge_proto_*_Build.txt of the same build"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,23 +178,19 @@ def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
     """Header and tables of an offline model of `size` bytes; FormatError says which of them cannot be read."""
     size = source.size if size is None else size
     if source.read_at(0, min(len(MAGIC), source.size)) != MAGIC:
-        raise FormatError.of(source.path, f"no offline model: it does not begin with {MAGIC.decode()}", _HINT)
+        raise FormatError.of(source.path, "io.om.magic", magic=MAGIC.decode())
     if source.size < _HEADER_SIZE:
-        raise FormatError.of(source.path, "the header of this offline model is cut off", _HINT)
+        raise FormatError.of(source.path, "io.om.header")
     fields = _HEADER.unpack(source.read_at(0, _HEADER.size))
     length, encrypted, name, count, platform, long_length = (
         fields[4], fields[5], fields[9], fields[13], fields[14], fields[16]
     )  # fmt: skip
     header = (_text(name), _text(platform), bool(encrypted))
     if encrypted:
-        raise FormatError.of(
-            source.path, f"the offline model {shown(header[0])} is encrypted, so only its header can be read", _HINT
-        )
+        raise FormatError.of(source.path, "io.om.encrypted", name=shown(header[0]))
     end = _HEADER_SIZE + (long_length or length)
     if end > size:
-        raise FormatError.of(
-            source.path, f"the offline model is cut off: {end} bytes were written, {size} are there", _HINT
-        )
+        raise FormatError.of(source.path, "io.om.cut_off", end=end, size=size)
     models = []
     position = _HEADER_SIZE
     # A file of one model has 0 or 1 here.
@@ -203,9 +199,7 @@ def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
         if parts is None:
             if number:
                 break
-            raise FormatError.of(
-                source.path, f"the table of parts at byte {position} cannot be read", _HINT, offset=position
-            )
+            raise FormatError.of(source.path, "io.om.table", offset=position)
         models.append(parts)
         position = max(part.stop for part in parts)
     return OmHeader(name=header[0], platform=header[1], models=tuple(models))
@@ -245,11 +239,11 @@ def model_bytes(file: StoredFile) -> int:
 
 
 def _definitions(header: OmHeader, path: str) -> list[Part]:
-    found = [part for parts in header.models for part in parts if part.kind == _MODEL_DEF]
-    if not found:
+    definitions = [part for parts in header.models for part in parts if part.kind == _MODEL_DEF]
+    if not definitions:
         listed = ", ".join(part.name for parts in header.models for part in parts)
-        raise FormatError.of(path, f"no model definition in this offline model, only {listed or 'nothing'}", _HINT)
-    return found
+        raise FormatError.of(path, "io.om.no_model", parts=listed or "-")
+    return definitions
 
 
 def parse_om(data: bytes, path: str, *, first: bool = False) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
@@ -263,8 +257,8 @@ def parse_om(data: bytes, path: str, *, first: bool = False) -> tuple[dict[str, 
     header = read_header(source, 1 << 63)
     parts = _definitions(header, path)
     roots = [_definition(source, part) for part in parts[: 1 if first else None]]
-    told = [restore_attributes(root) for root in roots]
-    notes = [f"model {number} of this file: {what}" for number, what in enumerate(told, start=1) if what]
+    restored = [restore_attributes(root) for root in roots]
+    notes = [f"model {number} of this file: {what}" for number, what in enumerate(restored, start=1) if what]
     if first and len(parts) > 1:
         notes.append(f"an offline model of {len(parts)} models, of which this is the first, as atc has it")
     root = roots[0]
@@ -311,18 +305,20 @@ def _definition(source: _Bytes, part: Part) -> dict[str, list[Any]]:
     try:
         return _message(wire, part.start, part.stop, "ModelDef", 0)
     except FormatError as error:
-        reason = f"{error.reason}, in the {part.name} (bytes {part.start} to {part.stop})"
-        raise FormatError.of(source.path, reason, _HINT, offset=error.offset) from None
+        raise FormatError.of(
+            source.path, "io.om.part", offset=error.offset,
+            reason=error.reason_message, part=part.name, start=part.start, stop=part.stop,
+        ) from None  # fmt: skip
 
 
 def _message(wire: WireReader, start: int, stop: int, message: str, depth: int) -> dict[str, list[Any]]:
     """A message as the text parser's tree: field name → values. Fields that are not known are passed over."""
     if depth > _MAX_DEPTH:
-        raise FormatError.of(wire.path, f"messages are nested deeper than {_MAX_DEPTH}", _HINT)
+        raise FormatError.of(wire.path, "io.om.deep", limit=_MAX_DEPTH)
     node: dict[str, list[Any]] = {}
-    known = BY_NUMBER[message]
+    fields = BY_NUMBER[message]
     for number, kind, value, end, _ in wire.fields(start, stop):
-        field = known.get(number)
+        field = fields.get(number)
         values = [] if field is None else [*_values(wire, field, kind, value, end, depth)]
         if field is not None and values:  # an empty block of numbers is as none
             node.setdefault(field.name, []).extend(values)
@@ -332,7 +328,7 @@ def _message(wire: WireReader, start: int, stop: int, message: str, depth: int) 
 def _values(wire: WireReader, field: Field, kind: int, value: int, end: int, depth: int) -> Iterator[Any]:
     if field.kind in MESSAGES or field.kind in ("string", "bytes"):
         if kind != LENGTH:
-            raise FormatError.of(wire.path, f"field {field.name} is no block", _HINT)
+            raise FormatError.of(wire.path, "io.om.field", name=field.name, expected="block")
         is_message = field.kind in MESSAGES
         yield _message(wire, value, end, field.kind, depth + 1) if is_message else wire.bytes_at(value, end)
     elif field.kind in INTEGERS:
@@ -342,7 +338,7 @@ def _values(wire: WireReader, field: Field, kind: int, value: int, end: int, dep
             yield from (_integer(item, field) for item in wire.repeated_ints(kind, value, end, end - value))
     else:
         if kind not in (LENGTH, FIXED32) or (end - value) % 4:
-            raise FormatError.of(wire.path, f"field {field.name} holds no floats", _HINT)
+            raise FormatError.of(wire.path, "io.om.field", name=field.name, expected="floats")
         yield from struct.unpack(f"<{(end - value) // 4}f", wire.bytes_at(value, end))
 
 
@@ -352,6 +348,10 @@ def _integer(value: int, field: Field) -> int | str | bool:
     if field.kind in ENUMS:
         return ENUMS[field.kind].get(value, str(value))
     return value - (1 << 64) if field.kind == "int" and value >> 63 else value
+
+
+def _wrong_block(expected: str) -> FormatError:
+    return FormatError.within("io.graph.wrong_value", value=Message("error.io.type.block"), expected=expected)
 
 
 class WireScalars:
@@ -367,7 +367,7 @@ class WireScalars:
         """A bytes field."""
         if isinstance(value, bytes):
             return value
-        raise FormatError.within("a number where bytes were expected", _HINT)
+        raise FormatError.within("io.graph.wrong_value", value=Message("error.io.type.number"), expected="bytes")
 
     listed_data = data
 
@@ -376,14 +376,18 @@ class WireScalars:
         try:
             return int(value)
         except (TypeError, ValueError):
-            raise FormatError.within("a block where a whole number was expected", _HINT) from None
+            raise FormatError.within(
+                "io.graph.wrong_value", value=Message("error.io.type.block"), expected="integer"
+            ) from None
 
     def number(self, value: Any) -> float:
         """A number."""
         try:
             return float(value)
         except (TypeError, ValueError):
-            raise FormatError.within("a block where a number was expected", _HINT) from None
+            raise FormatError.within(
+                "io.graph.wrong_value", value=Message("error.io.type.block"), expected="number"
+            ) from None
 
     def boolean(self, value: Any) -> bool:
         """True or false."""

@@ -26,7 +26,6 @@ OLD_SIZE = 2048
 NO_THREAD = 65535
 #: A payload has a few hundred bytes, its JSON a few thousand characters; what is longer is none.
 _MAX_BYTES = 1 << 20
-_HINT = "copy it again, or run the overflow detection again"
 
 AI_CORE, L2, DHA = "AI Core", "L2 Atomic Add", "DHA Atomic Add"
 
@@ -94,20 +93,20 @@ class UnitStatus:
 
     def _bits(self, number: int, word: int) -> Iterator[Message]:
         place = number if len(self.status) > 1 else None
-        known = 0
+        documented = 0
         if self.unit in _ATOMIC:
             shift, mask, meanings = _ATOMIC[self.unit]
             value = word >> shift & mask
             if value in meanings:
-                known = mask << shift
+                documented = mask << shift
                 yield Message("check.status." + meanings[value], word=place)
         elif self.unit in (AI_CORE, *_LISTED):
             for bit, meaning in _CORE_BITS.items():
                 if word & bit:
-                    known |= bit
+                    documented |= bit
                     yield Message("check.status." + meaning, word=place)
-        if word & ~known:
-            yield Message("check.status.undocumented", status=hex(word & ~known), word=place)
+        if word & ~documented:
+            yield Message("check.status.undocumented", status=hex(word & ~documented), word=place)
 
 
 def core_overflows(status: int) -> tuple[Message, ...]:
@@ -136,34 +135,34 @@ def read_opdebug(path: str) -> tuple[OverflowStatus, ...]:
         is_text = head.lstrip()[:1] == b"{" and b"\0" not in head
         if is_text:
             if file.size > _MAX_BYTES:
-                raise FormatError.of(path, f"{file.size} bytes are too many for a decoded overflow status", _HINT)
+                raise FormatError.of(path, "io.opdebug.too_large", size=file.size)
             return (_read_json(path, file.read_at(0, file.size)),)
     dump = read_dump(path)
     bad = dict(dump.bad_slots)
     statuses = []
     for number, tensor in enumerate(dump.outputs):
         if not isinstance(tensor, Tensor):
-            raise FormatError.of(path, f"output {number} cannot be read: {bad.get(f'output:{number}', 'empty')}", _HINT)
+            raise FormatError.of(path, "io.opdebug.output", number=number, reason=bad.get(f"output:{number}", "-"))
         if tensor.nbytes > _MAX_BYTES:
-            raise FormatError.of(path, f"output {number} has {tensor.nbytes} bytes, which is no overflow status", _HINT)
+            raise FormatError.of(path, "io.opdebug.output_size", number=number, nbytes=tensor.nbytes)
         with open_file(path) as file:
             data = file.read_at(tensor.offset, tensor.nbytes)
-        with _named(path, f"output {number}: "):
+        with _named(path, number):
             document, notes = decode_status(data)
             units = _units(document)
         statuses.append(OverflowStatus(path=path, output=number, document=document, units=units, notes=notes))
     if not statuses:
-        raise FormatError.of(path, "a dump without outputs, where the overflow status should be", _HINT)
+        raise FormatError.of(path, "io.opdebug.no_outputs")
     return tuple(statuses)
 
 
 @contextmanager
-def _named(path: str, part: str = "") -> Iterator[None]:
-    """What is wrong with a status, as an error of its file, of which it is the `part`."""
+def _named(path: str, output: int | None = None) -> Iterator[None]:
+    """Raise what is wrong with a status as an error of its file, or of one output in it."""
     try:
         yield
     except FormatError as error:
-        raise FormatError.of(path, f"{part}{error.reason}", error.hint) from None
+        raise FormatError.of(path, "io.opdebug.part", output=output, reason=error.reason_message) from None
 
 
 def document_text(document: Mapping[str, Any]) -> str:
@@ -179,10 +178,7 @@ def decode_status(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
     if len(data) >= 4 and int.from_bytes(data[:4], "little") == MAGIC:
         return _decode_new(data)
     if len(data) != OLD_SIZE:
-        raise FormatError.within(
-            f"{len(data)} bytes, which neither begin with {MAGIC:#x} nor are {OLD_SIZE}, as statuses are",
-            _HINT,
-        )
+        raise FormatError.within("io.opdebug.size", size=len(data), magic=MAGIC, expected=OLD_SIZE)
     return _decode_old(data), ()
 
 
@@ -201,21 +197,19 @@ def _decode_old(data: bytes) -> dict[str, Any]:
 
 def _decode_new(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
     if len(data) < _NEW_HEADER.size:
-        raise FormatError.within(f"cut off after {len(data)} bytes, within the header of the status", _HINT)
+        raise FormatError.within("io.opdebug.cut_off_header", size=len(data))
     magic, version, valid, kind, reserved, length = _NEW_HEADER.unpack_from(data)
     unit = _UNITS.get(kind)
     if unit is None:
-        known = ", ".join(f"{number} {name}" for number, name in _UNITS.items())
-        raise FormatError.within(f"acc_type {kind} at byte 12 is unknown (known are {known})", _HINT)
+        units = tuple(f"{number} {name}" for number, name in _UNITS.items())
+        raise FormatError.within("io.opdebug.unit", code=kind, units=units)
     names = _NEW_FIELDS[unit]
     words = 1
     if unit in _LISTED and (version == 1 or (version > 1 and length == 8 * (len(names) - 1 + _STATUS_WORDS))):
         words = _STATUS_WORDS
     size = 8 * (len(names) - 1 + words)
     if len(data) < _NEW_HEADER.size + size:
-        raise FormatError.within(
-            f"cut off after {len(data)} bytes: the status of {unit} needs {_NEW_HEADER.size + size}", _HINT
-        )
+        raise FormatError.within("io.opdebug.cut_off", size=len(data), unit=unit, needed=_NEW_HEADER.size + size)
     notes = []
     if version > 1:
         notes.append(f"version {version} of the status is not documented; it is read as the ones before")
@@ -238,9 +232,9 @@ def _read_json(path: str, text: bytes) -> OverflowStatus:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
-        raise FormatError.of(path, f"no decoded overflow status: {reason}", _HINT) from error
+        raise FormatError.of(path, "io.opdebug.not_json", reason=reason) from error
     if not isinstance(document, dict):
-        raise FormatError.of(path, f"no decoded overflow status: a {type(document).__name__}, not an object", _HINT)
+        raise FormatError.of(path, "io.opdebug.not_object", type=type(document).__name__)
     with _named(path):
         units = _units(document)
     return OverflowStatus(path=path, output=_output_of(path), document=document, units=units)
@@ -263,13 +257,13 @@ def _units(document: Mapping[str, Any]) -> tuple[UnitStatus, ...]:
     else:
         records = [(unit, document[unit]) for unit in _OLD_INFO if unit in document]
     if not records:
-        raise FormatError.within(f"no decoded overflow status: it has neither acc_list nor {AI_CORE}", _HINT)
+        raise FormatError.within("io.opdebug.no_units", unit=AI_CORE)
     return tuple(_unit(name, fields) for name, fields in records)
 
 
 def _unit(name: str, fields: Any) -> UnitStatus:
     if not isinstance(fields, dict):
-        raise FormatError.within(f"the status of {shown_name(name)} has no fields", _HINT)
+        raise FormatError.within("io.opdebug.no_fields", name=shown_name(name))
 
     def number(key: str) -> int:
         return _number(fields.get(key, 0), key)
@@ -299,5 +293,5 @@ def _number(value: Any, key: str) -> int:
         except ValueError:
             value = None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 64:
-        raise FormatError.within(f"{key} is no number of 64 bits", _HINT)
+        raise FormatError.within("io.opdebug.not_64_bits", key=key)
     return value

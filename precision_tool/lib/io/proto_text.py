@@ -17,15 +17,13 @@ from itertools import islice
 from typing import TypeAlias
 
 from precision_tool.lib.errors import FormatError, shown
+from precision_tool.lib.messages import Message as CatalogueMessage
 
 Value: TypeAlias = "str | Message"
 Message: TypeAlias = dict[str, list[Value]]
 
 #: Blocks in blocks; GE graphs need about 10, and what decodes a value may recurse this deep without harm.
 MAX_DEPTH = 200
-
-_CUT_OFF_HINT = "copy or dump the file again: it was probably not written to its end"
-_SYNTAX_HINT = "check that this is an unedited protobuf text file such as ge_proto_*_Build.txt"
 
 
 def any_number_of(pattern: str) -> str:
@@ -119,13 +117,7 @@ def refuse_nul_bytes(raw: bytes, source: str) -> None:
     """Raise `FormatError` when there is a NUL byte, which no text file has."""
     nul = raw.find(b"\0")
     if nul >= 0:
-        raise FormatError.of(
-            source,
-            f"line {raw.count(10, 0, nul) + 1}, byte {nul}: NUL byte; "
-            "this is a binary file, or a text file with a damaged or never written part",
-            "give a text file such as ge_proto_*_Build.txt, or copy the file again if it should be one",
-            offset=nul,
-        )
+        raise FormatError.of(source, "io.proto.nul", offset=nul, row=raw.count(10, 0, nul) + 1)
 
 
 def not_utf8_notes(raw: bytes) -> tuple[str, ...]:
@@ -158,7 +150,7 @@ class _Parser:
                 opened = value[-1]
                 if opened == "{" or opened == "<":
                     if len(frames) == MAX_DEPTH:
-                        raise self._error(self._token_at(index), f"blocks are nested deeper than {MAX_DEPTH}")
+                        raise self._error(self._token_at(index), "io.proto.deep", limit=MAX_DEPTH)
                     frames.append((node, closer, name, index))
                     child: Message = {}
                     if name in node:
@@ -203,60 +195,58 @@ class _Parser:
     def _line(self, position: int) -> int:
         return self.text.count("\n", 0, position) + 1
 
-    def _error(self, position: int, reason: str, hint: str = _SYNTAX_HINT) -> FormatError:
-        return FormatError.of(
-            self.source, f"line {self._line(position)}, byte {position}: {reason}", hint, offset=position
+    def _error(self, position: int, kind: str, frames: list[_Frame] | None = None, **fields: object) -> FormatError:
+        blocks = self._open_blocks(frames or [])
+        return FormatError.of(self.source, kind, offset=position, row=self._line(position), blocks=blocks, **fields)
+
+    def _open_blocks(self, frames: list[_Frame]) -> tuple[CatalogueMessage, ...]:
+        """Return the open blocks, inner to outer; of many only the innermost two and the outermost."""
+        some = [*frames[:1], *frames[1:][-2:]]
+        return tuple(
+            CatalogueMessage("error.io.proto.block", name=shown(name), row=self._line(self._token_at(token)))
+            for _, _, name, token in reversed(some)
         )
 
-    def _still_open(self, frames: list[_Frame]) -> str:
-        """Words for the open blocks, inner to outer; of many only the innermost two and the outermost."""
-        some = [*frames[:1], *frames[1:][-2:]]
-        blocks = [f"{shown(name)} (line {self._line(self._token_at(token))})" for _, _, name, token in reversed(some)]
-        return f"; still open, inner to outer: {', '.join(blocks)}" if blocks else ""
-
-    def _cut_off(self, frames: list[_Frame], where: str = "") -> FormatError:
-        return self._error(len(self.text), f"the text is cut off{where}" + self._still_open(frames), _CUT_OFF_HINT)
+    def _cut_off(self, frames: list[_Frame], **fields: object) -> FormatError:
+        return self._error(len(self.text), "io.proto.cut_off", frames, **fields)
 
     def _wrong_closer(self, position: int, mark: str, closer: str, frames: list[_Frame]) -> FormatError:
         """Why `mark` cannot stand at `position`, where `closer` would close the innermost block."""
         if not frames:
-            return self._error(position, f"{mark[0]!r} closes nothing, no block is open here")
+            return self._error(position, "io.proto.closes_nothing", mark=repr(mark[0]))
         if mark[0] != closer[-1]:
-            reason = f"{mark[0]!r} where {closer[-1]!r} was expected"
-        elif closer[0] != "\0":
-            reason = f"unexpected {mark[-1]!r} after {mark[0]!r}"
-        elif self._skip_space(position + 1) >= len(self.text.rstrip(" \t\r\n\f\v,")):
-            return self._cut_off(frames, " in a list of blocks")
-        else:
-            reason = "no ',' or ']' after a block of a list"
-        return self._error(position, reason + self._still_open(frames))
+            return self._error(position, "io.proto.wrong_mark", frames, mark=repr(mark[0]), expected=repr(closer[-1]))
+        if closer[0] != "\0":
+            return self._error(position, "io.proto.extra_mark", frames, mark=repr(mark[-1]), after=repr(mark[0]))
+        if self._skip_space(position + 1) >= len(self.text.rstrip(" \t\r\n\f\v,")):
+            return self._cut_off(frames, in_blocks=True)
+        return self._error(position, "io.proto.no_separator", frames)
 
     def _unexpected(self, position: int, frames: list[_Frame]) -> FormatError:
         """Why no field can be read at `position`: walk through the field as far as it is right."""
         text = self.text
-        here, expected, after = position, "a field name or the end of a block", ""
+        here, expected = position, "field"
+        after: dict[str, object] = {}
         name = _NAME_RE.match(text, position)
         if name:
             here = self._skip_space(name.end())
-            expected, after = "':' or '{'", f" after {shown(name[0])}"
+            expected, after = "colon", {"name": shown(name[0])}
             if text.startswith(":", here):
                 here = self._skip_space(here + 1)
-                expected, after = "a value", f" after {shown(name[0] + ':')}"
+                expected, after = "value", {"name": shown(name[0] + ":")}
                 if text.startswith("[", here):
                     here, expected = self._skip_list(here + 1)
-                    after = f" in the list of {shown(name[0])}"
+                    after = {"list": shown(name[0])}
         if here >= len(text):
-            return self._cut_off(frames, after)
+            return self._cut_off(frames, **after)
         string = _OPEN_STRING_RE.match(text, here)
         if string and string.end() == len(text):
-            return self._cut_off(frames, f" in a string (byte {here}){after}")
+            return self._cut_off(frames, string=here, **after)
         if string:
-            reason = f"the string does not end on its line{after}"
-        else:
-            glimpse = _GLIMPSE_RE.match(text, here)
-            found = _shown(glimpse[0] if glimpse else text[here])
-            reason = f"unexpected {found}, expected {expected}{after}"
-        return self._error(here, reason + self._still_open(frames))
+            return self._error(here, "io.proto.open_string", frames, **after)
+        glimpse = _GLIMPSE_RE.match(text, here)
+        token = _shown(glimpse[0] if glimpse else text[here])
+        return self._error(here, "io.proto.unexpected", frames, token=token, expected=expected, **after)
 
     def _skip_space(self, position: int) -> int:
         match = _WS_RE.match(self.text, position)
@@ -268,10 +258,10 @@ class _Parser:
             position = self._skip_space(position)
             scalar = _SCALAR_RE.match(self.text, position)
             if scalar is None:
-                return position, "a value"
+                return position, "value"
             position = self._skip_space(scalar.end())
             if not self.text.startswith(",", position):
-                return position, "',' or ']'"
+                return position, "comma"
             position += 1
 
 
@@ -302,7 +292,7 @@ def string_of(token: Value) -> str:
 def bytes_of(token: Value) -> bytes:
     """Decode a string token to its bytes; adjacent literals are joined."""
     if not isinstance(token, str) or token[:1] not in ('"', "'"):
-        raise _bad_value(token, "a quoted string")
+        raise _bad_value(token, "text")
     return b"".join(unescape(part[1:-1]) for part in _pieces(_NEXT_STRING_RE, token))
 
 
@@ -359,7 +349,7 @@ def int_of(token: Value) -> int:
             return int_of_64_bits(-value if token[0] == "-" else value)
     except ValueError:
         pass
-    raise _bad_value(token, "a whole number")
+    raise _bad_value(token, "integer")
 
 
 def float_of(token: Value) -> float:
@@ -374,19 +364,17 @@ def float_of(token: Value) -> float:
             return -float(digits) if token[0] == "-" else float(digits)
     except (ValueError, OverflowError):
         pass
-    raise _bad_value(token, "a number")
+    raise _bad_value(token, "number")
 
 
 def bool_of(token: Value) -> bool:
     """Decode true/True/t/1 and false/False/f/0."""
     value = _BOOLS.get(token) if isinstance(token, str) else None
     if value is None:
-        raise _bad_value(token, "true or false")
+        raise _bad_value(token, "boolean")
     return value
 
 
 def _bad_value(token: Value, expected: str) -> FormatError:
-    what = "a block"
-    if isinstance(token, str):
-        what = _shown(token)
-    return FormatError.within(f"{what} where {expected} was expected", _SYNTAX_HINT)
+    value = _shown(token) if isinstance(token, str) else CatalogueMessage("error.io.type.block")
+    return FormatError.within("io.proto.wrong_value", value=value, expected=expected)

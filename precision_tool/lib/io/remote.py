@@ -68,8 +68,7 @@ def filesystem_of(path: str) -> Any:
     try:
         import fsspec
     except ImportError:
-        hint = "pip install 'precision-tool[remote]'"
-        raise UsageError(f"{urls.url_of(path)}: URLs need fsspec, which is not installed", hint) from None
+        raise UsageError("io.remote.no_fsspec", url=urls.url_of(path)) from None
     try:
         kind = fsspec.get_filesystem_class(scheme)
         options: dict[str, Any] = {"skip_instance_cache": True}
@@ -97,12 +96,10 @@ def filesystem_of(path: str) -> Any:
     except (ImportError, ValueError) as error:
         package = _PACKAGES.get(scheme)
         if isinstance(error, ValueError) and "not known" in str(error).lower():
-            raise UsageError(
-                f"{urls.url_of(path)}: {scheme}:// is no kind of place that fsspec knows",
-                "s3://, http:// and others are",
-            ) from None
-        what = f"pip install {package or 'what fsspec needs for it'}"
-        raise UsageError(f"{urls.url_of(path)}: {scheme}:// cannot be opened: {_reason(error)}", what) from None
+            raise UsageError("io.remote.unknown_scheme", url=urls.url_of(path), scheme=scheme) from None
+        raise UsageError(
+            "io.remote.not_opened", url=urls.url_of(path), scheme=scheme, reason=_reason(error), package=package
+        ) from None
     except Exception as error:
         raise error_of(path, error) from None
 
@@ -169,28 +166,17 @@ def error_of(path: str, error: BaseException) -> PrecisionToolError:
     status = getattr(error, "status", None)
     name = type(error).__name__  # asyncssh's errors are none of Python's own kinds
     if isinstance(error, FileNotFoundError) or status == 404 or name in ("SFTPNoSuchFile", "SFTPNoSuchPath"):
-        return DataNotFoundError.of(path, "no such file", "check the name; a listing may have changed meanwhile")
+        return DataNotFoundError.of(path, "io.remote.no_file")
     if name in ("HostKeyNotVerifiable", "BadHostKeyException") or "not found in known_hosts" in str(error):
-        return FormatError.of(
-            path,
-            f"not connected: the server's key is not the one known of it, or none is known ({_reason(error)})",
-            "connect once with `ssh` as the same user: it shows the key, which its owner can confirm, and keeps it in "
-            "~/.ssh/known_hosts",
-        )
+        return FormatError.of(path, "io.remote.host_key", reason=_reason(error))
     is_refused = isinstance(error, PermissionError) or name in _REFUSALS or "Credential" in name
     if is_refused or status in (401, 403) or "Expired" in str(error):
-        return FormatError.of(
-            path,
-            f"no permission to read it ({_reason(error)})",
-            "set or renew the credentials, which fsspec finds in its own ways (environment, profile, ~/.config/fsspec)",
-        )
+        return FormatError.of(path, "io.remote.no_permission", reason=_reason(error))
     if isinstance(error, IsADirectoryError):
-        return FormatError.of(path, "a folder where a file should be", "name a file inside it")
+        return FormatError.of(path, "io.folder_not_file")
     if isinstance(error, TimeoutError) or "Timeout" in name:
-        return NoAnswerError.of(path, "its server does not answer", "check the address, and whether it can be reached")
-    return FormatError.of(
-        path, f"cannot be read ({_reason(error)})", "check the address, and whether it can be reached"
-    )
+        return NoAnswerError.of(path, "io.remote.no_answer")
+    return FormatError.of(path, "io.remote.unreadable", reason=_reason(error))
 
 
 def _signature(path: str, info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
@@ -263,28 +249,28 @@ class RemoteStore(Store):
         """What lies in a folder, by name. DataNotFoundError for what is no folder."""
         folder = posixpath.normpath(folder)
         with self._lock:
-            known = self._listings.get(folder)
-            if known is not None and time.monotonic() - known[0] < _FRESH:
-                return known[1]
-        found = self._page(folder) if self.scheme in HTTP else self._ls(folder)
+            cached = self._listings.get(folder)
+            if cached is not None and time.monotonic() - cached[0] < _FRESH:
+                return cached[1]
+        listing = self._page(folder) if self.scheme in HTTP else self._ls(folder)
         with self._lock:
-            self._listings[folder] = time.monotonic(), found
+            self._listings[folder] = time.monotonic(), listing
             self._listings.move_to_end(folder)
             held = sum(len(names) for _, names in self._listings.values())
             while self._listings and held > _MAX_ENTRIES:
                 held -= len(self._listings.popitem(last=False)[1][1])
-        return found
+        return listing
 
     def _ls(self, folder: str) -> dict[str, dict[str, Any]]:
         name = self._name(folder)
         try:
-            found = self._call(folder, lambda: self._fs.ls(name, detail=True))
+            infos = self._call(folder, lambda: self._fs.ls(name, detail=True))
         except DataNotFoundError:
-            raise DataNotFoundError.of(folder, "no such folder", "name the folder of the files") from None
+            raise DataNotFoundError.of(folder, "io.no_folder", content="files") from None
         whole = name.strip("/")
-        if [info["name"].strip("/") for info in found] == [whole] and found[0].get("type") == "file":
-            raise DataNotFoundError.of(folder, "a file where a folder should be", "name the folder of the files")
-        entries = ((posixpath.basename(info["name"].rstrip("/")), info) for info in found)
+        if [info["name"].strip("/") for info in infos] == [whole] and infos[0].get("type") == "file":
+            raise DataNotFoundError.of(folder, "io.file_not_folder", content="files")
+        entries = ((posixpath.basename(info["name"].rstrip("/")), info) for info in infos)
         return {
             base: self._followed(posixpath.join(folder, base), info)
             for base, info in entries
@@ -310,15 +296,11 @@ class RemoteStore(Store):
         except NoAnswerError:
             raise
         except (DataNotFoundError, FormatError) as error:
-            raise DataNotFoundError.of(
-                folder,
-                f"no such folder, or its server does not list it ({error.message.rpartition(': ')[2]})",
-                "a server of files over HTTP has to list its folders, as `python3 -m http.server` does",
-            ) from None
+            raise DataNotFoundError.of(folder, "io.remote.unlisted", reason=error.reason_message) from None
         links = _Links()
         links.feed(bytes(page[:_MAX_PAGE]).decode("utf-8", "replace"))
         if not links.names and not re.match(rb"\s*<(?:!doctype|html|head|body|ul|pre|table)", page, re.IGNORECASE):
-            raise DataNotFoundError.of(folder, "a file where a folder should be", "name the folder of the files")
+            raise DataNotFoundError.of(folder, "io.file_not_folder", content="files")
         kinds = {Kind.FOLDER: "directory", Kind.FILE: "file"}
         return {base: {"name": base, "type": kinds[kind]} for base, kind in links.names.items()}
 
@@ -343,13 +325,13 @@ class RemoteStore(Store):
         above, base = posixpath.split(path)
         now = time.monotonic()
         with self._lock:
-            known = self._listings.get(above)
-            if known is not None and now - known[0] < _FRESH:
-                return known[1].get(base)
+            listing = self._listings.get(above)
+            if listing is not None and now - listing[0] < _FRESH:
+                return listing[1].get(base)
             if path in self._listings and now - self._listings[path][0] < _FRESH:
                 return {"type": "directory"}
-            told = self._infos.get(path)
-            return (told[1] or None) if told is not None and now - told[0] < _FRESH else {}
+            cached = self._infos.get(path)
+            return (cached[1] or None) if cached is not None and now - cached[0] < _FRESH else {}
 
     def _info(self, path: str) -> dict[str, Any]:
         name = self._name(path)
@@ -357,9 +339,9 @@ class RemoteStore(Store):
         if self.scheme in HTTP and str(info.get("url", "")).partition("?")[0].endswith("/"):
             info["type"] = "directory"  # where it sent us
         with self._lock:
-            known = self._listings.get(posixpath.dirname(path))
-            if known is not None and posixpath.basename(path) in known[1]:
-                known[1][posixpath.basename(path)] = info
+            listing = self._listings.get(posixpath.dirname(path))
+            if listing is not None and posixpath.basename(path) in listing[1]:
+                listing[1][posixpath.basename(path)] = info
         return info
 
     def _stat(self, path: str, info: Mapping[str, Any]) -> Stat:
@@ -372,10 +354,10 @@ class RemoteStore(Store):
         return *stat.signature[:2], stat.signature[-1]
 
     def entries(self, folder: str) -> Sequence[Entry]:
-        found = self._listing(folder)
+        listing = self._listing(folder)
         return [
-            Entry(name=base, kind=Kind.FOLDER if found[base].get("type") == "directory" else Kind.FILE)
-            for base in sorted(found)
+            Entry(name=base, kind=Kind.FOLDER if listing[base].get("type") == "directory" else Kind.FILE)
+            for base in sorted(listing)
         ]
 
     # --- what is in it ---
@@ -385,10 +367,9 @@ class RemoteStore(Store):
         if info.get("size") is None and info.get("type") != "directory":
             info = self._info(path)
         if info.get("type") == "directory":
-            raise FormatError.of(path, "a folder where a file should be", "name a file inside it")
+            raise FormatError.of(path, "io.folder_not_file")
         if info.get("size") is None:
-            hint = "its server has to say how long a file is, and to answer requests for ranges"
-            raise FormatError.of(path, "of unknown length", hint)
+            raise FormatError.of(path, "io.remote.unknown_length")
         return RemoteFile(self, path, int(info["size"]), _signature(path, info)[-1])
 
     def fetch(self, path: str, start: int, stop: int) -> bytes:
@@ -396,24 +377,19 @@ class RemoteStore(Store):
         name = self._name(path)
         data = bytes(self._call(path, lambda: self._fs.cat_file(name, start=start, end=stop)))
         if len(data) > stop - start and self.scheme in HTTP:  # a server without ranges sends all, each time
-            raise FormatError.of(path, "its server does not answer requests for ranges", "copy the data to a disk")
+            raise FormatError.of(path, "io.remote.no_ranges")
         if len(data) < stop - start:
-            raise FormatError.of(
-                path,
-                f"ends at byte {start + len(data)} where data up to byte {stop} should be",
-                "the file is cut off, or has changed: copy or dump it again",
-                offset=start + len(data),
-            )
+            raise FormatError.of(path, "io.cut_off", offset=start + len(data), end=start + len(data), stop=stop)
         return data
 
     def head(self, path: str, size: int, tag: int) -> bytes:
         """The first bytes of a file, read once."""
         key = path, size, tag
         with self._lock:
-            known = self._heads.get(key)
-            if known is not None:
+            cached = self._heads.get(key)
+            if cached is not None:
                 self._heads.move_to_end(key)
-                return known
+                return cached
         data = self.fetch(path, 0, min(size, _HEAD)) if size else b""
         with self._lock:
             self._heads[key] = data
@@ -429,12 +405,11 @@ class RemoteStore(Store):
         """Writes a whole file at once. OutputError if that fails."""
         name = self._name(path)
         if self.scheme in HTTP:
-            raise OutputError.of(path, "nothing can be written over HTTP", "name another folder with --work")
+            raise OutputError.of(path, "io.remote.http_read_only")
         try:
             self._call(path, lambda: self._put(name, data))
         except PrecisionToolError as error:
-            reason = error.message.rpartition(": ")[2]
-            raise OutputError.of(path, f"cannot be written ({reason})", "name another folder with --work") from None
+            raise OutputError.of(path, "io.remote.not_writable", reason=error.reason_message) from None
         with self._lock:
             self._listings.clear()
             self._infos.clear()
@@ -476,12 +451,7 @@ class RemoteFile(StoredFile):
         """Fills `buffer` from `offset`; FormatError when the file ends before."""
         stop = offset + len(buffer)
         if stop > self.size:
-            raise FormatError.of(
-                self.path,
-                f"ends at byte {self.size} where data up to byte {stop} should be",
-                "the file is cut off: copy or dump it again",
-                offset=self.size,
-            )
+            raise FormatError.of(self.path, "io.cut_off", offset=self.size, end=self.size, stop=stop)
         if not len(buffer):
             return
         with self._lock:

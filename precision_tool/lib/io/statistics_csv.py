@@ -58,15 +58,15 @@ def _whole(text: str) -> int:
 
 def _type_name(text: str) -> str:
     text = text.strip()
-    known = data_types.BY_GE_NAME.get(text) or data_types.BY_GE_NAME.get(f"DT_{text.upper()}")
-    return known.name if known else text.lower()
+    data_type = data_types.BY_GE_NAME.get(text) or data_types.BY_GE_NAME.get(f"DT_{text.upper()}")
+    return data_type.name if data_type else text.lower()
 
 
 def read_statistics(path: str) -> OpDump:
     """The statistics of one op. Rows that cannot be read are named in `bad_slots`."""
     with open_file(path) as file:
         if file.size > _MAX_BYTES:
-            raise FormatError.of(path, f"{file.size} bytes are too many for a statistics file", "check what wrote it")
+            raise FormatError.of(path, "io.statistics.too_large", size=file.size)
         text = file.read_at(0, file.size).decode("utf-8-sig", "backslashreplace")
     # Every writer ends its lines. What follows the last end is a line that was cut off, in its last cell at best.
     end = max(text.rfind("\n"), text.rfind("\r")) + 1
@@ -79,7 +79,7 @@ def read_statistics(path: str) -> OpDump:
         header = []
     missing = [name for name in _REQUIRED if name not in header]
     if missing:
-        raise FormatError.of(path, f"no statistics file: column {missing[0]!r} is missing", "dump this op again")
+        raise FormatError.of(path, "io.statistics.no_column", column=missing[0])
     column = {name: position for position, name in enumerate(header)}
     width = 1 + max(column.get(name, 0) for name in _DESCRIPTION)
     sides: dict[str, dict[int, TensorStatistics]] = {"input": {}, "output": {}}

@@ -37,21 +37,23 @@ def joined(parts: tuple[Tensor, ...], axis: int, number: int) -> Tensor | None:
     """
     first = parts[0]
     rank = len(first.shape)
-    others = [(*one.shape[:axis], *one.shape[axis + 1 :]) for one in parts]
-    kinds = {(one.dtype, one.layout, one.big_endian, one.fortran_order, one.access, len(one.shape)) for one in parts}
-    if not 0 <= axis < rank or len(kinds) > 1 or any(one != others[0] for one in others):
+    others = [(*part.shape[:axis], *part.shape[axis + 1 :]) for part in parts]
+    kinds = {
+        (part.dtype, part.layout, part.big_endian, part.fortran_order, part.access, len(part.shape)) for part in parts
+    }
+    if not 0 <= axis < rank or len(kinds) > 1 or any(part != others[0] for part in others):
         return None
     data_type = data_types.BY_NAME.get(first.dtype)
     if first.access is not Access.BYTES or data_type is None or data_type.bits % 8:
         return None
-    if any(one.nbytes != one.size * data_type.bits // 8 for one in parts):
+    if any(part.nbytes != part.size * data_type.bits // 8 for part in parts):
         return None
-    length = sum(one.shape[axis] for one in parts)
+    length = sum(part.shape[axis] for part in parts)
     shape = (*first.shape[:axis], length, *first.shape[axis + 1 :])
     return Tensor(
         path=first.path,
         offset=-1 - number,
-        nbytes=sum(one.nbytes for one in parts),
+        nbytes=sum(part.nbytes for part in parts),
         dtype=first.dtype,
         shape=shape,
         layout=first.layout,
@@ -172,8 +174,7 @@ class _Hdf5Bytes(_Reader):
         self._cached.update((number + index, memoryview(block)) for index, block in enumerate(blocks))
 
     def _damaged(self, why: str) -> FormatError:
-        reason = f"{shown_name(self._tensor.dataset)}: cannot be read: {why}"
-        return FormatError.of(self._tensor.path, reason, "the file is damaged: copy or dump it again")
+        return FormatError.of(self._tensor.path, "io.h5.blocks", name=shown_name(self._tensor.dataset), reason=why)
 
     def close(self) -> None:
         self._cached.clear()
@@ -187,13 +188,13 @@ class _JoinedBytes(_Reader):
         self._parts = tensor.parts
         rows = max(prod(tensor.shape[: tensor.joined_axis]), 1)
         #: Bytes of each part in a row: what lies before the axis makes rows, of which each part has a piece.
-        self._pieces = [one.nbytes // rows for one in tensor.parts]
+        self._pieces = [part.nbytes // rows for part in tensor.parts]
         self._ends = [*accumulate(self._pieces)]
         self._row = self._ends[-1]
         self._files: list[StoredFile] = []
         try:
-            for one in tensor.parts:
-                self._files.append(open_file(one.path))
+            for part in tensor.parts:
+                self._files.append(open_file(part.path))
         except BaseException:
             self.close()
             raise

@@ -29,7 +29,6 @@ _SHAPE_DIM, _SHAPE_UNKNOWN_RANK = 2, 3
 _DIM_SIZE = 1
 
 _WINDOW = 4096
-_HINT = "the file is damaged or no tensor of tfdbg: copy it again, or run the training step again"
 #: Runs of values and dimensions that are kept in memory, at most.
 _MAX_SPANS = 1 << 12
 #: Axes that the analysis can read: numpy's arrays have 32, and the two parts of complex numbers are one there.
@@ -128,11 +127,6 @@ class TensorEvent:
         return span if not span.tag_size and span.stop - span.start == self.nbytes else None
 
 
-def damaged(path: str, position: int, reason: str) -> FormatError:
-    """The user's error for bytes that are not what they should be."""
-    return FormatError.of(path, f"{reason} (byte {position})", _HINT, offset=position)
-
-
 def read_event(path: str) -> TensorEvent:
     """The head of a tensor file. Raises FormatError, with the byte, for what is damaged or holds no tensor."""
     fd = open_for_reading(path)
@@ -146,7 +140,7 @@ def read_event(path: str) -> TensorEvent:
 
 def read_event_at(path: str, size: int, read_at: Callable[[int, int], bytes]) -> TensorEvent:
     """Like `read_event`, of a file of `size` bytes that is open: `read_at` gives so many bytes from an offset."""
-    return _read(WireReader(path, size, read_at, max_fields=size, window=_WINDOW, hint=_HINT))
+    return _read(WireReader(path, size, read_at, max_fields=size, window=_WINDOW))
 
 
 def open_for_reading(path: str) -> int:
@@ -154,23 +148,23 @@ def open_for_reading(path: str) -> int:
     try:
         return open_descriptor(path)
     except DataNotFoundError as error:
-        raise FormatError.of(path, error.reason, error.hint) from error
+        raise FormatError.of(path, error.kind, **error.fields) from error
 
 
 def unreadable(path: str, error: OSError) -> FormatError:
     """The user's error for a file that cannot be opened or read."""
-    return FormatError.of(path, f"cannot be read ({error.strerror})", "check its permissions and the disk")
+    return FormatError.of(path, "io.tfdbg.unreadable", reason=error.strerror)
 
 
 def _read(reader: WireReader) -> TensorEvent:
     if reader.size == 0:
-        raise reader.error(0, "the file is empty")
+        raise FormatError.of(reader.path, "io.empty", offset=0)
     place: Optional[Tuple[int, int]] = (0, reader.size)
     for field in (_EVENT_SUMMARY, _SUMMARY_VALUE, _VALUE_TENSOR):
         if place is not None:
             place = reader.message(place[0], place[1], field)
     if place is None:
-        raise reader.error(0, "no tensor in this file")
+        raise FormatError.of(reader.path, "io.tfdbg.no_tensor", offset=0)
     return _read_tensor(reader, *place)
 
 
@@ -193,24 +187,26 @@ def _read_tensor(reader: WireReader, start: int, end: int) -> TensorEvent:
     stored_type = TYPES.get(code)
     if stored_type is None:
         if code == 0:
-            raise reader.error(start, "a tensor without a data type")
+            raise FormatError.of(reader.path, "io.tfdbg.no_type", offset=start)
         unknown = code not in _WITHOUT_NUMBERS
         reason = f"data type {code} of TensorFlow, which is not known here" if unknown else _WITHOUT_NUMBERS[code]
         return TensorEvent(reader.path, TensorType("", "", 0, 0, 0), shape or (), 0, skip=reason, is_unknown=unknown)
     if shape is None:
-        raise reader.error(start, "a tensor of unknown shape")
+        raise FormatError.of(reader.path, "io.tfdbg.unknown_shape", offset=start)
     count = _count(reader, start, shape)
     pieces = tuple(spans.get(stored_type.field, ()))
     event = TensorEvent(reader.path, stored_type, shape, count, content, () if content else pieces)
     if content is not None:
         held = content.stop - content.start
         if held != event.nbytes:
-            claim = f"shape {list(shape)} of {stored_type.name} needs {event.nbytes} bytes, the tensor has {held}"
-            raise reader.error(content.start, claim)
+            raise FormatError.of(
+                reader.path, "io.tfdbg.short", offset=content.start,
+                shape=shape, dtype=stored_type.name, needed=event.nbytes, size=held,
+            )  # fmt: skip
     elif count and not pieces:
         return TensorEvent(reader.path, stored_type, shape, count, skip="not initialized")
     elif event.nbytes > max(_MAX_FILLED, 8 * reader.size):
-        raise reader.error(start, f"shape {list(shape)} is absurd for a file of {reader.size} bytes")
+        raise FormatError.of(reader.path, "io.tfdbg.shape_of_file", offset=start, shape=shape, size=reader.size)
     return event
 
 
@@ -226,10 +222,10 @@ def _read_shape(reader: WireReader, start: int, end: int) -> Optional[Tuple[int,
                 if inner == _DIM_SIZE and inner_kind == VARINT:
                     size = inner_value
             if size >= 1 << 63:
-                raise reader.error(tag_at, "a dimension of unknown size")
+                raise FormatError.of(reader.path, "io.tfdbg.unknown_dimension", offset=tag_at)
             shape.append(size)
             if len(shape) > _MAX_RANK:
-                raise reader.error(tag_at, f"more than {_MAX_RANK} dimensions")
+                raise FormatError.of(reader.path, "io.tfdbg.rank", offset=tag_at, limit=_MAX_RANK)
     return tuple(shape)
 
 
@@ -238,7 +234,7 @@ def _count(reader: WireReader, start: int, shape: Tuple[int, ...]) -> int:
     for size in shape:
         count *= size
     if count > _MAX_ELEMENTS:
-        raise reader.error(start, f"shape {list(shape)} is absurd")
+        raise FormatError.of(reader.path, "io.impossible_shape", offset=start, shape=str(list(shape)))
     return count
 
 
@@ -253,7 +249,7 @@ def _add_span(reader: WireReader, spans: List[Span], kind: int, value: int, stop
             spans[-1] = Span(spans[-1].start, stop, tag_size)
             return
     if len(spans) >= _MAX_SPANS:
-        raise reader.error(tag_at, f"the values are in more than {_MAX_SPANS} pieces")
+        raise FormatError.of(reader.path, "io.tfdbg.pieces", offset=tag_at, limit=_MAX_SPANS)
     spans.append(span)
 
 
@@ -303,12 +299,12 @@ def _decoded(event: TensorEvent, fd: int) -> Iterator[Piece]:
         for block in _varints(event, fd, span) if kind == VARINT else _fixed(event, fd, span):
             done += len(block)
             if done > event.nbytes:
-                raise damaged(event.path, span.start, f"more values than the {event.count} elements of its shape")
+                raise FormatError.of(event.path, "io.tfdbg.values", offset=span.start, count=event.count)
             last = (last + block[-item_size:])[-item_size:]
             yield block
     missing, rest = divmod(event.nbytes - done, item_size)
     if rest or len(last) < item_size:
-        raise damaged(event.path, event.spans[0].start, "the values are not whole")
+        raise FormatError.of(event.path, "io.tfdbg.partial_value", offset=event.spans[0].start)
     repeated = last * min(missing, max(1, _BLOCK // item_size))
     for start in range(0, missing * item_size, max(1, len(repeated))):
         yield repeated[: missing * item_size - start]
@@ -319,7 +315,7 @@ def _fixed(event: TensorEvent, fd: int, span: Span) -> Iterator[bytes]:
     value_size = 4 if event.type.kind == FIXED32 else 8
     size = span.tag_size + value_size
     if (span.stop - span.start) % size:
-        raise damaged(event.path, span.start, "the values are not whole")
+        raise FormatError.of(event.path, "io.tfdbg.partial_value", offset=span.start)
     for start in range(span.start, span.stop, _BLOCK // size * size):
         raw = read_at(event.path, fd, start, min(_BLOCK // size * size, span.stop - start))
         if not span.tag_size:
@@ -344,7 +340,7 @@ def _varints(event: TensorEvent, fd: int, span: Span) -> Iterator[bytes]:
         used = int(ends[-1]) + 1 if ends.size else 0
         rest = raw[used:]
         if len(rest) > 9:
-            raise damaged(event.path, start, "a number is longer than ten bytes")
+            raise FormatError.of(event.path, "io.wire.long_number", offset=start)
         values = _decode_varints(event, start, codes[:used], ends)
         if span.tag_size:  # each behind its tag, which is a number too
             first = (count + 1) % 2
@@ -352,7 +348,7 @@ def _varints(event: TensorEvent, fd: int, span: Span) -> Iterator[bytes]:
             values = values[first::2]
         yield (values != 0).tobytes() if event.type.name == "bool" else values.astype(unsigned).tobytes()
     if rest:
-        raise damaged(event.path, span.stop, "a number runs past the end of its message")
+        raise FormatError.of(event.path, "io.wire.open_number", offset=span.stop)
 
 
 def _decode_varints(event: TensorEvent, start: int, codes: "npt.NDArray[np.uint8]", ends: Any) -> Any:
@@ -364,7 +360,7 @@ def _decode_varints(event: TensorEvent, start: int, codes: "npt.NDArray[np.uint8
     lengths = ends - starts + 1
     longest = int(lengths.max()) if lengths.size else 0
     if longest > 10:
-        raise damaged(event.path, start, "a number is longer than ten bytes")
+        raise FormatError.of(event.path, "io.wire.long_number", offset=start)
     values = np.zeros(len(ends), np.uint64)
     for place in range(longest):
         longer = np.nonzero(lengths > place)[0]
@@ -382,7 +378,7 @@ def read_at(path: str, fd: int, start: int, count: int) -> bytes:
         except OSError as error:
             raise unreadable(path, error) from error
         if not part:
-            raise FormatError.of(path, f"ends at byte {start} while it is read", "copy the file again", offset=start)
+            raise FormatError.of(path, "io.tfdbg.shrunk", offset=start)
         parts.append(part)
         start, count = start + len(part), count - len(part)
     return b"".join(parts)
@@ -450,11 +446,7 @@ def is_same_npy(event: TensorEvent, path: str, advance: Advance) -> bool:
 
 def unwritable(path: str, error: OSError) -> OutputError:
     """The user's error for a file or folder that cannot be written."""
-    return OutputError.of(
-        path,
-        f"cannot be written ({error.strerror or error})",
-        "free some space, or name a folder with -o DIR",
-    )
+    return OutputError.of(path, "io.tfdbg.not_writable", reason=error.strerror or str(error))
 
 
 def _copy(source_path: str, source: int, span: Span, path: str, target: int, advance: Advance) -> None:
@@ -471,8 +463,7 @@ def _copy(source_path: str, source: int, span: Span, path: str, target: int, adv
                 in_kernel = False  # not on this file system
                 continue
             if not done:
-                reason = f"ends at byte {start} while it is copied"
-                raise FormatError.of(source_path, reason, "copy the file again", offset=start)
+                raise FormatError.of(source_path, "io.tfdbg.shrunk", offset=start)
         else:
             part = read_at(source_path, source, start, min(count, _COMPARED))
             _write(path, target, part)

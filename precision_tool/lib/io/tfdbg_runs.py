@@ -195,7 +195,7 @@ def _not_listed(path: str, error: UnlistedError) -> PrecisionToolError:
     cause = error.__cause__
     if isinstance(cause, PrecisionToolError):
         return cause
-    return FormatError.of(path, f"cannot be listed ({error})", "check who may read it, and run the command again")
+    return FormatError.of(path, "io.tfdbg.unlisted", reason=str(error))
 
 
 def is_number(choice: str) -> bool:
@@ -215,8 +215,8 @@ def choose_runs(runs: Sequence[RunFolder], choice: str) -> List[RunFolder]:
     names = [run.name for run in (named or runs)]
     shown = ", ".join(names[:8]) + (f", ... ({len(names)} in all)" if len(names) > 8 else "")
     if named:
-        raise UsageError(f"--run {choice}: several runs have it: {shown}", "give the whole name of one of them")
-    raise DataNotFoundError(f"--run {choice}: there is no such run", f"there are: {shown}")
+        raise UsageError("io.tfdbg.ambiguous_run", choice=choice, runs=shown)
+    raise DataNotFoundError("io.tfdbg.no_run", choice=choice, runs=shown)
 
 
 def files_of_run(run: RunFolder, visit: Optional[Visit] = None, folders: Folders = ON_DISK) -> RunFiles:

@@ -28,7 +28,6 @@ _EARLIEST, _LATEST = 1e8, 1e17
 #: Tensors up to this size are decoded into a temporary file if they have to be, and up to this size in all: a small
 #: file may claim to be a large tensor, whose last value stands for the rest.
 _MAX_DECODED, _MAX_DECODED_IN_ALL = 64 << 20, 256 << 20
-_HOW_TO_DECODE = "tf_dump decodes them into .npy files: compare with those"
 #: The temporary file of each that was decoded, and what the file was then.
 _decoded_files: dict[str, tuple[Signature, str]] = {}
 _decoded_lock = threading.Lock()
@@ -50,12 +49,12 @@ def read_tensor_event(path: str) -> Tensor:
     """The tensor of a file, undecoded; NoNumbersError for what has none, FormatError for what is damaged."""
     event = _event(path)
     if event.skip:
-        raise NoNumbersError.of(path, f"this tensor has no numbers to compare: {event.skip}")
+        raise NoNumbersError.of(path, "io.tfdbg.no_numbers", reason=event.skip)
     if event.plain is None:
         return _decoded(event)
     name = our_name(np.dtype(event.type.descr))
     if name is None:
-        raise FormatError.of(path, f"elements of type {event.type.name} are no numbers that can be compared")
+        raise FormatError.of(path, "io.tfdbg.not_numbers", type=event.type.name)
     return Tensor(
         path=path,
         offset=event.plain.start,
@@ -76,29 +75,18 @@ def _event(path: str) -> TensorEvent:
 def _decoded(event: TensorEvent) -> Tensor:
     """A tensor whose values are encoded one by one, which tfdbg itself does not do, from a file of this process."""
     if store_of(event.path) is not LOCAL:
-        raise FormatError.of(
-            event.path,
-            "values that are encoded one by one are read from a disk of this machine only",
-            f"copy it to a disk, or: {_HOW_TO_DECODE}",
-        )
+        raise FormatError.of(event.path, "io.tfdbg.encoded_remote")
     if event.nbytes > _MAX_DECODED:
-        raise FormatError.of(
-            event.path, f"{event.nbytes / 1e6:.0f} MB of values that are encoded one by one", _HOW_TO_DECODE
-        )
+        raise FormatError.of(event.path, "io.tfdbg.encoded_large", nbytes=event.nbytes)
     with _decoded_lock:
         signature = signature_of(event.path)
-        known = _decoded_files.get(event.path)
-        if known is not None and known[0] == signature and not may_change_unseen(*signature[1:3]):
-            return read_npy(known[1])
+        cached = _decoded_files.get(event.path)
+        if cached is not None and cached[0] == signature and not may_change_unseen(*signature[1:3]):
+            return read_npy(cached[1])
         folder = _decoded_folder()
         held = sum(file.stat().st_size for file in Path(folder).iterdir())
         if held + event.nbytes > _MAX_DECODED_IN_ALL:
-            raise FormatError.of(
-                event.path,
-                f"with this one more than {_MAX_DECODED_IN_ALL / 1e6:.0f} MB of tensors have values "
-                "that are encoded one by one",
-                _HOW_TO_DECODE,
-            )
+            raise FormatError.of(event.path, "io.tfdbg.encoded_in_all", limit=_MAX_DECODED_IN_ALL)
         with tempfile.NamedTemporaryFile(suffix=".npy", dir=folder, delete=False) as file:
             path = file.name
         Path(path).unlink()  # a name nobody else has

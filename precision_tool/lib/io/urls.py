@@ -54,12 +54,12 @@ def path_of(path: "Union[str, os.PathLike[str]]") -> str:
     UsageError for what is like a URL and names no place; it repeats none of the text, which may hold a password.
     """
     text = os.fspath(path)
-    found = _URL.fullmatch(text)
-    if found is None:
+    match = _URL.fullmatch(text)
+    if match is None:
         if "://" in text:
-            raise UsageError("what has :// in it here is no URL", "a URL begins with its scheme, as s3:// or http://")
+            raise UsageError("io.url.invalid")
         return text
-    scheme, place, below, query = found.group(1).lower(), found.group(2), found.group(3), found.group(4) or ""
+    scheme, place, below, query = match.group(1).lower(), match.group(2), match.group(3), match.group(4) or ""
     if scheme in _OTHERS:
         return text
     if scheme in _DISK:
@@ -69,8 +69,8 @@ def path_of(path: "Union[str, os.PathLike[str]]") -> str:
     _schemes.add(scheme)
     _given.update(_written(scheme, user, query))
     path = f"/{scheme}:/{host}{below}".rstrip("/")
-    known = _secrets.get(_key(path), _NONE)
-    _secrets[_key(path)] = Secret(user or known.user, query or known.query)
+    secret = _secrets.get(_key(path), _NONE)
+    _secrets[_key(path)] = Secret(user or secret.user, query or secret.query)
     return path
 
 
@@ -79,7 +79,7 @@ def _on_disk(scheme: str, text: str) -> str:
     below = text[len(scheme) + 3 :]
     path = below[len("localhost") :] if below.lower().startswith("localhost/") else below
     if not path.startswith("/"):
-        raise UsageError(f"{scheme}:// without a whole path", f"a folder of this machine is {scheme}:///folder")
+        raise UsageError("io.url.no_path", scheme=scheme)
     return path
 
 
@@ -88,15 +88,9 @@ def _check(scheme: str, host: str, below: str, query: str) -> None:
     _, colon, port = host.partition(":")
     has_port = not colon or host.startswith(("[", "arn:")) or port == "" or port.isdigit()
     if not has_port or (below[:1] in ("", "#") and "@" in below + query):
-        raise UsageError(
-            f"a {scheme}:// URL whose user and password do not end where its host begins",
-            "in a password write %2F for /, %3F for ?, %23 for #, %40 for @",
-        )
+        raise UsageError("io.url.user", scheme=scheme)
     if "#" in below + query and scheme in _HTTP:
-        raise UsageError(
-            f"a {scheme}:// URL with a #: what is behind it never goes to a server",
-            "leave it out, or name the folder above the one that has it in its name",
-        )
+        raise UsageError("io.url.fragment", scheme=scheme)
 
 
 def _written(scheme: str, user: str, query: str) -> Iterator[str]:
@@ -120,8 +114,8 @@ def is_remote(path: "Union[str, os.PathLike[str]]") -> bool:
 
 def url_of(path: str) -> Optional[str]:
     """The URL, without what is secret in it, that a path stands for; None for a path of this machine."""
-    found = _PATH.match(path)
-    return None if found is None else "{}://{}".format(found.group(1), found.group(2) or "")
+    match = _PATH.match(path)
+    return None if match is None else "{}://{}".format(match.group(1), match.group(2) or "")
 
 
 def _key(path: str) -> str:
@@ -143,12 +137,12 @@ def secret_of(path: str) -> Secret:
     of_place = [_secrets[place] for place in above if place in _secrets]
     host = place_of(path)
     of_host = [secret for place, secret in _secrets.items() if place_of(f"/{place}") == host]
-    found = []
+    parts = []
     for number in range(len(Secret._fields)):
         nearest = next((secret[number] for secret in of_place if secret[number]), "")
         others = {secret[number] for secret in of_host if secret[number]}
-        found.append(nearest or (others.pop() if len(others) == 1 else ""))
-    return Secret(*found)
+        parts.append(nearest or (others.pop() if len(others) == 1 else ""))
+    return Secret(*parts)
 
 
 def is_named(path: str) -> bool:
@@ -162,12 +156,12 @@ def secrets() -> Secrets:
     return Secrets(dict(_secrets), frozenset(_given))
 
 
-def take_secrets(known: Secrets) -> None:
+def take_secrets(secrets: Secrets) -> None:
     """What `secrets` gave elsewhere."""
-    of_places, given = known
+    of_places, texts = secrets
     for key, secret in of_places.items():
         _secrets[key] = Secret(*secret)
-    _given.update(given)
+    _given.update(texts)
 
 
 def shown(text: str) -> str:

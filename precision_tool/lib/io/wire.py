@@ -29,11 +29,10 @@ class WireReader:
         read_at: Callable[[int, int], bytes],
         max_fields: int = MAX_FIELDS,
         window: int = WINDOW,
-        hint: str = "the file is damaged or no dump file: copy or dump it again",
     ) -> None:
         """`read_at` gives so many bytes from an offset; nothing from `size` on is read."""
         self.path, self.size = path, size
-        self._read_at, self._hint = read_at, hint
+        self._read_at = read_at
         self._window = b""
         self._window_start, self._most = 0, window
         self._max_fields = self._fields_left = max_fields
@@ -45,7 +44,7 @@ class WireReader:
             count = min(self._most, self.size - position)
             self._window = self._read_at(position, count) if count > 0 else b""
             if not self._window:
-                raise self.error(position, "the file ends inside a message")
+                raise FormatError.of(self.path, "io.wire.truncated", offset=position)
             self._window_start, index = position, 0
         return self._window[index]
 
@@ -55,10 +54,6 @@ class WireReader:
         if low >= 0 and high <= len(self._window):
             return self._window[low:high]
         return self._read_at(start, stop - start)
-
-    def error(self, position: int, reason: str) -> FormatError:
-        """The error for what is wrong at a byte."""
-        return FormatError.of(self.path, f"{reason} (byte {position})", self._hint, offset=position)
 
     def varint(self, position: int, end: int) -> Tuple[int, int]:
         """The unsigned number at `position` and the position after it."""
@@ -75,8 +70,8 @@ class WireReader:
                 return value & 0xFFFFFFFFFFFFFFFF, position
             shift += 7
             if shift > 63:
-                raise self.error(position, "a number is longer than ten bytes")
-        raise self.error(position, "a number runs past the end of its message")
+                raise FormatError.of(self.path, "io.wire.long_number", offset=position)
+        raise FormatError.of(self.path, "io.wire.open_number", offset=position)
 
     def fields(self, start: int, end: int) -> Iterator[Tuple[int, int, int, int, int]]:
         """`(field number, wire type, value or span start, span end, where its tag is)` of each field of a message."""
@@ -85,7 +80,7 @@ class WireReader:
             tag_at = position
             self._fields_left -= 1
             if self._fields_left < 0:
-                raise self.error(tag_at, f"more than {self._max_fields} fields")
+                raise FormatError.of(self.path, "io.wire.fields", offset=tag_at, limit=self._max_fields)
             # As in `varint`, without the call: most tags and lengths are of one byte, and there are many of them.
             window, index = self._window, position - self._window_start
             if 0 <= index < len(window) and window[index] < 0x80:
@@ -94,7 +89,7 @@ class WireReader:
                 tag, position = self.varint(position, end)
             number, kind = tag >> 3, tag & 7
             if number == 0:
-                raise self.error(tag_at, "field number 0")
+                raise FormatError.of(self.path, "io.wire.field_zero", offset=tag_at)
             if kind in (VARINT, LENGTH):
                 window, index = self._window, position - self._window_start
                 if position < end and 0 <= index < len(window) and window[index] < 0x80:
@@ -110,9 +105,11 @@ class WireReader:
             elif kind == FIXED32:
                 size = 4
             else:
-                raise self.error(tag_at, f"unknown wire type {kind} of field {number}")
+                raise FormatError.of(self.path, "io.wire.wire_type", offset=tag_at, code=kind, field=number)
             if size > end - position:
-                raise self.error(tag_at, f"field {number} claims {size} bytes, {end - position} are left")
+                raise FormatError.of(
+                    self.path, "io.wire.claims", offset=tag_at, field=number, size=size, left=end - position
+                )
             yield number, kind, position, position + size, tag_at
             position += size
 

@@ -107,9 +107,7 @@ def only_writer(path: str) -> Iterator[None]:
     try:
         handle = _locked_file(lock)
     except OSError as error:
-        raise OutputError.of(
-            path, f"cannot be written ({error.strerror or error})", "name another file, or wait for who writes it"
-        ) from error
+        raise OutputError.of(path, "io.locked", reason=error.strerror or str(error)) from error
     try:
         yield
     finally:
@@ -171,9 +169,7 @@ def _locked(path: str) -> Iterator[None]:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise OutputError.of(
-            path, f"cannot be written ({error.strerror or error})", "name another folder with --work DIR"
-        ) from error
+        raise OutputError.of(path, "io.not_writable", reason=error.strerror or str(error)) from error
     try:
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -277,9 +273,7 @@ def rewrite_text(path: str, text: str, *, last: str = "") -> None:
                 os.fsync(file.fileno())
             os.chmod(temporary, mode)
     except OSError as error:
-        raise OutputError.of(
-            path, f"cannot be written ({error.strerror or error})", "name another file with --file"
-        ) from error
+        raise OutputError.of(path, "io.file_not_writable", reason=error.strerror or str(error)) from error
 
 
 def place_of_worker(folder: str, prefix: str) -> str:

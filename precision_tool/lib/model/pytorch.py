@@ -117,8 +117,8 @@ class H5Dump:
     @property
     def device(self) -> str:
         """The device of its tensors: NPU or GPU where any is there (CPU tensors are among theirs), `?` if not told."""
-        found = {value.device for op in self.ops for value in op.values if value.device is not None}
-        return next((device.name for device in (Device.NPU, Device.GPU, Device.CPU) if device in found), "?")
+        devices = {value.device for op in self.ops for value in op.values if value.device is not None}
+        return next((device.name for device in (Device.NPU, Device.GPU, Device.CPU) if device in devices), "?")
 
     @property
     def has_inputs(self) -> bool:

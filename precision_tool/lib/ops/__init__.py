@@ -1,1 +1,1 @@
-"""What operators compute, in float64, and how far rounding can take it: one module per family of ops."""
+"""Formulas of operators in float64 with bounds of their rounding error: one module per family of ops."""

@@ -122,7 +122,7 @@ def scaled_relu6(call: Call) -> Outputs:
     return [Output(array=np.asarray(np.clip(numbers(call, 0)[0], 0, 6 * real(call, "scale", default=1.0))))]
 
 
-def _one(call: Call, y: Doubles, summed: Doubles) -> Outputs:
+def _output(y: Doubles, summed: Doubles) -> Outputs:
     return [Output(array=np.asarray(y), summed=summed)]
 
 
@@ -131,7 +131,7 @@ def leaky_relu(call: Call) -> Outputs:
     """x, below 0 times the slope that GE calls negative_slope and TensorFlow alpha."""
     (x,) = numbers(call, 0)
     y = np.where(x > 0, x, x * real(call, "negative_slope", "alpha"))
-    return _one(call, y, np.abs(y))
+    return _output(y, np.abs(y))
 
 
 @op("Elu", kind=Kind.APPROXIMATE, inputs=("x",))
@@ -141,7 +141,7 @@ def elu(call: Call) -> Outputs:
     alpha, scale = real(call, "alpha", default=1.0), real(call, "scale", default=1.0)
     below = scale * alpha * np.expm1(real(call, "input_scale", default=1.0) * np.minimum(x, 0))
     y = np.where(x > 0, scale * x, below)
-    return _one(call, y, np.where(x > 0, np.abs(y), abs(scale * alpha)))
+    return _output(y, np.where(x > 0, np.abs(y), abs(scale * alpha)))
 
 
 @op("Celu", "CeluV2", kind=Kind.APPROXIMATE, inputs=("x",))
@@ -153,7 +153,7 @@ def celu(call: Call) -> Outputs:
     if inside == 0:
         raise NotComputedError("not_allowed", name="alpha", value="0")
     y = np.where(x > 0, real(call, "alpha3", default=1.0) * x, outside * np.expm1(np.minimum(x, 0) / inside))
-    return _one(call, y, np.where(x > 0, np.abs(y), abs(outside)))
+    return _output(y, np.where(x > 0, np.abs(y), abs(outside)))
 
 
 @op("Swish", kind=Kind.APPROXIMATE, inputs=("x",))
@@ -162,7 +162,7 @@ def swish(call: Call) -> Outputs:
     (x,) = numbers(call, 0)
     scale = real(call, "scale", default=1.0)
     y = x * sigmoid(scale * x)
-    return _one(call, y, np.abs(y) * (1 + np.abs(scale * x)))
+    return _output(y, np.abs(y) * (1 + np.abs(scale * x)))
 
 
 @op("SoftplusV2", kind=Kind.APPROXIMATE, inputs=("x",))
@@ -173,7 +173,7 @@ def scaled_softplus(call: Call) -> Outputs:
     if beta == 0:
         raise NotComputedError("not_allowed", name="beta", value="0")
     y = np.where(beta * x > threshold, x, softplus(beta * x) / beta)
-    return _one(call, y, np.abs(y) + abs(1 / beta))
+    return _output(y, np.abs(y) + abs(1 / beta))
 
 
 @op("HardSigmoid", kind=Kind.ROUNDED, inputs=("input_x",))
@@ -182,7 +182,7 @@ def hard_sigmoid(call: Call) -> Outputs:
     (x,) = numbers(call, 0)
     slope = real(call, "alpha", default=1 / 6) * x
     y = np.clip(slope + real(call, "beta", default=0.5), 0, 1)
-    return _one(call, y, np.where((y > 0) & (y < 1), np.abs(slope), 0.0) + y)
+    return _output(y, np.where((y > 0) & (y < 1), np.abs(slope), 0.0) + y)
 
 
 def _slopes(call: Call, x: Doubles, weight: Doubles) -> Doubles:
@@ -212,7 +212,7 @@ def prelu(call: Call) -> Outputs:
     """x, below 0 times the slope of its channel."""
     x, weight = numbers(call, 0, 1)
     y = np.where(x > 0, x, x * _slopes(call, x, weight))
-    return _one(call, y, np.abs(y))
+    return _output(y, np.abs(y))
 
 
 @op("PReluGrad", kind=Kind.SUM, inputs=("grads", "features", "weights"))
@@ -266,8 +266,8 @@ def _switch(positions: tuple[float, ...], slot: int, formula: Callable[[Call, Do
         factor = formula(call, x)
         dtype = needed(call, slot).dtype
         first, *others = [near(x, position, dtype) & (x != position) for position in positions]
-        for one in others:
-            first |= one
+        for other in others:
+            first |= other
         return factor, np.abs(factor), first
 
     return slope
@@ -282,7 +282,7 @@ def _smooth(formula: Callable[[Doubles], Doubles], summed: Callable[[Doubles, Do
 
 
 def _size(x: Doubles, factor: Doubles) -> Doubles:
-    """What is rounded on the way where nothing cancels."""
+    """Return the magnitude that is rounded where nothing cancels."""
     result: Doubles = np.abs(factor)
     return result
 

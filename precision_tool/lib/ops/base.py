@@ -1,9 +1,9 @@
-"""What the function of an operator takes and gives, and the table of all of them.
+"""The interface of an operator's formula, and the table of all formulas.
 
-A function is pure: it takes the inputs in the order of the training script (no blocked layouts, no padding) and the
-attributes of the op, and gives its outputs, each with what is needed to say how far rounding can take it. Given float64
-it computes in float64, which is what judges; given float32, as a first look gives it, in float32.
-It knows no files and no graph.
+A formula is a pure function: it takes the inputs in the order of the training script (no blocked layouts, no padding)
+and the attributes of the op, and returns its outputs, each with what bounds its rounding error. Float64 inputs are
+computed in float64, on which verdicts rest; float32 inputs, as a first pass has them, in float32.
+Nothing here reads files or graphs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class NotComputedError(ReasonError):
 def typed_misfit(
     name: str, dtype: str, shape: tuple[int, ...], other: str, other_shape: tuple[int, ...]
 ) -> NotComputedError:
-    """The error for an input whose type and shape do not go with those of another; both by the op's prototype."""
+    """Return the error for an input whose type and shape do not fit those of another, by the op's prototype."""
     return NotComputedError("typed_misfit", name=name, dtype=dtype, shape=shape, other=other, other_shape=other_shape)
 
 
@@ -45,7 +45,7 @@ def reason_of(error: Exception) -> Message:
 
 
 class Kind(Enum):
-    """How the result of an op is rounded. The judgement has one documented slack for each."""
+    """Rounding behaviour of an op's result. The verdict has one documented tolerance for each kind."""
 
     #: Moves, comparisons, selections, Relu, MaxPool: every element is one of the inputs' (or 0 and 1), bit for bit.
     EXACT = "exact"
@@ -76,18 +76,18 @@ class Input:
     layout: str = "ND"
 
     def in_doubles(self) -> Input:
-        """The same, its floating numbers as float64."""
+        """Return this input with its floating-point numbers as float64."""
         return replace(self, array=in_doubles(self.array))
 
 
 def in_doubles(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """float32 as float64, all else as it is."""
+    """Return a float32 array as float64, any other unchanged."""
     return array.astype(np.float64) if array.dtype == np.float32 else array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What the graph says of an output: shape in the order of the script (None: unknown), stored type, axes."""
+class OutputSpec:
+    """An output as the graph describes it: shape in the order of the script (None: unknown), stored type, axes."""
 
     shape: tuple[int, ...] | None = None
     dtype: str = "float32"
@@ -96,7 +96,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One op with its inputs (None: an optional one that is not connected), attributes and wanted outputs.
+    """One op with its inputs (None: an optional one that is not connected), attributes and described outputs.
 
     Attributes are as GE's graphs or TensorFlow's have them, by name; lists are lists or tuples of numbers. A function
     takes what a 'D' op has as attribute (`axes`) from the last inputs as well, where the op without 'D' has it there.
@@ -105,7 +105,7 @@ class Call:
     op_type: str
     inputs: tuple[Input | None, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict)
-    outputs: tuple[Wanted, ...] = ()
+    outputs: tuple[OutputSpec, ...] = ()
     #: Only the values of the outputs are wanted: sums of products need not tell their rounding, which is as much work.
     only_values: bool = False
 
@@ -167,7 +167,7 @@ Work = Callable[[Call], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpSpec:
-    """What is known of an op type."""
+    """Formula of an op type, with what samples it cheaply."""
 
     op_type: str
     kind: Kind
@@ -186,13 +186,13 @@ _TABLE: dict[str, OpSpec] = {}
 
 
 def _registered(name: str, _: Any) -> OpSpec:
-    """The formula that a third party's module has put into the table under the name of its entry point."""
+    """Return the formula that a plug-in registered under the name of its entry point."""
     if name not in _TABLE:
         raise LookupError(f"its module has no function marked @op({name!r}, ...)")
     return _TABLE[name]
 
 
-#: All formulas by the name of the op; `ops.table` imports those that are built in.
+#: All formulas by the name of the op; `op_table` imports those that are built in.
 OPS = Registry("ops", _TABLE, _registered)
 
 
@@ -231,7 +231,30 @@ def op(
     cheap_places: Callable[[Call, int], Places] | None = None,
     row_sums: Callable[[Call], RowSums | None] | None = None,
 ) -> Callable[[Function], Function]:
-    """Puts a function into the table under GE's and TensorFlow's names of the op."""
+    """Register a formula in the table.
+
+    Parameters
+    ----------
+    *op_types : str
+        GE's and TensorFlow's names of the op.
+    kind : Kind
+        How its result is rounded.
+    inputs : sequence of str
+        Names of the inputs by slot, as the op's prototype has them; the last may repeat.
+    sampled : callable, optional
+        Computes output 0 at flat places (1-D array) alone: `sampled(call, places) -> Output`.
+    work : callable, optional
+        Returns the number of multiplications from the shapes alone.
+    cheap_places : callable, optional
+        Returns about so many flat places of output 0 where `sampled` is cheapest.
+    row_sums : callable, optional
+        Returns cheap signed sums over output 0, or None where there are none.
+
+    Raises
+    ------
+    ValueError
+        If an op type has a formula already.
+    """
 
     def register(function: Function) -> Function:
         for op_type in op_types:
@@ -252,8 +275,8 @@ def op(
     return register
 
 
-def known_types() -> Mapping[str, OpSpec]:
-    """The table, of what was imported; `ops.table` imports all."""
+def registered() -> Mapping[str, OpSpec]:
+    """Return the table of the families imported so far; `op_table` imports all."""
     return _TABLE
 
 
@@ -265,16 +288,27 @@ MAX_AXES = 32
 # --- what functions share ---------------------------------------------------------------------------------------------
 
 
+def optional(call: Call, slot: int) -> Input | None:
+    """Return an input, or None where it is not connected."""
+    return call.inputs[slot] if slot < len(call.inputs) else None
+
+
 def needed(call: Call, slot: int) -> Input:
-    """An input that the op cannot do without."""
-    found = call.inputs[slot] if slot < len(call.inputs) else None
-    if found is None:
+    """Return an input that the op cannot do without."""
+    tensor = optional(call, slot)
+    if tensor is None:
         raise NotComputedError("not_connected", op_type=call.op_type, slot=slot)
-    return found
+    return tensor
+
+
+def check_no_inputs_from(call: Call, slot: int) -> None:
+    """Raise where an input is connected at this slot or a later one: no prototype documents it."""
+    if any(tensor is not None for tensor in call.inputs[slot:]):
+        raise NotComputedError("input_count", number=len(call.inputs))
 
 
 def check_size(shape: Sequence[int]) -> None:
-    """Raises where a tensor of this shape is not made: a negative axis, or more than MAX_ELEMENTS elements."""
+    """Raise NotComputedError for a shape that is not computed: a negative axis, or more than MAX_ELEMENTS elements."""
     if any(size < 0 for size in shape):
         raise NotComputedError("no_shape", shape=tuple(shape))
     if len(shape) > MAX_AXES:
@@ -284,7 +318,7 @@ def check_size(shape: Sequence[int]) -> None:
 
 
 def summed_of(total: Doubles, spread: Doubles, count: int) -> Doubles:
-    """`Output.summed` of sums of `count` terms in unknown order.
+    """Return `Output.summed` of sums of `count` terms in unknown order.
 
     `total` is the sum S of an element's terms, `spread` is Σ(p − p̄)² = Σp² − S²/n.
     """

@@ -46,8 +46,8 @@ class _ByChannel:
     def whole(self) -> Output:
         shape = self.arrays[0].shape
         limited(0, prod(shape))
-        beside = [-1 if axis == self.axis else 1 for axis in range(len(shape))]
-        return self.formula(*self.arrays, *(vector.reshape(*beside) for vector in self.vectors)).output()
+        along_channels = [-1 if axis == self.axis else 1 for axis in range(len(shape))]
+        return self.formula(*self.arrays, *(vector.reshape(*along_channels) for vector in self.vectors)).output()
 
     def at(self, places: Places) -> Output:
         where = np.unravel_index(places, self.arrays[0].shape)
@@ -68,14 +68,14 @@ class _Plan:
 # --- reading a call ---------------------------------------------------------------------------------------------------
 
 
-def _axis(call: Call, given: Input) -> int:
-    if given.array.ndim < 2:
-        raise NotComputedError("shape", name="x", shape=given.array.shape)
-    return 1 if given.array.ndim > 2 and has_channels_first(call, given) else given.array.ndim - 1
+def _axis(call: Call, tensor: Input) -> int:
+    if tensor.array.ndim < 2:
+        raise NotComputedError("shape", name="x", shape=tensor.array.shape)
+    return 1 if tensor.array.ndim > 2 and has_channels_first(call, tensor) else tensor.array.ndim - 1
 
 
 def _vector(call: Call, slot: int, channels: int) -> Doubles:
-    """An input of one number for each channel, whatever axes of length 1 it has beside."""
+    """An input of one number for each channel, whatever other axes of length 1 it has."""
     values = floats(needed(call, slot)).reshape(-1)
     if values.size != channels:
         raise NotComputedError(
@@ -110,10 +110,10 @@ def _totals(parts: Iterator[list[Tracked]]) -> list[Tracked]:
     """The sums, channel by channel, of what comes block by block."""
     count, sums = 0, np.zeros((0, 3, 1))
     for block in parts:
-        found = np.stack(
+        block_sums = np.stack(
             [np.stack([part.value.sum(0), np.square(part.value).sum(0), _came(part).sum(0)]) for part in block]
         )
-        sums = found if not count else sums + found
+        sums = block_sums if not count else sums + block_sums
         count += len(block[0].value)
     return [
         Tracked(total, came + (summed_of(total, squares - total**2 / count, count) ** 2 if count > 1 else 0.0))
@@ -141,9 +141,9 @@ def _unbiased(variance: Tracked, count: int) -> Tracked:
     return variance * (count / max(count - 1, 1))
 
 
-def _with(found: Tracked, factor: Tracked, of: Doubles) -> Tracked:
-    """Adds what the error of a factor makes that stands in a formula twice and counts by what is left of both."""
-    return Tracked(found.value, found.variance + factor.variance * of**2)
+def _with(result: Tracked, factor: Tracked, of: Doubles) -> Tracked:
+    """Add the variance of a factor that occurs twice in a formula; `of` is what remains of both occurrences."""
+    return Tracked(result.value, result.variance + factor.variance * of**2)
 
 
 def _normalising(epsilon: float) -> Formula:
@@ -161,10 +161,10 @@ def _register(names: Sequence[str], inputs: Sequence[str], plan: Callable[[Call]
     """An op whose first output is as large as its first input."""
 
     def function(call: Call) -> Outputs:
-        found = plan(call)
+        task = plan(call)
         expected(call, 0, needed(call, 0).array.shape)
-        assert found.first is not None
-        return [found.first.whole(), *found.others()]
+        assert task.first is not None
+        return [task.first.whole(), *task.others()]
 
     def sampled(call: Call, places: Places) -> Output:
         first = plan(call).first
@@ -200,16 +200,16 @@ def _update(call: Call) -> _Plan:
 
     def others() -> list[Output | None]:
         if call.op_type.endswith("V2"):
-            found = [mean, variance]
+            statistics = [mean, variance]
         elif call.op_type.endswith("V3"):
-            found = [mean, _unbiased(variance, count), mean, variance]
+            statistics = [mean, _unbiased(variance, count), mean, variance]
         else:
             factor = real(call, "factor")
             running = _exact(call, (5, 6), channels)
             now = mean, _unbiased(variance, count)
-            found = [new * factor + old * (1 - factor) for new, old in zip(now, running, strict=True)]
-            found += [mean, variance]
-        return [_small(call, slot, vector) for slot, vector in enumerate(found, 1)]
+            statistics = [new * factor + old * (1 - factor) for new, old in zip(now, running, strict=True)]
+            statistics += [mean, variance]
+        return [_small(call, slot, vector) for slot, vector in enumerate(statistics, 1)]
 
     return _Plan(_ByChannel((x,), axis, (mean, variance, scale, offset), _normalising(epsilon)), others)
 
@@ -245,8 +245,8 @@ def _update_grad(call: Call) -> Outputs:
     """Gradients of scale and offset."""
     g, x, axis = _gradient_inputs(call)
     mean, variance = _exact(call, (2, 3), x.shape[axis])
-    found = _scale_and_offset(g, x, axis, mean, (variance + real(call, "epsilon", default=1e-4)).sqrt())
-    return [_small(call, slot, vector) for slot, vector in enumerate(found)]
+    gradients = _scale_and_offset(g, x, axis, mean, (variance + real(call, "epsilon", default=1e-4)).sqrt())
+    return [_small(call, slot, vector) for slot, vector in enumerate(gradients)]
 
 
 def _gradient_of_x(count: int) -> Formula:
@@ -316,20 +316,19 @@ def _batch_norm(call: Call) -> _Plan:
     epsilon = real(call, "epsilon", default=1e-4)
     if flag(call, "is_training", default=True):
         mean, variance = _mean_and_variance(*_moments(x, axis), count)
-        told = [mean, _unbiased(variance, count)]
+        statistics = [mean, _unbiased(variance, count)]
         factor = real(call, "exponential_avg_factor", default=1.0)
         if factor != 1:
-            told = [
-                new * factor + old * (1 - factor) for new, old in zip(told, _exact(call, (3, 4), channels), strict=True)
-            ]
+            running = _exact(call, (3, 4), channels)
+            statistics = [new * factor + old * (1 - factor) for new, old in zip(statistics, running, strict=True)]
     else:
-        mean, variance = told = _exact(call, (3, 4), channels)
+        mean, variance = statistics = _exact(call, (3, 4), channels)
 
     def others() -> list[Output | None]:
-        found: list[Output | None] = [
-            _small(call, slot, vector) for slot, vector in enumerate([*told, mean, variance], 1)
+        outputs: list[Output | None] = [
+            _small(call, slot, vector) for slot, vector in enumerate([*statistics, mean, variance], 1)
         ]
-        return [*found, *[None] * (max(len(call.outputs), 5) - 5)]
+        return [*outputs, *[None] * (max(len(call.outputs), 5) - 5)]
 
     return _Plan(_ByChannel((x,), axis, (mean, variance, scale, offset), _normalising(epsilon)), others)
 
@@ -351,8 +350,8 @@ def _batch_norm_grad(call: Call) -> _Plan:
     count = x.size // max(1, channels)
 
     def others() -> list[Output | None]:
-        found = [_small(call, slot, vector) for slot, vector in enumerate((d_scale, d_offset), 1)]
-        return [*found, *[None] * (max(len(call.outputs), 3) - 3)]
+        outputs = [_small(call, slot, vector) for slot, vector in enumerate((d_scale, d_offset), 1)]
+        return [*outputs, *[None] * (max(len(call.outputs), 3) - 3)]
 
     if not flag(call, "is_training", default=True):
         factor = scale / root

@@ -23,8 +23,10 @@ from precision_tool.lib.ops.base import (
     Outputs,
     Places,
     RowSums,
+    check_no_inputs_from,
     needed,
     op,
+    optional,
 )
 from precision_tool.lib.ops.correlation import Factors, Forward, ToFilter, ToImage
 from precision_tool.lib.ops.matrix import crossings, limited, rounded, signs_of
@@ -51,7 +53,7 @@ _FILTER_AXES: dict[int, dict[str, tuple[int, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _FilterForm:
-    """How filters stand in the script, and in groups.
+    """Layout of filters in the script, and in groups.
 
     `shape` is (*kernel, channels, kernels) of the script's numbers. With `has_multipliers` the last axes are the
     channels and the results of each (depthwise), which in groups is (*kernel, 1, channels · multiplier).
@@ -82,8 +84,8 @@ class _FilterForm:
         """The opposite of `places`."""
         there = np.unravel_index(rows * self.grouped[-1] + columns, self.shape)
         back = np.argsort(self.axes)
-        found: Places = np.ravel_multi_index([there[axis] for axis in back], [self.shape[axis] for axis in back])
-        return found
+        result: Places = np.ravel_multi_index([there[axis] for axis in back], [self.shape[axis] for axis in back])
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +108,13 @@ class _Task:
             values = self.factors.values()
             return Output(array=self.as_script(values if self.bias is None else values + self.bias))
         result, squares = self.factors.whole()
-        found = rounded(result, squares, self.factors.length())
-        array = found.array if self.bias is None else found.array + self.bias
-        summed = found.summed if self.bias is None else np.hypot(found.summed, array)
+        output = rounded(result, squares, self.factors.length())
+        array = output.array if self.bias is None else output.array + self.bias
+        summed = output.summed if self.bias is None else np.hypot(output.summed, array)
         return Output(
             array=self.as_script(array),
             summed=self.as_script(np.asarray(summed)),
-            terms=self.as_script(np.asarray(found.terms)),
+            terms=self.as_script(np.asarray(output.terms)),
         )
 
     def cheap_places(self, count: int) -> Places:
@@ -134,11 +136,11 @@ class _Task:
 
     def at(self, places: Places) -> Output:
         rows, channels = self.places(places)
-        found = rounded(*self.factors.at(rows, channels, self.kernels), self.factors.length())
+        output = rounded(*self.factors.at(rows, channels, self.kernels), self.factors.length())
         if self.bias is None:
-            return found
-        array = found.array + self.bias[channels]
-        return Output(array=array, summed=np.hypot(found.summed, array), terms=found.terms)
+            return output
+        array = output.array + self.bias[channels]
+        return Output(array=array, summed=np.hypot(output.summed, array), terms=output.terms)
 
 
 # --- reading a call ---------------------------------------------------------------------------------------------------
@@ -147,14 +149,14 @@ class _Task:
 def _filter_form(
     call: Call, shape: Sequence[int], layout: str, channels: int, kernels: int | None, groups: int | None
 ) -> tuple[_FilterForm, int]:
-    """How filters of this shape stand, and the number of groups; `groups` is None for depthwise ones.
+    """Return the layout of filters of this shape, and the number of groups; `groups` is None for depthwise ones.
 
     A filter whose layout does not fit the number of channels is tried as TensorFlow's, and so is first of all one
     that is called by the names of an image's axes with the channels last: some graphs do that.
     """
-    known = _FILTER_AXES[len(shape) - 2]
+    layouts = _FILTER_AXES[len(shape) - 2]
     plain = tuple(range(len(shape)))
-    named = known.get(layout, plain)
+    named = layouts.get(layout, plain)
     for axes in dict.fromkeys((plain, named) if layout in ("NHWC", "NDHWC") else (named, plain)):
         of = tuple(shape[axis] for axis in axes)
         if groups is None:
@@ -179,21 +181,20 @@ def _groups(call: Call, is_depthwise: bool) -> int | None:
     return None if is_depthwise else groups
 
 
-def _filters(call: Call, given: Input, rank: int) -> Doubles:
-    if given.array.ndim != rank + 2:
-        raise NotComputedError("axis_count", name="filter", number=given.array.ndim, limit=rank + 2)
-    return floats(given)
+def _filters(call: Call, filters: Input, rank: int) -> Doubles:
+    if filters.array.ndim != rank + 2:
+        raise NotComputedError("axis_count", name="filter", number=filters.array.ndim, limit=rank + 2)
+    return floats(filters)
 
 
 def _bias(call: Call, slot: int, kernels: int) -> Doubles | None:
-    given = call.inputs[slot] if slot < len(call.inputs) else None
-    if any(one is not None for one in call.inputs[slot + 1 :]):
-        raise NotComputedError("input_count", number=len(call.inputs))
-    if given is None:
+    bias = optional(call, slot)
+    check_no_inputs_from(call, slot + 1)
+    if bias is None:
         return None
-    if given.array.size != kernels:
-        raise NotComputedError("count_misfit", name="bias", number=given.array.size, other="channels", limit=kernels)
-    return floats(given).reshape(-1)
+    if bias.array.size != kernels:
+        raise NotComputedError("count_misfit", name="bias", number=bias.array.size, other="channels", limit=kernels)
+    return floats(bias).reshape(-1)
 
 
 def _image_task(
@@ -234,9 +235,9 @@ def _forward(call: Call, rank: int, is_depthwise: bool) -> _Task:
 
 
 def _has_sizes_first(call: Call, slot: int) -> bool:
-    """Whether the sizes come as an input in this slot: a vector of whole numbers, or the tensor that they are of."""
-    given = call.inputs[slot] if slot < len(call.inputs) else None
-    return len(call.inputs) >= 3 and given is not None and given.array.ndim == 1 and given.array.dtype.kind in "iu"
+    """Return True if the sizes come as an input in this slot: a vector of integers, or the tensor that has them."""
+    sizes = optional(call, slot)
+    return len(call.inputs) >= 3 and sizes is not None and sizes.array.ndim == 1 and sizes.array.dtype.kind in "iu"
 
 
 def _sizes(call: Call, names: tuple[str, ...], slot: int, rank: int) -> tuple[list[int], int]:
@@ -250,20 +251,19 @@ def _sizes(call: Call, names: tuple[str, ...], slot: int, rank: int) -> tuple[li
 
 def _to_image(call: Call, rank: int, is_depthwise: bool) -> _Task:
     sizes, shift = _sizes(call, ("input_size", "input_sizes"), 0, rank)
-    given = needed(call, shift + 1)
-    first = has_channels_first(call, given)
+    gradient = needed(call, shift + 1)
+    first = has_channels_first(call, gradient)
     filters = needed(call, shift)
-    if any(one is not None for one in call.inputs[shift + 2 :]):
-        raise NotComputedError("input_count", number=len(call.inputs))
-    return _gradient_of_image(call, rank, is_depthwise, image_shape(sizes, first), filters, given)
+    check_no_inputs_from(call, shift + 2)
+    return _gradient_of_image(call, rank, is_depthwise, image_shape(sizes, first), filters, gradient)
 
 
 def _gradient_of_image(
-    call: Call, rank: int, is_depthwise: bool, shape: tuple[int, ...], filters: Input, given: Input
+    call: Call, rank: int, is_depthwise: bool, shape: tuple[int, ...], filters: Input, gradient: Input
 ) -> _Task:
-    """The gradient of an image of this shape (channels last) for the gradient `given` of the result."""
-    first = has_channels_first(call, given)
-    grads = image(call, given, rank)
+    """The gradient of an image of this shape (channels last) for the gradient `gradient` of the result."""
+    first = has_channels_first(call, gradient)
+    grads = image(call, gradient, rank)
     array = _filters(call, filters, rank)
     form, groups = _filter_form(
         call, array.shape, filters.layout, shape[-1], grads.shape[-1], _groups(call, is_depthwise)
@@ -281,11 +281,10 @@ def _check_grads(call: Call, grads: Doubles, shape: tuple[int, ...]) -> None:
 
 def _to_filter(call: Call, rank: int, is_depthwise: bool) -> _Task:
     sizes, shift = _sizes(call, ("filter_size", "filter_sizes"), 1, rank)
-    x, given = needed(call, 0), needed(call, shift + 1)
-    if any(one is not None for one in call.inputs[shift + 2 :]):
-        raise NotComputedError("input_count", number=len(call.inputs))
+    x, gradient = needed(call, 0), needed(call, shift + 1)
+    check_no_inputs_from(call, shift + 2)
     first = has_channels_first(call, x)
-    images, grads = image(call, x, rank), image(call, given, rank)
+    images, grads = image(call, x, rank), image(call, gradient, rank)
     layout = call.outputs[0].layout if call.outputs else "ND"
     form, groups = _filter_form(call, sizes, layout, images.shape[-1], grads.shape[-1], _groups(call, is_depthwise))
     windows = windows_of(call, images.shape[1:-1], form.shape[:rank], first)

@@ -64,7 +64,7 @@ class Factors(ABC):
 
     @property
     def dtype(self) -> np.dtype[np.float64]:
-        """What the result is computed in."""
+        """The data type of the result."""
         return np.result_type(self.a, self.b)
 
     @property
@@ -127,7 +127,7 @@ def _ones(windows: Windows) -> Doubles:
 
 
 def _blocks(array: Doubles) -> Iterator[tuple[slice, Doubles]]:
-    """Some of a batch at a time, as doubles."""
+    """Yield parts of a batch as doubles."""
     at_once = max(1, BLOCK // max(1, array[:1].size))
     for start in range(0, len(array), at_once):
         some = slice(start, start + at_once)
@@ -160,7 +160,7 @@ class Forward(Factors):
         return Forward(_energy(self.a), _ones(self.windows), self.windows)._whole() * column_factors(self._product())
 
     def row_sums(self, signs: Doubles) -> tuple[Doubles, Doubles]:
-        taps = [one.reshape(-1, self.a.shape[-1]).T for one in signed(self.b, signs)]
+        taps = [tap.reshape(-1, self.a.shape[-1]).T for tap in signed(self.b, signs)]
         shape = (self.a.shape[0], *self.windows.count)
         sums, squares = np.zeros(shape), np.zeros(shape)
         for some, block in _blocks(self.a):
@@ -198,8 +198,8 @@ class Forward(Factors):
         at_once = max(1, BLOCK // max(1, len(taps) * self.a.shape[-1]))
         for start in range(0, len(rows), at_once):
             part = slice(start, start + at_once)
-            seen = windows_at(self.a, self.windows, rows[part]).reshape(-1, len(taps), self.a.shape[-1])
-            products = np.take_along_axis(seen, group[part, None, None], 2)[..., 0] * taps[:, channels[part]].T
+            patches = windows_at(self.a, self.windows, rows[part]).reshape(-1, len(taps), self.a.shape[-1])
+            products = np.take_along_axis(patches, group[part, None, None], 2)[..., 0] * taps[:, channels[part]].T
             values[part], squares[part] = products.sum(1), (products**2).sum(1)
         return values, squares
 
@@ -235,7 +235,7 @@ class ToImage(Factors):
         return ToImage(_energy(self.a), _ones(self.windows), self.windows)._whole() * column_factors(self._product())
 
     def row_sums(self, signs: Doubles) -> tuple[Doubles, Doubles]:
-        taps = [one.reshape(-1, self.a.shape[-1]).T for one in signed(np.moveaxis(self.b, -2, -1), signs)]
+        taps = [tap.reshape(-1, self.a.shape[-1]).T for tap in signed(np.moveaxis(self.b, -2, -1), signs)]
         shape = (self.a.shape[0], *self.windows.size)
         sums, squares = np.zeros(shape), np.zeros(shape)
         for some, block in _blocks(self.a):
@@ -273,8 +273,8 @@ class ToImage(Factors):
         at_once = max(1, BLOCK // max(1, len(taps) * self.a.shape[-1]))
         for start in range(0, len(rows), at_once):
             part = slice(start, start + at_once)
-            seen = windows_over(self.a, self.windows, rows[part]).reshape(-1, len(taps), self.groups, several)
-            picked = np.take_along_axis(seen, channels[part, None, None, None], 2)[:, :, 0]
+            patches = windows_over(self.a, self.windows, rows[part]).reshape(-1, len(taps), self.groups, several)
+            picked = np.take_along_axis(patches, channels[part, None, None, None], 2)[:, :, 0]
             products = (picked * taps[:, channels[part]].transpose(1, 0, 2)).reshape(len(picked), -1)
             values[part], squares[part] = products.sum(1), (products**2).sum(1)
         return values, squares
@@ -338,8 +338,8 @@ class ToFilter(Factors):
             grads, squared = signed(self.b[some], signs)
             for into, image, factor in ((sums, block, grads), (squares, block**2, squared)):
                 for number, (_, windows, places) in enumerate(self.windows.taps()):
-                    seen = factor[(slice(None), *windows)]
-                    into[number] += np.tensordot(seen, image[(slice(None), *places)], seen.ndim)
+                    patch = factor[(slice(None), *windows)]
+                    into[number] += np.tensordot(patch, image[(slice(None), *places)], patch.ndim)
         return sums.reshape(-1), squares.reshape(-1)
 
     def _each_alone(self) -> tuple[Doubles, Doubles]:
@@ -364,16 +364,16 @@ class ToFilter(Factors):
         )
 
     def _rows_at(self, rows: Places) -> Doubles:
-        found = np.zeros((self.a.shape[0], *self.windows.count, len(rows)))
+        result = np.zeros((self.a.shape[0], *self.windows.count, len(rows)))
         taps, channels = np.divmod(rows, self.per_group)
         everywhere = slice(None)
         for tap in distinct(taps):
             here = np.flatnonzero(taps == tap)
             at = [
-                self.windows.inside(axis, int(one))
-                for axis, one in enumerate(np.unravel_index(tap, self.windows.kernel))
+                self.windows.inside(axis, int(offset))
+                for axis, offset in enumerate(np.unravel_index(tap, self.windows.kernel))
             ]
-            seen = self.a[(everywhere, *(pair[1] for pair in at))][..., channels[here]]
-            target = found[(everywhere, *(pair[0] for pair in at))]
-            target[..., here] = seen
-        return found.reshape(-1, len(rows)).T
+            patch = self.a[(everywhere, *(pair[1] for pair in at))][..., channels[here]]
+            target = result[(everywhere, *(pair[0] for pair in at))]
+            target[..., here] = patch
+        return result.reshape(-1, len(rows)).T

@@ -1,4 +1,4 @@
-"""Comparisons, logic, selection by a condition, and bits.
+"""Operations on single elements: comparisons, logic, selection, bits, arithmetic and unary functions, with gradients.
 
 Sources: the prototypes of GE's elewise_calculation_ops.h, selection_ops.h and bitwise_ops.h; tf.math and tf.bitwise.
 """
@@ -112,30 +112,30 @@ def approximately_equal(call: Call) -> Outputs:
     return [Output(array=np.asarray(distance < tolerance), doubtful=doubtful)]
 
 
-def _condition(given: Input) -> Mask:
+def _condition(condition: Input) -> Mask:
     """A condition, which dumps also store as bytes."""
-    return np.asarray(given.array, np.bool_)
+    return np.asarray(condition.array, np.bool_)
 
 
 @op("Select", kind=Kind.EXACT, inputs=("condition", "x1", "x2"))
 def select(call: Call) -> Outputs:
     """x1 where the condition holds, else x2; a condition of one axis chooses along the first."""
     condition = _condition(needed(call, 0))
-    one, other = needed(call, 1).array, needed(call, 2).array
-    shape = common_shape(call, one, other)
+    first, other = needed(call, 1).array, needed(call, 2).array
+    shape = common_shape(call, first, other)
     if condition.ndim == 1 and len(shape) > 1 and condition.shape[0] == shape[0]:
         condition = condition.reshape([-1] + [1] * (len(shape) - 1))
-    common_shape(call, condition, one, other)
-    return [Output(array=np.where(condition, one, other))]
+    common_shape(call, condition, first, other)
+    return [Output(array=np.where(condition, first, other))]
 
 
 @op("SelectV2", kind=Kind.EXACT, inputs=("condition", "then", "else"))
 def select_v2(call: Call) -> Outputs:
     """x1 where the condition holds, else x2; all broadcast."""
     condition = _condition(needed(call, 0))
-    one, other = needed(call, 1).array, needed(call, 2).array
-    common_shape(call, condition, one, other)
-    return [Output(array=np.where(condition, one, other))]
+    first, other = needed(call, 1).array, needed(call, 2).array
+    common_shape(call, condition, first, other)
+    return [Output(array=np.where(condition, first, other))]
 
 
 @op("MaskedFill", kind=Kind.EXACT, inputs=("x", "mask", "value"))
@@ -152,7 +152,7 @@ def where(call: Call) -> Outputs:
     return [Output(array=np.argwhere(needed(call, 0).array).astype(np.int64))]
 
 
-# --- Arithmetic and functions of single elements, with TensorFlow's broadcasting, and their gradients ---
+# --- arithmetic, unary functions and their gradients ------------------------------------------------------------------
 
 
 #: An element-wise function, and the size of what is rounded on the way, of the arguments and the result.
@@ -187,7 +187,7 @@ def elementwise(count: int, formula: Formula, condition: Condition | None = None
 
 
 def _divisor(b: Array) -> Array:
-    """Whole numbers to divide by, 1 where they are 0; of their own type, which numpy 1 widens for a bare 1."""
+    """Return integer divisors with 1 in place of 0, in their own type (numpy 1 would widen it for a bare 1)."""
     return np.where(b == 0, b.dtype.type(1), b)
 
 
@@ -266,7 +266,7 @@ def _arithmetic() -> None:
 
 def _functions() -> None:
     """Functions that kernels approximate; the condition says how the error of their steps comes through."""
-    one: list[tuple[tuple[str, ...], Formula, Condition | None]] = [
+    unary: list[tuple[tuple[str, ...], Formula, Condition | None]] = [
         (("Sqrt",), np.sqrt, None),
         (("Rsqrt",), lambda x: 1 / np.sqrt(x), None),
         (("Reciprocal", "Inv"), lambda x: 1 / x, None),
@@ -287,7 +287,7 @@ def _functions() -> None:
         (("Erfc",), _python(erfc), lambda x, y: np.abs(y) + 1),
         (("Lgamma",), _python(_lgamma), lambda x, y: np.abs(y) + np.abs(x) + 1),
     ]
-    for names, formula, condition in one:
+    for names, formula, condition in unary:
         op(*names, kind=Kind.APPROXIMATE, inputs=("x",))(elementwise(1, formula, condition))
     two: list[tuple[tuple[str, ...], tuple[str, str], Formula, Condition | None]] = [
         (("RealDiv", "Div", "TruncateDiv"), ("x1", "x2"), _truncated, None),
@@ -384,8 +384,8 @@ op("Round", "Rint", kind=Kind.EXACT, inputs=("x",))(_stepping(np.rint, 0.5))
 
 
 def _quotient_step(call: Call, a: Array, b: Array) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]] | None:
-    """Where the quotient is so close to a whole number that an approximated division takes it across."""
-    types = [given.dtype for given in call.inputs[:2] if given is not None and given.dtype in ROUNDOFF]
+    """Return a mask of quotients so close to an integer that an approximate division may cross it."""
+    types = [operand.dtype for operand in call.inputs[:2] if operand is not None and operand.dtype in ROUNDOFF]
     if not types:
         return None
     return near_step(np.asarray(a / b), max(types, key=lambda name: ROUNDOFF[name]))
@@ -401,7 +401,7 @@ def floor_division(call: Call) -> Outputs:
 
 @op("FloorMod", kind=Kind.ROUNDED, inputs=("x1", "x2"))
 def floor_remainder(call: Call) -> Outputs:
-    """What is left of x1 by x2, with the sign of x2."""
+    """Remainder of x1 / x2 with the sign of x2."""
     a, b = pair(call)
     y = np.asarray(np.mod(a, b if b.dtype.kind == "f" else _divisor(b)))
     return [Output(array=y, summed=_size(a, y), doubtful=_quotient_step(call, a, b))]
@@ -409,7 +409,7 @@ def floor_remainder(call: Call) -> Outputs:
 
 @op("Mod", "TruncateMod", kind=Kind.ROUNDED, inputs=("x1", "x2"))
 def remainder(call: Call) -> Outputs:
-    """What is left of x1 by x2, with the sign of x1."""
+    """Remainder of x1 / x2 with the sign of x1."""
     a, b = pair(call)
     y = np.asarray(np.fmod(a, b if b.dtype.kind == "f" else _divisor(b)))
     return [Output(array=y, summed=_size(a, y), doubtful=_quotient_step(call, a, b))]
@@ -519,8 +519,8 @@ def _extreme_gradient(first_wins: Callable[[Array, Array], Array]) -> Function:
         first = first_wins(a, b)
         unsure = near(a, b, *types)
         outputs: list[Output] = []
-        for wanted, chosen, target in (("grad_x", first, a), ("grad_y", ~first, b)):
-            if not flag(call, wanted, default=True):
+        for attr, chosen, target in (("grad_x", first, a), ("grad_y", ~first, b)):
+            if not flag(call, attr, default=True):
                 continue
             grad = np.where(chosen, grads, 0.0)
             y, squares = unbroadcast(grad, target.shape), unbroadcast(grad * grad, target.shape)

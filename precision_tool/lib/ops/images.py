@@ -1,4 +1,4 @@
-"""Resizing of images, bilinear and to the nearest pixel, with their gradients.
+"""Resizing of images, bilinear and to the nearest pixel, with gradients; crops, and non-maximum suppression of boxes.
 
 Sources: the prototypes of GE's image_ops.h; tf.raw_ops.ResizeBilinear and ResizeNearestNeighbor with `align_corners`
 and `half_pixel_centers`. Both are linear and go axis by axis.
@@ -64,29 +64,29 @@ class Between:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """How pixels of the output lie between pixels of the input."""
+    """Mapping of output pixels to positions in the input."""
 
     align_corners: bool
     half_pixel_centers: bool
 
-    def places(self, size: int, wanted: int) -> Doubles:
-        """Where along one axis the pixels of the output lie in the input."""
-        out = np.arange(wanted, dtype=np.float64)
-        if self.align_corners and wanted > 1:
-            return out * ((size - 1) / (wanted - 1))
-        scale = size / wanted
+    def places(self, size: int, count: int) -> Doubles:
+        """Return the positions in the input of the output's pixels along one axis."""
+        out = np.arange(count, dtype=np.float64)
+        if self.align_corners and count > 1:
+            return out * ((size - 1) / (count - 1))
+        scale = size / count
         return (out + 0.5) * scale - 0.5 if self.half_pixel_centers else out * scale
 
-    def bilinear(self, size: int, wanted: int) -> Between:
-        """Between which pixels of the input each pixel of the output lies."""
-        places = self.places(size, wanted)
+    def bilinear(self, size: int, count: int) -> Between:
+        """Return the two input pixels around each output pixel, with their weights."""
+        places = self.places(size, count)
         low = np.floor(places)
         ends = [np.clip(low + step, 0, size - 1).astype(np.intp) for step in (0, 1)]
         return Between(ends=(ends[0], ends[1]), parts=(1 - (places - low), places - low), size=size)
 
-    def nearest(self, size: int, wanted: int) -> Pixels:
-        """Which pixel of the input each pixel of the output is."""
-        places = self.places(size, wanted)
+    def nearest(self, size: int, count: int) -> Pixels:
+        """Return the input pixel that each output pixel copies."""
+        places = self.places(size, count)
         if self.half_pixel_centers:
             places = places + 0.5
         chosen = np.floor(places + 0.5) if self.align_corners else np.floor(places + 1e-9)
@@ -102,13 +102,13 @@ def _grid(call: Call) -> Grid:
 
 def _planes(call: Call, slot: int = 0) -> tuple[Array, bool]:
     """Images with channels last, and whether they came first."""
-    given = needed(call, slot)
+    tensor = needed(call, slot)
     typed(call, slot)
-    first = image_axes(call, given)[2] == 1
-    return (np.moveaxis(given.array, 1, 3) if first else given.array), first
+    first = image_axes(call, tensor)[2] == 1
+    return (np.moveaxis(tensor.array, 1, 3) if first else tensor.array), first
 
 
-def _wanted(call: Call) -> tuple[int, int]:
+def _target_size(call: Call) -> tuple[int, int]:
     size = required_numbers(call, "size", slot=1)
     if len(size) != 2 or min(size) < 1:
         raise NotComputedError("not_allowed", name="size", value=str(size))
@@ -142,7 +142,7 @@ def _turned(y: Doubles, summed: Doubles, terms: Doubles, first: bool) -> Outputs
 def resize_bilinear(call: Call) -> Outputs:
     """Images at another size, interpolated."""
     x, first = _planes(call)
-    height, width = _wanted(call)
+    height, width = _target_size(call)
     check_size([x.shape[0], height, width, x.shape[3]])
     if not x.size:
         raise NotComputedError("shape", name="images", shape=x.shape)
@@ -170,7 +170,7 @@ def resize_bilinear_gradient(call: Call) -> Outputs:
 def resize_nearest(call: Call) -> Outputs:
     """Images at another size, every pixel one of the input."""
     x, first = _planes(call)
-    height, width = _wanted(call)
+    height, width = _target_size(call)
     check_size([x.shape[0], height, width, x.shape[3]])
     if not x.size:
         raise NotComputedError("shape", name="images", shape=x.shape)
@@ -186,7 +186,7 @@ def resize_nearest(call: Call) -> Outputs:
 def resize_nearest_gradient(call: Call) -> Outputs:
     """Each gradient added to the pixel that it came from."""
     grads, first = _planes(call)
-    height, width = _wanted(call)
+    height, width = _target_size(call)
     check_size([grads.shape[0], height, width, grads.shape[3]])
     if not grads.size:
         raise NotComputedError("shape", name="gradients", shape=grads.shape)
@@ -220,11 +220,11 @@ class Cut:
     size: int
 
     @staticmethod
-    def between(first: Doubles, last: Doubles, size: int, wanted: int) -> Cut:
-        """`wanted` pixels from `first` to `last`, both in parts of the image, or the one in the middle."""
+    def between(first: Doubles, last: Doubles, size: int, count: int) -> Cut:
+        """`count` pixels from `first` to `last`, both in parts of the image, or the one in the middle."""
         start, end = (part[:, None] * (size - 1) for part in (first, last))
-        if wanted > 1:
-            way = np.arange(wanted) * ((end - start) / (wanted - 1))
+        if count > 1:
+            way = np.arange(count) * ((end - start) / (count - 1))
             return Cut(places=start + way, error=2 * np.abs(start) + 4 * np.abs(way), size=size)
         return Cut(places=(start + end) / 2, error=2 * (np.abs(start) + np.abs(end)), size=size)
 
@@ -235,14 +235,14 @@ class Cut:
     def doubtful(self, nearest: bool) -> Mask:
         """The pixels that rounding may take across an end of the image, or to another nearest pixel."""
         switch = np.where(self.places < self.size / 2, 0, self.size - 1)
-        found: Mask = np.abs(self.places - switch) < self.error * ROUNDOFF["float32"]
+        doubtful: Mask = np.abs(self.places - switch) < self.error * ROUNDOFF["float32"]
         if nearest:
             half = np.floor(self.places) + 0.5
-            found |= np.abs(self.places - half) < self.error * ROUNDOFF["float32"]
-        return found
+            doubtful |= np.abs(self.places - half) < self.error * ROUNDOFF["float32"]
+        return doubtful
 
     def pixels(self, places: Doubles) -> Pixels:
-        """Whole places, those outside moved into the image."""
+        """Return positions as integers, clipped to the image."""
         return np.clip(np.nan_to_num(places), 0, self.size - 1).astype(np.intp)
 
 
@@ -266,8 +266,8 @@ def _cuts(call: Call, x: Array) -> tuple[Cut, Cut, Array]:
 @op("CropAndResize", "CropAndResizeD", kind=Kind.COMPOSITE, inputs=("x", "boxes", "box_index", "crop_size"))
 def crop_and_resize(call: Call) -> Outputs:
     """A part of an image for each box, resized; `extrapolation_value` where it lies outside."""
-    given = needed(call, 0)
-    height, width, channels = image_axes(call, given)
+    tensor = needed(call, 0)
+    height, width, channels = image_axes(call, tensor)
     x = np.asarray(np.transpose(typed(call, 0), (0, height, width, channels)), np.float64)
     if not x.size:
         raise NotComputedError("shape", name="images", shape=x.shape)
@@ -308,7 +308,7 @@ def _bilinear_parts(rows: Cut, columns: Cut, taken: Callable[[Doubles, Doubles],
     return y, by_row**2 + by_column**2 + sizes
 
 
-# --- Boxes of detectors ---
+# --- non-maximum suppression ------------------------------------------------------------------------------------------
 
 
 #: So many units of the last place of the coordinates may an overlap move.
@@ -344,9 +344,9 @@ def non_max_suppression(call: Call) -> Outputs:
     lowest = scalar(call, 4) if len(call.inputs) > 4 else -np.inf
     boxes = np.concatenate([np.minimum(boxes[:, :2], boxes[:, 2:]), np.maximum(boxes[:, :2], boxes[:, 2:])], axis=1)
     unit = max(ROUNDOFF.get(needed(call, slot).dtype, ROUNDOFF["float32"]) for slot in (0, 1))
-    found = np.array(_chosen(boxes, scores, most, threshold, lowest, unit), np.int64)
-    expected(call, 0, found.shape)  # one of a fixed size is filled with what is not documented
-    return [Output(array=found)]
+    chosen = np.array(_chosen(boxes, scores, most, threshold, lowest, unit), np.int64)
+    expected(call, 0, chosen.shape)  # one of a fixed size is filled with what is not documented
+    return [Output(array=chosen)]
 
 
 def _chosen(boxes: Doubles, scores: Doubles, most: int, threshold: float, lowest: float, unit: float) -> list[int]:
@@ -355,15 +355,15 @@ def _chosen(boxes: Doubles, scores: Doubles, most: int, threshold: float, lowest
             raise NotComputedError("not_finite", name=name)
     order: Array = np.argsort(-scores, kind="stable")
     order = order[scores[order] > lowest]
-    found: list[int] = []
+    chosen: list[int] = []
     left = order
-    while left.size and len(found) < most:
+    while left.size and len(chosen) < most:
         best, left = int(left[0]), left[1:]
         if left.size and scores[left[0]] == scores[best]:
             raise NotComputedError("tied", name="scores")
-        found.append(best)
+        chosen.append(best)
         overlap = _overlaps(boxes[best], boxes[left])
         if (np.abs(overlap - threshold) <= _MOVE * unit).any():
             raise NotComputedError("at_threshold", name="overlap")
         left = left[overlap <= threshold]
-    return found
+    return chosen

@@ -21,6 +21,7 @@ from precision_tool.lib.ops.base import (
     Places,
     needed,
     op,
+    optional,
     typed_misfit,
 )
 from precision_tool.lib.ops.matrix import limited
@@ -53,9 +54,9 @@ def _axes(call: Call, rank: int) -> Axes:
 
 def _inputs(call: Call, *slots: int) -> list[Doubles]:
     """Inputs that are not too large."""
-    found = numbers(call, *slots)
-    limited(0, max(array.size for array in found))
-    return found
+    arrays = numbers(call, *slots)
+    limited(0, max(array.size for array in arrays))
+    return arrays
 
 
 # --- softmax ----------------------------------------------------------------------------------------------------------
@@ -105,8 +106,8 @@ def _softmax_grad_part(call: Call) -> Outputs:
     narrow = max(ROUNDOFF.get(needed(call, slot).dtype, 0.0) for slot in (0, 1)) / ROUNDOFF["float32"]
     products = g * x
     total = Tracked(products, (products * narrow) ** 2).total(-1)
-    kept = Tracked(total.value, total.variance + (total.value * narrow) ** 2)
-    return [(g - kept).output()]
+    stored = Tracked(total.value, total.variance + (total.value * narrow) ** 2)
+    return [(g - stored).output()]
 
 
 @op("SoftmaxGradExt", kind=Kind.COMPOSITE, inputs=("grad", "x1", "x2"))
@@ -118,12 +119,12 @@ def _scaled_softmax_grad(call: Call) -> Outputs:
         raise NotComputedError("shape_misfit", name="x2", shape=x2.shape, other="gradients", other_shape=g.shape)
     narrow = max(ROUNDOFF.get(needed(call, slot).dtype, 0.0) for slot in (0, 1)) / ROUNDOFF["float32"]
 
-    def kept(exact: Tracked) -> Tracked:
+    def stored(exact: Tracked) -> Tracked:
         return Tracked(exact.value, exact.variance + (exact.value * narrow) ** 2)
 
     axes = axes_of(call, whole_numbers(call, "axes", "axis") or [1], g.ndim)
-    total = kept(kept(Tracked(g) * x1).total(axes))
-    return [(kept(kept(g - total) * x1) * x2).output()]
+    total = stored(stored(Tracked(g) * x1).total(axes))
+    return [(stored(stored(g - total) * x1) * x2).output()]
 
 
 @op("LogSoftmaxGrad", kind=Kind.COMPOSITE, inputs=("grad", "x"))
@@ -164,19 +165,19 @@ def _softmax_cross_entropy(call: Call) -> Outputs:
 def _sparse_cross_entropy(call: Call) -> Outputs:
     """Labels are numbers of classes; NaN for those that are none, as TensorFlow has it."""
     (features,) = _inputs(call, 0)
-    given = needed(call, 1).array
-    if features.ndim != 2 or given.dtype.kind not in "iu" or given.size != features.shape[0]:
-        raise typed_misfit("labels", given.dtype.name, given.shape, "features", features.shape)
-    labels = given.reshape(-1)
+    indices = needed(call, 1).array
+    if features.ndim != 2 or indices.dtype.kind not in "iu" or indices.size != features.shape[0]:
+        raise typed_misfit("labels", indices.dtype.name, indices.shape, "features", features.shape)
+    labels = indices.reshape(-1)
     rows = np.arange(len(labels))
-    known: Mask = (labels >= 0) & (labels < features.shape[1])
-    places = np.where(known, labels, 0).astype(np.intp)
+    valid: Mask = (labels >= 0) & (labels < features.shape[1])
+    places = np.where(valid, labels, 0).astype(np.intp)
     softmax, logarithm = _softmax(features, (1,))
-    wanted = np.zeros(features.shape)
+    target = np.zeros(features.shape)
     if features.size:
-        wanted[rows, places] = 1.0
-    nothing = np.where(known, 0.0, np.nan)
-    loss, gradient = -logarithm[rows, places], softmax - wanted
+        target[rows, places] = 1.0
+    nothing = np.where(valid, 0.0, np.nan)
+    loss, gradient = -logarithm[rows, places], softmax - target
     return [
         Output(array=loss.value + nothing, summed=loss.summed),
         Output(array=gradient.value + nothing[:, None], summed=gradient.summed),
@@ -207,7 +208,7 @@ def _divisor(reduction: str, shape: tuple[int, ...]) -> int:
 
 
 def _share(call: Call, shape: tuple[int, ...], default: str = "mean") -> float:
-    """What the gradient of a reduced loss is divided by."""
+    """Return the factor of a reduced loss's gradient: 1 / the number of averaged terms, or 1."""
     reduction = text(call, "reduction", default=default)
     if reduction not in ("none", "mean", "sum", "batchmean"):
         raise NotComputedError("no_variant", name="reduction", value=reduction)
@@ -215,8 +216,8 @@ def _share(call: Call, shape: tuple[int, ...], default: str = "mean") -> float:
 
 
 def _optional(call: Call, slot: int, otherwise: float) -> Doubles:
-    given = call.inputs[slot] if slot < len(call.inputs) else None
-    return np.asarray(otherwise) if given is None else floats(given)
+    tensor = optional(call, slot)
+    return np.asarray(otherwise) if tensor is None else floats(tensor)
 
 
 def _logits_loss(x: Doubles, target: Doubles, factor: Doubles) -> Tracked:
@@ -431,16 +432,16 @@ def _nll_grad(call: Call) -> Outputs:
 def _dropped(call: Call, unpacked: Callable[[int], Mask]) -> Outputs:
     x = floats(needed(call, 0))
     limited(0, x.size)
-    given = call.inputs[2] if len(call.inputs) > 2 else None
-    keep = real(call, "keep_prob") if given is None else scalar(call, 2)
+    mask = optional(call, 2)
+    keep = real(call, "keep_prob") if mask is None else scalar(call, 2)
     if not 0 < keep <= 1:
         raise NotComputedError("not_allowed", name="keep_prob", value=str(keep))
-    kept = unpacked(x.size)
-    if kept.size != x.size:
-        raise NotComputedError("count_misfit", name="mask", number=kept.size, other="elements", limit=x.size)
-    kept = kept.reshape(x.shape)
+    mask_bits = unpacked(x.size)
+    if mask_bits.size != x.size:
+        raise NotComputedError("count_misfit", name="mask", number=mask_bits.size, other="elements", limit=x.size)
+    mask_bits = mask_bits.reshape(x.shape)
     scaled = x * (1 / keep)
-    return [Output(array=np.where(kept, scaled, 0.0), summed=np.where(kept, np.abs(scaled), 0.0))]
+    return [Output(array=np.where(mask_bits, scaled, 0.0), summed=np.where(mask_bits, np.abs(scaled), 0.0))]
 
 
 @op("DropOutDoMask", "DropoutDoMask", kind=Kind.ROUNDED, inputs=("x", "mask", "keep_prob"))
@@ -460,7 +461,7 @@ def _dropout(call: Call) -> Outputs:
 
 @op("DropOutDoMaskV3", "DropOutDoMaskV3D", kind=Kind.ROUNDED, inputs=("x", "mask", "keep_prob"))
 def _dropout_v3(call: Call) -> Outputs:
-    """The same with a byte for each element."""
+    """x / keep_prob where the mask's byte is set: one byte an element."""
     mask = needed(call, 1).array.reshape(-1)
 
     def unpacked(count: int) -> Mask:

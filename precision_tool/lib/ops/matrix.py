@@ -22,9 +22,11 @@ from precision_tool.lib.ops.base import (
     Outputs,
     Places,
     RowSums,
+    check_no_inputs_from,
     check_size,
     needed,
     op,
+    optional,
     summed_of,
 )
 from precision_tool.lib.ops.op_arguments import attribute, distinct, floats, integer, numbers, text
@@ -55,7 +57,7 @@ class Product:
 
 
 def limited(work: float, elements: int) -> None:
-    """Raises where a product is too large to be computed whole."""
+    """Raise NotComputedError where a product is too large to be computed whole."""
     if elements > MAX_RESULT:
         raise NotComputedError("too_many_elements", number=elements)
     if work > MAX_WORK:
@@ -159,7 +161,7 @@ def _spread(random: np.random.Generator, rows: int, count: int) -> Places:
     return random.integers(edges[:-1], edges[1:]).astype(np.intp)
 
 
-# --- Matrix products and the addition of a bias ---
+# --- matrix products and BiasAdd --------------------------------------------------------------------------------------
 
 
 #: Numbers of a left factor that are held as doubles at once.
@@ -208,11 +210,11 @@ class _Matrices:
         return rows * self.shape[-1] + columns
 
     @staticmethod
-    def _with_bias(found: Output, bias: Doubles | None) -> Output:
+    def _with_bias(output: Output, bias: Doubles | None) -> Output:
         if bias is None:
-            return found
-        array = found.array + bias
-        return Output(array=array, summed=np.hypot(found.summed, array), terms=found.terms)
+            return output
+        array = output.array + bias
+        return Output(array=array, summed=np.hypot(output.summed, array), terms=output.terms)
 
     def row_sums(self) -> RowSums | None:
         columns = self.shape[-1]
@@ -250,9 +252,9 @@ class _Matrices:
             np.broadcast_to(self.a, (*stack, *self.a.shape[-2:])),
             np.broadcast_to(self.b, (*stack, *self.b.shape[-2:])),
         )
-        for one in distinct(number):
-            here = np.flatnonzero(number == one)
-            at = np.unravel_index(one, stack) if stack else ()
+        for matrix in distinct(number):
+            here = np.flatnonzero(number == matrix)
+            at = np.unravel_index(matrix, stack) if stack else ()
             values[here], squares[here] = at_places(_product(a[at], b[at]), rows[here], columns[here])
         bias = None if self.bias is None else np.broadcast_to(self.bias, self.shape)[(*batch, rows, columns)]
         return self._with_bias(rounded(values, squares, self.a.shape[-1]), bias)
@@ -275,19 +277,18 @@ def _matrices(call: Call) -> _Matrices:
         raise NotComputedError("no_broadcast", shapes=(a.shape, b.shape)) from None
     if a.shape[-1] != b.shape[-2]:
         raise NotComputedError("no_product", shapes=(a.shape, b.shape))
-    if any(one is not None for one in call.inputs[3:]):
-        raise NotComputedError("input_count", number=len(call.inputs))
-    found = _Matrices(a, b)
-    given = call.inputs[2] if len(call.inputs) > 2 else None
-    if given is not None:
-        if given.array.size != b.shape[-1] and given.array.shape != found.shape:
+    check_no_inputs_from(call, 3)
+    matrices = _Matrices(a, b)
+    vector = optional(call, 2)
+    if vector is not None:
+        if vector.array.size != b.shape[-1] and vector.array.shape != matrices.shape:
             raise NotComputedError(
-                "shape_misfit", name="bias", shape=given.array.shape, other="product", other_shape=found.shape
+                "shape_misfit", name="bias", shape=vector.array.shape, other="product", other_shape=matrices.shape
             )
-        bias = floats(given)
-        found = _Matrices(a, b, bias if bias.shape == found.shape else bias.reshape(-1))
-    expected(call, 0, found.shape)
-    return found
+        bias = floats(vector)
+        matrices = _Matrices(a, b, bias if bias.shape == matrices.shape else bias.reshape(-1))
+    expected(call, 0, matrices.shape)
+    return matrices
 
 
 def _sampled(call: Call, places: Places) -> Output:
@@ -317,7 +318,8 @@ def _connection(call: Call) -> tuple[_Matrices, tuple[int, ...]]:
     axis = integer(call, "axis", default=1)
     if not x.size or weights.ndim < 2 or not weights.size:
         raise NotComputedError("shape_misfit", name="w", shape=weights.shape, other="x", other_shape=x.shape)
-    if not 0 < axis < x.ndim or any(one is not None for one in call.inputs[3:]):
+    check_no_inputs_from(call, 3)
+    if not 0 < axis < x.ndim:
         raise NotComputedError("out_of_range", name="axis", value=str(axis), limit=x.ndim)
     a = x.reshape(prod(x.shape[:axis]), -1)
     if attribute(call, "transpose"):
@@ -327,14 +329,15 @@ def _connection(call: Call) -> tuple[_Matrices, tuple[int, ...]]:
     if a.shape[1] != b.shape[0] or integer(call, "num_output", default=b.shape[1]) != b.shape[1]:
         raise NotComputedError("shape_misfit", name="w", shape=weights.shape, other="x", other_shape=x.shape)
     bias = None
-    if len(call.inputs) > 2 and call.inputs[2] is not None:
-        bias = floats(call.inputs[2]).reshape(-1)
+    vector = optional(call, 2)
+    if vector is not None:
+        bias = floats(vector).reshape(-1)
         if bias.size != b.shape[1]:
             raise NotComputedError("count_misfit", name="bias", number=bias.size, other="outputs", limit=b.shape[1])
     shape: tuple[int, ...] = (*x.shape[:axis], b.shape[1])
-    wanted = call.outputs[0].shape if call.outputs else None
-    if wanted is not None and prod(wanted) == prod(shape):
-        shape = tuple(wanted)  # with axes of length 1 behind
+    graph_shape = call.outputs[0].shape if call.outputs else None
+    if graph_shape is not None and prod(graph_shape) == prod(shape):
+        shape = tuple(graph_shape)  # with axes of length 1 behind
     expected(call, 0, shape)
     return _Matrices(a, b, bias), shape
 
@@ -361,12 +364,12 @@ def _connection_places(call: Call, count: int) -> Places:
 )
 def _fully_connection(call: Call) -> Outputs:
     matrices, shape = _connection(call)
-    found = matrices.whole()
+    output = matrices.whole()
     return [
         Output(
-            array=found.array.reshape(shape),
-            summed=np.asarray(found.summed).reshape(shape),
-            terms=np.asarray(found.terms).reshape(shape),
+            array=output.array.reshape(shape),
+            summed=np.asarray(output.summed).reshape(shape),
+            terms=np.asarray(output.terms).reshape(shape),
         )
     ]
 
@@ -384,13 +387,13 @@ def _bias_add(call: Call) -> Outputs:
     return [Output(array=x + shaped)]
 
 
-# --- Sums of products of any axes, by an equation ---
+# --- Einsum -----------------------------------------------------------------------------------------------------------
 
 
 def _sizes(call: Call) -> tuple[str, dict[str, int], float]:
     """The equation, the size of each of its axes, and how many products there are in all."""
     equation = text(call, "equation", default="").replace(" ", "")
-    shapes = [given.array.shape for given in call.inputs if given is not None]
+    shapes = [tensor.array.shape for tensor in call.inputs if tensor is not None]
     terms = equation.partition("->")[0].split(",")
     if not equation or len(terms) != len(shapes) or not re.fullmatch(r"[A-Za-z.,>-]+", equation):
         raise NotComputedError("value_inputs", name="equation", value=repr(equation[:60]), number=len(shapes))

@@ -1,7 +1,7 @@
-"""Moves: copies, casts, shapes, joining and cutting.
+"""Moves: copies, casts, shapes, joining and cutting; constants and masks.
 
 Sources: the prototypes of GE's array_ops.h, transformation_ops.h, selection_ops.h and split_combination_ops.h; tf.
-Padding and blocks are in `blocks`, constants in `fills`, gathers and scatters in `scatter`.
+Padding and blocks are in `windows`, gathers and scatters in `scatter`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from precision_tool.lib.ops.op_arguments import (
 )
 
 
-def one(array: Array) -> Outputs:
+def exact_output(array: Array) -> Outputs:
     """A single output that rounding does not touch."""
     return [Output(array=array)]
 
@@ -43,7 +43,7 @@ def one(array: Array) -> Outputs:
 )  # fmt: skip
 def identity(call: Call) -> Outputs:
     """The input; layouts do not show in the order of the script."""
-    return one(needed(call, 0).array)
+    return exact_output(needed(call, 0).array)
 
 
 @op("IdentityN", kind=Kind.EXACT, inputs=("x",))
@@ -63,25 +63,25 @@ def cast(call: Call) -> Outputs:
     cut off; beyond the type's range the device saturates, and what TensorFlow does is not defined, so such elements
     are doubtful. NaN becomes 0.
     """
-    given = needed(call, 0)
-    x = given.array
+    tensor = needed(call, 0)
+    x = tensor.array
     target = call.outputs[0].dtype if call.outputs else "float32"
     if target == "bool":
-        return one(x != 0)
+        return exact_output(x != 0)
     if target not in _WHOLE:
         if x.dtype.kind == "f" or (x.dtype.kind == "c" and target.startswith("complex")):
-            return one(x)
-        return one(np.real(x).astype(np.float64))
+            return exact_output(x)
+        return exact_output(np.real(x).astype(np.float64))
     if x.dtype.kind == "c":
         x = np.real(x)
     if x.dtype.kind != "f":
-        return one(x.astype(_WHOLE[target]))  # wraps, as in C
+        return exact_output(x.astype(_WHOLE[target]))  # wraps, as in C
     limits = np.iinfo(_WHOLE[target])
     whole = np.trunc(np.where(np.isnan(x), 0, x))
     below, above = whole <= float(limits.min), whole >= float(limits.max)
     y = np.where(below | above, 0, whole).astype(_WHOLE[target])
     y = np.where(below, _WHOLE[target].type(limits.min), np.where(above, _WHOLE[target].type(limits.max), y))
-    doubtful = near_step(x, given.dtype) | below | above | np.isnan(x)
+    doubtful = near_step(x, tensor.dtype) | below | above | np.isnan(x)
     return [Output(array=y, doubtful=doubtful)]
 
 
@@ -94,14 +94,14 @@ def bitcast(call: Call) -> Outputs:
         raise NotComputedError(
             "no_conversion", dtype=x.dtype.name, value=call.outputs[0].dtype if call.outputs else "?"
         )
-    return one(x.view(target))
+    return exact_output(x.view(target))
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
 
 
 def wanted_shape(call: Call) -> tuple[int, ...] | None:
-    """What the graph says of the first output's shape; None where it leaves an axis open."""
+    """Return the first output's shape by the graph; None where it leaves an axis open."""
     shape = call.outputs[0].shape if call.outputs else None
     return None if shape is None or any(size < 0 for size in shape) else shape
 
@@ -126,13 +126,13 @@ def reshape(call: Call) -> Outputs:
         shape = tuple(size for axis, size in enumerate(x.shape) if axis not in dropped)
     if shape is None:
         raise NotComputedError("no_output_shape")
-    return one(reshaped(x, shape))
+    return exact_output(reshaped(x, shape))
 
 
 @op("Shape", kind=Kind.EXACT, inputs=("x",))
 def shape_of(call: Call) -> Outputs:
     """The shape of the input."""
-    return one(np.array(needed(call, 0).array.shape, np.int64))
+    return exact_output(np.array(needed(call, 0).array.shape, np.int64))
 
 
 @op("ShapeN", kind=Kind.EXACT, inputs=("x",))
@@ -144,13 +144,13 @@ def shapes_of(call: Call) -> Outputs:
 @op("Size", kind=Kind.EXACT, inputs=("x",))
 def size_of(call: Call) -> Outputs:
     """The number of elements."""
-    return one(np.array(needed(call, 0).array.size, np.int64))
+    return exact_output(np.array(needed(call, 0).array.size, np.int64))
 
 
 @op("Rank", kind=Kind.EXACT, inputs=("x",))
 def rank_of(call: Call) -> Outputs:
     """The number of axes."""
-    return one(np.array(needed(call, 0).array.ndim, np.int64))
+    return exact_output(np.array(needed(call, 0).array.ndim, np.int64))
 
 
 def _transposed(call: Call, x: Array, perm: list[int]) -> Array:
@@ -164,7 +164,7 @@ def transpose(call: Call) -> Outputs:
     """The axes in another order; without `perm` in the opposite one."""
     x = needed(call, 0).array
     perm = whole_numbers(call, "perm", slot=1)
-    return one(_transposed(call, x, list(range(x.ndim))[::-1] if perm is None else perm))
+    return exact_output(_transposed(call, x, list(range(x.ndim))[::-1] if perm is None else perm))
 
 
 @op("ConfusionTranspose", "ConfusionTransposeD", kind=Kind.EXACT, inputs=("x", "shape"))
@@ -175,8 +175,8 @@ def transpose_and_reshape(call: Call) -> Outputs:
     if attribute(call, "transpose_first") is None:
         raise NotComputedError("no_attribute", name="transpose_first")
     if flag(call, "transpose_first"):
-        return one(reshaped(_transposed(call, x, perm), shape))
-    return one(_transposed(call, reshaped(x, shape), perm))
+        return exact_output(reshaped(_transposed(call, x, perm), shape))
+    return exact_output(_transposed(call, reshaped(x, shape), perm))
 
 
 @op("BroadcastTo", "BroadcastToD", "Expand", "ExpandD", kind=Kind.EXACT, inputs=("x", "shape"))
@@ -192,7 +192,7 @@ def broadcast_to(call: Call) -> Outputs:
     check_size(shape)
     if common_shape(call, x, np.broadcast_to(0, shape)) != tuple(shape):
         raise NotComputedError("no_broadcast", shapes=(x.shape, tuple(shape)))
-    return one(np.broadcast_to(x, shape))
+    return exact_output(np.broadcast_to(x, shape))
 
 
 @op("Tile", "TileD", kind=Kind.EXACT, inputs=("x", "multiples"))
@@ -203,7 +203,7 @@ def tile(call: Call) -> Outputs:
     if len(multiples) != x.ndim:
         raise NotComputedError("count_misfit", name="multiples", number=len(multiples), other="axes", limit=x.ndim)
     check_size([size * times for size, times in zip(x.shape, multiples, strict=True)])
-    return one(np.tile(x, multiples))
+    return exact_output(np.tile(x, multiples))
 
 
 # --- joining and cutting ----------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _joined(call: Call, parts: list[Array], axis: int) -> Outputs:
     shapes = {part.shape[:axis] + part.shape[axis + 1 :] for part in parts}
     if len(shapes) != 1 or len({part.ndim for part in parts}) != 1:
         raise NotComputedError("shapes_differ", shapes=tuple(part.shape for part in parts))
-    return one(np.concatenate(parts, axis))
+    return exact_output(np.concatenate(parts, axis))
 
 
 @op("ConcatD", "ConcatV2D", "ConcatV2", "Concat", kind=Kind.EXACT, inputs=("x",))
@@ -244,7 +244,7 @@ def pack(call: Call) -> Outputs:
     if not arrays or len({array.shape for array in arrays}) != 1:
         raise NotComputedError("shapes_differ", shapes=tuple(array.shape for array in arrays))
     axis = axis_of(call, integer(call, "axis", default=0), arrays[0].ndim + 1)
-    return one(np.stack(arrays, axis))
+    return exact_output(np.stack(arrays, axis))
 
 
 @op("Unpack", "Unstack", kind=Kind.EXACT, inputs=("x",))
@@ -260,9 +260,9 @@ def unpack(call: Call) -> Outputs:
 
 
 def _dynamic(call: Call, *names: str, axis_first: bool) -> tuple[Array, int]:
-    """What a Split splits, and its axis: an attribute, or the input before or behind."""
-    found = whole_numbers(call, *names)
-    if found is not None:
+    """Return the array that a Split splits, and its axis: an attribute, or the first or last input."""
+    numbers = whole_numbers(call, *names)
+    if numbers is not None:
         floating = next((slot for slot in (0, 1) if slot < len(call.inputs) and _is_data(call, slot)), 0)
         return needed(call, floating if axis_first else 0).array, single_number(call, *names)
     axis = single_number(call, *names, slot=0 if axis_first else 2)
@@ -270,8 +270,8 @@ def _dynamic(call: Call, *names: str, axis_first: bool) -> tuple[Array, int]:
 
 
 def _is_data(call: Call, slot: int) -> bool:
-    given = call.inputs[slot]
-    return given is not None and given.array.ndim > 0
+    tensor = call.inputs[slot]
+    return tensor is not None and tensor.array.ndim > 0
 
 
 @op("SplitD", "Split", kind=Kind.EXACT, inputs=("split_dim", "x"))
@@ -312,7 +312,7 @@ def slice_out(call: Call) -> Outputs:
         if not 0 <= offset <= end <= length:
             raise NotComputedError("out_of_shape", name="offsets, size", value=f"{offsets}, {sizes}", shape=x.shape)
         box.append(slice(offset, end))
-    return one(x[tuple(box)])
+    return exact_output(x[tuple(box)])
 
 
 def _bits(call: Call, name: str, place: int) -> bool:
@@ -368,7 +368,7 @@ def sliced(call: Call, x: Array, index: tuple[Part, ...]) -> Array:
 def strided_slice(call: Call) -> Outputs:
     """A part of the input with steps."""
     x = needed(call, 0).array
-    return one(sliced(call, x, strided(call, x.ndim, 1)))
+    return exact_output(sliced(call, x, strided(call, x.ndim, 1)))
 
 
 @op("StridedSliceGradD", "StridedSliceGrad", kind=Kind.EXACT, inputs=("shape", "begin", "end", "strides", "dy"))
@@ -384,10 +384,10 @@ def strided_slice_gradient(call: Call) -> Outputs:
         raise NotComputedError("shape_misfit", name="dy", shape=dy.shape, other="slice", other_shape=part.shape)
     index = strided(call, len(shape), 1)
     result[index] = dy.reshape(part.shape)
-    return one(result)
+    return exact_output(result)
 
 
-# --- Constants and masks: filled tensors, ranges, one-hot vectors, diagonals and bands ---
+# --- constants and masks ----------------------------------------------------------------------------------------------
 
 
 @op("Fill", "FillD", "FillV2D", kind=Kind.EXACT, inputs=("dims", "value"))
@@ -397,20 +397,20 @@ def fill(call: Call) -> Outputs:
     shape = required_numbers(call, "dims", slot=0)
     check_size(shape)
     if dims is None or attribute(call, "value") is None:
-        return one(np.full(shape, _one_value(call, 1 if dims is None else 0)))
-    return one(np.full(shape, real(call, "value")))
+        return exact_output(np.full(shape, _one_value(call, 1 if dims is None else 0)))
+    return exact_output(np.full(shape, real(call, "value")))
 
 
 @op("ZerosLike", kind=Kind.EXACT, inputs=("x",))
 def zeros_like(call: Call) -> Outputs:
     """0 everywhere."""
-    return one(np.zeros_like(needed(call, 0).array))
+    return exact_output(np.zeros_like(needed(call, 0).array))
 
 
 @op("OnesLike", kind=Kind.EXACT, inputs=("x",))
 def ones_like(call: Call) -> Outputs:
     """1 everywhere."""
-    return one(np.ones_like(needed(call, 0).array))
+    return exact_output(np.ones_like(needed(call, 0).array))
 
 
 @op("Range", "RangeD", kind=Kind.ROUNDED, inputs=("start", "limit", "delta"))
@@ -432,7 +432,7 @@ def number_range(call: Call) -> Outputs:
     count = max(0, int(np.ceil(abs((limit - start) / delta)))) if (limit - start) / delta > 0 else 0
     check_size([count])
     y = start + delta * np.arange(count)
-    return one(y.astype(np.int64)) if whole else [Output(array=y, summed=np.abs(y) + np.abs(start))]
+    return exact_output(y.astype(np.int64)) if whole else [Output(array=y, summed=np.abs(y) + np.abs(start))]
 
 
 def _one_value(call: Call, slot: int) -> Array:
@@ -455,13 +455,13 @@ def one_hot(call: Call) -> Outputs:
     rest = [slot for slot in range(1, len(call.inputs)) if call.inputs[slot] is not None]
     axis = integer(call, "axis", default=-1)
     axis = indices.ndim if axis == -1 else axis_of(call, axis, indices.ndim + 1)
-    wanted = wanted_shape(call)
+    graph_shape = wanted_shape(call)
     if attribute(call, "depth") is not None:
         depth = single_number(call, "depth")
     elif call.op_type == "OneHot" and rest:
         depth = single_number(call, "depth", slot=rest.pop(0))
-    elif wanted is not None and len(wanted) == indices.ndim + 1:
-        depth = wanted[axis]
+    elif graph_shape is not None and len(graph_shape) == indices.ndim + 1:
+        depth = graph_shape[axis]
     else:
         raise NotComputedError("not_given", name="depth")
     if len(rest) < 2:
@@ -469,7 +469,7 @@ def one_hot(call: Call) -> Outputs:
     on, off = (_one_value(call, slot) for slot in rest[:2])
     check_size([*indices.shape, depth])
     hot = np.expand_dims(indices, axis) == np.arange(depth).reshape([-1] + [1] * (indices.ndim - axis))
-    return one(np.where(hot, on, off))
+    return exact_output(np.where(hot, on, off))
 
 
 @op("Diag", "DiagD", kind=Kind.EXACT, inputs=("x",))
@@ -477,7 +477,7 @@ def diagonal(call: Call) -> Outputs:
     """The elements on the diagonal of a tensor with twice the axes."""
     x = needed(call, 0).array
     check_size([x.size, x.size])
-    return one(np.diag(x.ravel()).reshape(x.shape + x.shape))
+    return exact_output(np.diag(x.ravel()).reshape(x.shape + x.shape))
 
 
 @op("DiagPart", "DiagPartD", kind=Kind.EXACT, inputs=("x",))
@@ -487,7 +487,7 @@ def diagonal_part(call: Call) -> Outputs:
     half = x.shape[: x.ndim // 2]
     if half + half != x.shape:
         raise NotComputedError("shape", name="x", shape=x.shape)
-    return one(np.diagonal(x.reshape(prod(half), prod(half))).reshape(half))
+    return exact_output(np.diagonal(x.reshape(prod(half), prod(half))).reshape(half))
 
 
 @op("MatrixDiag", "MatrixDiagD", kind=Kind.EXACT, inputs=("x",))
@@ -500,7 +500,7 @@ def matrices_of_diagonals(call: Call) -> Outputs:
     check_size([*x.shape, size])
     y = np.zeros((*x.shape, size), x.dtype)
     y[..., np.arange(size), np.arange(size)] = x
-    return one(y)
+    return exact_output(y)
 
 
 @op("MatrixDiagPart", "MatrixDiagPartD", kind=Kind.EXACT, inputs=("x",))
@@ -509,19 +509,19 @@ def diagonals_of_matrices(call: Call) -> Outputs:
     x = needed(call, 0).array
     if x.ndim < 2:
         raise NotComputedError("shape", name="x", shape=x.shape)
-    return one(np.diagonal(x, axis1=-2, axis2=-1).copy())
+    return exact_output(np.diagonal(x, axis1=-2, axis2=-1).copy())
 
 
 @op("MatrixSetDiag", "MatrixSetDiagD", kind=Kind.EXACT, inputs=("x", "diagonal"))
 def matrices_with_diagonals(call: Call) -> Outputs:
     """Matrices with other diagonals."""
-    x, given = needed(call, 0).array, needed(call, 1).array
+    x, diagonals = needed(call, 0).array, needed(call, 1).array
     size = min(x.shape[-2:]) if x.ndim > 1 else -1
-    if given.shape != (*x.shape[:-2], size):
-        raise NotComputedError("shape_misfit", name="diagonal", shape=given.shape, other="x", other_shape=x.shape)
+    if diagonals.shape != (*x.shape[:-2], size):
+        raise NotComputedError("shape_misfit", name="diagonal", shape=diagonals.shape, other="x", other_shape=x.shape)
     y = x.copy()
-    y[..., np.arange(size), np.arange(size)] = given
-    return one(y)
+    y[..., np.arange(size), np.arange(size)] = diagonals
+    return exact_output(y)
 
 
 @op("LinSpace", "LinSpaceD", kind=Kind.ROUNDED, inputs=("start", "stop", "num"))
@@ -544,5 +544,5 @@ def band(call: Call) -> Outputs:
         raise NotComputedError("shape", name="x", shape=x.shape)
     lower, upper = (single_number(call, name, slot=slot) for slot, name in ((1, "num_lower"), (2, "num_upper")))
     rows, columns = np.ogrid[: x.shape[-2], : x.shape[-1]]
-    kept = ((lower < 0) | (rows - columns <= lower)) & ((upper < 0) | (columns - rows <= upper))
-    return one(np.where(kept, x, np.zeros((), x.dtype)))
+    in_band = ((lower < 0) | (rows - columns <= lower)) & ((upper < 0) | (columns - rows <= upper))
+    return exact_output(np.where(in_band, x, np.zeros((), x.dtype)))

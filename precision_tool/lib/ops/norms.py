@@ -11,7 +11,18 @@ from math import prod
 
 import numpy as np
 
-from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, Places, needed, op
+from precision_tool.lib.ops.base import (
+    Call,
+    Doubles,
+    Kind,
+    NotComputedError,
+    Output,
+    Outputs,
+    Places,
+    needed,
+    op,
+    optional,
+)
 from precision_tool.lib.ops.matrix import limited
 from precision_tool.lib.ops.op_arguments import (
     axes_of,
@@ -41,14 +52,14 @@ class _Rows:
 
     def whole(self, shape: Sequence[int]) -> Output:
         limited(0, prod(shape))
-        found = self.formula(*self.arrays, *self.parameters)
-        return found.reshape(*shape).output()
+        result = self.formula(*self.arrays, *self.parameters)
+        return result.reshape(*shape).output()
 
     def at(self, places: Places) -> Output:
         rows, columns = np.divmod(places, max(1, self.arrays[0].shape[1]))
         some, row_of = np.unique(rows, return_inverse=True)
         arrays = [array[some] for array in self.arrays]
-        parameters = [one if one.shape[0] == 1 else one[some] for one in self.parameters]
+        parameters = [parameter if parameter.shape[0] == 1 else parameter[some] for parameter in self.parameters]
         return self.formula(*arrays, *parameters)[row_of, columns].output()
 
 
@@ -99,12 +110,12 @@ def _plan(
     op(*names, kind=Kind.COMPOSITE, inputs=inputs, sampled=sampled, work=work)(function)
 
 
-def _shaped(call: Call, slot: int, found: Tracked, otherwise: Sequence[int]) -> Output:
+def _shaped(call: Call, slot: int, result: Tracked, otherwise: Sequence[int]) -> Output:
     """An output in the shape that the graph gives it."""
     shape = call.outputs[slot].shape if slot < len(call.outputs) else None
-    if shape is not None and prod(shape) != found.value.size:
-        raise NotComputedError("other_than_graph", slot=slot, shape=(found.value.size,), other_shape=shape)
-    return found.reshape(*(otherwise if shape is None else shape)).output()
+    if shape is not None and prod(shape) != result.value.size:
+        raise NotComputedError("other_than_graph", slot=slot, shape=(result.value.size,), other_shape=shape)
+    return result.reshape(*(otherwise if shape is None else shape)).output()
 
 
 # --- layer norm -------------------------------------------------------------------------------------------------------
@@ -112,7 +123,7 @@ def _shaped(call: Call, slot: int, found: Tracked, otherwise: Sequence[int]) -> 
 
 def _layer_norm(call: Call) -> tuple[_Rows, Callable[[], Outputs]]:
     """x, gamma, beta; outputs y, mean, and the variance or in V3 its inverse root."""
-    if len([one for one in call.inputs if one is not None]) != 3:
+    if len([tensor for tensor in call.inputs if tensor is not None]) != 3:
         raise NotComputedError("input_count", number=len(call.inputs))
     x, gamma, beta = numbers(call, 0, 1, 2)
     is_v3 = call.op_type == "LayerNormV3"
@@ -123,7 +134,7 @@ def _layer_norm(call: Call) -> tuple[_Rows, Callable[[], Outputs]]:
     if gamma.size != prod(x.shape[start:]) and gamma.size != length:
         raise NotComputedError("shape_misfit", name="gamma", shape=gamma.shape, other="x", other_shape=x.shape[start:])
     rows = _rows_of(x, length)
-    parameters = tuple(_parameter(call, one, x.shape, length) for one in (gamma, beta))
+    parameters = tuple(_parameter(call, tensor, x.shape, length) for tensor in (gamma, beta))
 
     def formula(x: Doubles, gamma: Doubles, beta: Doubles) -> Tracked:
         mean, variance = _moments(x)
@@ -168,15 +179,15 @@ def _gamma_and_beta(
     call: Call, slots: tuple[int, int], dy: Doubles, normalised: Tracked, of: tuple[int, ...], shape: Sequence[int]
 ) -> list[Output]:
     """Gradients of gamma and beta: sums over the axes that the parameters have not."""
-    if len(shape) > len(of) or any(one not in (1, axis) for one, axis in zip(shape[::-1], of[::-1], strict=False)):
+    if len(shape) > len(of) or any(own not in (1, other) for own, other in zip(shape[::-1], of[::-1], strict=False)):
         raise NotComputedError("shape_misfit", name="gamma", shape=tuple(shape), other="x", other_shape=of)
     extra = len(of) - len(shape)
     axes = (*range(extra), *(extra + axis for axis, size in enumerate(shape) if size == 1 != of[extra + axis]))
-    found = []
+    parameters = []
     for slot, part in zip(slots, (normalised * dy, Tracked(dy)), strict=True):
         total = part.reshape(*of).total(axes) if axes else part.reshape(*of)
-        found.append(_shaped(call, slot, total, shape))
-    return found
+        parameters.append(_shaped(call, slot, total, shape))
+    return parameters
 
 
 def _layer_gradient(call: Call, gives_root: bool) -> _LayerGradient:
@@ -209,18 +220,18 @@ def _gradient_of_rows(dy: Doubles, x: Doubles, mean: Doubles, root: Doubles, noi
 def _x_backprop(call: Call) -> tuple[_Rows, Callable[[], Outputs]]:
     """dy, x, variance, mean, gamma; outputs for x, and of LayerNormGrad for gamma and beta."""
     is_v3 = call.op_type.endswith("GradV3")
-    found = _layer_gradient(call, is_v3)
+    result = _layer_gradient(call, is_v3)
     gamma = floats(needed(call, 4))
-    noise = np.broadcast_to(np.asarray(found.root.variance, np.float64), found.root.value.shape)
-    row = _parameter(call, gamma, found.shape, found.x.shape[1])
-    rows = _Rows((found.dy, found.x, found.mean, found.root.value, noise), (row,), _gradient_of_rows)
+    noise = np.broadcast_to(np.asarray(result.root.variance, np.float64), result.root.value.shape)
+    row = _parameter(call, gamma, result.shape, result.x.shape[1])
+    rows = _Rows((result.dy, result.x, result.mean, result.root.value, noise), (row,), _gradient_of_rows)
 
     def others() -> Outputs:
         if call.op_type == "LayerNormXBackprop":
             return []
         if call.op_type == "LayerNormXBackpropV2":
-            return [_shaped(call, 1, found.normalised, found.shape)]
-        return found.gamma_and_beta(call, (1, 2), gamma.shape)
+            return [_shaped(call, 1, result.normalised, result.shape)]
+        return result.gamma_and_beta(call, (1, 2), gamma.shape)
 
     return rows, others
 
@@ -263,21 +274,21 @@ def _scaled_rows(call: Call, y: Tracked, x: Doubles, slots: tuple[int, int], fir
     channels = x.shape[1] if first else x.shape[-1]
     y = y.reshape(*(x.shape if first else (x.shape[0], channels, *x.shape[1:-1])))
     for slot, is_factor in zip(slots, (True, False), strict=True):
-        given = call.inputs[slot] if slot < len(call.inputs) else None
-        if given is None:
+        tensor = optional(call, slot)
+        if tensor is None:
             continue
-        vector = floats(given)
+        vector = floats(tensor)
         if vector.size not in (channels, channels * x.shape[0]):
             raise NotComputedError(
                 "count_misfit", name=f"input {slot}", number=vector.size, other="channels", limit=channels
             )
-        beside = vector.reshape(-1, channels, *[1] * (x.ndim - 2))
-        y = y * beside if is_factor else y + beside
+        broadcast = vector.reshape(-1, channels, *[1] * (x.ndim - 2))
+        y = y * broadcast if is_factor else y + broadcast
     expected(call, 0, x.shape)
-    found = y.output()
+    output = y.output()
     if first:
-        return found
-    return Output(array=np.moveaxis(found.array, 1, -1), summed=np.moveaxis(np.asarray(found.summed), 1, -1))
+        return output
+    return Output(array=np.moveaxis(output.array, 1, -1), summed=np.moveaxis(np.asarray(output.summed), 1, -1))
 
 
 def _by_groups(call: Call, groups: int | None, epsilon: float) -> list[Output]:
@@ -292,9 +303,9 @@ def _by_groups(call: Call, groups: int | None, epsilon: float) -> list[Output]:
     rows = _groups_of(call, x, first, number)
     mean, variance = _moments(rows)
     y = (rows - mean) / (variance + epsilon).sqrt()
-    found = _scaled_rows(call, y, x, (1, 2), first)
+    output = _scaled_rows(call, y, x, (1, 2), first)
     stats = (x.shape[0], number)
-    return [found, _shaped(call, 1, mean, stats), _shaped(call, 2, variance, stats)]
+    return [output, _shaped(call, 1, mean, stats), _shaped(call, 2, variance, stats)]
 
 
 @op("InstanceNorm", kind=Kind.COMPOSITE, inputs=("x", "gamma", "beta"))
@@ -314,12 +325,12 @@ def _channels(call: Call) -> tuple[Doubles, Doubles, bool]:
 
 def _by_row(call: Call, slot: int, rows: Doubles) -> Tracked:
     """An input of one number for each row, or for each channel."""
-    given = floats(needed(call, slot)).reshape(-1, 1)
-    if not given.size or rows.shape[0] % given.size:
+    values = floats(needed(call, slot)).reshape(-1, 1)
+    if not values.size or rows.shape[0] % values.size:
         raise NotComputedError(
-            "count_misfit", name=f"input {slot}", number=given.size, other="channels", limit=rows.shape[0]
+            "count_misfit", name=f"input {slot}", number=values.size, other="channels", limit=rows.shape[0]
         )
-    return Tracked(np.tile(given, (rows.shape[0] // given.size, 1)))
+    return Tracked(np.tile(values, (rows.shape[0] // values.size, 1)))
 
 
 @op("INInferV2", kind=Kind.COMPOSITE, inputs=("x", "gamma", "beta", "mean", "variance"))
@@ -328,10 +339,10 @@ def _instance_norm_with_moments(call: Call) -> Outputs:
     x, rows, first = _channels(call)
     mean, variance = _by_row(call, 3, rows), _by_row(call, 4, rows)
     y = (rows - mean) / (variance + real(call, "epsilon", default=1e-5)).sqrt()
-    given = [floats(needed(call, slot)) for slot in (3, 4)]
+    moments = [floats(needed(call, slot)) for slot in (3, 4)]
     return [
         _scaled_rows(call, y, x, (1, 2), first),
-        *(_shaped(call, slot, Tracked(array), array.shape) for slot, array in enumerate(given, 1)),
+        *(_shaped(call, slot, Tracked(array), array.shape) for slot, array in enumerate(moments, 1)),
     ]
 
 
@@ -359,15 +370,15 @@ def _instance_norm_of_sums(call: Call) -> Outputs:
 
 @op("GroupNorm", kind=Kind.COMPOSITE, inputs=("x", "gamma", "beta"))
 def _group_norm(call: Call) -> Outputs:
-    found = _by_groups(call, integer(call, "num_groups"), real(call, "eps", "epsilon", default=1e-4))
-    return [*found[:2], None]  # by version the variance or its inverse root
+    outputs = _by_groups(call, integer(call, "num_groups"), real(call, "eps", "epsilon", default=1e-4))
+    return [*outputs[:2], None]  # by version the variance or its inverse root
 
 
 # --- local response, L2 -----------------------------------------------------------------------------------------------
 
 
 def _neighbours(values: Tracked, radius: int) -> Tracked:
-    """Sums over the channels (the last axis) within `radius`."""
+    """Sum over the channels (the last axis) within `radius`."""
     count = values.value.shape[-1]
     shape = values.value.shape
     if radius < 0:
@@ -387,11 +398,11 @@ def _response(call: Call) -> tuple[int, int, float, float, float]:
         raise NotComputedError(
             "no_variant", name="norm_region", value=text(call, "norm_region", default="ACROSS_CHANNELS")
         )
-    given = needed(call, 0)
-    if not given.array.ndim:
+    tensor = needed(call, 0)
+    if not tensor.array.ndim:
         raise NotComputedError("shape", name="x", shape=())
-    axis = 1 if given.array.ndim > 2 and has_channels_first(call, given) else given.array.ndim - 1
-    limited(0, given.array.size)
+    axis = 1 if tensor.array.ndim > 2 and has_channels_first(call, tensor) else tensor.array.ndim - 1
+    limited(0, tensor.array.size)
     return (
         axis,
         integer(call, "depth_radius", default=5),
@@ -401,8 +412,8 @@ def _response(call: Call) -> tuple[int, int, float, float, float]:
     )
 
 
-def _as_script(found: Tracked, axis: int) -> Output:
-    return Output(array=np.moveaxis(found.value, -1, axis), summed=np.moveaxis(found.summed, -1, axis))
+def _as_script(result: Tracked, axis: int) -> Output:
+    return Output(array=np.moveaxis(result.value, -1, axis), summed=np.moveaxis(result.summed, -1, axis))
 
 
 @op("LRN", kind=Kind.COMPOSITE, inputs=("x",))
@@ -419,7 +430,7 @@ def _lrn_grad(call: Call) -> Outputs:
     axis, radius, bias, alpha, beta = _response(call)
     arrays = numbers(call, 0, 1, 2)
     same_shape(call, *arrays)
-    g, x, y = (np.moveaxis(one, axis, -1) for one in arrays)
+    g, x, y = (np.moveaxis(array, axis, -1) for array in arrays)
     base = _neighbours(Tracked(x) * x, radius) * alpha + bias
     around = _neighbours(Tracked(g) * y / base, radius)
     return [_as_script(base.power(-beta) * g - around * x * (2 * alpha * beta), axis)]

@@ -1,4 +1,4 @@
-"""What functions of operators ask a call for: attributes under several names, numbers from inputs, broadcast shapes."""
+"""Reading a call: attributes under several names, numbers from inputs, broadcast shapes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _MOVE = 4.0
 
 
 def attribute(call: Call, *names: str) -> Any:
-    """The first of these attributes that the op has; None where it has none."""
+    """Return the first of these attributes that the op has; None where it has none."""
     return next((call.attrs[name] for name in names if call.attrs.get(name) is not None), None)
 
 
 def integer(call: Call, *names: str, default: int | None = None) -> int:
-    """An attribute that is a whole number; without a default it must be there."""
+    """Return an attribute that is a whole number; without a default it must be there."""
     value = attribute(call, *names)
     if value is None:
         value = default
@@ -42,7 +42,7 @@ def integer(call: Call, *names: str, default: int | None = None) -> int:
 
 
 def real(call: Call, *names: str, default: float | None = None) -> float:
-    """An attribute that is a number; without a default it must be there."""
+    """Return an attribute that is a number; without a default it must be there."""
     value = attribute(call, *names)
     if value is None:
         value = default
@@ -54,26 +54,26 @@ def real(call: Call, *names: str, default: float | None = None) -> float:
 
 
 def flag(call: Call, *names: str, default: bool = False) -> bool:
-    """An attribute that is true or false."""
+    """Return an attribute that is true or false."""
     value = attribute(call, *names)
     return default if value is None else bool(value)
 
 
 def text(call: Call, *names: str, default: str) -> str:
-    """An attribute that is a text."""
+    """Return an attribute that is a text."""
     value = attribute(call, *names)
     return default if value is None else str(value)
 
 
 def whole_numbers(call: Call, *names: str, slot: int | None = None) -> list[int] | None:
-    """A list of whole numbers from an attribute, or else from the input at `slot`; None where there is neither.
+    """Return a list of whole numbers from an attribute, or else from the input at `slot`; None where there is neither.
 
     A single number counts as a list of one.
     """
     value = attribute(call, *names)
     if value is None and slot is not None and slot < len(call.inputs):
-        given = call.inputs[slot]
-        value = None if given is None else given.array
+        tensor = call.inputs[slot]
+        value = None if tensor is None else tensor.array
     if value is None:
         return None
     try:
@@ -82,70 +82,70 @@ def whole_numbers(call: Call, *names: str, slot: int | None = None) -> list[int]
         raise NotComputedError("not_whole_numbers", name=names[0]) from None
     if array.size and array.dtype.kind not in "iu":
         raise NotComputedError("not_whole_numbers", name=names[0])
-    return [int(one) for one in array.ravel()]
+    return [int(number) for number in array.ravel()]
 
 
 def required_numbers(call: Call, *names: str, slot: int | None = None) -> list[int]:
-    """`whole_numbers` that must be there."""
-    found = whole_numbers(call, *names, slot=slot)
-    if found is None:
+    """Return `whole_numbers`, which must be there."""
+    result = whole_numbers(call, *names, slot=slot)
+    if result is None:
         raise NotComputedError("not_given", name=names[0])
-    return found
+    return result
 
 
 def single_number(call: Call, *names: str, slot: int | None = None) -> int:
-    """One whole number from an attribute, or else from the input at `slot`."""
-    found = required_numbers(call, *names, slot=slot)
-    if len(found) != 1:
-        raise NotComputedError("not_single", name=names[0], number=len(found))
-    return found[0]
+    """Return one whole number from an attribute, or else from the input at `slot`."""
+    result = required_numbers(call, *names, slot=slot)
+    if len(result) != 1:
+        raise NotComputedError("not_single", name=names[0], number=len(result))
+    return result[0]
 
 
 def axis_of(call: Call, axis: int, rank: int) -> int:
-    """An axis counted from the front."""
+    """Return an axis counted from the front."""
     if not -rank <= axis < rank:
         raise NotComputedError("out_of_range", name="axis", value=str(axis), limit=rank)
     return axis % rank
 
 
 def axes_of(call: Call, axes: Sequence[int], rank: int) -> tuple[int, ...]:
-    """Axes counted from the front, each once."""
-    found = tuple(axis_of(call, axis, rank) for axis in axes)
-    if len(set(found)) != len(found):
+    """Return axes counted from the front, each once."""
+    result = tuple(axis_of(call, axis, rank) for axis in axes)
+    if len(set(result)) != len(result):
         raise NotComputedError("twice", name="axes", value=str(tuple(axes)))
-    return found
+    return result
 
 
 def distinct(values: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Whole numbers in ascending order, each once: np.unique without numpy's masked arrays, which it imports."""
+    """Return whole numbers in ascending order, each once: np.unique without numpy's masked arrays, which it imports."""
     ordered: npt.NDArray[np.intp] = np.sort(values, axis=None)
     is_first = np.append(np.ones(min(1, ordered.size), np.bool_), ordered[1:] != ordered[:-1])
-    found: npt.NDArray[np.intp] = ordered[is_first]
-    return found
+    result: npt.NDArray[np.intp] = ordered[is_first]
+    return result
 
 
 def typed(call: Call, slot: int, kinds: str = "iuf") -> Array:
-    """An input whose values are of one of numpy's kinds; of whole and floating numbers by default."""
+    """Return an input whose values are of one of numpy's kinds; of whole and floating numbers by default."""
     array = needed(call, slot).array
     if array.dtype.kind not in kinds:
         raise NotComputedError("data_type", name=f"input {slot}", dtype=needed(call, slot).dtype)
     return array
 
 
-def floats(given: Input) -> Doubles:
-    """An input's values in float64, of whatever real type it is; float32 as it comes, for a first look in float32."""
-    if given.array.dtype.kind == "c":
-        raise NotComputedError("data_type", name="inputs", dtype=given.dtype)
-    return given.array if given.array.dtype == np.float32 else np.asarray(given.array, np.float64)
+def floats(tensor: Input) -> Doubles:
+    """Return an input's values in float64, of whatever real type; float32 unchanged, for a first pass in float32."""
+    if tensor.array.dtype.kind == "c":
+        raise NotComputedError("data_type", name="inputs", dtype=tensor.dtype)
+    return tensor.array if tensor.array.dtype == np.float32 else np.asarray(tensor.array, np.float64)
 
 
 def numbers(call: Call, *slots: int) -> list[Doubles]:
-    """The inputs at these slots in float64."""
+    """Return the inputs at these slots in float64."""
     return [floats(needed(call, slot)) for slot in slots]
 
 
 def scalar(call: Call, slot: int) -> float:
-    """An input of one element."""
+    """Return the value of an input of one element."""
     values = floats(needed(call, slot))
     if values.size != 1:
         raise NotComputedError("shape", name=f"input {slot}", shape=values.shape)
@@ -153,7 +153,7 @@ def scalar(call: Call, slot: int) -> float:
 
 
 def common_shape(call: Call, *arrays: Array) -> tuple[int, ...]:
-    """The shape that these broadcast to."""
+    """Return the shape that these broadcast to."""
     try:
         shape = np.broadcast_shapes(*(array.shape for array in arrays))
     except ValueError:
@@ -163,25 +163,25 @@ def common_shape(call: Call, *arrays: Array) -> tuple[int, ...]:
 
 
 def same_shape(call: Call, *arrays: Array) -> None:
-    """Raises unless all have one shape."""
+    """Raise NotComputedError unless all arrays have one shape."""
     if len({array.shape for array in arrays}) > 1:
         raise NotComputedError("shapes_differ", shapes=tuple(array.shape for array in arrays))
 
 
 def reshaped(array: Array, shape: Sequence[int]) -> Array:
-    """The array in another shape, of which one axis may be −1."""
+    """Return the array in another shape, of which one axis may be −1."""
     check_size([max(size, 1) for size in shape])
-    known = prod(size for size in shape if size != -1)
+    size_of_others = prod(size for size in shape if size != -1)
     unknown = sum(size == -1 for size in shape)
     if unknown > 1 or any(size < -1 for size in shape):
         raise NotComputedError("no_shape", shape=tuple(shape))
-    if known != array.size if not unknown else known == 0 or array.size % known:
+    if size_of_others != array.size if not unknown else size_of_others == 0 or array.size % size_of_others:
         raise NotComputedError("not_held", shape=tuple(shape), number=array.size)
     return array.reshape(tuple(shape))
 
 
 def unbroadcast(values: Doubles, shape: tuple[int, ...]) -> Doubles:
-    """Sums over the axes that broadcasting from `shape` made."""
+    """Sum over the axes that broadcasting from `shape` made."""
     extra = values.ndim - len(shape)
     axes = tuple(range(extra)) + tuple(
         extra + axis for axis, size in enumerate(shape) if size == 1 and values.shape[extra + axis] != 1
@@ -191,7 +191,7 @@ def unbroadcast(values: Doubles, shape: tuple[int, ...]) -> Doubles:
 
 
 def near(a: Array, b: Array | float, *dtypes: str) -> Mask:
-    """Where a and b are so close that rounding in these types could swap them; nowhere for whole numbers."""
+    """Return a mask of where rounding in these types could swap a and b; False for whole numbers."""
     units = [ROUNDOFF[dtype] for dtype in dtypes if dtype in ROUNDOFF]
     if not units:
         return np.zeros(np.broadcast_shapes(np.shape(a), np.shape(b)), np.bool_)
@@ -206,21 +206,21 @@ def near(a: Array, b: Array | float, *dtypes: str) -> Mask:
 
 
 def near_step(x: Doubles, dtype: str, shift: float = 0.0) -> Mask:
-    """Where x is so close to a whole number plus `shift` that rounding could take it across."""
+    """Return a mask of where x is so close to a whole number plus `shift` that rounding could take it across."""
     if dtype not in ROUNDOFF:
         return np.zeros(x.shape, np.bool_)
     return near(x, np.rint(x - shift) + shift, dtype)
 
 
-def image_axes(call: Call, given: Input, *names: str) -> tuple[int, int, int]:
-    """The axes of height, width and channels of an image tensor of four axes.
+def image_axes(call: Call, tensor: Input, *names: str) -> tuple[int, int, int]:
+    """Return the axes of height, width and channels of an image tensor of four axes.
 
     `data_format` counts where the op has it, else the layout that the input carries, else channels come last.
     """
-    rank = given.array.ndim
+    rank = tensor.array.ndim
     if rank != 4:
         raise NotComputedError("axis_count", name="images", number=rank, limit=4)
-    form = text(call, *(names or ("data_format",)), default=given.layout)
+    form = text(call, *(names or ("data_format",)), default=tensor.layout)
     return (2, 3, 1) if form == "NCHW" else (1, 2, 3)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import import_module
 
-from precision_tool.lib.ops.base import OPS, OpSpec, known_types
+from precision_tool.lib.ops.base import OPS, OpSpec, registered
 
 #: Each puts its ops into the table when it is imported.
 _FAMILIES = (
@@ -31,7 +31,7 @@ for _family in _FAMILIES:
 
 
 def find(op_type: str) -> OpSpec | None:
-    """What is known of an op type, by GE's or TensorFlow's name."""
+    """Return the formula of an op type by GE's or TensorFlow's name; None where there is none."""
     return OPS.get(op_type)
 
 
@@ -53,10 +53,10 @@ _BY_ELEMENT = frozenset({
 
 
 def is_by_element(op_type: str) -> bool:
-    """Whether any part of an op's result can be computed from the same part of its inputs."""
-    return op_type in _BY_ELEMENT and op_type in known_types()
+    """Return True if any part of an op's result can be computed from the same part of its inputs."""
+    return op_type in _BY_ELEMENT and op_type in registered()
 
 
 def all_types() -> Iterable[str]:
-    """Every name that `find` knows."""
+    """Return all op types that have a formula."""
     return OPS.all().keys()

@@ -1,4 +1,6 @@
-"""Which inputs of an op are the memory of a variable that it writes: its dump shows them before the update or after."""
+"""Optimizers: the new values of variables and slots, computed from those before the update.
+
+The dump of an op that updates a variable in place may show it before the update or after (`updated_inputs`)."""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def updated_inputs(op_type: str) -> tuple[int, ...]:
     return _ELSEWHERE.get(op_type, ())
 
 
-# --- Optimizers: variables and slots after the update, from their values before it ---
+# --- dense updates ----------------------------------------------------------------------------------------------------
 
 
 #: New values of a variable and of its slots, from the tensors (the gradient among them) and the numbers.
@@ -69,24 +71,24 @@ def names_of(*texts: str) -> tuple[str, ...]:
 
 def gathered(call: Call, inputs: Sequence[str], tensors: Sequence[str]) -> tuple[dict[str, Tracked], dict[str, float]]:
     """Tensors and numbers by name; a number that is an attribute has no input."""
-    absent = len(inputs) - sum(given is not None for given in call.inputs)
+    absent = len(inputs) - sum(tensor is not None for tensor in call.inputs)
     as_attribute = [name for name in inputs if name not in tensors and attribute(call, name) is not None]
     if absent <= 0:
         as_attribute = []
     elif absent != len(as_attribute):
         raise NotComputedError("inputs_expected", number=len(inputs) - absent, limit=len(inputs))
     slots = [name for name in inputs if name not in as_attribute]
-    given = {name: slot for slot, name in enumerate(slots)}
-    arrays = {name: Tracked(numbers(call, given[name])[0]) for name in tensors}
+    tensor = {name: slot for slot, name in enumerate(slots)}
+    arrays = {name: Tracked(numbers(call, tensor[name])[0]) for name in tensors}
     if len({array.value.shape for array in arrays.values()}) > 1:
         raise NotComputedError("shapes_differ", shapes=tuple(array.value.shape for array in arrays.values()))
     values = {name: real(call, name) for name in as_attribute}
-    values |= {name: scalar(call, given[name]) for name in slots if name not in tensors}
+    values |= {name: scalar(call, tensor[name]) for name in slots if name not in tensors}
     return arrays, values
 
 
 def _optimizer(types: str, inputs: str, tensors: str) -> Callable[[Rule], Rule]:
-    """Puts a rule into the table: `tensors` are those of the inputs that are no single numbers."""
+    """Register a rule: `tensors` are those of the inputs that are no single numbers."""
     names, arrays = names_of(inputs), names_of(tensors)
 
     def register(rule: Rule) -> Rule:
@@ -132,7 +134,7 @@ def keras_momentum(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Se
 
 @_optimizer("FusedMulApplyMomentum FusedMulApplyKerasMomentum", "var accum lr x1 momentum x2", "var accum x1")
 def scaled_momentum(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
-    """The same with the gradient x1 times the number x2."""
+    """Momentum with the gradient x1 times the number x2."""
     scaled = t | {"grad": t["x1"] * n["x2"]}
     return (keras_momentum if "Keras" in call.op_type else momentum)(call, scaled, n)
 
@@ -177,10 +179,10 @@ def _adam_one(call: Call, decay: bool) -> Outputs:
     """The second moment, the first and the variable, with the coefficients as inputs."""
     inputs = [Tracked(values) for values in numbers(call, *range(11 if decay else 10))]
     grad, v, m, var, rate = inputs[:5]
-    own, slope, kept, added = inputs[5:9]
+    beta1, one_minus_beta1, beta2, one_minus_beta2 = inputs[5:9]
     epsilon = inputs[-1]
-    v = v * kept + grad * grad * added
-    m = m * own + grad * slope
+    v = v * beta2 + grad * grad * one_minus_beta2
+    m = m * beta1 + grad * one_minus_beta1
     step = m / (v.sqrt() + epsilon)
     if decay:
         step = step + var * inputs[9]
@@ -201,7 +203,7 @@ def adam_one(call: Call) -> Outputs:
     kind=Kind.COMPOSITE, inputs=names_of(_ADAM_ONE, "mul4_x add2_y"),
 )  # fmt: skip
 def adam_one_with_decay(call: Call) -> Outputs:
-    """The same with a part of the variable taken off."""
+    """Adam's step of BERT with weight decay."""
     return _shapes_fit(call, lambda: _adam_one(call, decay=True))
 
 
@@ -210,7 +212,7 @@ def _shapes_fit(call: Call, compute: Callable[[], Outputs]) -> Outputs:
         return compute()
     except ValueError:
         raise NotComputedError(
-            "no_broadcast", shapes=tuple(given.array.shape for given in call.inputs if given is not None)
+            "no_broadcast", shapes=tuple(tensor.array.shape for tensor in call.inputs if tensor is not None)
         ) from None
 
 
@@ -227,12 +229,12 @@ def lamb_moments(call: Call) -> Outputs:
     """LAMB's update before its trust ratio, the second and the first moment."""
 
     def compute() -> Outputs:
-        grad, v, m, var, own, slope, kept, added, epsilon, steps, use, decay = (
+        grad, v, m, var, beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, steps, use, decay = (
             Tracked(values) for values in numbers(call, *range(12))
         )
-        v, m = v * kept + grad * grad * added, m * own + grad * slope
-        unbiased_v = v / (1 - Tracked(np.power(kept.value, steps.value)))
-        unbiased_m = m / (1 - Tracked(np.power(own.value, steps.value)))
+        v, m = v * beta2 + grad * grad * one_minus_beta2, m * beta1 + grad * one_minus_beta1
+        unbiased_v = v / (1 - Tracked(np.power(beta2.value, steps.value)))
+        unbiased_m = m / (1 - Tracked(np.power(beta1.value, steps.value)))
         update = unbiased_m / (unbiased_v.sqrt() + epsilon) + var * decay * use
         return [tracked.output() for tracked in (update, v, m)]
 
@@ -248,10 +250,10 @@ _NEXT_UPDATE = names_of(
 
 def _next_moments(call: Call) -> tuple[Tracked, ...]:
     """Both moments, the same without their bias, what the weights decay by, and the epsilon."""
-    square, v, bias_v, grad, m, bias_m, var, own, slope, kept, added, decay, epsilon = (
+    square, v, bias_v, grad, m, bias_m, var, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, epsilon = (
         Tracked(values) for values in numbers(call, *range(13))
     )
-    m, v = m * own + grad * slope, v * kept + square * added
+    m, v = m * beta1 + grad * one_minus_beta1, v * beta2 + square * one_minus_beta2
     return m, v, m / bias_m, v / bias_v, var * decay, epsilon
 
 
@@ -274,8 +276,8 @@ def lamb_next_moments_with_decay(call: Call) -> Outputs:
     def compute() -> Outputs:
         m, v, unbiased_m, unbiased_v, taken, epsilon = _next_moments(call)
         below = taken + unbiased_m / (unbiased_v + epsilon).sqrt()
-        beside = taken + unbiased_m / (unbiased_v.sqrt() + epsilon)
-        return [tracked.output() for tracked in (below, m, v, beside)]
+        other = taken + unbiased_m / (unbiased_v.sqrt() + epsilon)
+        return [tracked.output() for tracked in (below, m, v, other)]
 
     return _shapes_fit(call, compute)
 
@@ -288,8 +290,8 @@ def lamb_next_right(call: Call) -> Outputs:
     """LAMB's second moment, and the root of it by which the first is divided."""
 
     def compute() -> Outputs:
-        grad, v, kept, added, reciprocal, epsilon = (Tracked(values) for values in numbers(call, *range(6)))
-        v = v * kept + grad * grad * added
+        grad, v, beta2, one_minus_beta2, reciprocal, epsilon = (Tracked(values) for values in numbers(call, *range(6)))
+        v = v * beta2 + grad * grad * one_minus_beta2
         return [v.output(), ((v * reciprocal).sqrt() + epsilon).output()]
 
     return _shapes_fit(call, compute)
@@ -319,7 +321,7 @@ def lamb_clipped_step(call: Call) -> Outputs:
 
 @op("LambUpdateWithLrV2", kind=Kind.COMPOSITE, inputs=names_of("x1 x2 x3 x4 x5 greater_y select_e"))
 def lamb_step(call: Call) -> Outputs:
-    """The same by the ratio of the first two where both are above an end."""
+    """The variable less the update, scaled by the ratio of the first two inputs where both exceed a minimum."""
 
     def compute() -> Outputs:
         above, below, rate, step, var, least, other = (Tracked(values) for values in numbers(call, *range(7)))
@@ -364,7 +366,7 @@ def lars(call: Call) -> Outputs:
 
 @op("LarsV2Update", kind=Kind.COMPOSITE, inputs=names_of("w g w_square_sum g_square_sum weight_decay learning_rate"))
 def lars_update(call: Call) -> Outputs:
-    """The same, given the sums of squares."""
+    """The gradient with decay, scaled by the ratio of the norms, of which the sums of squares are inputs."""
     w, g = (Tracked(values) for values in numbers(call, 0, 1))
     if w.value.shape != g.value.shape:
         raise NotComputedError("shape_misfit", name="g", shape=g.value.shape, other="w", other_shape=w.value.shape)
@@ -470,7 +472,7 @@ def adagrad_dual(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequ
 
 
 def _sign_of(t: dict[str, Tracked], m: Tracked, n: dict[str, float]) -> Tracked:
-    """How much the gradient agrees with its average: any of both where rounding decides the sign of the average."""
+    """Return the agreement of the gradient with its average; uncertain where rounding decides the average's sign."""
     unsure = np.abs(m.value) <= 8 * ROUNDOFF["float32"] * m.summed
     factor = n["sign_decay"] * np.sign(t["grad"].value)
     return Tracked(factor * np.sign(m.value), np.where(unsure, np.square(2 * factor / ROUNDOFF["float32"]), 0.0))
@@ -485,21 +487,21 @@ def add_sign(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence
 
 @_optimizer("ApplyPowerSign ApplyPowerSignD", "var m lr logbase sign_decay beta grad", "var m grad")
 def power_sign(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[Tracked]:
-    """The same with an exponential."""
+    """The step grows exponentially where the gradient agrees with its average."""
     m = t["m"] * n["beta"] + t["grad"] * (1 - n["beta"])
     return [t["var"] - t["grad"] * (_sign_of(t, m, n) * n["logbase"]).exp() * n["lr"], m]
 
 
-# --- Optimizers that update the rows of a variable which indices name ---
+# --- sparse updates ---------------------------------------------------------------------------------------------------
 
 
 def _sparse(types: str, inputs: str, tensors: str, rule: Rule) -> None:
-    """The same rule on the rows that the indices name, each at most once."""
+    """Register a rule that updates only the rows named by the indices, each at most once."""
     names, arrays = names_of(inputs), names_of(tensors)
     state = [name for name in arrays if name != "grad"]
 
     def compute(call: Call) -> Outputs:
-        missing = len(names) - sum(given is not None for given in call.inputs)
+        missing = len(names) - sum(tensor is not None for tensor in call.inputs)
         taken = [name for name in names if name not in (*arrays, "indices") and attribute(call, name) is not None]
         order = [name for name in names if name not in taken] if missing else list(names)
         slots = {name: slot for slot, name in enumerate(order)}
@@ -513,13 +515,13 @@ def _sparse(types: str, inputs: str, tensors: str, rule: Rule) -> None:
         if any(array.shape != var.shape for array in whole):
             raise NotComputedError("shapes_differ", shapes=(var.shape, *(array.shape for array in whole)))
         cut = {slots[name]: array[rows] for name, array in zip(state, whole, strict=True)}
-        kept = [
-            given if slot not in cut else Input(array=cut[slot], dtype=needed(call, slot).dtype)
-            for slot, given in enumerate(call.inputs)
+        sliced = [
+            tensor if slot not in cut else Input(array=cut[slot], dtype=needed(call, slot).dtype)
+            for slot, tensor in enumerate(call.inputs)
             if slot != slots["indices"]
         ]
         dense = names_of(*(name for name in names if name != "indices"))
-        done = rule(call, *gathered(replace(call, inputs=tuple(kept)), dense, arrays))
+        done = rule(call, *gathered(replace(call, inputs=tuple(sliced)), dense, arrays))
         return [_put(array, rows, new) for array, new in zip(whole, done, strict=True)]
 
     plain = names_of(types)
@@ -562,7 +564,7 @@ _sparse("SparseApplyProximalAdagrad", f"{_ADAGRAD} lr l1 l2 grad indices", f"{_A
 _sparse("SparseApplyAdagradDA", f"{_DUAL} indices lr l1 l2 global_step", _DUAL, adagrad_dual)
 
 
-# --- Optimizers as PyTorch has them ---
+# --- PyTorch's optimizers ---------------------------------------------------------------------------------------------
 
 
 @op(

@@ -126,10 +126,10 @@ def _max_gradient(call: Call, x_slot: int, grad_slot: int) -> Outputs:
 
     Where another element of the window is as large, or would be after rounding, it may as well go there.
     """
-    x, given = needed(call, x_slot), needed(call, grad_slot)
+    x, gradient = needed(call, x_slot), needed(call, grad_slot)
     first = has_channels_first(call, x)
     rank = _rank(call)
-    images, grads = image(call, x, rank), image(call, given, rank)
+    images, grads = image(call, x, rank), image(call, gradient, rank)
     windows = _windows(call, images.shape[1:-1], first)
     if grads.shape != (images.shape[0], *windows.count, images.shape[-1]):
         raise NotComputedError(
@@ -162,10 +162,10 @@ def _max_gradient_of(
     given_away: Mask = np.zeros(maxima.shape, np.bool_)
     candidates = np.zeros(maxima.shape, np.int32)
     for inside, places in taps:
-        seen = images[places]
-        here = (seen == maxima[inside]) & ~given_away[inside]
+        values = images[places]
+        here = (values == maxima[inside]) & ~given_away[inside]
         given_away[inside] |= here
-        candidates[inside] += near(seen, maxima[inside], dtype)
+        candidates[inside] += near(values, maxima[inside], dtype)
         part = np.where(here, grads[inside], 0.0)
         result[places] += part
         sizes[places] += np.abs(part)
@@ -188,7 +188,7 @@ def _max_grad_with_argmax(call: Call) -> Outputs:
 
 
 def _counts(call: Call, windows: Windows) -> Doubles:
-    """How many elements each window is divided by: (*count, 1)."""
+    """Return the divisor of each window, of shape (*count, 1)."""
     divisor = integer(call, "divisor_override", default=0)
     if divisor < 0:
         raise NotComputedError("not_allowed", name="divisor_override", value=str(divisor))
@@ -253,9 +253,9 @@ def _avg_grad(call: Call) -> Outputs:
     rank = _rank(call)
     in_slot = attribute(call, "orig_input_shape") is None
     sizes = required_numbers(call, "orig_input_shape", slot=0)
-    given = needed(call, int(in_slot))
-    first = has_channels_first(call, given)
-    grads = image(call, given, rank)
+    gradient = needed(call, int(in_slot))
+    first = has_channels_first(call, gradient)
+    grads = image(call, gradient, rank)
     if len(sizes) != rank + 2:
         raise NotComputedError("count_misfit", name="orig_input_shape", number=len(sizes), other="axes", limit=rank + 2)
     shape = image_shape(sizes, first)

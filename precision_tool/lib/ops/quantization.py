@@ -20,13 +20,13 @@ _LIMITS = {"int4": (-8, 7), "int8": (-128, 127), "uint8": (0, 255), "int32": (-(
 
 def _quantized(call: Call, exact: Doubles, size: Doubles) -> Outputs:
     """The nearest whole numbers, saturated; `size` is that of all that was rounded on the way."""
-    wanted = call.outputs[0].dtype if call.outputs else "int8"
+    dtype = call.outputs[0].dtype if call.outputs else "int8"
     mode = text(call, "round_mode", default="Round")
-    if wanted not in _LIMITS:
-        raise NotComputedError("data_type", name="y", dtype=wanted)
+    if dtype not in _LIMITS:
+        raise NotComputedError("data_type", name="y", dtype=dtype)
     if mode not in _ROUND:
         raise NotComputedError("no_variant", name="round_mode", value=mode)
-    low, high = _LIMITS[wanted]
+    low, high = _LIMITS[dtype]
     off = ROUNDOFF["float16"] * size
     ends = [np.clip(_ROUND[mode](exact + shift), low, high) for shift in (-off, 0.0, off)]
     doubtful = (ends[0] != ends[2]) | ~np.isfinite(exact)
@@ -50,9 +50,9 @@ def quantized(call: Call) -> Outputs:
 def quantized_by_channel(call: Call) -> Outputs:
     """x / scales + zero_points, each one number or one for each place along an axis."""
     x, scales, zeros = numbers(call, 0, 1, 2)
-    found = [np.asarray(_along(call, x, vector)) for vector in (scales, zeros)]
-    product = x / found[0]
-    return _quantized(call, product + found[1], np.abs(product) + np.abs(product + found[1]))
+    vectors = [np.asarray(_along(call, x, vector)) for vector in (scales, zeros)]
+    product = x / vectors[0]
+    return _quantized(call, product + vectors[1], np.abs(product) + np.abs(product + vectors[1]))
 
 
 def _along(call: Call, x: Doubles, vector: Doubles) -> Doubles:
@@ -80,10 +80,10 @@ def from_quantized(call: Call) -> Outputs:
 @op("AscendDequant", kind=Kind.ROUNDED, inputs=("x", "deq_scale"))
 def from_sums(call: Call) -> Outputs:
     """x times a scale for each channel; as uint64 its low half holds the bits of a float32."""
-    x, given = floats(needed(call, 0)), needed(call, 1)
-    scale = floats(given)
-    if given.dtype == "uint64":
-        bits = np.asarray(given.array, np.uint64) & np.uint64(0xFFFFFFFF)
+    x, scale_input = floats(needed(call, 0)), needed(call, 1)
+    scale = floats(scale_input)
+    if scale_input.dtype == "uint64":
+        bits = np.asarray(scale_input.array, np.uint64) & np.uint64(0xFFFFFFFF)
         scale = bits.astype(np.uint32).view(np.float32).astype(np.float64)
     if scale.ndim == 1 and scale.size > 1 and x.ndim > 2 and has_channels_first(call, needed(call, 0)):
         scale = scale.reshape(-1, *[1] * (x.ndim - 2))
@@ -99,7 +99,7 @@ def from_sums(call: Call) -> Outputs:
 
 def _in_steps(call: Call, y: Tracked) -> Output:
     """An output whose steps the kernel may round to the type of the output."""
-    wanted = call.outputs[0].dtype if call.outputs else "float32"
-    found = y.output()
-    factor = max(1.0, ROUNDOFF.get(wanted, 0.0) / ROUNDOFF["float32"])
-    return Output(array=found.array, summed=found.summed * factor)
+    dtype = call.outputs[0].dtype if call.outputs else "float32"
+    output = y.output()
+    factor = max(1.0, ROUNDOFF.get(dtype, 0.0) / ROUNDOFF["float32"])
+    return Output(array=output.array, summed=output.summed * factor)

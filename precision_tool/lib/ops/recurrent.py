@@ -13,15 +13,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op
+from precision_tool.lib.ops.base import Call, Doubles, Kind, NotComputedError, Output, Outputs, needed, op, optional
 from precision_tool.lib.ops.matrix import limited, rounded
-from precision_tool.lib.ops.op_arguments import ROUNDOFF, flag, floats, integer, numbers, real, single_number, text
+from precision_tool.lib.ops.op_arguments import (
+    ROUNDOFF,
+    flag,
+    floats,
+    integer,
+    numbers,
+    real,
+    same_shape,
+    single_number,
+    text,
+)
 from precision_tool.lib.ops.tracked import Tracked
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a step of an LSTM makes."""
+    """Gates and states of an LSTM step."""
 
     i: Tracked
     j: Tracked
@@ -35,9 +45,9 @@ class State:
 def tracked_product(a: Tracked | Doubles, b: Doubles) -> Tracked:
     """A matrix product; errors of `a` come through it."""
     if isinstance(a, Tracked):
-        found = tracked_product(a.value, b)
+        result = tracked_product(a.value, b)
         came = np.broadcast_to(np.asarray(a.variance, np.float64), a.value.shape)
-        return Tracked(found.value, found.variance + came @ b**2)
+        return Tracked(result.value, result.variance + came @ b**2)
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
         raise NotComputedError("no_product", shapes=(a.shape, b.shape))
     limited(float(a.shape[0] * a.shape[1] * b.shape[1]), a.shape[0] * b.shape[1])
@@ -46,24 +56,24 @@ def tracked_product(a: Tracked | Doubles, b: Doubles) -> Tracked:
 
 
 def stored_as(value: Tracked, dtype: str) -> Tracked:
-    """As the next step reads it back from memory."""
+    """Return the value as the next step reads it back from memory, rounded to `dtype`."""
     ratio = ROUNDOFF.get(dtype, 0.0) / ROUNDOFF["float32"]
     return value if ratio <= 1 else Tracked(value.value, value.variance + (ratio * value.value) ** 2)
 
 
 def optional_numbers(call: Call, slot: int) -> Doubles | None:
-    given = call.inputs[slot] if slot < len(call.inputs) else None
-    return None if given is None or not given.array.size else floats(given)
+    tensor = optional(call, slot)
+    return None if tensor is None or not tensor.array.size else floats(tensor)
 
 
-def gates_of(gates: Tracked, order: str, wanted: str = "ijfo") -> list[Tracked]:
+def gates_of(gates: Tracked, order: str, gate_names: str = "ijfo") -> list[Tracked]:
     """The gates by name, of which the last axis holds all."""
-    if sorted(order) != sorted(wanted):
+    if sorted(order) != sorted(gate_names):
         raise NotComputedError("no_variant", name="gate_order", value=order)
     if gates.value.shape[-1] % len(order):
         raise NotComputedError("no_multiple", name="gates", number=gates.value.shape[-1], limit=len(order))
     size = gates.value.shape[-1] // len(order)
-    return [gates[..., order.index(name) * size : (order.index(name) + 1) * size] for name in wanted]
+    return [gates[..., order.index(name) * size : (order.index(name) + 1) * size] for name in gate_names]
 
 
 def _clipped(value: Tracked, limit: float) -> Tracked:
@@ -93,12 +103,12 @@ def lstm_step(
 
 def _rows(call: Call, *slots: int) -> list[Doubles]:
     """Inputs as (batch, numbers), whatever axes of length 1 they have before."""
-    found = []
+    result = []
     for array in numbers(call, *slots):
         if not array.ndim or not array.size:
             raise NotComputedError("shape", name="inputs", shape=array.shape)
-        found.append(array.reshape(-1, array.shape[-1]))
-    return found
+        result.append(array.reshape(-1, array.shape[-1]))
+    return result
 
 
 def state_of(call: Call, state: Doubles, shape: tuple[int, int]) -> Doubles:
@@ -122,13 +132,13 @@ def weights_of(call: Call, array: Doubles, rows: int) -> Doubles:
 
 
 def check_is(name: str, value: object, plain: object) -> None:
-    """Raises unless an attribute is as the formula takes it."""
+    """Raise NotComputedError unless an attribute has the value that the formula assumes."""
     if value != plain:
         raise NotComputedError("no_variant", name=name, value=str(value))
 
 
 def check_without(call: Call, *slots: int) -> None:
-    """Raises where one of these inputs, which the formula leaves out, is there."""
+    """Raise NotComputedError where one of these inputs, which the formula ignores, is connected."""
     for slot in slots:
         if optional_numbers(call, slot) is not None:
             raise NotComputedError("no_variant", name="input", value=str(slot))
@@ -147,8 +157,8 @@ def _basic_lstm(call: Call) -> Outputs:
     gates = tracked_product(both, weights_of(call, w, both.shape[1])) + b.reshape(-1)
     state = lstm_step(gates_of(gates, "ijfo"), c, real(call, "forget_bias", default=1.0))
     shape = needed(call, 2).array.shape
-    found = (state.c, state.h, state.i, state.j, state.f, state.o, state.tanh_c)
-    return [one.reshape(*shape).output() for one in found]
+    results = (state.c, state.h, state.i, state.j, state.f, state.o, state.tanh_c)
+    return [result.reshape(*shape).output() for result in results]
 
 
 @op(
@@ -159,8 +169,7 @@ def _basic_lstm(call: Call) -> Outputs:
 def _basic_lstm_state_grad(call: Call) -> Outputs:
     """Gradients of the gates' sums, one beside the other, and of the state before."""
     c, dh, dc, i, j, f, o, tanh_c = _rows(call, *range(8))
-    if len({one.shape for one in (c, dh, dc, i, j, f, o, tanh_c)}) > 1:
-        raise NotComputedError("shapes_differ", shapes=tuple(one.shape for one in (c, dh, dc, i, j, f, o, tanh_c)))
+    same_shape(call, c, dh, dc, i, j, f, o, tanh_c)
     d_new = (1 - Tracked(tanh_c) * tanh_c) * o * dh + dc
     parts = [
         d_new * j * i * (1 - Tracked(i)),
@@ -195,8 +204,8 @@ def _basic_lstm_weight_grad(call: Call) -> Outputs:
     x, h, gates = _rows(call, 0, 1, 2)
     if not len(x) == len(h) == len(gates):
         raise NotComputedError("shapes_misfit", name="x, h, dgate", shapes=(x.shape, h.shape, gates.shape))
-    found = tracked_product(np.concatenate([x, h], 1).T, gates)
-    return [found.output(), Tracked(gates).total(0, keep=False).output()]
+    result = tracked_product(np.concatenate([x, h], 1).T, gates)
+    return [result.output(), Tracked(gates).total(0, keep=False).output()]
 
 
 @op(
@@ -214,7 +223,7 @@ def _lstm_block(call: Call) -> Outputs:
     peephole = numbers(call, 4, 5, 6) if flag(call, "use_peephole") else ()
     forget_bias, clip = real(call, "forget_bias", default=1.0), real(call, "cell_clip", default=3.0)
     state = lstm_step(gates_of(gates, "ijfo"), c, forget_bias, clip, peephole)
-    return [one.output() for one in (state.i, state.c, state.f, state.o, state.j, state.tanh_c, state.h)]
+    return [result.output() for result in (state.i, state.c, state.f, state.o, state.j, state.tanh_c, state.h)]
 
 
 @op(
@@ -227,9 +236,9 @@ def _lstm_block(call: Call) -> Outputs:
 def _lstm_block_grad(call: Call) -> Outputs:
     """Gradients of the state before, of the gates' sums, and of the peephole weights."""
     before, i, c, f, o, j, tanh_c, dc, dh = numbers(call, 1, 8, 9, 10, 11, 12, 13, 14, 15)
-    if len({one.shape for one in (before, i, c, f, o, j, tanh_c, dc, dh)}) > 1 or before.ndim != 2:
+    if len({array.shape for array in (before, i, c, f, o, j, tanh_c, dc, dh)}) > 1 or before.ndim != 2:
         raise NotComputedError(
-            "shapes_differ", shapes=tuple(one.shape for one in (before, i, c, f, o, j, tanh_c, dc, dh))
+            "shapes_differ", shapes=tuple(array.shape for array in (before, i, c, f, o, j, tanh_c, dc, dh))
         )
     peephole = numbers(call, 4, 5, 6) if flag(call, "use_peephole") else []
     d_o = Tracked(dh) * tanh_c * o * (1 - Tracked(o))
@@ -264,7 +273,7 @@ def _gru_block(call: Call) -> Outputs:
     reset = r * h
     both = Tracked(np.concatenate([x, reset.value], 1), np.concatenate([np.zeros(x.shape), reset.summed**2], 1))
     c = (tracked_product(both, w_c) + b_c).tanh()
-    return [one.output() for one in (r, u, c, u * h + (1 - u) * c)]
+    return [result.output() for result in (r, u, c, u * h + (1 - u) * c)]
 
 
 @op(
@@ -275,8 +284,8 @@ def _gru_block(call: Call) -> Outputs:
 def _gru_block_grad(call: Call) -> Outputs:
     """Gradients of x, of h before, and of the sums of c and of r and u."""
     x, h, w_ru, w_c, r, u, c, dh = numbers(call, 0, 1, 2, 3, 6, 7, 8, 9)
-    if len({one.shape for one in (h, r, u, c, dh)}) > 1 or h.ndim != 2 or x.ndim != 2:
-        raise NotComputedError("shapes_differ", shapes=tuple(one.shape for one in (x, h, r, u, c, dh)))
+    if len({array.shape for array in (h, r, u, c, dh)}) > 1 or h.ndim != 2 or x.ndim != 2:
+        raise NotComputedError("shapes_differ", shapes=tuple(array.shape for array in (x, h, r, u, c, dh)))
     d_c = Tracked(dh) * (1 - Tracked(u)) * (1 - Tracked(c) * c)
     d_u = Tracked(dh) * (Tracked(h) - c) * u * (1 - Tracked(u))
     to_c = tracked_product(d_c, w_c.T)
@@ -293,10 +302,10 @@ def _gru_block_grad(call: Call) -> Outputs:
 
 
 def check_plain(call: Call, seq_slot: int, steps: int) -> None:
-    """Raises for what the prototypes leave open."""
-    given = call.inputs[seq_slot] if seq_slot < len(call.inputs) else None
-    if given is not None and given.array.size and bool((given.array != steps).any()):
-        raise NotComputedError("no_variant", name="seq_length", value=str(given.array.min()))
+    """Raise NotComputedError for variants that the prototypes leave open."""
+    lengths = optional(call, seq_slot)
+    if lengths is not None and lengths.array.size and bool((lengths.array != steps).any()):
+        raise NotComputedError("no_variant", name="seq_length", value=str(lengths.array.min()))
     check_is("direction", text(call, "direction", default="UNIDIRECTIONAL"), "UNIDIRECTIONAL")
     check_is("activation", text(call, "activation", default="tanh"), "tanh")
     check_is("num_proj", integer(call, "num_proj", default=0), 0)
@@ -329,7 +338,7 @@ def _dynamic_rnn(call: Call) -> Outputs:
     w = weights_of(call, w, x.shape[2] + hidden)
     start = [optional_numbers(call, slot) for slot in (4, 5)]
     zero = np.zeros((x.shape[1], hidden))
-    h, c = (Tracked(zero if one is None else state_of(call, one, (len(zero), hidden))) for one in start)
+    h, c = (Tracked(zero if initial is None else state_of(call, initial, (len(zero), hidden))) for initial in start)
     forget_bias, clip = real(call, "forget_bias", default=0.0), real(call, "cell_clip", default=-1.0)
     order = text(call, "gate_order", default="ijfo")
     dtype = call.outputs[0].dtype if call.outputs else needed(call, 0).dtype
@@ -361,8 +370,8 @@ def _dynamic_gru(call: Call) -> Outputs:
     w = weights_of(call, w, x.shape[2])
     if w.shape[1] != 3 * hidden or r.shape != (hidden, 3 * hidden):
         raise NotComputedError("shapes_misfit", name="weights", shapes=(w.shape, r.shape))
-    given = [optional_numbers(call, slot) for slot in (3, 4)]
-    b, d = (np.zeros(3 * hidden) if one is None else one.reshape(-1) for one in given)
+    biases = [optional_numbers(call, slot) for slot in (3, 4)]
+    b, d = (np.zeros(3 * hidden) if bias is None else bias.reshape(-1) for bias in biases)
     start = optional_numbers(call, 6)
     zero = np.zeros((x.shape[1], hidden))
     h = Tracked(zero if start is None else state_of(call, start, (len(zero), hidden)))
@@ -387,7 +396,7 @@ def _dynamic_gru(call: Call) -> Outputs:
     return [columns[0], *columns]
 
 
-# --- LSTM layers as TensorFlow has them, and the gradients of LSTM layers through time ---
+# --- LSTM layers and backpropagation through time ---------------------------------------------------------------------
 
 
 #: The order of the gates in the weights: of GE's ops and BlockLSTM, and of BlockLSTMV2.
@@ -437,7 +446,7 @@ def _block_lstm(call: Call) -> Outputs:
 
 @dataclass(frozen=True, kw_only=True)
 class _Layer:
-    """What the gradients of an LSTM layer are made of; of every step x, the gates, the state, and the states before."""
+    """Inputs of an LSTM layer's gradients: x, gates, states and previous states of every step."""
 
     x: Doubles
     w: Doubles
@@ -477,7 +486,7 @@ def _through_time(layer: _Layer, last_h: Doubles, last_c: Doubles) -> _Gradients
     db: Tracked | None = None
     sums: list[Tracked | None] = [None, None, None]
     for step in reversed(range(steps)):
-        i, j, f, o = (one[step] for one in (layer.i, layer.j, layer.f, layer.o))
+        i, j, f, o = (gate[step] for gate in (layer.i, layer.j, layer.f, layer.o))
         tanh_c, before = layer.tanh_c[step], layer.c_before[step]
         dh = dh + layer.dh[step]
         d_o = dh * tanh_c * o * (1 - Tracked(o))
@@ -499,9 +508,9 @@ def _through_time(layer: _Layer, last_h: Doubles, last_c: Doubles) -> _Gradients
         if layer.peephole:
             dc = dc + named["i"] * layer.peephole[0] + named["f"] * layer.peephole[1]
         dc = stored_as(dc, layer.dtype)
-        fed = np.concatenate([layer.x[step], layer.h_before[step]], 1)
+        x_and_h = np.concatenate([layer.x[step], layer.h_before[step]], 1)
         turned = Tracked(gates.value.T, np.asarray(gates.variance).T)
-        dw = _added(dw, tracked_product(turned, fed))
+        dw = _added(dw, tracked_product(turned, x_and_h))
         db = _added(db, gates.total(0, keep=False))
         states = (("i", before), ("f", before), ("o", layer.c[step]))
         sums = [
@@ -521,14 +530,14 @@ def _through_time(layer: _Layer, last_h: Doubles, last_c: Doubles) -> _Gradients
     )
 
 
-def _added(total: Tracked | None, one: Tracked) -> Tracked:
-    return one if total is None else total + one
+def _added(total: Tracked | None, part: Tracked) -> Tracked:
+    return part if total is None else total + part
 
 
 def _longer(output: Output | None, steps: int, shape: tuple[int, ...]) -> Output:
     """An output of every step; of those that no sequence has nothing is known."""
-    known = 0 if output is None else len(output.array)
-    rest = np.zeros((steps - known, *shape))
+    length = 0 if output is None else len(output.array)
+    rest = np.zeros((steps - length, *shape))
     if output is None or not len(rest):
         return output or Output(array=rest, doubtful=np.ones(rest.shape, np.bool_))
     return Output(
@@ -550,8 +559,10 @@ def _block_lstm_grad(call: Call) -> Outputs:
     """Gradients of x, of the states before, of the weights, of the peephole weights and of the bias."""
     x, c_first, h_first, w = numbers(call, 1, 2, 3, 4)
     i, c, f, o, j, tanh_c, h, dc, dh = numbers(call, *range(9, 18))
-    if x.ndim != 3 or len({one.shape for one in (i, c, f, o, j, tanh_c, h, dc, dh)}) > 1 or i.ndim != 3:
-        raise NotComputedError("shapes_differ", shapes=tuple(one.shape for one in (i, c, f, o, j, tanh_c, h, dc, dh)))
+    if x.ndim != 3 or len({array.shape for array in (i, c, f, o, j, tanh_c, h, dc, dh)}) > 1 or i.ndim != 3:
+        raise NotComputedError(
+            "shapes_differ", shapes=tuple(array.shape for array in (i, c, f, o, j, tanh_c, h, dc, dh))
+        )
     steps = _length(call, len(x))
     w = weights_of(call, w, x.shape[2] + i.shape[2])
     layer = _Layer(
@@ -560,10 +571,10 @@ def _block_lstm_grad(call: Call) -> Outputs:
         dh=dh[:steps], dc=dc[:steps], order=_ORDERS[call.op_type],
         peephole=numbers(call, 5, 6, 7) if flag(call, "use_peephole") else (), dtype=needed(call, 1).dtype,
     )  # fmt: skip
-    found = _through_time(layer, np.zeros(h_first.shape), np.zeros(c_first.shape))
+    gradients = _through_time(layer, np.zeros(h_first.shape), np.zeros(c_first.shape))
     return [
-        _longer(found.dx, len(x), x.shape[1:]), found.dc.output(), found.dh.output(), found.dw, *found.peephole,
-        found.db,
+        _longer(gradients.dx, len(x), x.shape[1:]), gradients.dc.output(), gradients.dh.output(), gradients.dw,
+        *gradients.peephole, gradients.db,
     ]  # fmt: skip
 
 
@@ -579,22 +590,22 @@ def _dynamic_rnn_grad(call: Call) -> Outputs:
     """Gradients of the weights, of the bias, of x, and of the states before, from those of y and of the last states."""
     x, w = numbers(call, 0, 1)
     h, c, dy, i, j, f, o, tanh_c = numbers(call, 6, 7, 8, 11, 12, 13, 14, 15)
-    if x.ndim != 3 or len({one.shape for one in (h, c, dy, i, j, f, o, tanh_c)}) > 1 or h.ndim != 3:
-        raise NotComputedError("shapes_differ", shapes=tuple(one.shape for one in (h, c, dy, i, j, f, o, tanh_c)))
+    if x.ndim != 3 or len({array.shape for array in (h, c, dy, i, j, f, o, tanh_c)}) > 1 or h.ndim != 3:
+        raise NotComputedError("shapes_differ", shapes=tuple(array.shape for array in (h, c, dy, i, j, f, o, tanh_c)))
     check_is("cell_type", text(call, "cell_type", default="LSTM"), "LSTM")
     check_plain(call, 16, len(x))
     check_is("use_peephole", flag(call, "use_peephole"), False)
     check_without(call, 17, 18, 19, 20)
     batch, hidden = h.shape[1:]
     zero = np.zeros((batch, hidden))
-    given = [optional_numbers(call, slot) for slot in (4, 5, 9, 10)]
-    h_first, c_first, dh, dc = (zero if one is None else state_of(call, one, (batch, hidden)) for one in given)
+    states = [optional_numbers(call, slot) for slot in (4, 5, 9, 10)]
+    h_first, c_first, dh, dc = (zero if array is None else state_of(call, array, (batch, hidden)) for array in states)
     layer = _Layer(
         x=x, w=weights_of(call, w, x.shape[2] + hidden), i=i, j=j, f=f, o=o, c=c, tanh_c=tanh_c,
         h_before=np.concatenate([h_first[None], h[:-1]]), c_before=np.concatenate([c_first[None], c[:-1]]),
         dh=dy, dc=np.zeros(h.shape), order=text(call, "gate_order", default="ijfo"), peephole=(),
         dtype=needed(call, 0).dtype,
     )  # fmt: skip
-    found = _through_time(layer, dh, dc)
-    states = [Output(array=one.value[None], summed=one.summed[None]) for one in (found.dh, found.dc)]
-    return [found.dw, found.db, found.dx, *states]
+    gradients = _through_time(layer, dh, dc)
+    initial = [Output(array=array.value[None], summed=array.summed[None]) for array in (gradients.dh, gradients.dc)]
+    return [gradients.dw, gradients.db, gradients.dx, *initial]

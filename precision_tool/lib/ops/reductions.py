@@ -71,18 +71,18 @@ def _totals(parts: Doubles, axes: Axes, keep: bool) -> tuple[Doubles, Doubles]:
 
 
 def _axes(call: Call, rank: int, slot: int | None = 1) -> Axes:
-    found = whole_numbers(call, "axes", "axis", "reduction_indices", slot=slot)
-    if found is None:
+    axes = whole_numbers(call, "axes", "axis", "reduction_indices", slot=slot)
+    if axes is None:
         raise NotComputedError("not_given", name="axes")
-    if slot is None and not found:
+    if slot is None and not axes:
         return tuple(range(rank))
-    return axes_of(call, found, rank)
+    return axes_of(call, axes, rank)
 
 
 def _named_axes(call: Call, rank: int) -> Axes:
     """Axes from an attribute, all where it is missing or empty."""
-    found = whole_numbers(call, "axes", "axis")
-    return axes_of(call, found, rank) if found else tuple(range(rank))
+    axes = whole_numbers(call, "axes", "axis")
+    return axes_of(call, axes, rank) if axes else tuple(range(rank))
 
 
 def _keep(call: Call) -> bool:
@@ -166,10 +166,11 @@ def lp_norm(call: Call) -> Outputs:
     """(Σ |x|^p)^(1/p), at least epsilon; p may be infinite."""
     (x,) = numbers(call, 0)
     axes, keep = _named_axes(call, x.ndim), _keep(call)
-    given = attribute(call, "p")
-    power = {"inf": inf, "-inf": -inf}.get(given) if isinstance(given, str) else real(call, "p", default=2.0)
+    p_attribute = attribute(call, "p")
+    named = isinstance(p_attribute, str)
+    power = {"inf": inf, "-inf": -inf}.get(p_attribute) if named else real(call, "p", default=2.0)
     if power is None or np.isnan(power) or -inf < power < 0:
-        raise NotComputedError("no_variant", name="p", value=repr(given))
+        raise NotComputedError("no_variant", name="p", value=repr(p_attribute))
     size = np.abs(x)
     if abs(power) == inf:
         reduce = np.max if power > 0 else np.min
@@ -290,7 +291,7 @@ def norm_to_clip_by(call: Call) -> Outputs:
 
 @op("BiasAddGrad", kind=Kind.SUM, inputs=("x",))
 def bias_gradient(call: Call) -> Outputs:
-    """Sums over everything but the channels."""
+    """Sum over all axes but the channels."""
     (x,) = numbers(call, 0)
     if x.ndim < 2:
         raise NotComputedError("shape", name="x", shape=x.shape)
@@ -352,13 +353,13 @@ def top_k(call: Call) -> Outputs:
     """The k largest along an axis, largest first, and their places; of equals the first comes first."""
     x = needed(call, 0)
     typed(call, 0)
-    given = whole_numbers(call, "k")
-    if given is None and len(call.inputs) > 1 and needed(call, 1).array.size == 1:
-        given = whole_numbers(call, slot=1) if needed(call, 1).array.dtype.kind in "iu" else None
-    if given is None or len(given) != 1:
+    attribute_k = whole_numbers(call, "k")
+    if attribute_k is None and len(call.inputs) > 1 and needed(call, 1).array.size == 1:
+        attribute_k = whole_numbers(call, slot=1) if needed(call, 1).array.dtype.kind in "iu" else None
+    if attribute_k is None or len(attribute_k) != 1:
         raise NotComputedError("not_given", name="k")
     dim = whole_numbers(call, "dim") or [-1]
-    axis, k = axis_of(call, dim[0], x.array.ndim), given[0]
+    axis, k = axis_of(call, dim[0], x.array.ndim), attribute_k[0]
     if not 0 <= k <= x.array.shape[axis]:
         raise NotComputedError("out_of_range", name="k", value=str(k), limit=x.array.shape[axis])
     if not flag(call, "sorted", default=True):
@@ -380,7 +381,7 @@ def top_k(call: Call) -> Outputs:
 
 @op("InTopK", "InTopKD", "InTopKV2", kind=Kind.EXACT, inputs=("x1", "x2", "k"))
 def in_top_k(call: Call) -> Outputs:
-    """Whether each row's target is among its k largest; not where it is not finite or out of range."""
+    """True where a row's target is among its k largest; False where it is not finite or out of range."""
     predictions, targets = needed(call, 0), typed(call, 1, "iu").astype(np.int64)
     x = floats(predictions)
     k = single_number(call, "k", slot=2)

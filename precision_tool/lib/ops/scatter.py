@@ -26,7 +26,7 @@ from precision_tool.lib.ops.base import (
     needed,
     op,
 )
-from precision_tool.lib.ops.movement import one
+from precision_tool.lib.ops.movement import exact_output
 from precision_tool.lib.ops.op_arguments import (
     Array,
     axis_of,
@@ -43,11 +43,11 @@ from precision_tool.lib.ops.op_arguments import (
 Indices = npt.NDArray[np.int64]
 
 
-def indices_of(given: Input, limit: int | None = None) -> Indices:
+def indices_of(tensor: Input, limit: int | None = None) -> Indices:
     """An input of whole numbers, each at least 0 and below the limit."""
-    if given.array.dtype.kind not in "iu":
-        raise NotComputedError("data_type", name="indices", dtype=given.array.dtype.name)
-    indices = given.array.astype(np.int64)
+    if tensor.array.dtype.kind not in "iu":
+        raise NotComputedError("data_type", name="indices", dtype=tensor.array.dtype.name)
+    indices = tensor.array.astype(np.int64)
     if limit is not None and indices.size and not (indices.min() >= 0 and indices.max() < limit):
         raise NotComputedError("out_of_range", name="indices", value=f"{indices.min()} to {indices.max()}", limit=limit)
     return indices
@@ -69,13 +69,13 @@ def gather(call: Call) -> Outputs:
         raise NotComputedError("value_misfit", name="batch_dims", value=str(batch), shapes=(x.shape, indices.shape))
     check_size([*x.shape[:axis], *indices.shape[batch:], *x.shape[axis + 1 :]])
     if not batch:
-        return one(np.take(x, indices, axis))
+        return exact_output(np.take(x, indices, axis))
     count = prod(x.shape[:batch])
     rows = x.reshape(count, *x.shape[batch:])
-    wanted = indices.reshape(count, *indices.shape[batch:])
-    taken = [np.take(row, places, axis - batch) for row, places in zip(rows, wanted, strict=True)]
+    rows_by_batch = indices.reshape(count, *indices.shape[batch:])
+    taken = [np.take(row, places, axis - batch) for row, places in zip(rows, rows_by_batch, strict=True)]
     shape = (*x.shape[:axis], *indices.shape[batch:], *x.shape[axis + 1 :])
-    return one(np.stack(taken).reshape(shape) if count else np.zeros(shape, x.dtype))
+    return exact_output(np.stack(taken).reshape(shape) if count else np.zeros(shape, x.dtype))
 
 
 @op("GatherNd", kind=Kind.EXACT, inputs=("x", "indices"))
@@ -84,7 +84,7 @@ def gather_nd(call: Call) -> Outputs:
     x = needed(call, 0).array
     places = _places(needed(call, 1), x.shape)
     check_size([*needed(call, 1).array.shape[:-1], *x.shape[len(places) :]])
-    return one(x[places] if places else np.broadcast_to(x, (*needed(call, 1).array.shape[:-1], *x.shape)))
+    return exact_output(x[places] if places else np.broadcast_to(x, (*needed(call, 1).array.shape[:-1], *x.shape)))
 
 
 @op("GatherElements", kind=Kind.EXACT, inputs=("x", "index"))
@@ -96,12 +96,12 @@ def gather_elements(call: Call) -> Outputs:
     if index.ndim != x.ndim or any(size > x.shape[other] for other, size in enumerate(index.shape) if other != axis):
         raise NotComputedError("shape_misfit", name="indices", shape=index.shape, other="x", other_shape=x.shape)
     box = tuple(slice(None) if other == axis else slice(size) for other, size in enumerate(index.shape))
-    return one(np.take_along_axis(x[box], index, axis))
+    return exact_output(np.take_along_axis(x[box], index, axis))
 
 
-def _places(given: Input, shape: tuple[int, ...]) -> tuple[Indices, ...]:
+def _places(tensor: Input, shape: tuple[int, ...]) -> tuple[Indices, ...]:
     """The indices of each axis that the last axis of an input points into."""
-    indices = indices_of(given)
+    indices = indices_of(tensor)
     if indices.ndim < 1 or indices.shape[-1] > len(shape):
         raise NotComputedError("shape_misfit", name="indices", shape=indices.shape, other="x", other_shape=shape)
     places = tuple(indices[..., axis] for axis in range(indices.shape[-1]))
@@ -212,8 +212,8 @@ def scatter_nd(call: Call) -> Outputs:
 
 def _segments(call: Call) -> tuple[Array, Indices, int]:
     """Rows, the segment of each and the number of segments; rows of negative segments are dropped."""
-    x, given = typed(call, 0), needed(call, 1)
-    ids = indices_of(given)
+    x, segment_ids = typed(call, 0), needed(call, 1)
+    ids = indices_of(segment_ids)
     if ids.shape != x.shape[: ids.ndim] or not ids.ndim:
         raise NotComputedError("shape_misfit", name="segment_ids", shape=ids.shape, other="x", other_shape=x.shape)
     if call.op_type.startswith("Unsorted"):
@@ -227,8 +227,8 @@ def _segments(call: Call) -> tuple[Array, Indices, int]:
     check_size([count, *rows.shape[1:]])
     if flat.size and flat.max() >= count:
         raise NotComputedError("out_of_range", name="segment_ids", value=str(flat.max()), limit=count)
-    kept = flat >= 0
-    return rows[kept], flat[kept], count
+    in_range = flat >= 0
+    return rows[in_range], flat[in_range], count
 
 
 @op(
@@ -245,7 +245,7 @@ def segment_sum(call: Call) -> Outputs:
     kind=Kind.SUM, inputs=("x", "indices", "segment_ids"),
 )  # fmt: skip
 def sparse_segment_sum(call: Call) -> Outputs:
-    """The same of the rows that the indices name, or the sums over the roots of the numbers of rows."""
+    """Sums or means of the indexed rows of each segment, or sums over the square roots of the numbers of rows."""
     x, ids = needed(call, 0), needed(call, 2)
     if not x.array.ndim:
         raise NotComputedError("shape", name="x", shape=x.array.shape)
@@ -281,20 +281,20 @@ def _segment_sums(call: Call) -> Outputs:
 @op("EmbeddingDenseGrad", kind=Kind.SUM, inputs=("grad", "indices"))
 def embedding_gradient(call: Call) -> Outputs:
     """Sums of the gradients of each word, or means where they are scaled by frequency; 0 for the word that pads."""
-    grad, given = floats(needed(call, 0)), needed(call, 1)
+    grad, ids = floats(needed(call, 0)), needed(call, 1)
     count = integer(call, "num_weights")
-    if given.array.shape != grad.shape[:-1] or not grad.ndim:
+    if ids.array.shape != grad.shape[:-1] or not grad.ndim:
         raise NotComputedError(
-            "shape_misfit", name="gradients", shape=grad.shape, other="indices", other_shape=given.array.shape
+            "shape_misfit", name="gradients", shape=grad.shape, other="indices", other_shape=ids.array.shape
         )
     check_size([count, grad.shape[-1]])
     padding = integer(call, "padding_idx", default=-1)
-    words = indices_of(replace(given, array=np.where(given.array == padding, 0, given.array)), count).reshape(-1)
-    rows = np.where((given.array == padding).reshape(-1, 1), 0.0, grad.reshape(words.size, -1))
+    words = indices_of(replace(ids, array=np.where(ids.array == padding, 0, ids.array)), count).reshape(-1)
+    rows = np.where((ids.array == padding).reshape(-1, 1), 0.0, grad.reshape(words.size, -1))
     total, squares = np.zeros((count, grad.shape[-1])), np.zeros((count, grad.shape[-1]))
     np.add.at(total, words, rows)
     np.add.at(squares, words, np.square(rows))
-    counts = np.bincount(given.array[given.array != padding].reshape(-1), minlength=count).reshape(-1, 1).astype(float)
+    counts = np.bincount(ids.array[ids.array != padding].reshape(-1), minlength=count).reshape(-1, 1).astype(float)
     divisor = np.maximum(counts, 1) if flag(call, "scale_grad_by_freq") else np.ones(counts.shape)
     summed = np.where(counts > 1, _spread(total, squares, counts), 0.0) / divisor
     # The kernel may scale each gradient before it adds them up.
@@ -303,7 +303,7 @@ def embedding_gradient(call: Call) -> Outputs:
 
 
 def _lowest(call: Call, kind: np.dtype[Any], sign: int) -> float:
-    """What the largest (sign −1) or smallest of no rows is."""
+    """Return the maximum (sign −1) or minimum of no rows."""
     if not call.op_type.startswith("Unsorted"):
         return 0
     if kind.kind in "iu":
@@ -323,7 +323,7 @@ def _segment_extreme(work: Callable[[Array, Indices, Array], None], sign: int) -
         result = np.full((count, *rows.shape[1:]), start, rows.dtype)
         work(result, ids, rows)
         result[np.bincount(ids, minlength=count) == 0] = _lowest(call, rows.dtype, sign)
-        return one(result)
+        return exact_output(result)
 
     return compute
 
@@ -343,7 +343,7 @@ def segment_product(call: Call) -> Outputs:
     result = np.ones((count, *rows.shape[1:]), rows.dtype)
     np.multiply.at(result, ids, rows)
     if result.dtype.kind != "f":
-        return one(result)
+        return exact_output(result)
     counts = np.bincount(ids, minlength=count).reshape([-1] + [1] * (result.ndim - 1))
     return [Output(array=result, summed=np.abs(result) * np.sqrt(counts))]
 
@@ -354,7 +354,7 @@ def segment_product(call: Call) -> Outputs:
 @op("Assign", "AssignVariableOp", kind=Kind.EXACT, inputs=("ref", "value"))
 def assign(call: Call) -> Outputs:
     """The value, in the variable's place."""
-    return one(needed(call, 1).array)
+    return exact_output(needed(call, 1).array)
 
 
 @op("AssignAdd", "AssignAddVariableOp", kind=Kind.ROUNDED, inputs=("ref", "value"))

@@ -92,11 +92,11 @@ class Tracked:
         return Tracked(y, came + own)
 
     def __getitem__(self, index: Any) -> Tracked:
-        """Some of the numbers."""
+        """Return a selection of the numbers."""
         return Tracked(self.value[index], np.broadcast_to(self.variance, self.value.shape)[index])
 
     def reshape(self, *shape: int) -> Tracked:
-        """The same numbers in another shape."""
+        """Return the numbers in another shape."""
         return Tracked(self.value.reshape(shape), np.broadcast_to(self.variance, self.value.shape).reshape(shape))
 
     def tanh(self) -> Tracked:
@@ -122,7 +122,7 @@ class Tracked:
         return result
 
     def output(self) -> Output:
-        """As an op's output."""
+        """Return the numbers as an op's output."""
         return Output(array=np.asarray(self.value), summed=self.summed)
 
 
@@ -130,13 +130,13 @@ def _tracked(value: Tracked | npt.ArrayLike) -> Tracked:
     return value if isinstance(value, Tracked) else Tracked(np.asarray(value, np.float64))
 
 
-def where(condition: npt.NDArray[np.bool_], one: Tracked | npt.ArrayLike, other: Tracked | npt.ArrayLike) -> Tracked:
+def where(condition: npt.NDArray[np.bool_], first: Tracked | npt.ArrayLike, other: Tracked | npt.ArrayLike) -> Tracked:
     """One where the condition holds, else the other."""
-    a, b = _tracked(one), _tracked(other)
+    a, b = _tracked(first), _tracked(other)
     return Tracked(np.where(condition, a.value, b.value), np.where(condition, a.variance, b.variance))
 
 
-def maximum(one: Tracked | npt.ArrayLike, other: Tracked | npt.ArrayLike) -> Tracked:
+def maximum(first: Tracked | npt.ArrayLike, other: Tracked | npt.ArrayLike) -> Tracked:
     """The larger of two."""
-    a, b = _tracked(one), _tracked(other)
+    a, b = _tracked(first), _tracked(other)
     return where(np.asarray(a.value >= b.value) | np.isnan(a.value), a, b)

@@ -24,8 +24,9 @@ from precision_tool.lib.ops.base import (
     check_size,
     needed,
     op,
+    optional,
 )
-from precision_tool.lib.ops.movement import one
+from precision_tool.lib.ops.movement import exact_output
 from precision_tool.lib.ops.op_arguments import (
     Array,
     Mask,
@@ -73,7 +74,7 @@ class Windows:
 
     @property
     def is_plain(self) -> bool:
-        """Whether each window is one element and all elements have one."""
+        """Return True if each window is one element and all elements have one."""
         return prod(self.kernel) == 1 and self.count == self.size and not any(self.low)
 
     def inside(self, axis: int, tap: int) -> tuple[slice, slice]:
@@ -99,14 +100,14 @@ def _reach(kernel: Sequence[int], dilations: Sequence[int]) -> tuple[int, ...]:
 # --- attributes -------------------------------------------------------------------------------------------------------
 
 
-def has_channels_first(call: Call, given: Input) -> bool:
-    """Whether the channels of an image come before its axes of space.
+def has_channels_first(call: Call, tensor: Input) -> bool:
+    """Return True if the channels of an image come before its axes of space.
 
     Some graphs call the axes of images by the names of a filter's (HWCN); their order is that of NHWC all the same.
     """
-    if given.layout in _FIRST:
+    if tensor.layout in _FIRST:
         return True
-    return given.layout not in _LAST and text(call, "data_format", default="NHWC") in _FIRST
+    return tensor.layout not in _LAST and text(call, "data_format", default="NHWC") in _FIRST
 
 
 def channels_last(array: Array, first: bool) -> Array:
@@ -129,38 +130,38 @@ def script_shape(shape: Sequence[int], first: bool) -> tuple[int, ...]:
     return (shape[0], shape[-1], *shape[1:-1]) if first else tuple(shape)
 
 
-def image(call: Call, given: Input, rank: int = 2) -> Doubles:
+def image(call: Call, tensor: Input, rank: int = 2) -> Doubles:
     """An image of so many axes of space, the channels last."""
-    if given.array.ndim != rank + 2:
-        raise NotComputedError("axis_count", name="x", number=given.array.ndim, limit=rank + 2)
-    if given.array.dtype.kind == "c":
-        raise NotComputedError("data_type", name="x", dtype=given.dtype)
-    return floats(replace(given, array=channels_last(given.array, has_channels_first(call, given))))
+    if tensor.array.ndim != rank + 2:
+        raise NotComputedError("axis_count", name="x", number=tensor.array.ndim, limit=rank + 2)
+    if tensor.array.dtype.kind == "c":
+        raise NotComputedError("data_type", name="x", dtype=tensor.dtype)
+    return floats(replace(tensor, array=channels_last(tensor.array, has_channels_first(call, tensor))))
 
 
 def along_space(
     call: Call, names: Sequence[str], rank: int, first: bool, default: int | None = None
 ) -> tuple[int, ...]:
     """Numbers for each axis of space, from a list for all axes, for those of space, or one number for all."""
-    found = whole_numbers(call, *names)
-    if not found:
+    values = whole_numbers(call, *names)
+    if not values:
         if default is None:
             raise NotComputedError("no_attribute", name=names[0])
         return (default,) * rank
-    if len(found) == 1:
-        numbers = found * rank
-    elif len(found) == rank:
-        numbers = found
-    elif len(found) == rank + 2:
+    if len(values) == 1:
+        numbers = values * rank
+    elif len(values) == rank:
+        numbers = values
+    elif len(values) == rank + 2:
         is_first = text(call, "data_format", default="NCHW" if first else "NHWC") in _FIRST
-        numbers = found[2:] if is_first else found[1:-1]
-        rest = found[:2] if is_first else [found[0], found[-1]]
+        numbers = values[2:] if is_first else values[1:-1]
+        rest = values[:2] if is_first else [values[0], values[-1]]
         if rest != [1, 1]:
-            raise NotComputedError("over_channels", name=names[0], value=str(found))
+            raise NotComputedError("over_channels", name=names[0], value=str(values))
     else:
-        raise NotComputedError("axes_of_space", name=names[0], value=str(found), number=rank)
+        raise NotComputedError("axes_of_space", name=names[0], value=str(values), number=rank)
     if min(numbers) < 1:
-        raise NotComputedError("not_allowed", name=names[0], value=str(found))
+        raise NotComputedError("not_allowed", name=names[0], value=str(values))
     return tuple(numbers)
 
 
@@ -237,14 +238,14 @@ def _padding(
 
 
 def expected(call: Call, slot: int, shape: Sequence[int]) -> None:
-    """Raises where the graph gives output `slot` another shape."""
-    wanted = call.outputs[slot].shape if slot < len(call.outputs) else None
-    if wanted is not None and tuple(wanted) != tuple(shape):
-        raise NotComputedError("other_than_graph", slot=slot, shape=tuple(shape), other_shape=tuple(wanted))
+    """Raise NotComputedError where the graph gives output `slot` another shape."""
+    shape_of_graph = call.outputs[slot].shape if slot < len(call.outputs) else None
+    if shape_of_graph is not None and tuple(shape_of_graph) != tuple(shape):
+        raise NotComputedError("other_than_graph", slot=slot, shape=tuple(shape), other_shape=tuple(shape_of_graph))
 
 
 def is_global(call: Call) -> bool:
-    """Whether one window covers the image."""
+    """Return True if one window covers the image."""
     return flag(call, "global_pooling")
 
 
@@ -301,7 +302,7 @@ def windows_at(images: Doubles, windows: Windows, places: Places) -> Doubles:
     valid: Mask = np.ones([1] * (rank + 1), np.bool_)
     for axis, window in enumerate(at):
         taps = np.arange(windows.kernel[axis]) * windows.dilations[axis] - windows.low[axis]
-        where = (window[:, None] * windows.strides[axis] + taps).reshape(_beside(len(places), axis, rank))
+        where = (window[:, None] * windows.strides[axis] + taps).reshape(_broadcast_shape(len(places), axis, rank))
         valid = valid & (where >= 0) & (where < windows.size[axis])
         index.append(np.clip(where, 0, windows.size[axis] - 1))
     return np.where(valid[..., None], np.asarray(images[tuple(index)], np.float64), 0.0)
@@ -319,17 +320,14 @@ def windows_over(grads: Doubles, windows: Windows, places: Places) -> Doubles:
     for axis, where in enumerate(at):
         taps = np.arange(windows.kernel[axis]) * windows.dilations[axis] - windows.low[axis]
         window, rest = np.divmod(where[:, None] - taps, windows.strides[axis])
-        window, rest = (one.reshape(_beside(len(places), axis, rank)) for one in (window, rest))
+        window, rest = (indices.reshape(_broadcast_shape(len(places), axis, rank)) for indices in (window, rest))
         valid = valid & (rest == 0) & (window >= 0) & (window < windows.count[axis])
         index.append(np.clip(window, 0, windows.count[axis] - 1))
     return np.where(valid[..., None], np.asarray(grads[tuple(index)], np.float64), 0.0)
 
 
-def _beside(count: int, axis: int, rank: int) -> tuple[int, ...]:
+def _broadcast_shape(count: int, axis: int, rank: int) -> tuple[int, ...]:
     return (count, *(-1 if at == axis else 1 for at in range(rank)))
-
-
-# --- Padding, blocks between plane, channels and batch, and reversed orders ---
 
 
 # --- padding ----------------------------------------------------------------------------------------------------------
@@ -356,21 +354,21 @@ def pad(call: Call) -> Outputs:
     pairs = _paddings(call, x.ndim)
     check_size([size + before + after for size, (before, after) in zip(x.shape, pairs, strict=True)])
     if not pairs:
-        return one(x)
+        return exact_output(x)
     mode = text(call, "mode", default="constant").lower()
     if mode in ("constant", ""):
         value = real(call, "constant_values", default=0.0)
         if call.op_type.startswith("PadV") and attribute(call, "constant_values") is None:
             slot = 2 if attribute(call, "paddings") is None else 1
-            given = call.inputs[slot] if slot < len(call.inputs) else None
-            value = 0.0 if given is None else given.array.reshape(-1)[0]
-        return one(np.pad(x, pairs, constant_values=value))
+            tensor = optional(call, slot)
+            value = 0.0 if tensor is None else tensor.array.reshape(-1)[0]
+        return exact_output(np.pad(x, pairs, constant_values=value))
     room = 1 if mode == "reflect" else 0
     if mode not in ("reflect", "symmetric", "edge"):
         raise NotComputedError("no_variant", name="padding", value=mode)
     if mode != "edge" and any(max(pair) > size - room for pair, size in zip(pairs, x.shape, strict=True)):
         raise NotComputedError("out_of_shape", name="paddings", value=str(pairs), shape=x.shape)
-    return one(np.pad(x, pairs, mode={"reflect": "reflect", "symmetric": "symmetric", "edge": "edge"}[mode]))  # type: ignore[call-overload]
+    return exact_output(np.pad(x, pairs, mode={"reflect": "reflect", "symmetric": "symmetric", "edge": "edge"}[mode]))  # type: ignore[call-overload]
 
 
 # --- blocks -----------------------------------------------------------------------------------------------------------
@@ -378,12 +376,12 @@ def pad(call: Call) -> Outputs:
 
 def _blocks(call: Call) -> tuple[Array, int, bool]:
     """Images with channels last, the block size, and whether channels came first."""
-    given = needed(call, 0)
+    tensor = needed(call, 0)
     size = integer(call, "block_size")
     if size < 1:
         raise NotComputedError("not_allowed", name="block_size", value=str(size))
-    first = image_axes(call, given)[2] == 1
-    return (np.moveaxis(given.array, 1, 3) if first else given.array), size, first
+    first = image_axes(call, tensor)[2] == 1
+    return (np.moveaxis(tensor.array, 1, 3) if first else tensor.array), size, first
 
 
 @op("DepthToSpace", kind=Kind.EXACT, inputs=("x",))
@@ -398,7 +396,7 @@ def depth_to_space(call: Call) -> Outputs:
     else:
         parts = x.reshape(n, height, width, size, size, channels // size**2).transpose(0, 1, 3, 2, 4, 5)
     y = parts.reshape(n, height * size, width * size, channels // size**2)
-    return one(np.moveaxis(y, 3, 1) if first else y)
+    return exact_output(np.moveaxis(y, 3, 1) if first else y)
 
 
 @op("SpaceToDepth", kind=Kind.EXACT, inputs=("x",))
@@ -410,7 +408,7 @@ def space_to_depth(call: Call) -> Outputs:
         raise NotComputedError("value_misfit", name="block_size", value=str(size), shapes=((height, width),))
     parts = x.reshape(n, height // size, size, width // size, size, channels).transpose(0, 1, 3, 2, 4, 5)
     y = parts.reshape(n, height // size, width // size, channels * size**2)
-    return one(np.moveaxis(y, 3, 1) if first else y)
+    return exact_output(np.moveaxis(y, 3, 1) if first else y)
 
 
 def _block_shape(call: Call, *margins: str) -> tuple[Array, list[int], list[tuple[int, int]]]:
@@ -444,7 +442,7 @@ def space_to_batch(call: Call) -> Outputs:
     places = [2 * axis + 2 for axis in range(count)], [2 * axis + 1 for axis in range(count)]
     y = y.transpose(*places[0], 0, *places[1], *range(2 * count + 1, y.ndim))
     shape = [x.shape[0] * prod(block), *[size // step for size, step in zip(x.shape[1:], block, strict=False)]]
-    return one(y.reshape(*shape, *x.shape[count + 1 :]))
+    return exact_output(y.reshape(*shape, *x.shape[count + 1 :]))
 
 
 @op("BatchToSpace", "BatchToSpaceD", "BatchToSpaceND", "BatchToSpaceNDD", kind=Kind.EXACT, inputs=("x", "crops"))
@@ -460,7 +458,7 @@ def batch_to_space(call: Call) -> Outputs:
     y = y.transpose(count, *order, *range(2 * count + 1, y.ndim))
     y = y.reshape(batch, *[size * step for size, step in zip(x.shape[1:], block, strict=False)], *x.shape[count + 1 :])
     box = [slice(before, y.shape[axis + 1] - after) for axis, (before, after) in enumerate(crops)]
-    return one(y[(slice(None), *box)])
+    return exact_output(y[(slice(None), *box)])
 
 
 # --- the order of elements --------------------------------------------------------------------------------------------
@@ -470,7 +468,7 @@ def batch_to_space(call: Call) -> Outputs:
 def reverse(call: Call) -> Outputs:
     """The elements in opposite order along axes."""
     x = needed(call, 0).array
-    return one(np.flip(x, axes_of(call, required_numbers(call, "axis", slot=1), x.ndim)))
+    return exact_output(np.flip(x, axes_of(call, required_numbers(call, "axis", slot=1), x.ndim)))
 
 
 @op("ReverseSequence", kind=Kind.EXACT, inputs=("x", "seq_lengths"))
@@ -485,10 +483,10 @@ def reverse_sequence(call: Call) -> Outputs:
     y = moved.copy()
     for row, length in enumerate(lengths.tolist()):
         y[row, :length] = moved[row, :length][::-1]
-    return one(np.moveaxis(y, (0, 1), (batch, along)))
+    return exact_output(np.moveaxis(y, (0, 1), (batch, along)))
 
 
-# --- Grey-scale dilation and its gradients ---
+# --- dilation ---------------------------------------------------------------------------------------------------------
 
 
 _ALL = slice(None)
@@ -506,14 +504,14 @@ class _Dilation:
 
 
 def _dilation(call: Call) -> _Dilation:
-    x, given = needed(call, 0), needed(call, 1)
+    x, filter_input = needed(call, 0), needed(call, 1)
     first = has_channels_first(call, x)
-    images, filters = image(call, x), floats(given)
-    if filters.ndim == 3 and first and given.layout != "ND":
+    images, filters = image(call, x), floats(filter_input)
+    if filters.ndim == 3 and first and filter_input.layout != "ND":
         filters = np.moveaxis(filters, 0, -1)
     if filters.ndim != 3 or filters.shape[-1] != images.shape[-1]:
         raise NotComputedError(
-            "shape_misfit", name="filter", shape=given.array.shape, other="x", other_shape=x.array.shape
+            "shape_misfit", name="filter", shape=filter_input.array.shape, other="x", other_shape=x.array.shape
         )
     rates = required_numbers(call, "rates", "dilations")
     spaced = replace(call, attrs={**call.attrs, "dilations": rates})
@@ -529,13 +527,13 @@ def _dilation(call: Call) -> _Dilation:
 @op("Dilation2D", "Dilation", kind=Kind.ROUNDED, inputs=("x", "filter"))
 def _forwards(call: Call) -> Outputs:
     """The largest sum of an element of the window and of the filter."""
-    found = _dilation(call)
-    size = np.zeros(found.maxima.shape)
-    for tap, inside, places in found.windows.taps():
+    dilation = _dilation(call)
+    size = np.zeros(dilation.maxima.shape)
+    for tap, inside, places in dilation.windows.taps():
         target = size[(_ALL, *inside)]
-        np.maximum(target, np.abs(found.images[(_ALL, *places)]) + np.abs(found.filters[tap]), out=target)
-    expected(call, 0, script_shape(found.maxima.shape, found.first))
-    return [Output(array=as_script(found.maxima, found.first), summed=as_script(size, found.first))]
+        np.maximum(target, np.abs(dilation.images[(_ALL, *places)]) + np.abs(dilation.filters[tap]), out=target)
+    expected(call, 0, script_shape(dilation.maxima.shape, dilation.first))
+    return [Output(array=as_script(dilation.maxima, dilation.first), summed=as_script(size, dilation.first))]
 
 
 def _gradient(call: Call) -> tuple[_Dilation, Output, Output]:
@@ -543,35 +541,36 @@ def _gradient(call: Call) -> tuple[_Dilation, Output, Output]:
 
     Where another sum of the window is as large, or would be after rounding, it may as well go there.
     """
-    found = _dilation(call)
+    dilation = _dilation(call)
     grads = image(call, needed(call, 2))
-    if grads.shape != found.maxima.shape:
-        raise NotComputedError("shape_expected", name="dy", shape=grads.shape, other_shape=found.maxima.shape)
+    if grads.shape != dilation.maxima.shape:
+        raise NotComputedError("shape_expected", name="dy", shape=grads.shape, other_shape=dilation.maxima.shape)
     dtype = needed(call, 0).dtype
-    taps = [(tap, (_ALL, *inside), (_ALL, *places)) for tap, inside, places in found.windows.taps()]
-    to_images, sizes = np.zeros(found.images.shape), np.zeros(found.images.shape)
-    to_filters, filter_sizes = np.zeros(found.filters.shape), np.zeros(found.filters.shape)
-    doubtful: Mask = np.zeros(found.images.shape, np.bool_)
-    filter_doubtful: Mask = np.zeros(found.filters.shape, np.bool_)
+    taps = [(tap, (_ALL, *inside), (_ALL, *places)) for tap, inside, places in dilation.windows.taps()]
+    to_images, sizes = np.zeros(dilation.images.shape), np.zeros(dilation.images.shape)
+    to_filters, filter_sizes = np.zeros(dilation.filters.shape), np.zeros(dilation.filters.shape)
+    doubtful: Mask = np.zeros(dilation.images.shape, np.bool_)
+    filter_doubtful: Mask = np.zeros(dilation.filters.shape, np.bool_)
     given_away: Mask = np.zeros(grads.shape, np.bool_)
     candidates = np.zeros(grads.shape, np.int32)
     for tap, inside, places in taps:
-        seen = found.images[places] + found.filters[tap]
-        here = (seen == found.maxima[inside]) & ~given_away[inside]
+        values = dilation.images[places] + dilation.filters[tap]
+        here = (values == dilation.maxima[inside]) & ~given_away[inside]
         given_away[inside] |= here
-        candidates[inside] += near(seen, found.maxima[inside], dtype)
+        candidates[inside] += near(values, dilation.maxima[inside], dtype)
         part = np.where(here, grads[inside], 0.0)
         to_images[places] += part
         sizes[places] += np.abs(part)
         to_filters[tap] += part.sum(axis=(0, 1, 2))
         filter_sizes[tap] += np.abs(part).sum(axis=(0, 1, 2))
     for tap, inside, places in taps:
-        open_ = (candidates[inside] > 1) & near(found.images[places] + found.filters[tap], found.maxima[inside], dtype)
+        values = dilation.images[places] + dilation.filters[tap]
+        open_ = (candidates[inside] > 1) & near(values, dilation.maxima[inside], dtype)
         doubtful[places] |= open_
         filter_doubtful[tap] |= open_.any(axis=(0, 1, 2))
-    first = found.first
+    first = dilation.first
     return (
-        found,
+        dilation,
         Output(array=as_script(to_images, first), summed=as_script(sizes, first), doubtful=as_script(doubtful, first)),
         Output(array=to_filters, summed=filter_sizes, doubtful=filter_doubtful),
     )

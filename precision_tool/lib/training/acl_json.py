@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError, shown
 from precision_tool.lib.io.files import read_text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.training.mixlist import write_whole
 
 FILE_NAME = "acl.json"
@@ -66,7 +67,7 @@ def acl_config(
     }
     wrong = [problem.text for problem in _dump_problems(dump) if problem.is_error]
     if wrong:
-        raise UsageError("acl.json: {}".format("; ".join(wrong)), "`acl_json -h` shows the fields")
+        raise UsageError("training.acl.values", problems=tuple(wrong))
     return {"dump": dump}
 
 
@@ -81,8 +82,7 @@ def write_acl_json(path: Union[str, Path], config: Dict[str, Any]) -> Tuple[str,
         try:
             document = _read(target)
         except FormatError as error:
-            hint = f"{error.hint}; or move it away, or name another file"
-            raise UsageError(f"{error.message}; it is not overwritten", hint) from error
+            raise UsageError("training.acl.kept", reason=error.message, next=error.hint) from error
         others = {name: value for name, value in document.items() if name not in config}
     merged = dict(config)
     merged.update(others)
@@ -141,35 +141,40 @@ def _path_problems(path: Any) -> List[Problem]:
     return []
 
 
+_JSON_HINT = "error.training.acl.json_hint."
+
+
 def _read(path: Path) -> Dict[str, Any]:
     if path.is_dir():
-        raise FormatError.of(path, "a folder", f"name the file in it, as {path / FILE_NAME}")
+        raise FormatError.of(path, "training.acl.folder", file=str(path / FILE_NAME))
     try:
         text = read_text(str(path), _MAX_BYTES)
     except DataNotFoundError as error:
-        raise DataNotFoundError(error.message, "acl_json without --check writes one") from None
+        raise DataNotFoundError("training.acl.no_file", reason=error.message) from None
     if not text.strip():
-        raise FormatError.of(path, "the file is empty", "remove it: acl_json then writes one")
+        raise FormatError.of(path, "training.acl.empty")
     depth = _depth(text)
     if depth > _MAX_DEPTH:
-        raise FormatError.of(path, f"nested {depth} levels deep, {_MAX_DEPTH} are most", "write it anew")
+        raise FormatError.of(path, "training.acl.deep", depth=depth, limit=_MAX_DEPTH)
     try:
         config = json.loads(text, object_pairs_hook=_without_repeats)
     except json.JSONDecodeError as error:
-        reason = f"no valid JSON: line {error.lineno}, column {error.colno}: {error.msg}"
-        hint = "acl_json writes it right"
         missing = _missing_at_end(text)
+        cause = "other"
         if missing and error.pos >= len(text.rstrip()):
-            hint = f"it ends too early: {missing} is missing at its end"
+            cause = "cut_off"
         elif "','" in error.msg or "comma" in error.msg:
-            hint = "put a comma behind the line before (the example in some documents lacks them)"
+            cause = "comma"
         elif re.search(r"[}\]\w\"]\s*(#|//)", text):
-            hint = "take the comments out: JSON has none"
-        raise FormatError.of(path, reason, hint, offset=error.pos) from None
+            cause = "comment"
+        raise FormatError.of(
+            path, "training.acl.not_json", offset=error.pos,
+            row=error.lineno, column=error.colno, reason=error.msg, next=Message(_JSON_HINT + cause, missing=missing),
+        ) from None  # fmt: skip
     except ValueError as error:
-        raise FormatError.of(path, f"{error}", "keep one of them") from None
+        raise FormatError.of(path, "training.acl.twice", reason=str(error)) from None
     if not isinstance(config, dict):
-        raise FormatError.of(path, "no JSON object {...}", "acl_json writes one")
+        raise FormatError.of(path, "training.acl.no_object")
     return config
 
 

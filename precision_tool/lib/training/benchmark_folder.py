@@ -53,7 +53,7 @@ class NpySet:
 
     def __enter__(self) -> "NpySet":
         if os.path.exists(self.folder) and not os.path.isdir(self.folder):
-            raise UsageError(f"{self.folder}: a file where a folder should be", "move it away, or use -o DIR")
+            raise UsageError("training.folder_is_file", folder=self.folder)
         try:
             os.makedirs(self._parent, exist_ok=True)
             self._put_right()
@@ -88,15 +88,11 @@ class NpySet:
     def start(self, nbytes: int) -> str:
         """Makes the folder for a new set of so many bytes and returns its path."""
         if _is_mount_point(self.folder):
-            raise OutputError.of(self.folder, "is a mount point, which cannot be replaced as a whole", self._inside())
+            raise OutputError.of(self.folder, "training.mount_point", inside=self._inside())
         try:
             free = self.free()
             if free < nbytes:
-                needed = f"{nbytes / 1e6:.1f} MB are needed, {free / 1e6:.1f} MB are free"
-                raise OutputError(
-                    f"{self._parent}: not enough space: {needed}",
-                    "free some space, or name a folder with -o DIR",
-                )
+                raise OutputError("training.no_space", folder=self._parent, needed=nbytes, free=free)
             self.new_folder = self._sibling(_NEW)
             os.mkdir(self.new_folder)
             if os.path.isdir(self.folder):
@@ -190,7 +186,7 @@ class NpySet:
         plain = unwritable(self._parent, error)
         forbidden = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
         if forbidden and os.path.isdir(self.folder) and os.access(self.folder, os.W_OK | os.X_OK):
-            return OutputError(f"{plain.message}, where the new set is made before it takes its place", self._inside())
+            return OutputError("training.parent_not_writable", reason=plain.message, inside=self._inside())
         return plain
 
     def _inside(self) -> str:

@@ -25,9 +25,7 @@ class _PrintLossScale:
         parent: Any = super()
         parent.__init__()
         if not hasattr(optimizer, "loss_scale"):
-            raise ScriptError(
-                f"{type(optimizer).__name__} has no loss scale", "give the loss scale optimizer that wraps it"
-            )
+            raise ScriptError("training.no_loss_scale", optimizer=type(optimizer).__name__)
         self.optimizer = optimizer
         self.loss = loss
 
@@ -76,19 +74,12 @@ class _Claim:
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ScriptError(
-                f"another dump, of this script or of another one, goes to {folder}",
-                "dump one session at a time: close the other one first, or give each script a working folder",
-            ) from None
+            raise ScriptError("training.dump_running", folder=str(folder)) from None
         except OSError:  # a file system without locks
             pass
         there = sorted(os.listdir(str(folder)))
         if there:
-            more = f" and {len(there) - 1} more" if len(there) > 1 else ""
-            raise ScriptError(
-                f"{folder} already holds a dump ({there[0]}{more}), and two must not mix",
-                f"keep it (mv {folder} {folder}_old) or remove it (rm -rf {folder}), then run again",
-            )
+            raise ScriptError("training.dump_there", folder=str(folder), name=there[0], more=len(there) - 1 or None)
 
     def discard(self) -> None:
         """Remove what was dumped: all that is in the folder, which was empty."""
@@ -174,15 +165,18 @@ def sess_dump(session: Any, settings: Optional[Settings] = None) -> Any:
     """`session` under tfdbg: every run leaves a `run_*` folder in `tf/tf_debug`. Raises ScriptError, OutputError."""
     v1 = tensorflow_v1()
     if _is_closed(session):
-        raise ScriptError("sess_dump: the session is closed", "wrap it right after it was made, before it runs")
+        raise ScriptError("training.closed_session")
     graph = getattr(session, "graph", None)
     if v1.executing_eagerly() and (graph is None or not graph.get_operations()):
-        raise ScriptError(
-            "sess_dump: TensorFlow runs eagerly, and there is no graph to dump",
-            "call tf.compat.v1.disable_eager_execution() first thing in the script",
-        )
+        raise ScriptError("training.eager", function="sess_dump")
     if graph is None or not hasattr(session, "run"):
-        raise ScriptError(f"sess_dump takes a session, not a {type(session).__name__}", "sess = tf.Session()")
+        raise ScriptError(
+            "training.not_a_session",
+            function="sess_dump",
+            expected="a session",
+            type=type(session).__name__,
+            example="sess = tf.Session()",
+        )
     wrapper = tensorflow_module("python.debug.wrappers.dumping_wrapper").DumpingDebugWrapperSession
     settings = load_settings() if settings is None else settings
     folder = _folder(settings)

@@ -28,7 +28,7 @@ def switch_file(workspace: Workspace, name: str) -> str:
     if chosen:
         path = os.path.abspath(chosen)
         if not os.path.isfile(path):
-            raise DataNotFoundError(f"setting FUSION_SWITCH_FILE: {path}: no such file", "`fusion off PASS` makes it")
+            raise DataNotFoundError("training.no_switch_file", path=str(path))
         return path
     own = os.path.abspath(str(workspace.fusion_switch_file(name)))
     return own if os.path.isfile(own) else INSTALLED[name]

@@ -55,11 +55,11 @@ def mixed_precision_list(
         for op_type in types:
             if op_type in list_of_type:
                 raise ScriptError(
-                    f"op type {op_type} is in {list_of_type[op_type]} and in {name}", "name it in one of them"
+                    "training.mixlist.two_lists", op_type=op_type, first=list_of_type[op_type], second=name
                 )
             list_of_type[op_type] = name
     if not list_of_type:
-        raise ScriptError("mixed_precision_list: no op type given", "mixed_precision_list(black=['Softmax'])")
+        raise ScriptError("training.mixlist.empty")
     target = _default_file() if path is None else Path(os.path.abspath(os.path.expanduser(str(path))))
     content: Dict[str, Dict[str, List[str]]] = {
         name: {"to-add": types, "to-remove": []} for name, types in lists.items()
@@ -76,7 +76,7 @@ def find_mixlist(settings: Settings) -> str:
         path = os.path.abspath(str(folder / MIXLIST_NAME))
         if os.path.isfile(path):
             return path
-    raise ScriptError("action mixlist: there is no list yet", "call mixed_precision_list(black=['Softmax']) before")
+    raise ScriptError("training.mixlist.none")
 
 
 def _lists_to_leave(types: List[str], lists_or_types: Union[Names, Mapping[str, str]]) -> Dict[str, str]:
@@ -84,7 +84,7 @@ def _lists_to_leave(types: List[str], lists_or_types: Union[Names, Mapping[str, 
     lists = dict(lists_or_types) if isinstance(lists_or_types, Mapping) else {}
     for op_type, name in lists.items():
         if name not in ("black", "white"):
-            raise ScriptError(f"mixed_precision_list: gray has {name!r} for {op_type}", "say 'black' or 'white'")
+            raise ScriptError("training.mixlist.gray", name=repr(name), op_type=op_type)
     built_in = _built_in_lists(types) if set(types) - set(lists) else {}
     leave = {}
     for op_type in types:
@@ -120,7 +120,7 @@ def keep_dtype(ops: Names) -> str:
     """Print and return the lines that make `ops` keep their data type in mixed precision, for this TensorFlow."""
     names = _listed(ops)
     if not names or not all(isinstance(name, str) and name for name in names):
-        raise ScriptError("keep_dtype: no op given", "keep_dtype(['fc1/MatMul'])")
+        raise ScriptError("training.mixlist.keep_dtype")
     major = 0
     if is_installed("tensorflow"):
         tensorflow_v1()
@@ -144,7 +144,7 @@ def _types(argument: str, names: Names) -> List[str]:
     types: Dict[str, None] = {}
     for name in _listed(names):
         if not isinstance(name, str) or not re.match(r"[A-Za-z][A-Za-z0-9_]*\Z", name):
-            raise ScriptError(f"mixed_precision_list: {argument} has {name!r}", "give op types, such as 'MatMul'")
+            raise ScriptError("training.mixlist.not_type", argument=argument, name=repr(name))
         types[name] = None
     return list(types)
 
@@ -176,4 +176,4 @@ def write_whole(path: Path, text: str) -> None:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-        raise OutputError(f"{path} cannot be written ({error.strerror})", "name another file") from None
+        raise OutputError("training.not_writable", path=str(path), reason=error.strerror) from None

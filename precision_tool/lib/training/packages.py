@@ -57,9 +57,7 @@ def tensorflow_v1() -> Any:
     try:
         return tensorflow.compat.v1
     except AttributeError:
-        raise MissingPackageError(
-            f"TensorFlow {getattr(tensorflow, '__version__', '')} is too old", "1.15 is the oldest that works"
-        ) from None
+        raise MissingPackageError("training.old_tensorflow", version=getattr(tensorflow, "__version__", "")) from None
 
 
 def tensorflow_module(name: str) -> Any:
@@ -91,7 +89,7 @@ def _npu_bridge_class(class_name: str) -> Any:
         except (ModuleNotFoundError, AttributeError) as error:
             if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("npu_bridge"):
                 raise  # something that npu_bridge itself needs
-    raise MissingPackageError(f"this npu_bridge has no {class_name}", "its release is too old for Estimator dumps")
+    raise MissingPackageError("training.old_bridge", name=class_name)
 
 
 def require_npu_bridge() -> Any:
@@ -106,5 +104,5 @@ def require_npu_bridge() -> Any:
 
 def _load(package: str, advice: str) -> Any:
     if not is_installed(package):
-        raise MissingPackageError(f"the Python package {package} is not installed in {sys.executable}", advice)
+        raise MissingPackageError("training.no_package", package=package, python=sys.executable, advice=advice)
     return importlib.import_module(package)

@@ -315,7 +315,11 @@ def passport(subject: Any, batch: Any = None) -> str:
     is_session = hasattr(subject, "run") and hasattr(subject, "graph")
     if not is_session and _variables_of(subject) is None:
         raise ScriptError(
-            f"passport takes a session or a model, not a {type(subject).__name__}", "passport(sess, feed_dict)"
+            "training.not_a_session",
+            function="passport",
+            expected="a session or a model",
+            type=type(subject).__name__,
+            example="passport(sess, feed_dict)",
         )
     record = begun(side_of(subject) if is_session else None)
     if record is None:

@@ -19,7 +19,6 @@ from precision_tool.lib.training.saving import MANIFEST_NAME, SavedFeeds, load_f
 from precision_tool.lib.training.session_runs import ancestors
 
 _MAX_BYTES = 1 << 31  # of a MetaGraphDef: protobuf reads no more
-_SAVE_HINT = "save a step first: run the training script with precision_tool.tf_session.PrecisionTfSession"
 
 
 class SavedStep(NamedTuple):
@@ -36,7 +35,7 @@ class Replayed(NamedTuple):
     """What a replay did: the training ops that ran, and the saved inputs they were fed."""
 
     train_ops: Tuple[str, ...]
-    fed: Tuple[str, ...]
+    feeds: Tuple[str, ...]
 
 
 def load_step(workspace: Workspace, seed: int) -> SavedStep:
@@ -48,13 +47,13 @@ def load_step(workspace: Workspace, seed: int) -> SavedStep:
     try:
         meta_graph.ParseFromString(read_bytes(str(path), _MAX_BYTES))
     except PrecisionToolError as error:
-        raise DataNotFoundError(error.message, _SAVE_HINT) from None
+        raise DataNotFoundError("training.replay.no_step", reason=error.message) from None
     except Exception as error:  # protobuf's DecodeError has no public place in all releases
-        raise FormatError.of(path, f"damaged ({error})", _SAVE_HINT) from None
+        raise FormatError.of(path, "training.replay.damaged", reason=str(error)) from None
     try:
         fixed = fix_randomness(meta_graph.graph_def, seed, tensorflow_module("python.framework.tensor_util"))
     except IndexError:
-        raise FormatError.of(path, "damaged (an op lacks inputs)", _SAVE_HINT) from None
+        raise FormatError.of(path, "training.replay.lacks_inputs") from None
     return SavedStep(checkpoint, meta_graph, fixed, workspace.tf_input_dir, seed)
 
 
@@ -91,7 +90,7 @@ def _newest_checkpoint(folder: Path) -> Path:
             return folder / name
     graphs = sorted(folder.glob("ckpt*.meta"), key=lambda path: path.stat().st_mtime) if folder.is_dir() else []
     if not graphs:
-        raise DataNotFoundError.of(folder, "no checkpoint of a saved step", _SAVE_HINT)
+        raise DataNotFoundError.of(folder, "training.replay.no_checkpoint")
     return graphs[-1].with_suffix("")
 
 
@@ -105,7 +104,7 @@ def _replay(step: SavedStep, config: Any, where: str, dump: Optional[Settings]) 
         except (KeyError, ValueError, v1.errors.OpError) as error:
             raise _not_imported(step, error) from None
         if saver is None:
-            raise FormatError.of(f"{step.checkpoint}.meta", "says nothing about its checkpoint", _SAVE_HINT)
+            raise FormatError.of(f"{step.checkpoint}.meta", "training.replay.no_checkpoint_name")
         v1.set_random_seed(step.seed)
         placeholders = [op.outputs[0] for op in graph.get_operations() if op.type in ("Placeholder", "PlaceholderV2")]
         saved = read_feeds(step.input_dir, [tensor.name for tensor in placeholders])
@@ -130,7 +129,7 @@ def _replay(step: SavedStep, config: Any, where: str, dump: Optional[Settings]) 
             if dumping_session is not None:
                 dumping_session.discard()  # half a dump
             raise PrecisionToolError(
-                f"the saved step fails on {where}: {reason_of(error)}", f"it was restored from {step.checkpoint}"
+                "training.replay.fails", where=where, reason=reason_of(error), checkpoint=str(step.checkpoint)
             ) from None
         finally:
             session.close()
@@ -139,10 +138,9 @@ def _replay(step: SavedStep, config: Any, where: str, dump: Optional[Settings]) 
 
 def _not_imported(step: SavedStep, error: Exception) -> FormatError:
     """Why TensorFlow does not take the graph: damaged, or made with ops of another package."""
-    hint = _SAVE_HINT
-    if isinstance(error, tensorflow_v1().errors.NotFoundError):
-        hint = "run this where that op's package is installed: it comes with the training script's"
-    return FormatError.of(f"{step.checkpoint}.meta", f"cannot be imported ({reason_of(error)})", hint)
+    is_unknown = isinstance(error, tensorflow_v1().errors.NotFoundError)
+    kind = "training.replay.unknown_op" if is_unknown else "training.replay.not_imported"
+    return FormatError.of(f"{step.checkpoint}.meta", kind, reason=reason_of(error))
 
 
 def _train_ops(graph: Any, step: SavedStep, saved: SavedFeeds) -> List[Any]:
@@ -150,17 +148,15 @@ def _train_ops(graph: Any, step: SavedStep, saved: SavedFeeds) -> List[Any]:
     v1 = tensorflow_v1()
     train_ops = graph.get_collection(v1.GraphKeys.TRAIN_OP)
     if not train_ops:
-        raise DataNotFoundError(
-            f"{step.checkpoint}.meta: its collection train_op is empty, so what would train is not known",
-            "optimizers fill it by themselves; otherwise tf.add_to_collection('train_op', op) and save again",
-        )
+        raise DataNotFoundError("training.replay.no_train_op", file=f"{step.checkpoint}.meta")
     operations = {op.name: op for op in (getattr(each, "op", each) for each in train_ops)}
     strange = [name for name in saved.train_ops if name not in operations]
     if strange:
         raise FormatError.of(
             step.input_dir / MANIFEST_NAME,
-            f"{strange[0]} ran, which is no training op of {step.checkpoint}.meta",
-            "inputs and checkpoint are of different steps: save the step again",
+            "training.replay.other_train_op",
+            op=strange[0],
+            file=f"{step.checkpoint}.meta",
         )
     return [op for name, op in operations.items() if not saved.train_ops or name in saved.train_ops]
 
@@ -174,16 +170,18 @@ def _feeds(graph: Any, step: SavedStep, saved: SavedFeeds, needed: List[Any]) ->
         except (KeyError, ValueError):
             raise FormatError.of(
                 step.input_dir / each.file,
-                f"was fed to {each.tensor}, which {step.checkpoint}.meta has not",
-                "inputs and checkpoint are of different steps: save the step again",
+                "training.replay.other_tensor",
+                tensor=each.tensor,
+                file=f"{step.checkpoint}.meta",
             ) from None
         feeds[tensor] = load_feed(step.input_dir, each, tensor)
     have = {tensor.name for tensor in feeds}
     missing = sorted(tensor.name for tensor in needed if tensor.name not in have)
     if missing:
         raise DataNotFoundError(
-            "the saved step lacks inputs that it needs: " + ", ".join(_with_reason(name, saved) for name in missing),
-            f"feed them in the run that is saved, or put them into {step.input_dir} as .npy files",
+            "training.replay.missing_inputs",
+            names=tuple(_with_reason(name, saved) for name in missing),
+            folder=str(step.input_dir),
         )
     return feeds
 

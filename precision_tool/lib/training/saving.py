@@ -38,7 +38,6 @@ MANIFEST_NAME = "feeds.json"
 _MAX_MANIFEST = 1 << 24
 #: numpy's parser of headers takes time with the square of their length; what it writes itself is far shorter.
 _MAX_HEADER = 1 << 10
-_HINT = "save the step again with PrecisionTfSession"
 
 
 class SavedFeed(NamedTuple):
@@ -135,7 +134,7 @@ def read_feeds(folder: Path, tensors: List[str]) -> SavedFeeds:
     except PrecisionToolError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
-        raise FormatError.of(path, f"damaged ({reason_of(error)})", _HINT) from None
+        raise FormatError.of(path, "training.saving.damaged", reason=reason_of(error)) from None
     return SavedFeeds(folder, saved, left_out, train_ops)
 
 
@@ -149,7 +148,7 @@ def load_feed(folder: Path, feed: SavedFeed, tensor: Any) -> Any:
     except PrecisionToolError:
         raise
     except Exception as error:  # numpy's reading of a header raises whatever Python makes of a damaged literal
-        raise FormatError.of(path, f"cannot be read ({reason_of(error)})", _HINT) from None
+        raise FormatError.of(path, "training.saving.unreadable", reason=reason_of(error)) from None
     dtype = np.dtype(tensor.dtype.as_numpy_dtype)
     if array.dtype.kind == "V" and array.dtype.itemsize == dtype.itemsize:
         return array.view(dtype)  # numpy has no name for bfloat16
@@ -207,10 +206,7 @@ class _SavingSession:
     def __init__(self, target: str = "", graph: Any = None, config: Any = None) -> None:
         v1 = tensorflow_v1()
         if graph is None and v1.executing_eagerly():
-            raise ScriptError(
-                "PrecisionTfSession: TensorFlow runs eagerly, and there is no graph to run",
-                "call tf.compat.v1.disable_eager_execution() first thing in the script, or give graph=",
-            )
+            raise ScriptError("training.saving.eager")
         self._step = _Step(make_writable(Workspace(load_settings().data).tf_checkpoint_dir))
         self._guard = threading.Lock()
         parent: Any = super()

@@ -44,17 +44,19 @@ def parse_action(action: object, environment: Optional[Mapping[str, str]] = None
     if action is None or action == "":
         return _check(_flagged(os.environ if environment is None else environment), "the environment asks for")
     if not isinstance(action, str):
-        raise ScriptError(f"action must be a text such as 'dump', not {action!r}", _KNOWN)
+        raise ScriptError("training.action.not_text", action=repr(action), names=ACTIONS)
     words = [word.strip() for word in action.lower().split("|")]
     for word in words:
         if word not in ACTIONS:
             close = difflib.get_close_matches(word, ACTIONS, n=1)
-            hint = f"did you mean {close[0]!r}? {_KNOWN}" if close else _KNOWN
-            raise ScriptError(f"unknown action {shown(word)} in {shown(action)}", hint)
+            raise ScriptError(
+                "training.action.unknown",
+                word=shown(word),
+                action=shown(action),
+                close=repr(close[0]) if close else "",
+                names=ACTIONS,
+            )
     return _check(frozenset(words), f"action {shown(action)} asks for")
-
-
-_KNOWN = "known are " + ", ".join(ACTIONS) + ", combined with |"
 
 
 def _flagged(environment: Mapping[str, str]) -> FrozenSet[str]:
@@ -65,7 +67,7 @@ def _flagged(environment: Mapping[str, str]) -> FrozenSet[str]:
 def _check(actions: FrozenSet[str], asks: str) -> FrozenSet[str]:
     for action, other, why in _CONTRADICTIONS:
         if action in actions and other in actions:
-            raise ScriptError(f"{asks} both {action} and {other}: {why}", "choose one of them")
+            raise ScriptError("training.action.contradiction", origin=asks, first=action, second=other, reason=why)
     return actions
 
 
@@ -126,9 +128,9 @@ def precision_values(settings: Settings) -> Dict[str, Union[int, str]]:
     """What the settings ask for, by the adapter's names; HF32 is apart. Raises ScriptError."""
     if settings.precision_mode and settings.precision_mode_v2:
         raise ScriptError(
-            f"precision_mode={settings.precision_mode!r} and precision_mode_v2={settings.precision_mode_v2!r} "
-            "cannot both be set: the adapter takes one of them",
-            "take out one of the two",
+            "training.precision.both_modes",
+            first=repr(settings.precision_mode),
+            second=repr(settings.precision_mode_v2),
         )
     values: Dict[str, Union[int, str]] = {}
     values.update((name, str(getattr(settings, name))) for name in MODES if getattr(settings, name))
@@ -145,8 +147,11 @@ def check_together(values: Mapping[str, Any], current: Mapping[str, Optional[Any
     for name, other in (MODES, MODES[::-1]):
         if name in values and current.get(other):
             raise ScriptError(
-                f"{name}={values[name]!r} cannot be set: {other} is {current[other]!r}, and the adapter takes one",
-                f"take {other} out of the script",
+                "training.precision.other_mode",
+                name=name,
+                value=repr(values[name]),
+                other=other,
+                current=repr(current[other]),
             )
     if "modify_mixlist" not in values:
         return
@@ -159,9 +164,7 @@ def check_together(values: Mapping[str, Any], current: Mapping[str, Optional[Any
         )
     elif mode not in MIXED:
         raise ScriptError(
-            f"modify_mixlist has no effect with {next(name for name in MODES if both[name])}={mode!r}: "
-            "it is for mixed precision",
-            "precision_mode='allow_mix_precision', or precision_mode_v2='mixed_float16'",
+            "training.precision.mixlist", name=next(name for name in MODES if both[name]), mode=repr(mode)
         )
 
 
@@ -196,7 +199,7 @@ def set_hf32_of_tensorflow2(settings: Settings) -> None:
         return
     switch = getattr(_tensorflow_switches(), "enable_tensor_float_32_execution", None)
     if switch is None:
-        raise ScriptError("allow_hf32: TensorFlow 2.4 or newer is needed, and imported first", "import tensorflow")
+        raise ScriptError("training.precision.hf32")
     switch(settings.allow_hf32 == "on")
 
 
@@ -207,7 +210,7 @@ def _precision_lines(modes: Mapping[Any, Any]) -> List[str]:
     for key, mode in modes.items():
         name, is_type = _op(key, "op_precision_mode")
         if mode not in _IMPLEMENTATIONS:
-            raise ScriptError(f"op_precision_mode: {name} has {mode!r}", "known are " + ", ".join(_IMPLEMENTATIONS))
+            raise ScriptError("training.precision.op_mode", name=name, mode=repr(mode), names=tuple(_IMPLEMENTATIONS))
         (by_type if is_type else by_name).append(f"{name}={mode}")
     lines = ["[ByOpType]", *by_type] if by_type else []
     return _some(lines + (["[ByNodeName]", *by_name] if by_name else []), "op_precision_mode")
@@ -220,9 +223,7 @@ def _dtype_lines(dtypes: Mapping[Any, Any]) -> List[str]:
         name, is_type = _op(key, "customize_dtypes")
         match = _DTYPES.match(str(value).strip())
         if match is None or not any(match.groups()):
-            raise ScriptError(
-                f"customize_dtypes: {name} has {shown(str(value))}", "say 'InputDtype:float,float,OutputDtype:float'"
-            )
+            raise ScriptError("training.precision.dtypes", name=name, value=shown(str(value)), empty=False)
         parts = []
         for word, kind in (("InputDtype", "inputs"), ("OutputDtype", "outputs")):
             listed = (match.group(kind) or "").strip().rstrip(",")
@@ -230,21 +231,18 @@ def _dtype_lines(dtypes: Mapping[Any, Any]) -> List[str]:
                 types = [_data_type(each.strip(), f"customize_dtypes: {name}") for each in listed.split(",")]
                 parts.append(f"{word}:{','.join(types)}")
         if not parts:
-            raise ScriptError(
-                f"customize_dtypes: {name} has {shown(str(value))}, which names no type",
-                "say 'InputDtype:float,float,OutputDtype:float'",
-            )
+            raise ScriptError("training.precision.dtypes", name=name, value=shown(str(value)), empty=True)
         line = f"{_OF_TYPE}{name}:" if is_type else f"{name}::"
         lines.append(line + ",".join(parts))
         if len(lines[-1]) > _MOST_CHARACTERS:
-            raise ScriptError(f"customize_dtypes: the line of {name} is too long for GE", "at most 1,023 characters")
+            raise ScriptError("training.precision.long_line", name=name)
     return _some(lines, "customize_dtypes")
 
 
 def _data_type(word: str, where: str) -> str:
     name = _OTHER_WORDS.get(word.lower(), word.lower())
     if name and name not in _TYPES:
-        raise ScriptError(f"{where} has the type {shown(word)}", "known are float, float16, bf16, int32, …")
+        raise ScriptError("training.precision.type", where=where, word=shown(word))
     return name
 
 
@@ -253,13 +251,13 @@ def _op(key: object, option: str) -> "tuple[str, bool]":
     text = key if isinstance(key, str) else ""
     name = text[len(_OF_TYPE) :] if text.startswith(_OF_TYPE) else text
     if not _OP_NAME.match(name):
-        raise ScriptError(f"{option}: {key!r} is no name of an op", "'fc1/MatMul', or 'OpType::MatMulV2' for a type")
+        raise ScriptError("training.precision.op_name", option=option, key=repr(key))
     return name, name is not text
 
 
 def _some(lines: List[str], option: str) -> List[str]:
     if not lines:
-        raise ScriptError(f"{option}: no op given", "leave the option out")
+        raise ScriptError("training.precision.no_op", option=option)
     return lines
 
 
@@ -269,7 +267,7 @@ def _checked_file(option: str, path: str) -> str:
         text = read_text(path, _MOST_BYTES)
     except (OSError, PrecisionToolError) as error:
         reason = error.advice if isinstance(error, PrecisionToolError) else str(error)
-        raise ScriptError(f"{option}: {reason}", "GE stops where the file cannot be read") from None
+        raise ScriptError("training.precision.file", option=option, reason=reason) from None
     lines = text.split("\n")
     for number, line in enumerate(lines[:-1] if lines[-1] == "" else lines, start=1):
         where = f"{path} line {number}"
@@ -289,17 +287,13 @@ def _check_dtype_line(line: str, where: str) -> None:
     match = _DTYPES.match(types.lstrip(":"))
     named = match is not None and any((group or "").strip(" ,") for group in match.groups())
     if not name or not colon or match is None or not named or len(line) > _MOST_CHARACTERS:
-        raise ScriptError(
-            f"{where}: {shown(line)} is no line of customize_dtypes, and GE refuses the whole file for it",
-            "NAME::InputDtype:float,OutputDtype:float or OpType::TYPE:InputDtype:…; no empty lines, no comments",
-        )
+        raise ScriptError("training.precision.line", where=where, line_text=shown(line))
     for group in match.groups():
         for word in (group or "").split(","):
             if word.strip() and word.strip().lower() not in _TYPES:
                 better = _OTHER_WORDS.get(word.strip().lower())
                 raise ScriptError(
-                    f"{where}: GE knows no data type {shown(word.strip())}, and refuses the whole file for it",
-                    f"it is called {better}" if better else "float, float16, bf16, int32, …",
+                    "training.precision.unknown_type", where=where, word=shown(word.strip()), better=better or ""
                 )
 
 
@@ -354,7 +348,13 @@ def session_dump_config(
     if config is None:
         config = tensorflow_module("core.protobuf.config_pb2").ConfigProto()
     if not hasattr(config, "graph_options"):
-        raise ScriptError(f"session_dump_config takes a tf.ConfigProto, not a {type(config).__name__}", "or None")
+        raise ScriptError(
+            "training.not_a_session",
+            function="session_dump_config",
+            expected="a tf.ConfigProto",
+            type=type(config).__name__,
+            example="session_dump_config(None)",
+        )
     options = config.graph_options.rewrite_options
     custom_op = next((each for each in options.custom_optimizers if each.name == OPTIMIZER), None)
     if custom_op is None:
@@ -382,14 +382,14 @@ def estimator_dump_config(action: Optional[str] = None, **run_options: object) -
     actions = parse_action(action)
     for name in sorted(actions):
         if name in _ESTIMATOR_ADVICE:
-            raise ScriptError(f"{name} is no part of a DumpConfig", f"give {_ESTIMATOR_ADVICE[name]}")
+            raise ScriptError("training.estimator.no_part", name=name, advice=_ESTIMATOR_ADVICE[name])
     make = npu_dump_config_class()
     place = _Place(_with_run_options(None, run_options))
     values = _parameters(actions, place)
     taken = inspect.signature(make).parameters
     for name in ("dump_data", "dump_layer"):
         if name in values and name not in taken:
-            raise ScriptError(f"the DumpConfig of this npu_bridge has no {name}", "its release is too old for that")
+            raise ScriptError("training.estimator.old", config="DumpConfig", name=name)
     place.make_folders(values)
     if "debug_dir" in values:
         say(
@@ -414,13 +414,13 @@ def estimator_run_options(action: Optional[str] = None, **run_options: object) -
     """The arguments of `NPURunConfig` for what a DumpConfig has no place for."""
     actions = parse_action(action)
     if "prof" in actions:
-        raise ScriptError("prof is an object of its own in an Estimator", f"give {_ESTIMATOR_ADVICE['prof']}")
+        raise ScriptError("training.estimator.prof", advice=_ESTIMATOR_ADVICE["prof"])
     place = _Place(_with_run_options(None, run_options))
     values = {name: value for name, value in _parameters(actions, place).items() if name in _IN_RUN_CONFIG}
     taken = inspect.signature(npu_run_config_class()).parameters
     for name in values:
         if name not in taken:
-            raise ScriptError(f"the NPURunConfig of this npu_bridge has no {name}", "its release is too old for that")
+            raise ScriptError("training.estimator.old", config="NPURunConfig", name=name)
     check_together(values, {})
     place.make_folders(values)
     set_hf32_variable(place.settings)
@@ -432,14 +432,18 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **run_
     actions = parse_action(action)
     if not hasattr(npu_device, "global_options"):
         raise ScriptError(
-            f"npu_device_dump_config takes the module npu_device, not {npu_device!r}", "import npu_device"
+            "training.not_a_session",
+            function="npu_device_dump_config",
+            expected="the module npu_device",
+            type=type(npu_device).__name__,
+            example="import npu_device",
         )
     options = _DeviceOptions(npu_device.global_options())
     place = _Place(_with_run_options(None, run_options))
     values = _parameters(actions, place)
     for name in [name for name in values if not options.has(name)]:
         if name not in _NOT_IN_EVERY_RELEASE:
-            raise ScriptError(f"this npu_device has no option {name}", "its release is too old for that")
+            raise ScriptError("training.device.old", name=name)
         del values[name]
     held = {name: options.value(name, values.get(name, _kind_of(name))) for name in {*values, *_EXCLUSIVE}}
     changes = _to_set(values, held, place)
@@ -473,7 +477,7 @@ def _with_run_options(settings: Optional[Settings], options: Mapping[str, object
     names = (*DUMP_OPTIONS, *PRECISION_OPTIONS)
     for name, value in options.items():
         if name not in names:
-            raise ScriptError(f"there is no option {name}", "known are " + ", ".join(names))
+            raise ScriptError("training.no_option", name=name, names=names)
         if name == "dump_layer" and isinstance(value, (list, tuple)):
             options = dict(options, dump_layer=" ".join(map(str, value)))
     plain = {name: value for name, value in options.items() if not isinstance(value, Mapping)}
@@ -532,7 +536,7 @@ class _DeviceOptions:
         try:
             setattr(holder, inner, value)
         except (TypeError, ValueError) as error:
-            raise ScriptError(f"npu_device refuses {name}={value!r} ({error})", "its release may be too old") from None
+            raise ScriptError("training.device.refused", name=name, value=repr(value), reason=str(error)) from None
 
 
 def _device_text(value: object) -> str:
@@ -622,7 +626,7 @@ def _to_set(values: Dict[str, Value], current: Dict[str, Optional[Value]], place
     """What of `values` is to be set where `current` (None: not set) holds already; makes the folders that needs."""
     for name, other in (_DUMP_SWITCHES, _DUMP_SWITCHES[::-1]):
         if name in values and current.get(other):
-            raise ScriptError(f"{name} cannot be set: {other} is on", "the device does one of them in a run")
+            raise ScriptError("training.exclusive", name=name, other=other)
     check_together(values, current)
     changes: Dict[str, Value] = {}
     lines: List[str] = []
@@ -634,9 +638,7 @@ def _to_set(values: Dict[str, Value], current: Dict[str, Optional[Value]], place
                 who = "a call or a setting" if name in PRECISION_OPTIONS else "the action"
                 lines.append(f"{name} was {old!r} and is now {value!r}: {who} asks for it")
         elif old != value and name in _FILES:
-            raise ScriptError(
-                f"{name} is already {old!r}, and the action is to set {value!r}", "take out one of the two"
-            )
+            raise ScriptError("training.already", name=name, old=repr(old), value=repr(value))
         elif old != value:
             lines.append(f"{name} is already {old!r} and stays")
     for name in _FOLDERS:
@@ -653,7 +655,7 @@ def _make_own_folder(name: str, folder: str) -> None:
     try:
         make_writable(Path(folder))
     except OutputError as error:
-        raise OutputError(error.message, f"the script names it as {name}: name another one there") from None
+        raise OutputError("training.named_by_script", reason=error.message, name=name) from None
 
 
 def _update(custom_op: Any, actions: FrozenSet[str], settings: Optional[Settings]) -> None:
@@ -698,15 +700,13 @@ def _check_switch_file(path: str) -> None:
     try:
         text = read_text(path)
     except (OSError, PrecisionToolError) as error:
-        raise ScriptError(f"{path} cannot be read ({error})", "`fusion reset` makes it anew") from None
+        raise ScriptError("training.switch_file.unreadable", path=str(path), reason=str(error)) from None
     text = text.strip()
     if not text:
-        raise ScriptError(f"{path} is empty", "the device refuses it; `fusion reset` makes it anew")
+        raise ScriptError("training.switch_file.empty", path=str(path))
     if not text.startswith("{"):
         return  # the old form, lines Pass:on
     try:
         json.JSONDecoder().raw_decode(text)  # what follows the brace is not read there
     except ValueError as error:
-        raise ScriptError(
-            f"{path} is no valid JSON ({error})", "the device would not read it; commas stand between"
-        ) from None
+        raise ScriptError("training.switch_file.not_json", path=str(path), reason=str(error)) from None

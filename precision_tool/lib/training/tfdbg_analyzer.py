@@ -127,9 +127,7 @@ class _Analyzer:
         try:
             import pexpect
         except ImportError:
-            raise DataNotFoundError(
-                "--engine tfdbg needs the Python package pexpect", "pip install pexpect, or leave --engine out"
-            ) from None
+            raise DataNotFoundError("training.analyzer.no_pexpect") from None
         self._log = io.TextIOWrapper(open_to_write(self._log_path), "utf-8", "backslashreplace")
         environment = dict(os.environ)
         # No colours, no GPU that training may need, no warnings that end it.
@@ -192,21 +190,12 @@ class _Analyzer:
             return output
         self._log.flush()
         if matched == 2:
-            raise PrecisionToolError(
-                f"TensorFlow's offline analyzer gave no prompt within {self._limit:g} s ({what})",
-                f"see {self._log_path}, give more time with --time-limit, or leave --engine out",
-            )
+            raise PrecisionToolError("training.analyzer.no_prompt", limit=self._limit, command=what, log=self._log_path)
         lines = [line.strip() for line in output.splitlines() if line.strip()]
         last = lines[-1] if lines else "it printed nothing"
         if "No module named" in last and "tensorflow" in last:
-            raise DataNotFoundError(
-                f"--engine tfdbg needs TensorFlow, which {sys.executable} does not have ({last})",
-                "run it with the Python of the training environment, or leave --engine out",
-            )
-        raise PrecisionToolError(
-            f"TensorFlow's offline analyzer ended by itself ({what}): {last}",
-            f"see {self._log_path}, or leave --engine out",
-        )
+            raise DataNotFoundError("training.analyzer.no_tensorflow", python=sys.executable, last=last)
+        raise PrecisionToolError("training.analyzer.ended", command=what, last=last, log=self._log_path)
 
     def _read_list(self) -> Dict[str, int]:
         """How many dumps of each tensor it knows."""
@@ -215,10 +204,7 @@ class _Analyzer:
             lines = read_text(path, errors="backslashreplace").splitlines()[_HEAD_LINES:]
             os.unlink(path)
         except OSError as error:
-            raise PrecisionToolError(
-                f"TensorFlow's offline analyzer wrote no list of tensors ({error.strerror})",
-                f"see {self._log_path}, or leave --engine out",
-            ) from error
+            raise PrecisionToolError("training.analyzer.no_list", reason=error.strerror, log=self._log_path) from error
         return Counter(line.split()[-1] for line in lines if line.startswith("["))
 
     def _close(self) -> None:

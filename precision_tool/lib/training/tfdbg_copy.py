@@ -209,11 +209,8 @@ def name_files(dumps: Sequence[DumpedTensor]) -> Tuple[List[DumpedTensor], List[
 def check_any(count: int, skipped: Sequence[Row], damaged: Sequence[Row]) -> None:
     """Raises DataNotFoundError when there is no tensor to write: the old set stays."""
     if not count:
-        reason = "; the first: {}: {}".format(*[*damaged, *skipped][0]) if damaged or skipped else ""
-        raise DataNotFoundError(
-            f"none of {len(skipped) + len(damaged)} tensor files holds numbers that can be read{reason}",
-            "run the training step under tfdbg again",
-        )
+        first = "{}: {}".format(*[*damaged, *skipped][0]) if damaged or skipped else ""
+        raise DataNotFoundError("training.no_tensors", count=len(skipped) + len(damaged), first=first)
 
 
 def _head(dump: DumpedTensor, advance: Callable[[int], None]) -> object:

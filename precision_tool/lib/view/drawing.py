@@ -119,7 +119,7 @@ def _boxes(hood: Neighbourhood, picture: graphviz.Digraph) -> dict[str, graphviz
             continue
         outer, caller = hood.calls[node.graph]
         box = graphviz.Digraph(name=f"cluster_{len(boxes)}")
-        is_asked = (outer, caller.name) in hood.asked
+        is_asked = (outer, caller.name) in hood.focus
         box.attr(
             label=_html(_bold(caller.type), *_wrapped(caller.name), _small(node.graph)),
             tooltip=_tooltip(f"{caller.name} ({caller.type})", f"graph {node.graph}"),
@@ -215,7 +215,7 @@ def _node_look(node: Node, hood: Neighbourhood, figures: Figures) -> dict[str, s
         counts = [f"{unread} more in" if unread else "", f"{unfed} more out" if unfed else ""]
         lines.append(_small(", ".join(filter(None, counts))))
     look = {"label": _html(*lines), "tooltip": _node_tooltip(op, cosine), "fillcolor": _fill(cosine, threshold)}
-    if node.key in hood.asked:
+    if node.key in hood.focus:
         look |= {"color": _ASKED, "penwidth": "3"}
     return look
 

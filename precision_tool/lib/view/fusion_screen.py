@@ -141,7 +141,7 @@ def switch_lines(
         lines.append(table)
     else:
         lines.append(plain("names no pass: every pass is on", "dim"))
-    off = [name for name, section in seen.items() if is_switchable(name) and switches.told(name, section) is False]
+    off = [name for name, section in seen.items() if is_switchable(name) and switches.state_of(name, section) is False]
     always = [name for name in seen if not is_switchable(name)]
     rows = [("of the data", plain(f"{len(off)} of {counted(len(seen), 'pass', 'passes')} seen there are off"))]
     if always:

@@ -92,7 +92,7 @@ def without_culprit(study: Study) -> Message:
         return Message("study.without_culprit.off_benchmark")
     if not study.is_recomputed and any(one.below for one in study.leaves):
         return Message("study.without_culprit.off_unknown")
-    if study.tells:
+    if study.has_evidence:
         return Message("study.without_culprit.clean")
     kind = "unknown" if study.statistics is None else "statistics_unknown"
     return Message(f"study.without_culprit.{kind}")

@@ -73,9 +73,9 @@ def whole_path(path: str) -> Text:
     return text
 
 
-def shown_reason(text: str) -> str:
-    """A sentence with paths in it, which lose the working folder."""
-    return without_folder(text)
+def shown_reason(message: Message | str) -> str:
+    """Return a text whose paths are relative to the working folder."""
+    return without_folder(render(message))
 
 
 def unreadable_lines(reasons: Sequence[str]) -> list[Text]:

@@ -18,7 +18,7 @@ import numpy as np
 from fuzzing import seeds
 from fuzzing.mutations import BINARY, CLAIMS, CSV, TEXT, Mutation
 from fuzzing.structures import MessageSeed, npy_file
-from precision_tool.lib.cli.bisect_runner import BisectRun, bisected
+from precision_tool.lib.cli.bisect_runner import BisectRun, is_bisected
 from precision_tool.lib.cli.switch_files import SwitchFile
 from precision_tool.lib.compare.columns import parse_metrics
 from precision_tool.lib.compare.data_folder import _decoded as decoded_cosines
@@ -266,9 +266,10 @@ def _bisection(path: str) -> Reasons:
     switch_file = str(folder / "switch.cfg")
     file = SwitchFile(path=switch_file, target=switch_file, shipped=parse_switches('{"Switch": {}}'))
     run = BisectRun(folder=folder, check="true", passes=("APass", "BPass"), file=file)
-    told = [bisected(folder, switch_file), *run.open(fresh=False)]
-    yield from (note.replace(_path_in(path), "PATH") for note in told)
-    list(run.known)
+    notes = run.open(fresh=False)
+    is_bisected(folder, switch_file)
+    yield from (note.replace(_path_in(path), "PATH") for note in notes)
+    list(run.answers)
     run.confirmed.clear()
 
 

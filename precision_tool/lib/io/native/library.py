@@ -131,8 +131,8 @@ def address(array: Any) -> int:
     try:
         return _address_of(_byte_of(array))
     except (TypeError, ValueError):  # empty, read-only or in several pieces
-        found: int = array.ctypes.data
-        return found
+        start: int = array.ctypes.data
+        return start
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,25 +151,25 @@ class Library:
 @cache
 def library() -> Library | None:
     """The compiled kernel; None where numpy does the work."""
-    found, why = _found()
+    kernel, why = _loaded()
     if why:
         _log.info("numpy instead of the compiled kernel: %s", why)
-    return found
+    return kernel
 
 
 def description() -> str:
     """Which kernel does the arithmetic, for a person."""
-    known = library()
-    return f"compiled, {known.processor}" if known is not None else f"numpy ({_found()[1]})"
+    kernel = library()
+    return f"compiled, {kernel.processor}" if kernel is not None else f"numpy ({_loaded()[1]})"
 
 
 @cache
-def _found() -> tuple[Library | None, str]:
+def _loaded() -> tuple[Library | None, str]:
     """The library, or why there is none."""
-    asked = environment(VARIABLE)
-    if asked not in ("", "numpy", "compiled"):
-        return None, f"{VARIABLE}={asked[:40]!r} is unknown: numpy or compiled"
-    if asked == "numpy":
+    choice = environment(VARIABLE)
+    if choice not in ("", "numpy", "compiled"):
+        return None, f"{VARIABLE}={choice[:40]!r} is unknown: numpy or compiled"
+    if choice == "numpy":
         return None, f"{VARIABLE}=numpy"
     path = Path(__file__).with_name("kernel.compiled.so")
     if not path.exists():
@@ -229,8 +229,8 @@ def _check_sums(functions: ctypes.CDLL) -> None:
     for value in (0.1, 0.3, 0.7, 1.1, 1.7):
         values = (ctypes.c_float * 1024)(*[value] * 1024)
         functions.pt_first_float32(values, values, len(values), limits, ctypes.byref(sums))
-        wanted = len(values) * float(values[0]) ** 2
-        if not abs(sums.npu_squares - wanted) < _SUM_ERROR * wanted:
+        expected = len(values) * float(values[0]) ** 2
+        if not abs(sums.npu_squares - expected) < _SUM_ERROR * expected:
             raise ValueError("it was compiled without vector instructions, and its sums would lose digits")
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from builders import MODEL, STAMP, TIMESTAMP, Array, graph_op, text_graph, write_dump, write_golden
+from builders import TIMESTAMP, Array, graph_op, leaf_folder, tensor_desc, write_dump, write_golden, write_graph
 
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
-from precision_tool.lib.demo.graph_writer import graph_file_name
-from precision_tool.lib.model.graph import Op, TensorDesc
+from precision_tool.lib.model.graph import Op
 
 Compute = Callable[..., Array]
 Change = Callable[[Array], Array]
@@ -80,9 +79,7 @@ class Network:
     ) -> Path:
         """Writes dump, graph and benchmark below `root`; without `inputs` dump files hold outputs only,
         and so do those of the parts named in `without_inputs`."""
-        leaf = root / "npu" / run / "dump" / STAMP / "0" / MODEL / "1" / "0"
-        graph = root / "npu" / run / "graph" / graph_file_name(5, 1)
-        graph.parent.mkdir(parents=True, exist_ok=True)
+        leaf = leaf_folder(root, run)
         npu: dict[str, Array] = {}
         golden: dict[str, Array] = {}
         ops = [graph_op("IteratorV2", "IteratorV2")]
@@ -99,7 +96,7 @@ class Network:
                 output = OutTensor(data=npu[part.name], origin_shape=npu[part.name].shape, address=part.address)
                 fed = [_fed(array, part) for array in read] if inputs and part.name not in without_inputs else []
                 write_dump(leaf / name, part.name, fed, [output])
-        graph.write_text(text_graph(ops, attrs={"_session_graph_id": "0_1"}), encoding="ascii")
+        write_graph(root, ops, run)
         return root
 
     def _npu(self, part: Part, read: Sequence[Array]) -> Array:
@@ -134,21 +131,13 @@ def _fed(array: Array, part: Part) -> OutTensor:
     return OutTensor(data=array, origin_shape=array.shape, address=part.address)
 
 
-def _desc(array: Array, origin: str | None = None) -> TensorDesc:
-    return TensorDesc(
-        dtype=str(array.dtype), layout="ND", shape=array.shape, origin_layout="ND", origin_shape=array.shape,
-        dump_origin_name=origin, dump_origin_index=None if origin is None else 0,
-        dump_origin_layout=None if origin is None else "ND",
-    )  # fmt: skip
-
-
 def _op(part: Part, npu: Mapping[str, Array], read: Sequence[Array]) -> Op:
     inserted = part.originals == ()
     origin = None if inserted else part.originals[-1] if part.originals else part.name
     fed = [f"{name}:0" for name in part.inputs] or (["IteratorV2:0"] if part.type == "GetNext" else [])
     return graph_op(
-        part.name, part.type, fed, input_descs=[_desc(array) for array in read],
-        output_descs=[_desc(npu[part.name], origin)], original_names=part.originals or (() if inserted else None),
+        part.name, part.type, fed, input_descs=[*map(tensor_desc, read)],
+        output_descs=[tensor_desc(npu[part.name], origin)], original_names=part.originals or (() if inserted else None),
         pass_names=part.passes, attrs=part.attrs,
     )  # fmt: skip
 

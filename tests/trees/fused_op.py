@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from builders import Array, graph_op, out_tensor, write_dump
+from builders import Array, graph_op, out_tensor, tensor_desc, write_dump
 
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, Found, Missing, NoBenchmark
@@ -17,7 +17,7 @@ from precision_tool.lib.diagnose.op_values import Compared, RunValues
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult
 from precision_tool.lib.io.npy import read_npy
-from precision_tool.lib.model.graph import Graph, GraphFile, TensorDesc
+from precision_tool.lib.model.graph import Graph, GraphFile
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,6 @@ class Files(BenchmarkSide):
         path = self.folder / f"{op_name}.{index}.npy"
         np.save(path, array)
         return read_npy(str(path))
-
-
-def desc(tensor: OutTensor, layout: str, origin: str | None = None) -> TensorDesc:
-    return TensorDesc(
-        dtype=tensor.dtype_name, layout=tensor.layout, shape=tensor.storage_shape, origin_layout=layout,
-        origin_shape=tensor.origin_shape, dump_origin_name=origin, dump_origin_index=0 if origin else None,
-        dump_origin_layout=layout if origin else None,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,24 +70,26 @@ def recompute(
         [output],
     )
     kinds = [*fused.sources, *["Data"] * len(inputs)][: len(inputs)]
+    names = [f"in{number}" for number in range(len(inputs))]
+    axes = [layout for _, _, layout in fused.inputs]
     feeds = [
-        graph_op(
-            f"in{number}", kind, output_descs=[desc(tensor, one[2], f"in{number}")], original_names=[f"in{number}"]
-        )
-        for number, (tensor, one, kind) in enumerate(zip(inputs, fused.inputs, kinds, strict=True))
+        graph_op(name, kind, output_descs=[tensor_desc(tensor, name, origin_layout=layout)], original_names=[name])
+        for name, tensor, layout, kind in zip(names, inputs, axes, kinds, strict=True)
     ]
     op = graph_op(
-        "fused", fused.op_type, [f"in{number}:0" for number in range(len(inputs))],
-        input_descs=[desc(tensor, one[2]) for tensor, one in zip(inputs, fused.inputs, strict=True)],
-        output_descs=[desc(output, fused.output[2], fused.origin or fused.originals[-1])],
+        "fused", fused.op_type, [f"{name}:0" for name in names],
+        input_descs=[tensor_desc(tensor, origin_layout=layout) for tensor, layout in zip(inputs, axes, strict=True)],
+        output_descs=[tensor_desc(output, fused.origin or fused.originals[-1], origin_layout=fused.output[2])],
         original_names=fused.originals, attrs=fused.attrs,
     )  # fmt: skip
     unfused = None
     if fused.unfused:
-        names = dict.fromkeys(source for _, _, fed, _ in fused.unfused for source, _ in fed)
+        sources = dict.fromkeys(source for _, _, fed, _ in fused.unfused for source, _ in fed)
         made = {name for name, *_ in fused.unfused}
-        kind_of = {f"in{number}": kind for number, kind in enumerate(kinds)}
-        ops = [graph_op(name, kind_of.get(name, "Const"), original_names=[name]) for name in names if name not in made]
+        kind_of = dict(zip(names, kinds, strict=True))
+        ops = [
+            graph_op(name, kind_of.get(name, "Const"), original_names=[name]) for name in sources if name not in made
+        ]
         ops += [
             graph_op(name, kind, [f"{source}:{index}" for source, index in fed], original_names=[name], attrs=attrs)
             for name, kind, fed, attrs in fused.unfused

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from builders import MODEL, STAMP, TIMESTAMP, Array, graph_op, text_graph, write_dump, write_golden
+from builders import STAMP, TIMESTAMP, Array, graph_op, leaf_folder, tensor_desc, write_dump, write_golden, write_graph
 
 from precision_tool.lib.demo.dump_writer import dump_file_name
-from precision_tool.lib.demo.graph_writer import graph_file_name
-from precision_tool.lib.model.graph import Op, TensorDesc
+from precision_tool.lib.model.graph import Op
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -34,18 +33,8 @@ class Node:
 
     def op(self) -> Op:
         """The op in the graph."""
-        shape = () if self.output is None else self.output.shape
-        inserted = self.originals == ()
-        desc = TensorDesc(
-            dtype="float32",
-            layout="ND",
-            shape=shape,
-            origin_layout="ND",
-            origin_shape=shape,
-            dump_origin_name=None if inserted else self.original,
-            dump_origin_index=None if inserted else 0,
-            dump_origin_layout=None if inserted else "ND",
-        )
+        output = np.zeros((), np.float32) if self.output is None else self.output
+        desc = replace(tensor_desc(output, None if self.originals == () else self.original), dtype="float32")
         return graph_op(
             self.name,
             self.type,
@@ -80,10 +69,8 @@ class SmallTree:
 
 def small_tree(root: Path, nodes: Sequence[Node], run: str = "debug_0") -> SmallTree:
     """Write dump, graph and benchmark of `nodes`, which stand in execution order."""
-    leaf = root / "npu" / run / "dump" / STAMP / "0" / MODEL / "1" / "0"
-    graph = root / "npu" / run / "graph" / graph_file_name(5, 1)
-    graph.parent.mkdir(parents=True, exist_ok=True)
-    graph.write_text(text_graph([node.op() for node in nodes], attrs={"_session_graph_id": "0_1"}), encoding="ascii")
+    leaf = leaf_folder(root, run)
+    graph = write_graph(root, [node.op() for node in nodes], run)
     dumps, goldens = {}, {}
     for number, node in enumerate(nodes):
         if node.output is not None:

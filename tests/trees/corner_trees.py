@@ -14,10 +14,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump, write_golden
+from builders import TIMESTAMP, graph_file, graph_op, leaf_folder, tensor_desc, write_dump, write_golden, write_graph
 
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, pack
-from precision_tool.lib.demo.graph_writer import graph_file_name
 from precision_tool.lib.io.data_types import BY_NAME
 from precision_tool.lib.io.ge_graph_export import export_graph, json_text
 from precision_tool.lib.model.graph import Op, TensorDesc
@@ -60,7 +59,7 @@ class CornerTree:
     @property
     def leaf(self) -> Path:
         """The folder of the dump files."""
-        return self.root / "npu" / self.run / "dump" / STAMP / "0" / MODEL / "1" / "0"
+        return leaf_folder(self.root, self.run)
 
     @property
     def golden(self) -> Path:
@@ -70,7 +69,7 @@ class CornerTree:
     @property
     def graph(self) -> Path:
         """The text graph."""
-        return self.root / "npu" / self.run / "graph" / graph_file_name(5, 1)
+        return graph_file(self.root, self.run)
 
     @property
     def graph_json(self) -> Path:
@@ -130,9 +129,7 @@ class CornerTree:
         """Writes the graph, text and JSON."""
         ends = [graph_op("NetOutput", "NetOutput", [f"{self.ops[0].name}:0"], output_descs=(), kernel=False)]
         source = [graph_op("IteratorV2", "IteratorV2", output_descs=(), kernel=False)]
-        self.graph.parent.mkdir(parents=True, exist_ok=True)
-        text = text_graph([*source, *self.ops, *ends], attrs={"_session_graph_id": "0_1"})
-        self.graph.write_text(text, encoding="ascii")
+        write_graph(self.root, [*source, *self.ops, *ends], self.run)
         self.graph_json.write_text(json_text(export_graph(str(self.graph))), encoding="utf-8")
         self.leaf.mkdir(parents=True, exist_ok=True)
         self.golden.mkdir(parents=True, exist_ok=True)
@@ -397,11 +394,8 @@ def value_corners() -> list[Corner]:
 # --- structure --------------------------------------------------------------------------------------------------------
 
 
-def _desc(shape: tuple[int, ...], origin: str | None, index: int = 0) -> TensorDesc:
-    return TensorDesc(
-        dtype="float32", layout="ND", shape=shape, origin_layout="ND", origin_shape=shape, dump_origin_name=origin,
-        dump_origin_index=index if origin else None, dump_origin_layout="ND" if origin else None,
-    )  # fmt: skip
+#: An output of `Builder`'s ops.
+_VECTOR = np.zeros(20, np.float32)
 
 
 class Builder:
@@ -456,11 +450,11 @@ class Builder:
                     known = described is None or index < described
                     tree.truth[f"{name}:output:{index}"] = (tensor.data, array if known else pairs[0][1])
         descs = [
-            _desc((20,), stands_for, index if origin_index is None else origin_index)
+            tensor_desc(_VECTOR, stands_for, index if origin_index is None else origin_index)
             for index in range(outputs if described is None else described)
         ]
         op = graph_op(
-            name, op_type, inputs, input_descs=[_desc((20,), None) for _ in inputs], output_descs=descs,
+            name, op_type, inputs, input_descs=[tensor_desc(_VECTOR)] * len(inputs), output_descs=descs,
             original_names=None if originals is None else names, attrs=attrs, is_multiop=is_multiop,
         )  # fmt: skip
         self.tree.ops.append(replace(op, l1_fusion_group=l1, subgraph_names=subgraphs))
@@ -472,7 +466,7 @@ class Builder:
         """An op with this output, which stands for that of the last of `originals`; no benchmark."""
         if dumped:
             self.tree.dump(name, op_type, outputs=[output])
-        desc = _desc(output.storage_shape, originals[-1])
+        desc = tensor_desc(np.empty(output.storage_shape, np.float32), originals[-1])
         desc = replace(desc, dtype=output.dtype_name)
         self.tree.ops.append(graph_op(name, op_type, output_descs=[desc], original_names=tuple(originals)))
 
@@ -566,7 +560,7 @@ def damages(tree: CornerTree) -> None:
     short = OutTensor(data=bytes(40), dtype="float32", shape=(20,), origin_shape=(20,))
     tree.dump("bad/short", outputs=[replace(short, shape=(10,))])
     tree.benchmark("bad/short", noise(20))
-    tree.ops.append(graph_op("bad/short", output_descs=[_desc((20,), "bad/short")]))
+    tree.ops.append(graph_op("bad/short", output_descs=[tensor_desc(_VECTOR, "bad/short")]))
     for name, content in (("golden_garbage", b"no array"), ("golden_empty", b""), ("golden_cut", None)):
         build.op(f"bad/{name}")
         (path,) = tree.golden.glob(f"bad_{name}.*")

@@ -97,6 +97,42 @@ def text_graph(ops: Sequence[Op], name: str = MODEL, attrs: Mapping[str, Any] | 
     return "".join(graph_text(Graph(name=name, ops=tuple(numbered), attrs=dict(attrs or {})), kernel_bytes=32))
 
 
+def leaf_folder(root: Path, run: str = "debug_0") -> Path:
+    """Return the folder of a run's dump files, as GE makes it."""
+    return root / "npu" / run / "dump" / STAMP / "0" / MODEL / "1" / "0"
+
+
+def graph_file(root: Path, run: str = "debug_0") -> Path:
+    """Return the path of a run's compiled graph."""
+    return root / "npu" / run / "graph" / graph_file_name(5, 1)
+
+
+def write_graph(root: Path, ops: Sequence[Op], run: str = "debug_0") -> Path:
+    """Write a run's compiled graph, making its folder."""
+    path = graph_file(root, run)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text_graph(ops, attrs={"_session_graph_id": "0_1"}), encoding="ascii")
+    return path
+
+
+def tensor_desc(
+    tensor: OutTensor | Array,
+    origin: str | None = None,
+    index: int = 0,
+    *,
+    origin_layout: str = "ND",
+    origin_shape: tuple[int, ...] | None = None,
+) -> TensorDesc:
+    """Return a tensor as the graph describes it; `origin` is the op of the script whose output `index` it is."""
+    stored = out_tensor(tensor)
+    layout = stored.origin_layout or origin_layout
+    return TensorDesc(
+        dtype=stored.dtype_name, layout=stored.layout, shape=stored.storage_shape, origin_layout=layout,
+        origin_shape=stored.origin_shape if origin_shape is None else origin_shape, dump_origin_name=origin,
+        dump_origin_index=index if origin else None, dump_origin_layout=layout if origin else None,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class OneOpTree:
     """Paths of a `precision_data` folder with one dumped op. `golden_path` is None if it was left out."""
@@ -143,8 +179,8 @@ def one_op_tree(
         stored = OutTensor.packed(output, layout, origin_layout, address=0x1240_8000_0000, original_op=reference)
         shape = origin_shape or output.shape
     feeds = [*map(out_tensor, inputs)]
-    feed_descs = [_desc(feed, "ND", feed.origin_shape, None) for feed in feeds]
-    source_descs = [_desc(feed, "ND", feed.origin_shape, ("IteratorGetNext", i)) for i, feed in enumerate(feeds)]
+    source_descs = [tensor_desc(feed, "IteratorGetNext", i) for i, feed in enumerate(feeds)]
+    desc = tensor_desc(stored, origin, golden_index, origin_layout=origin_layout, origin_shape=shape)
     ops = [
         graph_op("IteratorV2", "IteratorV2", kernel=False),
         graph_op(
@@ -152,16 +188,13 @@ def one_op_tree(
             original_names=["IteratorGetNext"], kernel=False,
         ),
         graph_op(
-            op_name, op_type, [f"IteratorGetNext:{i}" for i in range(len(feeds))], input_descs=feed_descs,
-            output_descs=[_desc(stored, origin_layout, shape, reference)], original_names=originals,
+            op_name, op_type, [f"IteratorGetNext:{i}" for i in range(len(feeds))],
+            input_descs=[*map(tensor_desc, feeds)], output_descs=[desc], original_names=originals,
             pass_names=pass_names,
         ),
         graph_op("NetOutput", "NetOutput", [f"{op_name}:0"], output_descs=(), kernel=False),
     ]  # fmt: skip
-    graph_path = root / "npu" / run / "graph" / graph_file_name(5, 1)
-    graph_path.parent.mkdir(parents=True, exist_ok=True)
-    graph_path.write_text(text_graph(ops, attrs={"_session_graph_id": "0_1"}), encoding="ascii")
-    dump_dir = root / "npu" / run / "dump" / STAMP / "0" / MODEL / "1" / "0"
+    dump_dir = leaf_folder(root, run)
     name = dump_file_name(op_type, op_name, 3, TIMESTAMP, stream_id=0)
     golden_dir = root / "tf" / "dump"
     golden_dir.mkdir(parents=True, exist_ok=True)
@@ -175,23 +208,7 @@ def one_op_tree(
         root=root,
         dump_dir=dump_dir,
         dump_path=write_dump(dump_dir / name, op_name, feeds, [stored], version),
-        graph_path=graph_path,
+        graph_path=write_graph(root, ops, run),
         golden_dir=golden_dir,
         golden_path=golden_path,
-    )
-
-
-def _desc(
-    tensor: OutTensor, origin_layout: str, origin_shape: tuple[int, ...] | None, origin: tuple[str, int] | None
-) -> TensorDesc:
-    name, index = origin or (None, None)
-    return TensorDesc(
-        dtype=tensor.dtype_name,
-        layout=tensor.layout,
-        shape=tensor.storage_shape,
-        origin_layout=tensor.origin_layout or origin_layout,
-        origin_shape=origin_shape,
-        dump_origin_name=name,
-        dump_origin_index=index,
-        dump_origin_layout=(tensor.origin_layout or origin_layout) if name else None,
     )

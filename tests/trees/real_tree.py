@@ -17,18 +17,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
+from builders import TIMESTAMP, graph_op, leaf_folder, write_dump, write_graph
 
 from precision_tool.lib.compare.arrays import TensorProxy
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dump_tree import find_benchmark
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
-from precision_tool.lib.demo.graph_writer import graph_file_name
 from precision_tool.lib.io.layouts import as_stored
 from precision_tool.lib.io.tfdbg_tensor import read_tensor_event
 from precision_tool.lib.model.graph import Op, TensorDesc
 
-ARCHIVE = Path(__file__).parent / "data" / "real_step.tar.xz"
+ARCHIVE = Path(__file__).parents[1] / "data" / "real_step.tar.xz"
 #: The op of the script that computes wrong, and the fused op that does its work.
 FAULTY_ORIGINAL = "conv2/Relu"
 FUSED = {"conv1/Relu": "conv1", "conv2/Relu": "conv2"}
@@ -169,7 +168,7 @@ def real_tree(root: Path, unpacked: Path) -> None:
     run = next((unpacked / "benchmark").glob("run_*"))
     (root / "tf" / "tf_debug").mkdir(parents=True)
     run.rename(root / "tf" / "tf_debug" / run.name)
-    compiler = _Compiler(root / "npu" / "debug_0" / "dump" / STAMP / "0" / MODEL / "1" / "0", values)
+    compiler = _Compiler(leaf_folder(root), values)
     script = {op["name"]: op for op in json.loads((unpacked / "device.json").read_text("ascii"))}
     in_benchmark = {op["name"] for op in json.loads((unpacked / "benchmark.json").read_text("ascii"))}
     inner = {f"{scope}/{part}" for scope in FUSED.values() for part in ("Conv2D", "BiasAdd")}
@@ -196,8 +195,5 @@ def real_tree(root: Path, unpacked: Path) -> None:
                 () if inserted else (name,),
                 _attributes(op["attributes"]),
             )
-    graph = root / "npu" / "debug_0" / "graph" / graph_file_name(5, 1)
-    graph.parent.mkdir(parents=True)
     data_source = graph_op("IteratorV2", "IteratorV2", output_descs=[], id=len(compiler.ops), kernel=False)
-    text = text_graph([*compiler.ops, data_source], attrs={"_session_graph_id": "0_1"})
-    graph.write_text(text, encoding="ascii")
+    write_graph(root, [*compiler.ops, data_source])
