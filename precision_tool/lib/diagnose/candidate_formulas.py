@@ -1,4 +1,4 @@
-"""How the original ops of a fused op hang together, where no graph without fusion tells.
+"""Candidate formulas of an op: how the original ops of a fused op are connected where no graph without fusion shows it.
 
 Their names tell what they are, as TensorFlow makes names, or the names of their gradients do. Compilers append an op's
 outside inputs as they take it in, so the order of the fused op's inputs says what feeds them. What that leaves open is
@@ -373,7 +373,7 @@ def _near(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], limit: float) 
     return norm(x[both] - y[both]) <= limit * norm(y[both])
 
 
-# --- What an op may compute: its own formula, or the ways in which the parts of a fused one may hang together ---
+# --- candidate formulas -----------------------------------------------------------------------------------------------
 
 
 #: Elements of a large op's output that are looked at to find out how its parts hang together, and the fewest rows.

@@ -1,4 +1,4 @@
-"""Whether an op that adds a bias is off as by another bias, which its kernel does not make of the one that it has."""
+"""The causes of the errors of a run: another bias, overflows and casts, and every independent fault, ranked."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def _is_made_of(true: Doubles, added: Doubles) -> bool:
     return any(float(np.linalg.norm(added - other)) <= _NEAR * size for other in others)
 
 
-# --- Numbers that a type cannot hold: overflows, and what a cast to integers loses ---
+# --- overflows and lossy casts ----------------------------------------------------------------------------------------
 
 
 #: Readers of a cast that are looked at.
@@ -127,33 +127,33 @@ class OutOfRange:
 
     def overflows(self, faulty: Iterable[Op]) -> Iterator[Suspect]:
         """Yield ops whose true result their type cannot hold; not those fed by another such op."""
-        over = [recomputed for recomputed in self._judged if recomputed.overflow is not None]
-        spoiled = self._flow.downstream(recomputed.op for recomputed in over)
+        over = [result for result in self._judged if result.overflow is not None]
+        spoiled = self._flow.downstream(result.op for result in over)
         after_faults = self._flow.downstream(faulty)
-        for recomputed in over:
-            slot = recomputed.overflow
+        for result in over:
+            slot = result.overflow
             assert slot is not None
-            if id(recomputed.op) in spoiled or not recomputed.finite_inputs:
+            if id(result.op) in spoiled or not result.finite_inputs:
                 continue
-            golden = distance(self._values, Root(recomputed.op, slot.slot))
+            golden = distance(self._values, Root(result.op, slot.slot))
             beyond_too = golden is not None and golden.largest > LIMIT.get(slot.dtype, np.inf)
-            if id(recomputed.op) in after_faults and not beyond_too:
+            if id(result.op) in after_faults and not beyond_too:
                 continue
-            is_cast = recomputed.op.type == "Cast"
-            flag = self._flagged.get(recomputed.name)
+            is_cast = result.op.type == "Cast"
+            flag = self._flagged.get(result.name)
             facts = [
                 Fact(name="largest", value=number_of(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
                 Fact(name="overflowed_elements", value=slot.overflowed), Fact(name="elements", value=slot.size),
                 Fact(name="at_limit", value=slot.at_limit),
                 Fact(name="type", value=slot.dtype), Fact(name="benchmark_overflows", value=beyond_too),
-                Fact(name="script_ops", value=self._script_ops(recomputed.op)),
+                Fact(name="script_ops", value=self._script_ops(result.op)),
                 *(flag.facts if flag is not None else ()),
             ]  # fmt: skip
             sure = 0.98 if flag is not None and not flag.is_doubtful else 0.95 if beyond_too else 0.9
             yield Suspect(
-                culprit=recomputed.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
-                confidence=sure, number=recomputed.number, op_type=recomputed.op.type, facts=tuple(facts),
-                result=recomputed, pass_name=recomputed.op.pass_names[0] if recomputed.op.pass_names else "",
+                culprit=result.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
+                confidence=sure, number=result.number, op_type=result.op.type, facts=tuple(facts),
+                result=result, pass_name=result.op.pass_names[0] if result.op.pass_names else "",
             )  # fmt: skip
 
     def told_by_status(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
@@ -178,9 +178,9 @@ class OutOfRange:
 
     def lost_in_integers(self) -> Iterator[Suspect]:
         """Yield casts that the compiler put in, through an integer type, of numbers that are no integers."""
-        for recomputed in self._judged:
-            op = recomputed.op
-            if op.type != "Cast" or op.original_names or recomputed.state is State.WRONG:
+        for result in self._judged:
+            op = result.op
+            if op.type != "Cast" or op.original_names or result.state is State.WRONG:
                 continue
             if not op.input_descs or not op.output_descs:
                 continue
@@ -201,7 +201,7 @@ class OutOfRange:
             ]  # fmt: skip
             yield Suspect(
                 culprit=op.name, cause=Cause.CAST, proof=Proof.RECOMPUTED, confidence=0.95 if back else 0.85,
-                number=recomputed.number, op_type=op.type, also=tuple(back), facts=tuple(facts), result=recomputed,
+                number=result.number, op_type=op.type, also=tuple(back), facts=tuple(facts), result=result,
             )  # fmt: skip
 
     def _script_ops(self, op: Op) -> list[str]:
@@ -234,7 +234,7 @@ class OutOfRange:
         return None
 
 
-# --- What was found, put down to causes: each independent fault once, its followers left out ---
+# --- causes -----------------------------------------------------------------------------------------------------------
 
 
 #: An op that cannot be recomputed is suspected if its output is so many times as far off as its inputs, and so far.
@@ -269,7 +269,7 @@ class Explainer:
         self._values = values
         self._findings = findings
         self._flow = Flow(values)
-        self._by_id = {id(recomputed.op): recomputed for recomputed in findings.judged}
+        self._by_id = {id(result.op): result for result in findings.judged}
         #: Wrong ops, by name, that may as well be right and have read another variable.
         self._either: dict[str, Op] = {}
 
@@ -358,28 +358,22 @@ class Explainer:
         """Yield ops whose inputs were not dumped and that are wrong together: what they both read was overwritten."""
         readers: dict[tuple[int, int], list[OpResult]] = {}
         roots: dict[tuple[int, int], Root] = {}
-        for recomputed in self._findings.judged:
-            if (
-                recomputed.state is not State.WRONG
-                or recomputed.name in explained
-                or not _is_unlike_kernels(recomputed)
-            ):
+        for result in self._findings.judged:
+            if result.state is not State.WRONG or result.name in explained or not _is_unlike_kernels(result):
                 continue
-            slots = {slot.index: slot for slot in self._values.input_slots(recomputed.op)}
-            for index, source in recomputed.from_elsewhere:
-                root = (
-                    self._values.fed_by.get((id(recomputed.op), slots[index].graph_index)) if index in slots else None
-                )
+            slots = {slot.index: slot for slot in self._values.input_slots(result.op)}
+            for index, source in result.from_elsewhere:
+                root = self._values.fed_by.get((id(result.op), slots[index].graph_index)) if index in slots else None
                 if root is not None and source == "producer":
-                    readers.setdefault(root.key, []).append(recomputed)
+                    readers.setdefault(root.key, []).append(result)
                     roots[root.key] = root
         done: set[str] = set()
         for key, together in sorted(readers.items(), key=lambda item: (-len(item[1]), item[1][0].number)):
             producer = self._by_id.get(id(roots[key].op))
-            names = {recomputed.name for recomputed in together}
+            names = {result.name for result in together}
             if len(names) < 2 or names & done or producer is None or producer.state is not State.RIGHT:
                 continue
-            if len({recomputed.op.pass_names for recomputed in together}) == 1 and together[0].op.pass_names:
+            if len({result.op.pass_names for result in together}) == 1 and together[0].op.pass_names:
                 continue  # the same pass made them all: that explains it as well
             done |= names
             first = min(together, key=lambda op: op.number)
@@ -397,12 +391,12 @@ class Explainer:
     def _wrong(self, explained: set[str]) -> Iterator[Suspect]:
         """Yield ops with an error of their own; those of one pass are one suspect."""
         by_pass: dict[str, list[Suspect]] = {}
-        for recomputed in self._findings.judged:
-            if recomputed.state is not State.WRONG or recomputed.name in explained:
+        for result in self._findings.judged:
+            if result.state is not State.WRONG or result.name in explained:
                 continue
-            suspect = self._own_error(recomputed)
-            if recomputed.name in self._either:
-                suspect = _or_its_variable(suspect, self._either[recomputed.name])
+            suspect = self._own_error(result)
+            if result.name in self._either:
+                suspect = _or_its_variable(suspect, self._either[result.name])
             if suspect.cause is Cause.FUSION:
                 by_pass.setdefault(suspect.pass_name, []).append(suspect)
             else:
@@ -410,7 +404,7 @@ class Explainer:
         for together in by_pass.values():
             first = min(together, key=lambda op: op.number)
             also = dict.fromkeys(
-                (*first.also, *(name for recomputed in together for name in (recomputed.culprit, *recomputed.also)))
+                (*first.also, *(name for result in together for name in (result.culprit, *result.also)))
             )
             yield replace(first, also=tuple(name for name in also if name != first.culprit))
 
@@ -443,30 +437,30 @@ class Explainer:
             if parameter is not None:
                 yield Root(parameter, 0)
 
-    def _own_error(self, recomputed: OpResult) -> Suspect:
-        slot = recomputed.worst_slot
+    def _own_error(self, result: OpResult) -> Suspect:
+        slot = result.worst_slot
         assert slot is not None
-        wrong = [other for other in recomputed.slots if other.beyond]
+        wrong = [other for other in result.slots if other.beyond]
         moved = all(other.places is not None and other.places.is_moved for other in wrong)
-        cause = Cause.LAYOUT if moved else Cause.FUSION if recomputed.op.pass_names else Cause.KERNEL
-        if recomputed.op.type == "Cast" and all(
+        cause = Cause.LAYOUT if moved else Cause.FUSION if result.op.pass_names else Cause.KERNEL
+        if result.op.type == "Cast" and all(
             other.places is not None and other.places.mistake is Mistake.NARROWED for other in wrong
         ):
             cause = Cause.CAST  # the type that it goes through is not the one that it is told to make
-        sure = 0.97 if recomputed.is_confirmed else 0.75 if recomputed.is_guessed else 0.9
-        if _is_seen_apart(recomputed) and self._is_overwritten(recomputed, slot):
+        sure = 0.97 if result.is_confirmed else 0.75 if result.is_guessed else 0.9
+        if _is_seen_apart(result) and self._is_overwritten(result, slot):
             cause, sure = Cause.STOMP, 0.7
-        undumped_inputs = [index for index, source in recomputed.from_elsewhere if source != "benchmark"]
+        undumped_inputs = [index for index, source in result.from_elsewhere if source != "benchmark"]
         if undumped_inputs and cause is not Cause.STOMP:
             sure = min(sure, 0.8)  # what it read may have been overwritten after it was put out
         return Suspect(
-            culprit=recomputed.name, cause=cause, proof=Proof.RECOMPUTED,
-            confidence=sure if recomputed.is_dumped else sure - 0.1, number=recomputed.number,
-            op_type=recomputed.op.type, facts=_own_error_facts(recomputed, slot, undumped_inputs), result=recomputed,
-            pass_name=recomputed.op.pass_names[0] if recomputed.op.pass_names else "",
+            culprit=result.name, cause=cause, proof=Proof.RECOMPUTED,
+            confidence=sure if result.is_dumped else sure - 0.1, number=result.number,
+            op_type=result.op.type, facts=_own_error_facts(result, slot, undumped_inputs), result=result,
+            pass_name=result.op.pass_names[0] if result.op.pass_names else "",
         )  # fmt: skip
 
-    def _is_overwritten(self, recomputed: OpResult, slot: SlotResult) -> bool:
+    def _is_overwritten(self, result: OpResult, slot: SlotResult) -> bool:
         """Return whether the wrong elements are one run, which another tensor may have overwritten."""
         places = slot.places
         if places is None or not places.is_run:
@@ -475,10 +469,10 @@ class Explainer:
         # What was written there has nothing to do with what should stand there; a narrower type comes near it.
         if slot.own < UNIT["bfloat16"] * sqrt(length / places.size):
             return False
-        elsewhere = {index for index, _ in recomputed.from_elsewhere}
+        elsewhere = {index for index, _ in result.from_elsewhere}
         sizes = [
             prod(input_slot.desc.shape)
-            for input_slot in self._values.input_slots(recomputed.op)
+            for input_slot in self._values.input_slots(result.op)
             if input_slot.index in elsewhere and input_slot.desc is not None
         ]
         # A sum of many elements is one: as much of an input is more bytes.
@@ -525,16 +519,16 @@ class Explainer:
 
     def _by_comparison(self, names: Iterable[str]) -> Iterator[Suspect]:
         """Yield the first of the ops whose inputs agree and whose output does not that recomputing does not acquit."""
-        by_name = {recomputed.name: recomputed for recomputed in self._findings.judged}
+        by_name = {result.name: result for result in self._findings.judged}
         for name in names:
-            recomputed = by_name.get(name)
-            if recomputed is None or (recomputed.state is not State.NOT_RECOMPUTED and not recomputed.is_guessed):
+            result = by_name.get(name)
+            if result is None or (result.state is not State.NOT_RECOMPUTED and not result.is_guessed):
                 continue
             yield Suspect(
-                culprit=recomputed.name, cause=Cause.FUSION if recomputed.op.pass_names else Cause.KERNEL,
-                proof=Proof.COMPARED, confidence=0.35, number=recomputed.number, op_type=recomputed.op.type,
-                facts=(Fact(name="not_recomputed", value=recomputed.reason),), result=recomputed,
-                pass_name=recomputed.op.pass_names[0] if recomputed.op.pass_names else "",
+                culprit=result.name, cause=Cause.FUSION if result.op.pass_names else Cause.KERNEL,
+                proof=Proof.COMPARED, confidence=0.35, number=result.number, op_type=result.op.type,
+                facts=(Fact(name="not_recomputed", value=result.reason),), result=result,
+                pass_name=result.op.pass_names[0] if result.op.pass_names else "",
             )  # fmt: skip
             return
 
@@ -547,14 +541,14 @@ def _or_its_variable(suspect: Suspect, variable: Op) -> Suspect:
     )  # fmt: skip
 
 
-def _own_error_facts(recomputed: OpResult, slot: SlotResult, undumped_inputs: Sequence[int]) -> tuple[Fact, ...]:
+def _own_error_facts(result: OpResult, slot: SlotResult, undumped_inputs: Sequence[int]) -> tuple[Fact, ...]:
     """Return the figures of an op whose output `slot` is wrong."""
     facts = [
         Fact(name="own_error", value=number_of(slot.own)), Fact(name="rounding", value=number_of(slot.rounding)),
         Fact(name="worst_over_rounding", value=number_of(slot.worst)),
         Fact(name="wrong_elements", value=slot.beyond), Fact(name="elements", value=slot.looked_at),
         Fact(name="exactly_rounded", value=number_of(slot.exact_share)),
-        Fact(name="recomputed_as", value=list(recomputed.how)), Fact(name="output", value=slot.slot),
+        Fact(name="recomputed_as", value=list(result.how)), Fact(name="output", value=slot.slot),
     ]  # fmt: skip
     if slot.sampled is not None:
         facts.append(Fact(name="elements_in_all", value=slot.size))
@@ -572,29 +566,29 @@ def _own_error_facts(recomputed: OpResult, slot: SlotResult, undumped_inputs: Se
         value = getattr(slot, name)
         if value is not None:
             facts.append(Fact(name=name, value=number_of(value)))
-    if recomputed.is_by_another:
+    if result.is_by_another:
         facts.append(Fact(name="another_obeys", value=True))
-    elif recomputed.is_confirmed is not None:
-        facts.append(Fact(name="benchmark_obeys", value=recomputed.is_confirmed))
+    elif result.is_confirmed is not None:
+        facts.append(Fact(name="benchmark_obeys", value=result.is_confirmed))
     return tuple(facts)
 
 
-def _whole_factor(recomputed: OpResult) -> float | None:
+def _whole_factor(result: OpResult) -> float | None:
     """Return the one factor by which all of an op's wrong output is off."""
-    slot = recomputed.worst_slot
+    slot = result.worst_slot
     if slot is None or slot.places is None or slot.places.mistake is not Mistake.SCALED:
         return None
     return slot.places.factor if slot.places.wrong >= 0.9 * slot.places.size or slot.looked_at == slot.beyond else None
 
 
-def _is_seen_apart(recomputed: OpResult) -> bool:
+def _is_seen_apart(result: OpResult) -> bool:
     """Return whether an op was recomputed from what others put out, or its result seen in what others read."""
-    return not recomputed.is_dumped or any(source in ("producer", "reader") for _, source in recomputed.from_elsewhere)
+    return not result.is_dumped or any(source in ("producer", "reader") for _, source in result.from_elsewhere)
 
 
-def _is_unlike_kernels(recomputed: OpResult) -> bool:
+def _is_unlike_kernels(result: OpResult) -> bool:
     """Return whether none of the simple mistakes of a kernel explains an op's error."""
-    slot = recomputed.worst_slot
+    slot = result.worst_slot
     unlike = (Mistake.UNKNOWN, Mistake.NOT_FINITE, Mistake.TAIL)
     return slot is not None and slot.places is not None and slot.places.mistake in unlike
 

@@ -1,4 +1,4 @@
-"""One op judged by itself, with some of its elements as both sides have them and as they should be."""
+"""One op recomputed by itself, with some of its elements on both sides and as recomputed."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _number(value: object) -> float | str:
     return str(value) if isinstance(value, complex) else float(value)  # type: ignore[arg-type]
 
 
-# --- The ops that `overflow` and `random` name, recomputed ---
+# --- ops of `overflow` and `random` -----------------------------------------------------------------------------------
 
 
 #: Judges one op of a run; None for one that computes nothing, or was not dumped.

@@ -1,6 +1,7 @@
-"""Several ops of which no file was dumped, judged as one: from what is known before them to what is known behind.
+"""The verdict on a run: ops are recomputed, copies and sources compared, causes named and ranked, next steps planned.
 
-What they put out between is not known, so that a wrong result accuses all of them together.
+Ops without dump files are recomputed together, from the tensors known before them to those after them: a wrong result
+accuses all of them.
 """
 
 from __future__ import annotations
@@ -82,14 +83,14 @@ _FAR, _BEYOND = 0.02, 20.0
 def gaps(recomputer: Recomputer, judged: Sequence[OpResult]) -> Iterator[Gap]:
     """Yield every op that could not be recomputed for want of its inputs, with those before it that make them."""
     computing = {id(op) for op in recomputer.computing()}
-    for recomputed in judged:
+    for result in judged:
         if time.monotonic() > recomputer.deadline:
             return
-        if recomputed.state is not State.NOT_RECOMPUTED or is_random(recomputed.op) or recomputed.is_dumped:
+        if result.state is not State.NOT_RECOMPUTED or is_random(result.op) or result.is_dumped:
             continue
         try:
             with np.errstate(all="ignore"), recomputer.values.reading():
-                gap = _gap_of(recomputer, computing, recomputed)
+                gap = _gap_of(recomputer, computing, result)
         except (NotComputedError, NoValueError, PrecisionToolError, MemoryError):
             continue
         except (ValueError, IndexError, TypeError, KeyError):
@@ -167,7 +168,9 @@ class _Chain:
         taken = slot.desc.origin_shape if slot.desc is not None else None
         if taken is None or put_out is None or taken == put_out or min(taken, default=0) < 0:
             return ref
-        self.stages.append(Stage(name=slot.name, op_type="Reshape", args=(ref,), wanted=(OutputSpec(shape=taken),)))
+        self.stages.append(
+            Stage(name=slot.name, op_type="Reshape", args=(ref,), output_specs=(OutputSpec(shape=taken),))
+        )
         return Ref(0, len(self.stages) - 1)
 
 
@@ -175,12 +178,12 @@ def _later(ref: Ref, base: int) -> Ref:
     return Ref(ref.slot, (ref.stage or 0) + base)
 
 
-def _gap_of(recomputer: Recomputer, computing: set[int], recomputed: OpResult) -> Gap | None:
-    tensors = recomputer.outputs(recomputed.op)
+def _gap_of(recomputer: Recomputer, computing: set[int], result: OpResult) -> Gap | None:
+    tensors = recomputer.outputs(result.op)
     if not tensors:
         return None
     chain = _Chain(recomputer, computing)
-    outputs = chain.add(recomputed.op)
+    outputs = chain.add(result.op)
     if len(chain.ops) < 2 or not all(isfinite(largest_of(tensor)) for tensor in chain.inputs.values()):
         return None
     formula = Formula(stages=tuple(chain.stages), outputs={slot: outputs[slot] for slot in tensors if slot in outputs})
@@ -190,7 +193,7 @@ def _gap_of(recomputer: Recomputer, computing: set[int], recomputed: OpResult) -
     true, stored = formula.run(chain.inputs), formula.run(chain.inputs, coarsest)
     slots, is_wrong = [], False
     for slot, out in true.items():
-        descs = recomputed.op.output_descs
+        descs = result.op.output_descs
         have = recomputer.values.load(tensors[slot], descs[slot] if slot < len(descs) else None)
         fit = _misfit(have, out, stored[slot], formula.kind, narrowing(formula, chain.inputs))
         if fit is None:
@@ -203,7 +206,7 @@ def _gap_of(recomputer: Recomputer, computing: set[int], recomputed: OpResult) -
     state = State.WRONG if is_wrong else State.RIGHT if is_right else State.DOUBTFUL
     return Gap(
         ops=ops,
-        result=replace(recomputed, state=state, reason=None, how=formula.how, slots=tuple(slots)),
+        result=replace(result, state=state, reason=None, how=formula.how, slots=tuple(slots)),
         borrowed=chain.borrowed,
     )
 
@@ -218,7 +221,7 @@ def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -
     return fit if fit.compared.any() else None
 
 
-# --- The steps one after the other: judge each op alone, look at copies and sources, name the causes, rank, plan ---
+# --- verdict on one run -----------------------------------------------------------------------------------------------
 
 
 #: Of the run, how long recomputing may take.
@@ -278,12 +281,7 @@ class RunVerdict:
     scales: Mapping[str, float] = field(default_factory=dict)
 
 
-def decide_run(
-    subject: Subject,
-    *,
-    seconds: float = SECONDS,
-    resources: Resources = ALL_CORES,
-) -> RunVerdict:
+def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resources = ALL_CORES) -> RunVerdict:
     """Return the verdict on one run. Progress is counted in ops."""
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.comparison)
     recomputer = Recomputer(values, subject.unfused, seconds=seconds)
@@ -329,11 +327,11 @@ class _CopyTrials:
         if id(root.op) not in self._computing:
             return None
         self._recomputer.values.take_for_true(root, copy)
-        recomputed = self._recomputer.recompute(root.op)
+        result = self._recomputer.recompute(root.op)
         self._recomputer.values.take_for_true(root, None)
-        if is_late(recomputed):
+        if is_late(result):
             self.unsettled.add(root.key)
-        return None if recomputed.state is State.NOT_RECOMPUTED else recomputed.state is State.RIGHT
+        return None if result.state is State.NOT_RECOMPUTED else result.state is State.RIGHT
 
     def by_true_copies(self, judged: Sequence[OpResult], memory: Sequence[Overwritten]) -> list[OpResult]:
         """Return the results, recomputing ops whose readers disagree on a tensor, and the ops that it feeds.
@@ -347,14 +345,14 @@ class _CopyTrials:
             ops |= {id(slot.op) for slot in self._recomputer.values.readers.get(item.root.key, ())}
         return [self._again(item) if id(item.op) in ops and _is_fed_elsewhere(item) else item for item in judged]
 
-    def _again(self, recomputed: OpResult) -> OpResult:
-        again = self._recomputer.recompute(recomputed.op)
-        return recomputed if is_late(again) else again
+    def _again(self, result: OpResult) -> OpResult:
+        again = self._recomputer.recompute(result.op)
+        return result if is_late(again) else again
 
 
-def _is_fed_elsewhere(recomputed: OpResult) -> bool:
+def _is_fed_elsewhere(result: OpResult) -> bool:
     """Return whether an op was judged by what others have of what it read or put out."""
-    return not recomputed.is_dumped or any(source == "reader" for _, source in recomputed.from_elsewhere)
+    return not result.is_dumped or any(source == "reader" for _, source in result.from_elsewhere)
 
 
 def unsteady(subject: Subject, other: Subject, clean: RunVerdict) -> RunVerdict | None:
@@ -462,16 +460,16 @@ def _unread(subject: Subject) -> tuple[NotChecked, ...]:
 
 def _gaps(judged: Sequence[OpResult]) -> tuple[NotChecked, ...]:
     """Return what a dump of everything would have told."""
-    missing = [recomputed for recomputed in judged if not recomputed.is_dumped]
+    missing = [result for result in judged if not result.is_dumped]
     if not missing:
         return ()
-    unknown = sum(recomputed.state is State.NOT_RECOMPUTED for recomputed in missing)
+    unknown = sum(result.state is State.NOT_RECOMPUTED for result in missing)
     return (NotChecked(lack=NotCheckedKind.NOT_DUMPED, count=len(missing), ops=len(judged), unknown=unknown),)
 
 
 def _late(judged: Sequence[OpResult]) -> tuple[NotChecked, ...]:
     """Return that the time was over before every op was recomputed."""
-    late = [recomputed for recomputed in judged if is_late(recomputed)]
+    late = [result for result in judged if is_late(result)]
     return (NotChecked(lack=NotCheckedKind.OUT_OF_TIME, count=len(late), ops=len(judged)),) if late else ()
 
 
@@ -487,9 +485,7 @@ def _right_in_part(subject: Subject, judged: Sequence[OpResult]) -> list[OpResul
     """
     quiet = subject.comparison.quiet if subject.comparison is not None else frozenset()
     return [
-        recomputed
-        for recomputed in judged
-        if recomputed.state is State.RIGHT and recomputed.is_sampled and recomputed.name not in quiet
+        result for result in judged if result.state is State.RIGHT and result.is_sampled and result.name not in quiet
     ]
 
 
@@ -497,9 +493,7 @@ def _sampled(partly: Sequence[OpResult], judged: Sequence[OpResult], has_benchma
     """Return that some ops were recomputed in part only, where a fault of few elements may not show."""
     if not partly:
         return ()
-    by_sums = (
-        NotCheckedKind.SAMPLED_SUMS if all(recomputed.is_summed for recomputed in partly) else NotCheckedKind.SAMPLED
-    )
+    by_sums = NotCheckedKind.SAMPLED_SUMS if all(result.is_summed for result in partly) else NotCheckedKind.SAMPLED
     lack = NotCheckedKind.SAMPLED_FARTHEST if has_benchmark else by_sums
     return (NotChecked(lack=lack, count=len(partly), ops=len(judged)),)
 
@@ -527,7 +521,7 @@ def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:
     return WorstCosine(op_name=name, slot=slot, cosine=cosine, below=below, grows_from=begin if begin != name else "")
 
 
-# --- The verdicts on the runs of a data folder: which runs there are to judge, and which of two is to blame ---
+# --- verdict on several runs ------------------------------------------------------------------------------------------
 
 
 #: Of the runs beside the one that is asked about, how many are judged.
@@ -554,11 +548,7 @@ class Request:
 
 
 def decide(
-    request: Request,
-    runs: Sequence[RunGraph],
-    *,
-    seconds: float = SECONDS,
-    resources: Resources = ALL_CORES,
+    request: Request, runs: Sequence[RunGraph], *, seconds: float = SECONDS, resources: Resources = ALL_CORES
 ) -> RunVerdict:
     """Return the verdict on a dump; if nothing in it is wrong but in another of `runs` something is, on that.
 
@@ -585,11 +575,11 @@ def decide(
             leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=request.file, number=run.number,
             cosines=_cosines_of_other(request, run), threshold=request.threshold,
         )  # fmt: skip
-        verdict = decide_run(other, seconds=seconds, resources=resources)
-        if verdict.verdict.culprit is not None:
-            verdict = _with_parts(verdict, other, [candidate for candidate in runs if candidate is not run])
-            return replace(_with_comparison(verdict), blameless=(first, *blameless))
-        blameless.append(verdict)
+        run_verdict = decide_run(other, seconds=seconds, resources=resources)
+        if run_verdict.verdict.culprit is not None:
+            run_verdict = _with_parts(run_verdict, other, [candidate for candidate in runs if candidate is not run])
+            return replace(_with_comparison(run_verdict), blameless=(first, *blameless))
+        blameless.append(run_verdict)
         differs = unsteady(subject, other, first)
         if differs is not None:
             return replace(differs, blameless=blameless)

@@ -1,4 +1,4 @@
-"""How an error flows: which ops stand behind which, and how far each tensor of the run is from the benchmark."""
+"""The flow of errors through a run, the distance of its tensors from the benchmark's, and its loss scale."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def distance(values: RunValues, root: Root) -> Distance | None:
     return Distance(relative, cosine, factor, residual, float(np.abs(y).max(initial=0.0)))
 
 
-# --- A loss scale, told from one run: the variable that gradients start from, and by which they are divided again ---
+# --- loss scales ------------------------------------------------------------------------------------------------------
 
 
 #: Ops that divide their first input by their second one, that make the reciprocal, and that multiply.
@@ -264,7 +264,7 @@ def _number(values: RunValues, root: Root) -> float | None:
     return float(np.asarray(loaded.input.array, np.float64).reshape(-1)[0])
 
 
-# --- What nothing computes: data, variables and random numbers that differ from the benchmark's ---
+# --- sources that differ ----------------------------------------------------------------------------------------------
 
 
 #: Ops that are random by design.

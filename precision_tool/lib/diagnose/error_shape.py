@@ -210,7 +210,7 @@ def _is_tail(bad: Flags, where: npt.NDArray[np.intp]) -> bool:
     return bool(rows > 1 and columns.min() > 0 and columns.max() == width - 1 and columns.min() >= width // 2)
 
 
-# --- How far rounding can take an output, element by element, and which part of a difference is more than that ---
+# --- misfit -----------------------------------------------------------------------------------------------------------
 
 
 #: Unit roundoff, largest number and half the distance of neighbours near 0, by type.

@@ -1,4 +1,4 @@
-"""What an op of a compiled graph has to put out: one formula, or those of the original ops that were fused into it.
+"""The formula of an op of a compiled graph: its own, or those of the original ops that were fused into it.
 
 The graph of a run without fusion tells how the original ops hang together; `chains` finds it out where there is none.
 """
@@ -64,7 +64,7 @@ class Stage:
     op_type: str
     args: tuple[Ref | None, ...]
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    wanted: tuple[OutputSpec, ...] = ()
+    output_specs: tuple[OutputSpec, ...] = ()
 
 
 class _Remembered(Mapping[str, Any]):
@@ -123,7 +123,10 @@ class Formula:
         """Return whether another one computes the very same, however sure it is."""
         if self.lent or other.lent or self.shape != other.shape or self.outputs != other.outputs:
             return False
-        return all(a.attrs is b.attrs and a.wanted == b.wanted for a, b in zip(self.stages, other.stages, strict=True))
+        return all(
+            a.attrs is b.attrs and a.output_specs == b.output_specs
+            for a, b in zip(self.stages, other.stages, strict=True)
+        )
 
     @property
     def kind(self) -> Kind:
@@ -199,8 +202,8 @@ class Formula:
         """Return the same without the shapes that the graph says of its results, for a part of a batch."""
         stages = []
         for stage in self.stages:
-            open_shapes = tuple(replace(request, shape=None) for request in stage.wanted)
-            stages.append(replace(stage, wanted=open_shapes, attrs=_Remembered(stage.attrs)))
+            open_shapes = tuple(replace(request, shape=None) for request in stage.output_specs)
+            stages.append(replace(stage, output_specs=open_shapes, attrs=_Remembered(stage.attrs)))
         return replace(self, stages=tuple(stages))
 
     def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
@@ -259,7 +262,9 @@ def _is_input(ref: Ref | None, inputs: Mapping[int, Input]) -> bool:
 
 
 def _call(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> Call:
-    return Call(op_type=stage.op_type, inputs=_with_axes(spec, stage, args), attrs=stage.attrs, outputs=stage.wanted)
+    return Call(
+        op_type=stage.op_type, inputs=_with_axes(spec, stage, args), attrs=stage.attrs, outputs=stage.output_specs
+    )
 
 
 def run_stage(
@@ -303,7 +308,7 @@ def _with_axes(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> tu
     return tuple(result)
 
 
-def wanted_of(descs: Sequence[TensorDesc]) -> tuple[OutputSpec, ...]:
+def output_specs_of(descs: Sequence[TensorDesc]) -> tuple[OutputSpec, ...]:
     """Return what a graph says of outputs."""
     return tuple(
         OutputSpec(shape=desc.origin_shape, dtype=desc.dtype or "float32", layout=desc.origin_layout or "ND")
@@ -319,7 +324,9 @@ def direct(op: Op, slots: Mapping[int, int]) -> Formula:
     last = max(slots, default=-1)
     args = tuple(Ref(slots[number]) if number in slots else None for number in range(last + 1))
     count = max(len(op.output_descs), 1)
-    stage = Stage(name=op.name, op_type=op.type, args=args, attrs=_attributes(op), wanted=wanted_of(op.output_descs))
+    stage = Stage(
+        name=op.name, op_type=op.type, args=args, attrs=_attributes(op), output_specs=output_specs_of(op.output_descs)
+    )
     return Formula(stages=(stage,), outputs={slot: Ref(slot, 0) for slot in range(count)})
 
 
@@ -423,7 +430,7 @@ class UnfusedGraph:
             stages.append(
                 Stage(
                     name=original.name, op_type=original.type, args=tuple(args), attrs=original.attrs,
-                    wanted=wanted_of(original.output_descs),
+                    output_specs=output_specs_of(original.output_descs),
                 )
             )  # fmt: skip
             for slot in range(max(len(original.output_descs), 1)):
@@ -468,8 +475,7 @@ def noise_between(true: Mapping[int, Output], stored: Mapping[int, Output]) -> d
     return noise
 
 
-# --- An op beside the benchmark: what it would have been fed there, what it inherited, and the benchmark's own
-#     error
+# --- comparison with the benchmark's values ---------------------------------------------------------------------------
 
 
 #: Elements farthest from the benchmark's that a sample has too.
@@ -549,7 +555,7 @@ class BenchmarkValues:
 
     def split(
         self,
-        recomputed: OpResult,
+        result: OpResult,
         formula: Formula,
         op_inputs: Mapping[int, Input],
         rows: Rows | None = None,
@@ -560,7 +566,7 @@ class BenchmarkValues:
         With `rows` both are those of some rows of the batch, which the inputs in `cut` have.
         """
         values = self._values
-        op = recomputed.op
+        op = result.op
         if rows is not None:
             formula, op_inputs = formula.unshaped(), rows.cut(op_inputs, cut)
         inputs = self.inputs(op, op_inputs, rows, cut)
@@ -581,7 +587,7 @@ class BenchmarkValues:
             ),
         )
         slots = []
-        for slot in recomputed.slots:
+        for slot in result.slots:
             golden = values.load_benchmark(Root(op, slot.slot), rows)
             if golden is None or slot.slot not in true or golden.input.array.size != true[slot.slot].array.size:
                 return None
@@ -591,7 +597,7 @@ class BenchmarkValues:
             inherited = _relative(f_n, f_b)
             kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
             slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
-        return replace(recomputed, slots=tuple(slots))
+        return replace(result, slots=tuple(slots))
 
 
 def _relative(x: np.ndarray, y: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""What `fusion blame` says of ops and passes, as values."""
+"""Verdicts of `fusion blame` on ops and passes, as values."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class Blame:
         return tuple(sorted(ops.values(), key=lambda op: op.index))
 
 
-# --- Which fusion pass computes wrong: the error of every fused op where its inputs agree, charged to its passes ---
+# --- blame ------------------------------------------------------------------------------------------------------------
 
 
 #: An output this many times as far off as the inputs has an error of its own.
@@ -249,10 +249,7 @@ def _recomputed(recomputed: OpResult) -> Recomputed | None:
 
 
 def blame(
-    analysis: Analysis,
-    benchmark: BenchmarkSide,
-    unfused: GraphFile | None = None,
-    progress: Progress | None = None,
+    analysis: Analysis, benchmark: BenchmarkSide, unfused: GraphFile | None = None, progress: Progress | None = None
 ) -> Blame:
     """Decide for every fused op of a comparison whether its pass is to blame.
 
@@ -326,7 +323,7 @@ def _passes_by_original(unfused: GraphFile | None) -> dict[str, set[str]]:
     return passes
 
 
-# --- one op -----------------------------------------------------------------------------------------------------------
+# --- single ops -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -487,7 +484,7 @@ def _not_compared(outputs: Sequence[Row]) -> Ground:
     return Ground(sign=Sign.NOT_COMPARED, reason=next((row.reason for row in outputs if row.reason), ""))
 
 
-# --- the passes -------------------------------------------------------------------------------------------------------
+# --- passes -----------------------------------------------------------------------------------------------------------
 
 
 def _by_pass(ops: Sequence[OpBlame]) -> tuple[PassBlame, ...]:

@@ -1,4 +1,4 @@
-"""What the comparison with the benchmark showed of a run's tensors, as far as it spares reading them again."""
+"""The tensors of a run as formulas take them, and the figures of the comparison that save reading them again."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _place(index: tuple[int, ...] | None, shape: tuple[int, ...] | None) -> int 
     return place if index is not None else None
 
 
-# --- Some rows of large tensors: which ones, and how they are cut out ---
+# --- rows -------------------------------------------------------------------------------------------------------------
 
 
 #: Rows and elements of a wrong large op at least that its mistake is told from, and the share of all that they are.
@@ -237,7 +237,7 @@ def diagnostic_rows(
     return rows, cut
 
 
-# --- The tensors of one run as formulas take them: whose they are, where copies of them lie, and their numbers ---
+# --- tensors of a run -------------------------------------------------------------------------------------------------
 
 
 Numbers = npt.NDArray[Any]

@@ -1,4 +1,4 @@
-"""Copies of one tensor against each other: an input that is not what its producer put out was overwritten between.
+"""Comparison of the copies of a tensor: an input that differs from its producer's output was overwritten.
 
 What an op put out and what its readers read is the same memory at different times, so the copies in their dump files
 are the same numbers. Ops that write their output over their input, and variables that are updated, are left out.
@@ -123,7 +123,7 @@ def _is_written_over(tensor: Tensor, output: Tensor) -> bool:
         return True  # what cannot be read accuses nobody
 
 
-# --- against another run ---
+# --- comparison with another run --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +239,7 @@ def _equal(values: RunValues, own: object, its: object) -> bool:
     return x is not None and y is not None and x.size == y.size and bool(_same(x, y).all())
 
 
-# --- against the benchmark --------------------------------------------------------------------------------------------
+# --- comparison with the benchmark ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -360,7 +360,7 @@ def _against(root: Root, loaded: Loaded, golden: Loaded) -> Divergence | None:
     )
 
 
-# --- Overwritten memory: readers that read something else than was put out ---
+# --- overwritten copies -----------------------------------------------------------------------------------------------
 
 
 #: The benchmark has what one copy says if the others are so many times as far from it.
@@ -567,7 +567,7 @@ def _held_against(values: RunValues, root: Root, slot: Slot, true: Slot, witness
     )
 
 
-# --- who is to blame --------------------------------------------------------------------------------------------------
+# --- suspects ---------------------------------------------------------------------------------------------------------
 
 
 def stomps(

@@ -1,4 +1,4 @@
-"""The ops of a run judged in several processes, or by any executor. What is found does not depend on how many.
+"""Recompute the ops of a run in several processes, or by any executor. The results do not depend on how many.
 
 Ops that are fused alike learn from each other: how the first of them that fits hangs together is tried first with the
 others. So of those that share a key, one after the other is judged until one fits, and the rest side by side.

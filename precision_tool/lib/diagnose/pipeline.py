@@ -192,7 +192,7 @@ def diagnose_leaf(
     return Diagnosis(analysis=analysis, judged=judged, recomputed=True)
 
 
-# --- the stages -------------------------------------------------------------------------------------------------------
+# --- stages -----------------------------------------------------------------------------------------------------------
 
 
 def compare_leaf(leaf: Leaf, options: CompareOptions, resources: Resources, graphs: GraphChooser) -> Analysis:
@@ -274,7 +274,7 @@ def _proven(suspect: Suspect, pair: PassportPair) -> Suspect:
     return replace(suspect, confidence=max(suspect.confidence, _HASH_CONFIDENCE), facts=facts)
 
 
-# --- the leaves of a data folder --------------------------------------------------------------------------------------
+# --- leaves -----------------------------------------------------------------------------------------------------------
 
 
 def leaves_of(

@@ -1,4 +1,4 @@
-"""What to do next: a ready command or line for each cause, as values; their texts are `step.<value>`.
+"""Next steps: a ready command or line for each cause, as values; their texts are `step.<value>`.
 
 A switch that fixes precision is an argument that all calls of `tf_config` take alike, so that one line serves sessions,
 Estimators and TensorFlow 2.
@@ -136,7 +136,7 @@ def _is_scattered(slot: SlotResult) -> bool:
 
 def _hf32(judged: Sequence[OpResult]) -> list[Step]:
     """Return the step that switches HF32 off, where most products of a run are as exact as HF32."""
-    slots = [slot for recomputed in judged if recomputed.state is State.RIGHT for slot in recomputed.slots]
+    slots = [slot for result in judged if result.state is State.RIGHT for slot in result.slots]
     products = [slot for slot in slots if slot.kind is Kind.MATRIX and slot.dtype == "float32"]
     in_hf32 = sum(map(_is_hf32, products))
     if not in_hf32 or 2 * in_hf32 < len(products):
@@ -167,14 +167,14 @@ def _layout(suspect: Suspect) -> list[Step]:
 
 
 def _cast(suspect: Suspect) -> list[Step]:
-    return [*_kept(suspect), _look(Action.LOOK_AT_CAST, suspect)]
+    return [*_keep_types(suspect), _look(Action.LOOK_AT_CAST, suspect)]
 
 
 def _overflow(suspect: Suspect) -> list[Step]:
     loss_scale = _loss_scale(suspect)
     if loss_scale:  # `overflow` tells how far, and what else overflows
-        return [*loss_scale, *_kept(suspect)]
-    return [*_kept(suspect), Step(do=Action.SCALE_INPUTS, command=("overflow",))]
+        return [*loss_scale, *_keep_types(suspect)]
+    return [*_keep_types(suspect), Step(do=Action.SCALE_INPUTS, command=("overflow",))]
 
 
 def _loss_scale(suspect: Suspect) -> list[Step]:
@@ -188,7 +188,7 @@ def _loss_scale(suspect: Suspect) -> list[Step]:
     return [Step(do=Action.LOWER_LOSS_SCALE, command=("overflow",))]
 
 
-def _kept(suspect: Suspect) -> list[Step]:
+def _keep_types(suspect: Suspect) -> list[Step]:
     """Return the lines that keep the type of the script's ops behind a culprit; none for those no line of it makes."""
     names = [name for name in suspect.fact("script_ops") or [] if not is_gradient_name(name)]
     return [Step(do=Action.KEEP_TYPE, code=_SCOPE, ops=tuple(names))] if names else []

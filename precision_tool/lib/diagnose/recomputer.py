@@ -1,4 +1,4 @@
-"""What the elements of an op's outputs say of it."""
+"""Recompute the ops of a run one by one in float64 from their own inputs."""
 
 from __future__ import annotations
 
@@ -119,12 +119,12 @@ def state_of(base: OpResult, slots: list[SlotResult]) -> State:
     return State.DOUBTFUL
 
 
-def is_off_all_over(recomputed: OpResult) -> bool:
+def is_off_all_over(result: OpResult) -> bool:
     """Return whether nearly all of an op's output is off by more than a narrower type explains.
 
     A kernel that computes wrong moves values, or spoils some of them.
     """
-    slot = recomputed.worst_slot
+    slot = result.worst_slot
     if slot is None or slot.places is None or slot.places.mistake not in (Mistake.UNKNOWN, Mistake.SCALED):
         return False
     return slot.own > UNIT["bfloat16"] and slot.beyond >= _ALL_OVER * slot.looked_at
@@ -144,7 +144,7 @@ def largest_of(tensor: Input) -> float:
     return float(np.max(extremes))
 
 
-# --- Each op of a run judged alone: its outputs recomputed in float64 from the inputs it was fed ---
+# --- recomputing single ops -------------------------------------------------------------------------------------------
 
 
 #: Ops that compute nothing, or nothing that a formula could tell.
@@ -208,10 +208,8 @@ class Recomputer:
     def recompute_guessed(self, judged: Sequence[OpResult]) -> list[OpResult]:
         """Return the same, with those done again whose way of being fused other ops have shown since."""
         return [
-            self.recompute(recomputed.op)
-            if recomputed.is_guessed and self.key(recomputed.op) in self.fitting
-            else recomputed
-            for recomputed in judged
+            self.recompute(result.op) if result.is_guessed and self.key(result.op) in self.fitting else result
+            for result in judged
         ]
 
     def key(self, op: Op) -> object:
@@ -239,11 +237,11 @@ class Recomputer:
 
     def examine(self, op: Op) -> OpResult:
         """Return the same with the formula that it was judged by, and beside the benchmark however right the op is."""
-        recomputed = self._recompute_safely(op)
-        worst = recomputed.worst_slot
-        if recomputed.formula is None or worst is None or worst.benchmark_own is not None:
-            return recomputed
-        return self._benchmark.split(recomputed, recomputed.formula, self.inputs_of(op).inputs) or recomputed
+        result = self._recompute_safely(op)
+        worst = result.worst_slot
+        if result.formula is None or worst is None or worst.benchmark_own is not None:
+            return result
+        return self._benchmark.split(result, result.formula, self.inputs_of(op).inputs) or result
 
     def _recompute_safely(self, op: Op, *, lightly: bool = False) -> OpResult:
         base = OpResult(
@@ -255,19 +253,19 @@ class Recomputer:
             return replace(base, reason=Message("reason.out_of_time"))
         try:
             with np.errstate(all="ignore"), self.values.reading():
-                recomputed = self._recompute(base, lightly)
+                result = self._recompute(base, lightly)
         except _NotLightError:
             raise
         except (NotComputedError, NoValueError) as error:
-            recomputed = replace(base, reason=error.reason)
+            result = replace(base, reason=error.reason)
         except PrecisionToolError as error:
-            recomputed = replace(base, reason=Message("reason.unreadable", detail=error.message))
+            result = replace(base, reason=Message("reason.unreadable", detail=error.message))
         except MemoryError:
-            recomputed = replace(base, reason=Message("reason.out_of_memory"))
+            result = replace(base, reason=Message("reason.out_of_memory"))
         except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
             failed = Message("reason.formula_failed", op_type=op.type, detail=f"{type(error).__name__}: {error}")
-            recomputed = replace(base, reason=failed)
-        return replace(recomputed, seconds=time.monotonic() - start)
+            result = replace(base, reason=failed)
+        return replace(result, seconds=time.monotonic() - start)
 
     # --- what it was fed, and what it put out ---
 
@@ -334,14 +332,14 @@ class Recomputer:
         for formula in self.candidates.formulas(base.op, op_inputs, got, no_search=True):
             try:
                 slots = right_in_blocks(formula, op_inputs.inputs, got, narrowing(formula, op_inputs.inputs))
-                recomputed = self._right_where_sampled(base, formula, op_inputs.inputs, got) if not slots else None
+                result = self._right_where_sampled(base, formula, op_inputs.inputs, got) if not slots else None
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
                 continue
             if slots:
-                recomputed = replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
-            if recomputed is not None:
+                result = replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
+            if result is not None:
                 self.fitting.setdefault(self.key(base.op), formula.shape)
-                return recomputed
+                return result
         return None
 
     def _right_where_sampled(
@@ -405,22 +403,22 @@ class Recomputer:
             if any(formula.is_same(other) for other, _ in tried):
                 continue
             try:
-                recomputed = self._by(base, formula, op_inputs.inputs, got)
+                result = self._by(base, formula, op_inputs.inputs, got)
             except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
                 reason = reason or reason_of(error)
                 if not is_fused(op):
                     raise NotComputedError(reason) from error
                 continue
-            if recomputed.state is State.RIGHT:
+            if result.state is State.RIGHT:
                 self.fitting.setdefault(key, formula.shape)
-                return recomputed
-            tried.append((formula, recomputed))
+                return result
+            tried.append((formula, result))
         fitting_shape = self.fitting.get(key)
-        for formula, recomputed in tried:
+        for formula, result in tried:
             if fitting_shape is not None and formula.shape == fitting_shape:
-                split = self._split(recomputed, formula, op_inputs.inputs, got)
+                split = self._split(result, formula, op_inputs.inputs, got)
                 obeys = split is not None and is_obeyed(split)
-                chosen = replace(split if split is not None and obeys else recomputed, is_confirmed=True)
+                chosen = replace(split if split is not None and obeys else result, is_confirmed=True)
                 chosen = replace(chosen, is_by_another=not obeys)
                 break
         if chosen is None and tried:
@@ -435,8 +433,8 @@ class Recomputer:
     ) -> OpResult:
         """Return the judgement by the formula that the benchmark obeys, or by the certain one."""
         best: OpResult | None = None
-        for formula, recomputed in tried:
-            split = self._split(recomputed, formula, op_inputs.inputs, got)
+        for formula, result in tried:
+            split = self._split(result, formula, op_inputs.inputs, got)
             if split is None:
                 continue
             if is_obeyed(split):
@@ -447,15 +445,15 @@ class Recomputer:
         if best is not None:
             reason = Message("reason.benchmark_disobeys")
             return replace(best, state=State.DOUBTFUL, reason=reason, is_confirmed=False)
-        for formula, recomputed in tried:
+        for formula, result in tried:
             if formula.is_certain:
-                return recomputed
+                return result
         refuted = [trial for trial in tried if trial[0].is_refuted]
-        if refuted and all(recomputed.state is State.WRONG for _, recomputed in refuted):
+        if refuted and all(result.state is State.WRONG for _, result in refuted):
             reason = Message("reason.fused_none_fits")
             return replace(min(refuted, key=lambda trial: trial[1].own)[1], is_guessed=True, reason=reason)
-        formula, recomputed = min(tried, key=lambda trial: trial[1].own)
-        return replace(recomputed, state=State.DOUBTFUL, is_guessed=True, reason=Message("reason.fused_guessed"))
+        formula, result = min(tried, key=lambda trial: trial[1].own)
+        return replace(result, state=State.DOUBTFUL, is_guessed=True, reason=Message("reason.fused_guessed"))
 
     def _by(self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> OpResult:
         """Return the op judged by one formula.
@@ -541,13 +539,13 @@ class Recomputer:
         return None if few is None else self._rows(base, formula, inputs, got, *few)
 
     def _split(
-        self, recomputed: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
+        self, result: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpResult | None:
         """Return the judgement beside the benchmark; of an op that was judged by some rows these rows."""
         few = None
-        if recomputed.is_sampled:
+        if result.is_sampled:
             few = diagnostic_rows(formula.batch_of(inputs), got)
-        return self._benchmark.split(recomputed, formula, inputs, *(few or ()))
+        return self._benchmark.split(result, formula, inputs, *(few or ()))
 
     def _whole(
         self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
@@ -609,10 +607,6 @@ def _with_finite_inputs(base: OpResult, inputs: Mapping[int, Input]) -> OpResult
 
 
 def _recomputer_of(
-    leaf: DumpLeaf,
-    file: GraphFile,
-    benchmark: BenchmarkSide,
-    compared: Compared,
-    unfused: GraphFile | None,
+    leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide, compared: Compared, unfused: GraphFile | None
 ) -> Recomputer:
     return Recomputer(RunValues(leaf, file, benchmark, compared=compared), unfused)

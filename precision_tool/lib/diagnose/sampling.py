@@ -1,4 +1,4 @@
-"""A look at every element of a large product: whether the sums of its rows, over all columns, are what they should be.
+"""Checks of large ops with little work: sums of rows over all columns, blocks of elements, and sample rows.
 
 A wrong element, column or row is seen in the sums of its rows unless it is small beside the rounding of a whole row.
 """
@@ -93,7 +93,7 @@ def _summed(rows: npt.NDArray[Any], signs: Doubles) -> tuple[Doubles, Doubles]:
     return total, energy
 
 
-# --- A first look at an op, block by block: whether every element is what rounding makes of the true one ---
+# --- check in blocks --------------------------------------------------------------------------------------------------
 
 
 #: Elements of a block, of all its tensors about four times as many.
@@ -262,7 +262,7 @@ def _as(tensor: Input, dtype: Float) -> Input:
     return Input(array=tensor.array.astype(dtype), dtype=tensor.dtype, layout=tensor.layout)
 
 
-# --- what is judged at one time ---------------------------------------------------------------------------------------
+# --- parts ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +359,7 @@ def _noise(formula: Formula, inputs: Mapping[int, Input], parts: Parts) -> dict[
     return noise if noise and all(map(isfinite, noise.values())) else None
 
 
-# --- what is held against what ----------------------------------------------------------------------------------------
+# --- sums of a block --------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -454,8 +454,7 @@ def _root(squares: float, size: float) -> float:
     return sqrt(squares / size) if size else (0.0 if not squares else float("inf"))
 
 
-# --- A first look at some rows of a large op, and only these read, where the comparison showed nothing new at the
-#     op
+# --- check on sample rows ---------------------------------------------------------------------------------------------
 
 
 #: Elements of the inputs and outputs of an op from which on some are looked at: this share of the rows, at least so

@@ -1,4 +1,4 @@
-"""A verdict with every op's judgement, kept as JSON beside the result that it is of.
+"""A verdict with the verdicts on all ops, stored as JSON next to its result.
 
 The file is read as if somebody had made it up: what is odd about it makes it worthless and no more.
 """
@@ -96,7 +96,7 @@ class StoredVerdict:
         return {}
 
 
-# --- made and written -------------------------------------------------------------------------------------------------
+# --- writing ----------------------------------------------------------------------------------------------------------
 
 
 def stored(judged: RunVerdict, threshold: float, path: str = "") -> StoredVerdict:
@@ -114,7 +114,7 @@ def _run(judged: RunVerdict) -> StoredRun:
         number=judged.run,
         npu=posixpath.abspath(judged.npu),
         graph=posixpath.abspath(judged.graph),
-        ops=[recomputed.verdict() for recomputed in judged.ops],
+        ops=[result.verdict() for result in judged.ops],
         dump=_collection(judged.npu),
         scales=judged.scales,
     )
@@ -189,7 +189,7 @@ def _digest(path: str) -> str:
     return digest.hexdigest()
 
 
-# --- read -------------------------------------------------------------------------------------------------------------
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def read_beside(result: str, threshold: float | None = None) -> StoredVerdict | None:
@@ -289,7 +289,7 @@ def _op_read(op: Mapping[str, Any]) -> OpVerdict:
     return OpVerdict(**{**op, **numbers, "reason": read_reason(op.get("reason"))})
 
 
-# --- What has changed since an earlier verdict: whether its culprit computes right now, and a switch took effect ---
+# --- changes since an earlier verdict ---------------------------------------------------------------------------------
 
 
 #: What is still so of an op whose own error is not what accuses it.

@@ -1,4 +1,4 @@
-"""What is known of one op when it is judged alone: values, no I/O."""
+"""Values of the verdict: results of recomputed ops, suspects, facts, steps. No I/O."""
 
 from __future__ import annotations
 
@@ -177,19 +177,19 @@ class Tally:
     kinds: tuple[tuple[str, int], ...] = ()
 
 
-def is_late(recomputed: OpResult) -> bool:
+def is_late(result: OpResult) -> bool:
     """Return whether an op was not judged as all that were before it had taken as long as was allowed."""
-    return recomputed.reason is not None and recomputed.reason.kind == "reason.out_of_time"
+    return result.reason is not None and result.reason.kind == "reason.out_of_time"
 
 
 def tally(judged: Sequence[OpResult]) -> Tally:
     """Return counts of judgements, with the reasons of those that were not recomputed, most frequent first."""
     counts: dict[State, int] = dict.fromkeys(State, 0)
     reasons: dict[Message, int] = {}
-    for recomputed in judged:
-        counts[recomputed.state] += 1
-        if recomputed.state is State.NOT_RECOMPUTED and recomputed.reason is not None:
-            reasons[recomputed.reason] = reasons.get(recomputed.reason, 0) + 1
+    for result in judged:
+        counts[result.state] += 1
+        if result.state is State.NOT_RECOMPUTED and result.reason is not None:
+            reasons[result.reason] = reasons.get(result.reason, 0) + 1
     return Tally(
         ops=len(judged),
         right=counts[State.RIGHT],
@@ -200,7 +200,7 @@ def tally(judged: Sequence[OpResult]) -> Tally:
     )
 
 
-# --- The verdict: who, why, how sure, and what to do. Values that the report shows and programs read ---
+# --- verdict ----------------------------------------------------------------------------------------------------------
 
 
 class Cause(StrEnum):
@@ -463,13 +463,13 @@ class Verdict:
             "pass": self.pass_name,
             "confidence": round(self.confidence, 3),
             "ranking": list(self.ranking),
-            "evidence": _kept_facts(self.facts),
+            "evidence": _facts_to_json(self.facts),
             "next": [asdict(step) if isinstance(step, StepText) else step.to_dict() for step in self.next],
             "suspects": [_suspect(suspect) for suspect in self.suspects],
             "ops": {
                 "judged": self.tally.ops, "right": self.tally.right, "wrong": self.tally.wrong,
                 "doubtful": self.tally.doubtful, "not_recomputed": self.tally.not_recomputed,
-                **_kept_reasons(self.tally),
+                **_reasons_to_json(self.tally),
             },
             "worst_cosine": None if self.worst is None else {
                 "op": self.worst.op_name, "slot": self.worst.slot, "cosine": self.worst.cosine,
@@ -486,7 +486,7 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
         "culprit": suspect.culprit, "type": suspect.op_type, "number": suspect.index, "order": suspect.number,
         "cause": str(suspect.cause), "pass": suspect.pass_name or None, "proof": str(suspect.proof),
         "confidence": round(suspect.confidence, 3), "also": list(suspect.also), "followers": suspect.followers,
-        "below": suspect.below, "evidence": _kept_facts(suspect.facts),
+        "below": suspect.below, "evidence": _facts_to_json(suspect.facts),
     }  # fmt: skip
 
 
@@ -525,18 +525,18 @@ def _read_facts(evidence: Mapping[str, Any]) -> tuple[Fact, ...]:
     )
 
 
-def _kept_facts(facts: Iterable[Fact]) -> dict[str, Any]:
-    return {fact.name: _kept(fact.value) for fact in facts}
+def _facts_to_json(facts: Iterable[Fact]) -> dict[str, Any]:
+    return {fact.name: _to_json(fact.value) for fact in facts}
 
 
-def _kept_reasons(tally: Tally) -> dict[str, Any]:
+def _reasons_to_json(tally: Tally) -> dict[str, Any]:
     """Return reasons in words by these, others as a list, each with its number of ops."""
     if all(isinstance(reason, str) for reason, _ in tally.reasons):
         return {"reasons": dict(tally.reasons), "reason_kinds": dict(tally.kinds)}
-    return {"reasons": [[_kept(reason), count] for reason, count in tally.reasons]}
+    return {"reasons": [[_to_json(reason), count] for reason, count in tally.reasons]}
 
 
-def _kept(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     return value.to_dict() if isinstance(value, Message) else value
 
 
