@@ -240,7 +240,7 @@ def test_a_check_is_shown_by_ac_and_a_broken_one_is_a_note(site: Mapping[str, st
     run = in_data_folder(tmp_path, site, "-v")
     assert "op_count" in run.text
     assert "ops are too few" in run.text
-    assert "not made: ZeroDivisionError: no ops" in run.text
+    assert "skipped (ZeroDivisionError: no ops)" in run.text
     assert "broken (broken:check) is left out: ImportError: no licence" in run.text
 
 
