@@ -139,4 +139,4 @@ def test_what_is_neither(tmp_path: Path, tree: SmallTree) -> None:
     for words, said in cases.items():
         assert said in tool("infer", *words, cwd=tmp_path, code=2).text
     folder = msquickcmp_output(tmp_path / "out", tree)
-    assert "no command 'nonsense'" in tool("infer", folder, "nonsense", cwd=tmp_path, code=2).text
+    assert "nonsense is not a command" in tool("infer", folder, "nonsense", cwd=tmp_path, code=2).text

@@ -62,7 +62,7 @@ def test_what_it_shows(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     found = lines[: lines.index(next(line for line in lines if line.startswith("┏")))]
     assert all(len(line) <= 80 or "/" in line.split()[-1] or "/" in line.split()[-2] for line in found)
     assert lines[len(found) + 1].startswith(f"┃ {truth.culprit} overflows first: ")  # the conclusion is the last
-    assert (lines[-2], lines[-1].split()[-2:]) == ("next  collect again, and see whether it helped:", ["ac", "-c"])
+    assert (lines[-2], lines[-1].split()[-2:]) == ("next  dump again and check whether it is fixed:", ["ac", "-c"])
     assert "\x1b" not in run.out
 
 

@@ -115,12 +115,12 @@ def test_leaving(tree: SmallTree, word: str) -> None:
 def test_an_unknown_first_word_runs_in_the_shell_after_saying_so(tree: SmallTree) -> None:
     run = piped("printf 'a%sb' '  '\nrun echo two\n!echo three; echo four\n", tree.root.parent)
     assert run.stdout.split("\n") == ["a  btwo", "three", "four", ""]
-    assert run.stderr.strip() == "printf is no command here: run by your shell"
+    assert run.stderr.strip() == "printf is not a command here: run by your shell"
 
 
 def test_a_word_that_is_neither_names_the_closest(tree: SmallTree) -> None:
     run = piped("vcss -l 1\n", tree.root.parent, code=2)
-    assert run.stderr.split("\n")[:2] == ["error: vcss: no command here, and no program of that name",
+    assert run.stderr.split("\n")[:2] == ["error: vcss: no such command here, and no such program",
                                           "hint: did you mean vcs or vc?"]  # fmt: skip
 
 

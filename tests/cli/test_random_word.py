@@ -65,7 +65,7 @@ def test_what_it_shows(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     assert f"{truth.culprit} (Conv2D) computes differently in the two runs" in " ".join(
         conclusion.replace("┃", " ").split()
     )
-    assert (lines[-2], lines[-1].split()[-2:]) == ("next  collect again, and see whether it helped:", ["ac", "-c"])
+    assert (lines[-2], lines[-1].split()[-2:]) == ("next  dump again and check whether it is fixed:", ["ac", "-c"])
     assert all(len(line) <= 80 for line in lines[:-1] if "precision_data" not in line and "noise" not in line)
     assert "\x1b" not in run.out
 

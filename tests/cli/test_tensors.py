@@ -181,7 +181,7 @@ def test_dc_of_a_file_a_folder_and_an_op(data: Data, tmp_path: Path) -> None:
 
 def test_dc_of_a_folder_that_is_not_there(data: Data, tmp_path: Path) -> None:
     run = tool("--work", tmp_path / "w", "dc", "nonexistent_dir", cwd=data.cwd, code=2)
-    assert "nonexistent_dir: no such file or folder here, and no such op" in run.text
+    assert "nonexistent_dir: no such file or folder, and no such op" in run.text
 
 
 def test_dc_lists_and_counts_what_failed(tmp_path: Path) -> None:

@@ -119,7 +119,9 @@ def _find(session: Session, root: Path, culprit: str | None, did: str, lines: Se
         output.out.print(plain(f"$ {output.command or program()} --data {quote(str(root))} {line}"), soft_wrap=True)
         word, *arguments = line.split()
         code = load_command(word)(Session(replace(session.settings, data=root)), arguments, output)
-    output.out.print(plain(text("screen.cli.demo_truth", culprit=culprit, did=did)), soft_wrap=True)
+    output.out.print(
+        plain(text("screen.cli.demo_truth", culprit=culprit, did=did, rank=None, step=None)), soft_wrap=True
+    )
     return code
 
 

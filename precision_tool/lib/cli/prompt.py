@@ -43,7 +43,7 @@ from precision_tool.lib.errors import PrecisionToolError, UsageError
 from precision_tool.lib.io.files import folder_exists, history_file, is_folder
 from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.messages import text
-from precision_tool.lib.messages.language import LANGUAGES
+from precision_tool.lib.messages.language import LANGUAGES, choose_language
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import THEMES, ReportConsole, banner, command_list
 from precision_tool.lib.view.text import plain, safe, shown_reason
@@ -272,6 +272,7 @@ class Knobs:
     def __setattr__(self, name: str, value: object) -> None:
         session = self._prompt.session
         session.settings = replace(session.settings, **{name: value})
+        choose_language(session.settings.language)
 
 
 KNOBS = {
@@ -283,6 +284,7 @@ KNOBS = {
     "workers": "threads or processes that share the work, 0 = one per core",
     "width": "columns of the output, 0 = as wide as the terminal",
     "theme": "colours: dark, light or plain",
+    "language": "language of the output: en or zh; empty = that of the locale",
 }
 
 
