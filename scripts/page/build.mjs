@@ -7,7 +7,7 @@ import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 
 const here = dirname(fileURLToPath(import.meta.url));
-const target = process.argv[2] ?? join(here, '..', '..', 'precision_tool', 'lib', 'report', 'assets');
+const target = process.argv[2] ?? join(here, '..', '..', 'precision_tool', 'lib', 'view', 'assets');
 
 /** Files below a folder, by name. */
 function filesBelow(folder) {

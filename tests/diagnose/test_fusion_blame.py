@@ -37,8 +37,7 @@ from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.model.wording import NO_PASS
-from precision_tool.lib.view.evidence.blame import blame_notes, op_words, pass_words
-from precision_tool.lib.view.fusion_screen import blame_lines
+from precision_tool.lib.view.fusion_screen import blame_lines, blame_notes, op_words, pass_words
 
 RIGHT, WRONG, SLIGHTLY = values(1, 2, 3, 4), values(4, 3, 2, 1), values(1.05, 2.1, 2.85, 4)
 FED = values(5, 6, 7, 8)

@@ -8,7 +8,7 @@ from pathlib import Path
 import precision_tool
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.io import data_types, ge_schema
-from precision_tool.lib.view.overflow_screen import ACCELERATORS
+from precision_tool.lib.view.overflow_screen import UNITS
 
 PACKAGE = Path(precision_tool.__file__).parent
 REPO = Path(__file__).parents[2]
@@ -59,7 +59,7 @@ def test_the_metrics_are_all_explained() -> None:
 
 def test_the_accelerators_of_overflows() -> None:
     for name in ("AIC", "AIV", "AICPU", "SDMA"):
-        assert name in ACCELERATORS
+        assert name in UNITS
         assert re.search(rf"\d {name}\b", section("6. Overflow"))
 
 

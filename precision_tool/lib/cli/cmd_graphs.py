@@ -79,9 +79,9 @@ def _find(session: Session, args: argparse.Namespace, output: Output) -> int:
     hits = search_graphs(session.data, args.find)
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.found_json(hits, args.find) + "\n")
+        output.out.file.write(report.matches_json(hits, args.find) + "\n")
     else:
-        output.show(*spaced([[line] for line in report.found_lines(hits, args.limit)]))
+        output.show(*spaced([[line] for line in report.match_lines(hits, args.limit)]))
     return DONE
 
 

@@ -102,7 +102,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     reports = [_report_of(session, output, hit, wirings[id(hit.run.file)], names[0]) for hit in hits]
     attribute = args.attribute or None
     if attribute is not None:
-        attribute = report.known_attribute(reports, attribute)
+        attribute = report.find_attribute(reports, attribute)
     if not args.json:
         output.show(*report.op_lines(reports, threshold, everything, attribute))
     files: list[str] = []
@@ -133,7 +133,7 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
         connections=connections(wiring, hit.graph.name, hit.op),
         rows=tuple(rows),
         not_dumped=not_dumped,
-        asked=_original(hit, name),
+        requested=_original(hit, name),
         judged=_judged(op_verdicts(session.workspace, run).get(hit.op.name), examined),
         source=None if examined is None else examined.source,
         elements=() if examined is None else examined.elements,

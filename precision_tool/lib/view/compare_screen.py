@@ -9,11 +9,12 @@ from itertools import zip_longest
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.text import Text
 
 from precision_tool.lib.compare.columns import SCHEMA, row_json
 from precision_tool.lib.compare.folders import LeafResult
+from precision_tool.lib.data.graph_choice import GraphChoice
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.agreement import OpAgreement, agrees, is_only_noise, noise_distance
 from precision_tool.lib.diagnose.run_checks import Analysis
@@ -26,13 +27,16 @@ from precision_tool.lib.view.findings import check_json, check_title, finding_js
 from precision_tool.lib.view.tables import Box, NameTable
 from precision_tool.lib.view.text import (
     LabelledLines,
-    counted,
+    Line,
     json_text,
+    label,
+    leaf_words,
     marked_pass,
     percent,
     plain,
     row_text,
     safe,
+    shown,
     shown_reason,
     whole_path,
 )
@@ -45,31 +49,15 @@ if TYPE_CHECKING:
     from precision_tool.lib.diagnose.verdict_model import Verdict
 
 
-#: What the `*` of a result file means.
-_NO_OPS_WORDS = "* (no op of this side stands for it)"
-#: The statuses in the user's words, for the count of tensors that were not compared.
-STATUS_WORDS = {
-    Status.COMPARED: "tensors without elements",
-    Status.NO_NPU_DUMP: "ops the NPU dumped no file of (variables, constants, reshapes, …)",
-    Status.NO_BENCHMARK: "tensors the benchmark does not have",
-    Status.NO_ORIGINAL_OP: "tensors of ops that the compiler put in, without an original",
-    Status.INTERMEDIATE: "part results inside fused ops",
-    Status.STATISTICS_ONLY: "tensors of which only statistics were dumped",
-    Status.NOT_NUMERIC: "tensors without numbers (strings, resources)",
-    Status.UNREADABLE: "tensors that cannot be read",
-    Status.SIZE_MISMATCH: "tensors of different sizes",
-    Status.LAYOUT: "tensors whose layout cannot be converted",
-}
-#: The words that differ where two NPU runs are compared.
-_TWO_RUNS_WORDS = {
-    Status.NO_NPU_DUMP: "ops this run dumped no file of",
-    Status.NO_BENCHMARK: "tensors the other run does not have",
-}
-#: And those where PyTorch dumps are.
-_PYTORCH_WORDS = {
-    Status.NO_NPU_DUMP: "ops or tensors only the benchmark has",
-    Status.NO_BENCHMARK: "ops or tensors only the NPU has",
-}
+#: Statuses whose texts differ where two NPU runs or PyTorch dumps are compared.
+_MISSING_ON_A_SIDE = (Status.NO_NPU_DUMP, Status.NO_BENCHMARK)
+_INSERTED = Message("screen.view.compare.inserted")
+_SHOWN_REJECTED = 3
+#: Findings whose panel has a title of its own.
+_FINDING_TITLES = (
+    FindingKind.FIRST_FAULTY_OP, FindingKind.DIFFERENT_INPUT, FindingKind.ALL_AGREE, FindingKind.NOTHING_COMPARED,
+    FindingKind.UNREADABLE,
+)  # fmt: skip
 #: Of the worst elements of a tensor, as many are shown; the files list more.
 _SHOWN_ELEMENTS = 3
 #: Columns of a panel's line that are no title: corners, lines and spaces on both sides.
@@ -81,37 +69,45 @@ GRADE_STYLE = {Grade.INFO: "green", Grade.WARNING: "yellow", Grade.FAULT: "red"}
 def source_lines(result: LeafResult) -> RenderableType:
     """Which folders and which graph a comparison used, and why that graph."""
     rows = [
-        ("NPU", whole_path(result.leaf.path)),
-        ("other run" if result.golden_is_dump else "benchmark", whole_path(result.golden_root)),
+        (label("npu"), whole_path(result.leaf.path)),
+        (label("other_run" if result.golden_is_dump else "benchmark"), whole_path(result.golden_root)),
     ]
     if result.graph is not None:
         rejected = result.graph.rejected
-        rows.append(("graph", whole_path(result.graph.file.path)))
-        rows.append(("", plain(f"chosen because {result.graph.reason}", "dim")))
-        rows += [("", plain(f"not {posixpath.basename(path)}: {why}", "dim")) for path, why in rejected[:3]]
-        if len(rejected) > 3:
-            rows.append(("", plain(f"nor {counted(len(rejected) - 3, 'more graph')}", "dim")))
+        rows.append((label("graph"), whole_path(result.graph.file.path)))
+        rows.append(("", _chosen(result.graph)))
+        for path, why in rejected[:_SHOWN_REJECTED]:
+            message = Message("screen.view.compare.rejected", graph=safe(posixpath.basename(path)), why=why)
+            rows.append(("", shown(message, "dim")))
+        if len(rejected) > _SHOWN_REJECTED:
+            more = Message("screen.view.compare.rejected_more", more=len(rejected) - _SHOWN_REJECTED)
+            rows.append(("", shown(more, "dim")))
     if result.other_graph is not None:
-        rows.append(("its graph", whole_path(result.other_graph.file.path)))
-        rows.append(("", plain(f"chosen because {result.other_graph.reason}", "dim")))
+        rows.append((label("its_graph"), whole_path(result.other_graph.file.path)))
+        rows.append(("", _chosen(result.other_graph)))
     if result.choice.h5:
-        rows.append(("matched", plain("by op and order", "dim")))
+        rows.append((label("matched"), shown(Message("screen.view.compare.by_order"), "dim")))
     elif result.graph is None and result.golden_is_dump:
-        rows.append(("matched", plain("by the names of ops, inputs and outputs", "dim")))
-    rows += [("note", plain(shown_reason(note), "yellow")) for note in result.notes]
+        rows.append((label("matched"), shown(Message("screen.view.compare.by_names"), "dim")))
+    rows += [(label("note"), plain(shown_reason(note), "yellow")) for note in result.notes]
     return LabelledLines(rows)
+
+
+def _chosen(graph: GraphChoice) -> Text:
+    return shown(Message("screen.view.compare.chosen", reason=graph.reason), "dim")
 
 
 def read_source_lines(analysis: Analysis) -> RenderableType:
     """What a result that was read back is of, as far as that is known."""
-    rows: list[tuple[str, Text]] = []
+    rows: list[Line] = []
     if analysis.source is not None:
-        rows.append(("NPU", whole_path(analysis.source.npu)))
-        rows.append(("other run" if analysis.is_two_runs else "benchmark", whole_path(analysis.source.golden)))
+        rows.append((label("npu"), whole_path(analysis.source.npu)))
+        side = "other_run" if analysis.is_two_runs else "benchmark"
+        rows.append((label(side), whole_path(analysis.source.golden)))
         if analysis.source.graph:
-            rows.append(("graph", whole_path(analysis.source.graph)))
+            rows.append((label("graph"), whole_path(analysis.source.graph)))
     if analysis.part:
-        rows.append(("note", plain(analysis.part, "yellow")))
+        rows.append((label("note"), plain(analysis.part, "yellow")))
     return LabelledLines(rows)
 
 
@@ -120,76 +116,86 @@ def leaf_title(analysis: Analysis) -> str:
     if analysis.leaf is None:
         return posixpath.basename(analysis.path)
     leaf = analysis.leaf.leaf
-    parts = [leaf.device and f"device {leaf.device}", leaf.model_name, leaf.step and f"step {leaf.step}"]
-    return " ".join(filter(None, parts)) or shown_path(leaf.path)
+    return leaf_words(leaf, " ") or shown_path(leaf.path)
 
 
 def summary_lines(analyses: Sequence[Analysis], verdicts: Sequence[Text | None]) -> RenderableType:
     """What was found in each of several results, a sentence each: its verdict, or what the comparison says."""
     lines = []
     for analysis, verdict in zip(analyses, verdicts, strict=True):
-        found = verdict or plain("; ".join(render(finding.message) for finding in analysis.findings))
+        summary = verdict or plain("; ".join(render(finding.message) for finding in analysis.findings))
         if verdict is None:
-            found.stylize(GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
-        lines.append(Text.assemble((safe(leaf_title(analysis)), "bold"), ": ", found))
+            summary.stylize(GRADE_STYLE[max(finding.grade for finding in analysis.findings)])
+        lines.append(Text.assemble((safe(leaf_title(analysis)), "bold"), ": ", summary))
     return Group(*lines)
 
 
 def overview_lines(analysis: Analysis) -> RenderableType:
     """Counts: compared, below the threshold, and why the others were not compared, with the first bad file."""
     view = analysis.overview
-    told = Text.assemble(
-        f"{view.compared:,} of {counted(analysis.tensors, 'tensor')} of {counted(analysis.dumped_ops, 'op')}, ",
-        (f"{view.below:,} below {analysis.threshold:.9g}", "red" if view.below else "green"),
-        f" in {counted(view.ops_below, 'op')}" if view.below else "",
-    )
-    rows = [("compared", told)]
+    counts = Message(
+        "screen.view.compare.counts", compared=view.compared, tensors=analysis.tensors, ops=analysis.dumped_ops,
+        **_below(analysis),
+    )  # fmt: skip
+    rows = [(label("compared"), shown(counts, fields={"below": "red" if view.below else "green"}))]
     compared, differ = analysis.statistics
     if compared:
-        words = f"those of {counted(compared, 'tensor')} compared, {differ:,} differ"
-        rows.append(("statistics", plain(words, "red" if differ else "green")))
+        statistics = Message("screen.view.compare.statistics", compared=compared, differ=differ)
+        rows.append((label("statistics"), shown(statistics, "red" if differ else "green")))
     if any(row.noise is not None for row in analysis.rows):
         noisy = sum(is_only_noise(row, analysis.threshold) for row in analysis.rows)
-        words = f"{noisy:,} more are below {analysis.threshold:.9g}, and no farther off than their own noise allows"
-        rows.append(("noise", plain(words, "cyan")))
+        noise = Message("screen.view.compare.noise", noisy=noisy, threshold=analysis.threshold)
+        rows.append((label("noise"), shown(noise, "cyan")))
     limits = [row for row in analysis.rows if row.overflow is not None]
     if limits:
         over = [row for row in limits if row.overflow]
-        where = f", first {over[0].tensor_index}" if over else ""
-        of_them = f"{len(over):,} of {counted(len(limits), 'float16 tensor')}"
-        text = f"{of_them} with values of 65504 or more, or Inf{where}"
-        rows.append(("overflow", plain(text, "red" if over else "green")))
+        first = safe(over[0].tensor_index) if over else ""
+        overflow = Message("screen.view.compare.limits", over=len(over), tensors=len(limits), first=first)
+        rows.append((label("overflow"), shown(overflow, "red" if over else "green")))
     counted_rows = len(rows)
-    status_words = _status_words(analysis)
     for status, count in view.not_compared:
-        known = status in set(Status)
-        words = status_words.get(Status(status), status) if known else "tensors without a result"
-        problem = known and Status(status) in _PROBLEMS
-        label = "not compared" if len(rows) == counted_rows else ""
-        rows.append((label, plain(f"{words}: {count}", "yellow" if problem else "dim")))
-        if problem:
-            first = next(row for row in analysis.rows if row.cosine is None and row.status == status)
-            where = f"{first.op_name} {first.slot}".rstrip()
-            rows.append(("", plain(f"first: {where}: {shown_reason(first.reason)}", "yellow")))
+        is_problem = status in _PROBLEMS
+        message = Message("screen.view.compare.status_count", status=_status_name(analysis, status), count=count)
+        name = label("not_compared") if len(rows) == counted_rows else ""
+        rows.append((name, shown(message, "yellow" if is_problem else "dim")))
+        if is_problem:
+            row = next(row for row in analysis.rows if row.cosine is None and row.status == status)
+            where = safe(f"{row.op_name} {row.slot}".rstrip())
+            example = Message("screen.view.reason.first", where=where, reason=shown_reason(row.reason))
+            rows.append(("", shown(example, "yellow")))
     return LabelledLines(rows)
 
 
-def _status_words(analysis: Analysis) -> dict[Status, str]:
-    own = _PYTORCH_WORDS if not analysis.has_graph else _TWO_RUNS_WORDS if analysis.is_two_runs else {}
-    return STATUS_WORDS | own
+def _below(analysis: Analysis) -> dict[str, Any]:
+    """Return the fields of a count of tensors that tell how many of them are below the threshold."""
+    view = analysis.overview
+    below = Message("screen.view.compare.below", below=view.below, threshold=analysis.threshold)
+    return {"below": below, "ops_below": view.ops_below if view.below else None}
+
+
+def _status_name(analysis: Analysis, status: str) -> Message:
+    """Return a status in plain words, as the kind of comparison has them."""
+    if status not in set(Status):
+        return Message("screen.view.compare.status.unknown")
+    if status in _MISSING_ON_A_SIDE and not analysis.has_graph:
+        return Message(f"screen.view.compare.status.{Status(status).name.lower()}_pytorch")
+    if status in _MISSING_ON_A_SIDE and analysis.is_two_runs:
+        return Message(f"screen.view.compare.status.{Status(status).name.lower()}_two_runs")
+    return Message(f"screen.view.compare.status.{Status(status).name.lower()}")
 
 
 def mapping_lines(analysis: Analysis) -> RenderableType:
     """Counts of a result that only tells which tensors belong together."""
     paired = sum(bool(row.slot) and row.status == Status.COMPARED for row in analysis.rows)
-    of_them = f"{paired:,} of {counted(analysis.tensors, 'tensor')} of {counted(analysis.dumped_ops, 'op')}"
-    rows = [("paired", Text(f"{of_them} with a tensor to be compared with"))]
-    words = _status_words(analysis)
-    alone = [(status, number) for status, number in analysis.overview.not_compared if status != Status.COMPARED]
-    rows += [
-        ("" if number else "alone", plain(f"{words[Status(status)]}: {times}", "dim"))
-        for number, (status, times) in enumerate(alone)
-    ]
+    pairs = Message(
+        "screen.view.compare.paired", paired=paired, tensors=analysis.tensors, ops=analysis.dumped_ops
+    )  # fmt: skip
+    rows = [(label("paired"), shown(pairs))]
+    for status, count in analysis.overview.not_compared:
+        if status != Status.COMPARED:
+            name = "" if len(rows) > 1 else label("not_paired")
+            message = Message("screen.view.compare.status_count", status=_status_name(analysis, status), count=count)
+            rows.append((name, shown(message, "dim")))
     return LabelledLines(rows)
 
 
@@ -200,7 +206,7 @@ def _slot_cosines(rows: Sequence[Row], threshold: float) -> Text:
             text.append("  ")
         text.append(f"[{row.slot.split(':')[-1]}] ")
         text.append(row_text(row, agrees(row, threshold)))
-    return text or Text("none", style="dim")
+    return text or shown(Message("screen.view.none"), "dim")
 
 
 class TitledPanel:
@@ -211,8 +217,8 @@ class TitledPanel:
 
     def __init__(
         self,
-        titles: Sequence[tuple[Text, Sequence[tuple[str, Text]]]],
-        rows: Sequence[tuple[str, Text]],
+        titles: Sequence[tuple[Text, Sequence[Line]]],
+        rows: Sequence[Line],
         style: str,
         body: RenderableType | None = None,
     ) -> None:
@@ -235,37 +241,42 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
 
     An own error, of an output that was recomputed, is how far it is off what the op's own inputs say.
     """
-    rows: list[tuple[str, Text]] = [
-        ("Right:", _ops(op, 1)),
-        ("Input:", _slot_cosines(op.inputs, threshold)),
-        ("Output:", _slot_cosines(op.outputs, threshold)),
+    rows: list[Line] = [
+        (_card("right"), _ops(op, 1)),
+        (_card("input"), _slot_cosines(op.inputs, threshold)),
+        (_card("output"), _slot_cosines(op.outputs, threshold)),
     ]
     own = [row for row in op.outputs if row.own_error is not None]
     if own:
-        rows.append(("Own:", plain("  ".join(f"[{row.slot.split(':')[-1]}] {percent(row.own_error)}" for row in own))))
-    left: list[tuple[str, Text]] = [("Left:", _ops(op, 0))]
-    passes: list[tuple[str, Text]] = []
+        errors = "  ".join(f"[{row.slot.split(':')[-1]}] {percent(row.own_error)}" for row in own)
+        rows.append((_card("own"), plain(errors)))
+    left: list[Line] = [(_card("left"), _ops(op, 0))]
+    passes: list[Line] = []
     if op.pass_names:
-        passes.append(("Pass:", plain(", ".join(map(marked_pass, op.pass_names)))))
-    noise = [f"{row.slot} {_noise_words(row)}" for row in (*op.inputs, *op.outputs) if row.noise is not None]
+        passes.append((_card("pass"), plain(", ".join(map(marked_pass, op.pass_names)))))
+    noise = [_noise(row) for row in (*op.inputs, *op.outputs) if row.noise is not None]
     if noise:
-        rows.append(("Noise:", plain(", ".join(noise))))
+        rows.append((_card("noise"), plain(", ".join(noise))))
     over = [row.slot for row in op.rows if row.overflow]
     if over:
-        rows.append(("Overflow:", plain(", ".join(over), "bold red")))
+        rows.append((_card("overflow"), plain(", ".join(over), "bold red")))
     rows += [(f"{name}:", plain(values)) for name, values in _custom_values(op.rows).items()]
     notes = [row for row in (*op.inputs, *op.outputs) if row.mismatches]
     rows += [("", plain(f"{row.slot}: {row.reason}", "yellow")) for row in notes]
     style = "red" if op.is_suspect else "yellow" if op.is_below else "green"
     index, name = Text(f"[{op.index}]"), Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"))
-    kind: list[tuple[str, Text]] = [("Type:", plain(op.op_type))] if op.op_type else []
+    kind: list[Line] = [(_card("type"), plain(op.op_type))] if op.op_type else []
     whole = Text.assemble(name, f" ({safe(op.op_type)})" if op.op_type else "")
     # A name that is too long for the title is said once.
-    alone: list[tuple[str, Text]] = left
+    named = left
     if op.npu_ops != (op.op_name,):
-        alone = [("Name:", plain(op.op_name, "bold")), *left]
-    titles = [(whole, [*passes, *left]), (name, [*kind, *passes, *left]), (index, [*kind, *passes, *alone])]
+        named = [(_card("name"), plain(op.op_name, "bold")), *left]
+    titles = [(whole, [*passes, *left]), (name, [*kind, *passes, *left]), (index, [*kind, *passes, *named])]
     return TitledPanel(titles, rows, style)
+
+
+def _card(name: str) -> str:
+    return text(f"screen.view.compare.card.{name}")
 
 
 def _listed(names: Sequence[str], unlisted: int = 0) -> Text:
@@ -277,46 +288,48 @@ def _ops(op: OpAgreement, side: int) -> Text:
     """The ops of the group on the NPU (0) or the benchmark side (1)."""
     names = (op.npu_ops, op.golden_ops)[side]
     if names == NO_OPS:
-        return plain(_NO_OPS_WORDS, "dim")
+        is_inserted = side == 1 and any(row.status == Status.NO_ORIGINAL_OP for row in op.rows)
+        return shown(_INSERTED if is_inserted else Message("screen.view.compare.no_op"), "dim")
     return _listed(names, op.rows[0].unlisted[side])
 
 
-def _noise_words(row: Row) -> str:
-    """How an error stands to the tensor's own noise."""
+def _noise(row: Row) -> str:
+    """Return an error as a multiple of the tensor's own noise."""
+    noise = Message("screen.view.compare.noise_none")
     if row.cosine is None:
-        return "not compared"
-    if not row.noise:
-        return "has none"
-    times = noise_distance(row) / row.noise
-    return f"{times:.3g} times it" if isfinite(times) else "far beyond it"
+        noise = Message("screen.view.compare.noise_not_compared")
+    elif row.noise:
+        times = noise_distance(row) / row.noise
+        noise = Message("screen.view.compare.noise_far")
+        if isfinite(times):
+            noise = Message("screen.view.compare.noise_times", times=times)
+    return text("screen.view.compare.noise_slot", slot=row.slot, noise=noise)
 
 
 def _custom_values(rows: Sequence[Row]) -> dict[str, str]:
     """The values of the user's own metrics, by metric, a line each."""
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     for row in rows:
         for name, value in row.custom.items():
             if value is not None:
-                text = f"{value:.6g}" if isinstance(value, float) else str(value)
-                found.setdefault(name, []).append(f"{row.slot} {text}")
-    return {name: ", ".join(texts) for name, texts in found.items()}
+                number = f"{value:.6g}" if isinstance(value, float) else str(value)
+                texts.setdefault(name, []).append(f"{row.slot} {number}")
+    return {name: ", ".join(values) for name, values in texts.items()}
 
 
 def other_run_lines(number: int, analysis: Analysis, *, is_fused: bool) -> RenderableType:
     """Counts of the run beside the one under test, and its first op below the threshold."""
     view = analysis.overview
-    told = Text.assemble(
-        f"{'with' if is_fused else 'without'} fusion, against the same benchmark: ",
-        f"{view.compared:,} of {counted(analysis.tensors, 'tensor')}, ",
-        (f"{view.below:,} below {analysis.threshold:.9g}", "red" if view.below else "green"),
-        f" in {counted(view.ops_below, 'op')}" if view.below else "",
-    )
-    rows = [(f"debug_{number}", told)]
+    counts = Message(
+        "screen.view.compare.counts_other", fused=is_fused, compared=view.compared, tensors=analysis.tensors,
+        **_below(analysis),
+    )  # fmt: skip
+    rows = [(f"debug_{number}", shown(counts, fields={"below": "red" if view.below else "green"}))]
     first = next((op for op in analysis.ops if op.is_below), None)
     if first is not None:
         kind = f" ({first.op_type})" if first.op_type else ""
-        rows.append(("first", plain(f"[{first.index}] {first.op_name}{kind}")))
-        rows.append(("output", _slot_cosines(first.outputs, analysis.threshold)))
+        rows.append((label("first"), plain(f"[{first.index}] {first.op_name}{kind}")))
+        rows.append((label("output"), _slot_cosines(first.outputs, analysis.threshold)))
     return LabelledLines(rows)
 
 
@@ -326,32 +339,36 @@ def below_list(analysis: Analysis, limit: int) -> RenderableType:
     if not analysis.overview.compared:
         return Group(*(plain(render(finding.message), "yellow") for finding in analysis.findings))
     if not below:
-        return Text(f"No op is below a cosine of {analysis.threshold:.9g}.", style="green")
+        return shown(Message("screen.view.compare.none_below", threshold=analysis.threshold), "green")
     parts: list[RenderableType] = [op_panel(op, analysis.threshold) for op in below[: limit or None]]
     if 0 < limit < len(below):
-        shown = f"{limit} of {len(below):,} ops below {analysis.threshold:.9g} shown, in execution order"
-        parts.append(Text(f"{shown}; -l N shows more, -l 0 all", style="dim"))
+        count = Message(
+            "screen.view.compare.some_below", limit=limit, below=len(below), threshold=analysis.threshold
+        )  # fmt: skip
+        parts.append(shown(count, "dim"))
     return Group(*parts)
 
 
-def detail_panel(detail: Detail, shown: int = _SHOWN_ELEMENTS) -> RenderableType:
+def detail_panel(detail: Detail) -> RenderableType:
     """The worst few elements of one tensor."""
     pair = detail.comparison.pair
     if detail.equal == detail.count:
-        equal = "the one element is equal" if detail.count == 1 else f"all {detail.count:,} elements are equal"
-        body: RenderableType = plain(equal, "green")
+        equal = Message("screen.view.compare.all_equal", count=detail.count, single=detail.count == 1)
+        body: RenderableType = shown(equal, "green")
     else:
         table = NameTable(box=None, padding=(0, 2, 0, 0), show_edge=False)
-        for name in ("worst", "index", "NPU", "benchmark", "error", "relative"):
-            table.add_column(name, justify="left" if name in ("worst", "index") else "right")
+        for name in ("worst", "index", "npu", "benchmark", "error", "relative"):
+            justify: JustifyMethod = "left" if name in ("worst", "index") else "right"
+            table.add_column(text(f"screen.view.compare.column.{name}"), justify=justify)
         for name, elements in (("absolute", detail.worst_absolute), ("relative", detail.worst_relative)):
-            for number, element in enumerate(elements[:shown]):
-                table.add_row("" if number else name, *_element_cells(element))
-        differ = f"{detail.count - detail.equal:,} of {counted(detail.count, 'element')} differ"
-        body = Group(plain(differ, "bold"), table)
-    titles: list[tuple[Text, list[tuple[str, Text]]]] = [
+            for number, element in enumerate(elements[:_SHOWN_ELEMENTS]):
+                kind = "" if number else text(f"screen.view.compare.column.{name}")
+                table.add_row(kind, *_element_cells(element))
+        differ = Message("screen.view.compare.differ", differ=detail.count - detail.equal, count=detail.count)
+        body = Group(shown(differ, "bold"), table)
+    titles: list[tuple[Text, list[Line]]] = [
         (plain(f"{pair.op_name} {pair.slot}", "bold"), []),
-        (plain(pair.slot, "bold"), [("Name:", plain(pair.op_name, "bold"))]),
+        (plain(pair.slot, "bold"), [(_card("name"), plain(pair.op_name, "bold"))]),
     ]
     return TitledPanel(titles, (), "cyan", body)
 
@@ -365,33 +382,27 @@ def finding_panel(finding: Finding) -> RenderableType:
     """One finding with the facts behind it."""
     rows: list[tuple[str, Text]] = []
     if finding.op_type:
-        rows.append(("type", plain(finding.op_type)))
+        rows.append((label("type"), plain(finding.op_type)))
     if finding.pass_names:
-        rows.append(("pass", plain(", ".join(map(marked_pass, finding.pass_names)))))
+        rows.append((label("pass"), plain(", ".join(map(marked_pass, finding.pass_names)))))
     originals = joined(finding.original_ops)
     if finding.original_ops == NO_OPS:
-        rows.append(("original ops", plain(_NO_OPS_WORDS, "dim")))
+        rows.append((label("original_ops"), shown(_INSERTED, "dim")))
     elif originals and originals != finding.op_name:
         # The ops of PyTorch dumps, which begin with a slash, have no originals but a counterpart.
-        label = "benchmark" if originals.startswith("/") else "original ops"
-        rows.append((label, _listed(finding.original_ops)))
+        name = "benchmark" if originals.startswith("/") else "original_ops"
+        rows.append((label(name), _listed(finding.original_ops)))
     rendered = render_finding(finding)
     rows += [(name, plain(shown_reason(value))) for name, value in rendered.facts]
-    title = {
-        FindingKind.FIRST_FAULTY_OP: "First faulty operator",
-        FindingKind.DIFFERENT_INPUT: "Different input",
-        FindingKind.ALL_AGREE: "No faulty operator",
-        FindingKind.NOTHING_COMPARED: "Nothing compared",
-        FindingKind.UNREADABLE: "Not read",
-    }.get(finding.kind, "Finding")
+    title = finding.kind.name.lower() if finding.kind in _FINDING_TITLES else "finding"
     if finding.kind == FindingKind.NOTHING_COMPARED and finding.op_name:
-        title = "First op with other statistics"
+        title = "statistics"
     elif any(fact.value == Message("finding.fact.without_graph") for fact in finding.facts):
-        title = "First op below the threshold"
+        title = "without_graph"
     style = GRADE_STYLE[finding.grade]
     return Box(
         Group(plain(rendered.message, "bold"), LabelledLines(rows)) if rows else plain(rendered.message, "bold"),
-        title=Text(title),
+        title=shown(Message(f"screen.view.compare.finding.{title}")),
         style=style,
     )
 
@@ -449,24 +460,24 @@ def to_json(
         documents.append(_result_json(analysis))
         if verdict is not None:
             documents[-1]["verdict"] = verdict_json(verdict)
-    made: dict[str, Any] = {} if checks is None else {"checks": [check_json(check) for check in checks]}
+    more: dict[str, Any] = {} if checks is None else {"checks": [check_json(check) for check in checks]}
     if checks is not None:
-        made["passports"] = None if passports is None else pair_json(passports)
-    alone = next((one for one in verdicts[len(analyses) :] if one is not None), None)
-    if alone is not None:
-        made["verdict"] = verdict_json(alone)
+        more["passports"] = None if passports is None else pair_json(passports)
+    separate = next((verdict for verdict in verdicts[len(analyses) :] if verdict is not None), None)
+    if separate is not None:
+        more["verdict"] = verdict_json(separate)
     if other is not None:
-        made["other_run"] = {
+        more["other_run"] = {
             "debug": other.number,
             "is_fused": other.is_fused,
             "results": [_result_json(analysis) for analysis in other.analyses],
         }
     if held is not None:
-        made["since"] = held.to_dict()
-    return json_text({"schema": SCHEMA, "results": documents, **made})
+        more["since"] = held.to_dict()
+    return json_text({"schema": SCHEMA, "results": documents, **more})
 
 
-# --- What `ac` shows of the checks beside the comparison ---
+# --- checks of `ac` ---
 
 
 def check_line(result: CheckResult) -> RenderableType:

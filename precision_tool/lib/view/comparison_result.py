@@ -154,7 +154,7 @@ class CompareResult:
         try:
             import pandas as pd
         except ImportError as error:
-            raise UsageError("to_pandas needs pandas, which is not installed", "pip install pandas") from error
+            raise UsageError("view.pandas_missing") from error
         return pd.DataFrame(self._columns())
 
     def _columns(self) -> dict[str, npt.NDArray[Any]]:

@@ -19,8 +19,9 @@ from precision_tool.lib.data.overview import DataOverview, RunOverview
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import environment
+from precision_tool.lib.messages import Message
 from precision_tool.lib.view.tables import Prose
-from precision_tool.lib.view.text import LabelledLines, byte_size, counted, plain, whole_path
+from precision_tool.lib.view.text import LabelledLines, byte_size, label, safe, shown, whole_path
 
 #: The colours that reports name, for dark and light backgrounds; `plain` is without any.
 THEMES: dict[str, dict[str, str]] = {
@@ -92,7 +93,7 @@ class ReportConsole(Console):
         raise BrokenPipeError
 
 
-# --- Progress of a command: a bar on a terminal, now and then a plain line otherwise. Never on standard output ---
+# --- progress: a bar on a terminal, now and then a plain line otherwise, never on standard output ---
 
 
 _REDRAW_SECONDS = 0.1
@@ -154,11 +155,11 @@ class ProgressReport:
         elif now - self._last >= _LINE_SECONDS and total:
             self._last = now
             rate = done / (now - self._started) if now > self._started else 0.0
-            left = f", {(total - done) / rate:.0f} s left" if rate else ""
-            self._console.print(
-                f"{self._what}: {100 * done // total}% of {_amount(total, unit)}, {_amount(rate, unit)}/s{left}",
-                highlight=False,
-            )
+            line = Message(
+                "screen.view.progress.line", what=self._what, percent=100 * done // total, total=_amount(total, unit),
+                rate=_amount(rate, unit), left=f"{(total - done) / rate:.0f}" if rate else "",
+            )  # fmt: skip
+            self._console.print(shown(line), highlight=False)
 
 
 class _SpeedColumn(ProgressColumn):
@@ -166,8 +167,8 @@ class _SpeedColumn(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        text = "?" if speed is None else f"{_amount(speed, task.fields['unit'])}/s"
-        return Text(text, style="progress.data.speed")
+        rate = "?" if speed is None else f"{_amount(speed, task.fields['unit'])}/s"
+        return Text(rate, style="progress.data.speed")
 
 
 def _amount(count: float, unit: str) -> str:
@@ -177,81 +178,82 @@ def _amount(count: float, unit: str) -> str:
     return f"{count:.0f} {unit}" if count >= 10 or count == int(count) else f"{count:.1f} {unit}"
 
 
-# --- What the prompt says first: what the data folder holds, and what to type next ---
+# --- banner of the prompt ---
 
 
 _COLLECT = (
-    ("npu/debug_0/dump", "what the NPU dumped (dump_path of the training script)"),
-    ("npu/debug_0/graph", "its graphs ge_proto_*_Build.txt (DUMP_GE_GRAPH=2)"),
-    ("tf/dump", "benchmark tensors {op}.{output}.{timestamp}.npy"),
+    ("npu/debug_0/dump", Message("screen.view.banner.npu_dump")),
+    ("npu/debug_0/graph", Message("screen.view.banner.npu_graph")),
+    ("tf/dump", Message("screen.view.banner.benchmark")),
 )
 
 
 def _run_line(run: RunOverview) -> Text:
     dumps = len(run.dumps)
-    parts = [
-        counted(run.dump_files, "dump file") if dumps else "no dump",
-        f"in {counted(dumps, 'folder')}" if dumps > 1 else "",
-        f"and {counted(run.graph_files, 'graph file')}" if run.graph_files else "and no graph",
-    ]
-    return plain(" ".join(filter(None, parts)), "" if dumps and run.graph_files else "yellow")
+    message = Message(
+        "screen.view.banner.run", files=run.dump_files if dumps else None, folders=dumps if dumps > 1 else None,
+        graphs=run.graph_files or None,
+    )  # fmt: skip
+    return shown(message, "" if dumps and run.graph_files else "yellow")
 
 
 def _next_step(overview: DataOverview) -> Text:
     has_dump = any(run.dumps for run in overview.runs)
     if overview.newest_result:
-        steps = ("ac", "shows the newest result again", "ac -c", "compares anew")
+        steps = ("ac", "show", "ac -c", "anew")
     elif has_dump and (overview.benchmark_tensors or sum(bool(run.dumps) for run in overview.runs) > 1):
-        steps = ("ac -c", "compares and names the first faulty op", "help", "lists the commands")
+        steps = ("ac -c", "compare", "help", "help")
     elif all(overview.pytorch_files) and not has_dump:
-        steps = ("ac -c", "compares and names the first faulty op", "ls", "lists the ops")
+        steps = ("ac -c", "compare", "ls", "list")
     elif has_dump:
-        steps = ("ls", "lists the ops", "vc -rt DIR", "compares with a benchmark elsewhere")
+        steps = ("ls", "list", "vc -rt DIR", "elsewhere")
     else:
-        steps = ("graphs", "shows the graphs", "help", "lists the commands")
-    first, what, second, more = steps
-    return Text.assemble((first, "bold cyan"), f" {what}; ", (second, "bold cyan"), f" {more}; Tab completes")
+        steps = ("graphs", "graphs", "help", "help")
+    first, does, second, also = steps
+    message = Message(
+        "screen.view.banner.step", first=first, does=Message(f"screen.view.banner.does.{does}"), second=second,
+        also=Message(f"screen.view.banner.does.{also}"),
+    )  # fmt: skip
+    return shown(message, fields={"first": "bold cyan", "second": "bold cyan"})
 
 
 def _collect(overview: DataOverview) -> RenderableType:
     """What a folder without data should get, and how."""
-    state = "nothing to work with in it yet" if overview.exists else "no such folder"
-    head = Text.assemble(whole_path(overview.root), ": ", (state, "yellow"))
+    state = Message("screen.view.banner.empty") if overview.exists else Message("screen.view.banner.missing")
+    path = safe(shown_path(overview.root))
+    head = shown(Message("screen.view.banner.nothing", path=path, state=state), fields={"state": "yellow"})
+    head.no_wrap, head.overflow = True, "ignore"
     table = Table.grid(padding=(0, 2))
-    for place, what in _COLLECT:
-        table.add_row(Text(f"  {place}", style="bold"), Text(what))
-    return Group(
-        head,
-        Text("Collect, as the README says under Collect, and put it there:"),
-        table,
-        Text.assemble(
-            ("data DIR", "bold cyan"), " goes on with another folder; ",
-            ("demo", "bold cyan"), " makes one to try; ", ("help", "bold cyan"), " lists the commands",
-        ),
-    )  # fmt: skip
+    for place, content in _COLLECT:
+        table.add_row(Text(f"  {place}", style="bold"), shown(content))
+    other = Message("screen.view.banner.other", data="data DIR", demo="demo", help="help")
+    commands = shown(other, fields=dict.fromkeys(("data", "demo", "help"), "bold cyan"))
+    return Group(head, shown(Message("screen.view.banner.collect")), table, commands)
 
 
 def banner(overview: DataOverview) -> RenderableType:
     """A few lines: the data folder, what was found in it, what to type."""
     if overview.is_empty:
         return _collect(overview)
-    rows = [("data", whole_path(overview.root))]
+    rows = [(label("data"), whole_path(overview.root))]
     rows += [(f"debug_{run.number}", _run_line(run)) for run in overview.runs]
     if overview.graphs_here:
-        rows.append(("graphs", plain(f"{counted(overview.graphs_here, 'graph file')} in the working folder")))
+        rows.append((label("graphs"), shown(Message("screen.view.banner.graphs", count=overview.graphs_here))))
     tensors = overview.benchmark_tensors
     if any(overview.pytorch_files):
         npu, golden = overview.pytorch_files
-        rows.append(("PyTorch", plain(f"{counted(npu, '.h5 file')} of the NPU, {golden} of the benchmark")))
+        rows.append((label("pytorch"), shown(Message("screen.view.banner.pytorch", npu=npu, benchmark=golden))))
     if overview.runs or tensors or not any(overview.pytorch_files):
-        where = f" in {counted(overview.benchmark_runs, 'run')} of tfdbg" if overview.benchmark_runs else ""
-        found = f"{counted(tensors, 'tensor')}{where}" if tensors else "none"
-        rows.append(("benchmark", plain(found, "" if tensors else "yellow")))
+        runs = overview.benchmark_runs or None
+        benchmark = Message("screen.view.banner.tensors", tensors=tensors, runs=runs)
+        none = Message("screen.view.none")
+        rows.append((label("benchmark"), shown(benchmark) if tensors else shown(none, "yellow")))
     if overview.overflow_files:
-        rows.append(("overflow", plain(counted(overview.overflow_files, "status file"))))
+        status_files = Message("screen.view.banner.status_files", count=overview.overflow_files)
+        rows.append((label("overflow"), shown(status_files)))
     if overview.newest_result:
-        rows.append(("result", whole_path(shown_path(overview.newest_result))))
-    rows.append(("next", _next_step(overview)))
+        rows.append((label("result"), whole_path(shown_path(overview.newest_result))))
+    rows.append((label("next"), _next_step(overview)))
     return LabelledLines(rows)
 
 
@@ -267,5 +269,5 @@ def command_list(families: Mapping[str, Sequence[tuple[str, str]]]) -> Renderabl
         for name, help_ in commands:
             table.add_row(Text(f"  {name}", style="cyan"), Text(help_))
     table.add_row()
-    table.add_row(Text("help COMMAND", style="cyan"), Text("arguments and an example; COMMAND -h is the same"))
+    table.add_row(Text("help COMMAND", style="cyan"), shown(Message("screen.view.banner.help")))
     return table

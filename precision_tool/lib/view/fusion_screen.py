@@ -13,25 +13,39 @@ from rich.text import Text
 
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome
-from precision_tool.lib.diagnose.fusion_blame import Blame, BlameVerdict, OpBlame, PassBlame
+from precision_tool.lib.diagnose.fusion_blame import (
+    BeyondType,
+    Blame,
+    BlameVerdict,
+    FedNotFinite,
+    FormulaDistrusted,
+    NotJudged,
+    OpBlame,
+    PassBlame,
+    Recomputed,
+    Sign,
+)
 from precision_tool.lib.diagnose.fusion_effect import GraphFusion, PassRow
 from precision_tool.lib.diagnose.graph_diff import GraphDiff, PassDiff
 from precision_tool.lib.diagnose.graph_diff import Group as DiffGroup
-from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, is_switchable
+from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.io.fusion_switch import ALL, EITHER, Switches
-from precision_tool.lib.view.evidence.blame import beyond_words, blame_notes, op_json, op_words, pass_words
+from precision_tool.lib.messages import Message, render, text
+from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.view.tables import Box, NameTable
 from precision_tool.lib.view.text import (
-    ALWAYS_MARK,
     LabelledLines,
+    always_mark,
     cosine_text,
-    counted,
     json_text,
+    label,
     plain,
     safe,
+    shown,
     shown_reason,
     whole_path,
 )
+from precision_tool.lib.view.verdict_messages import reason_words
 
 _VERDICT_STYLE = {
     BlameVerdict.GUILTY: "bold red",
@@ -43,11 +57,14 @@ _VERDICT_STYLE = {
 SHOWN = 3
 _SHOWN_GROUPS = 12
 #: What to do about a fault that no switch avoids.
-LEFT_TO_DO = (
-    "compute the op in float32: mixed_precision_list(black=[TYPE]) with action='mixlist', for all ops of its type",
-    "keep the types of this one op: keep_dtype([OP]) prints the lines",
-    "report it to the vendor with this verdict, the op's dump files and its graph",
+_TO_DO = (
+    Message("screen.view.blame.todo.float32"),
+    Message("screen.view.blame.todo.keep"),
+    Message("screen.view.blame.todo.report"),
 )
+_ALWAYS_ON = Message("screen.view.fusion.always_on")
+#: Inputs of the other side, and ops without a pass, that are named.
+_NAMED = 3
 
 
 def _table(*columns: tuple[str, bool]) -> NameTable:
@@ -56,6 +73,10 @@ def _table(*columns: tuple[str, bool]) -> NameTable:
     for name, is_number in columns:
         table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
     return table
+
+
+def _column(name: str) -> str:
+    return text(f"screen.view.fusion.column.{name}")
 
 
 # --- passes in effect -------------------------------------------------------------------------------------------------
@@ -68,21 +89,22 @@ def passes_lines(graphs: Sequence[GraphFusion], threshold: float) -> Iterator[li
 
 
 def _graph_passes(graph: GraphFusion, threshold: float) -> Iterator[RenderableType]:
-    name = f"debug_{graph.run}" if graph.run is not None else "graph"
+    name = f"debug_{graph.run}" if graph.run is not None else text("screen.view.fusion.graph_name")
     if graph.path or graph.run is not None:
-        yield plain(f"{name}  {counted(graph.fused, 'op')} made by fusion", "bold")
+        yield shown(Message("screen.view.fusion.graph", graph=name, ops=graph.fused), "bold")
     else:
-        yield plain(f"graph {graph.graph_id or 'without an id'}, of which only a report is there", "bold")
+        yield shown(Message("screen.view.fusion.only_report", graph=str(graph.graph_id or "")), "bold")
     if graph.path:
         yield whole_path(graph.path)
     if graph.source:
         yield whole_path(graph.source)
     if graph.nameless:
-        yield plain(f"the graph names no pass for {counted(graph.nameless, 'fused op')}", "yellow")
+        yield shown(Message("screen.view.fusion.nameless", ops=graph.nameless), "yellow")
     if not graph.rows:
-        yield plain("no pass made an op of it", "dim")
+        yield shown(Message("screen.view.fusion.no_pass"), "dim")
         return
-    table = _table(("pass", False), ("matched", True), ("in effect", True), ("ops", True), ("worst cosine", True))
+    numbers = [(_column(name), True) for name in ("matched", "effective", "ops", "cosine")]
+    table = _table((_column("pass"), False), *numbers)
     for row in graph.rows:
         agrees = None if row.cosine is None else not isnan(row.cosine) and row.cosine >= threshold
         table.add_row(
@@ -93,16 +115,16 @@ def _graph_passes(graph: GraphFusion, threshold: float) -> Iterator[RenderableTy
 
 
 def _pass_cell(row: PassRow) -> Text:
-    text = plain(row.name)
+    cell = plain(row.name)
     marks = [row.section.removesuffix("Fusion")] if row.section else []
     if not row.section and row.is_switchable:
-        marks.append("section unknown")
+        marks.append(text("screen.view.fusion.section_unknown"))
     if not row.is_switchable:
-        marks.append(ALWAYS_MARK)
+        marks.append(always_mark())
     elif row.switch is False:
-        marks.append("off in the switch file")
-    text.append(f"\n  {', '.join(marks)}", style="dim")
-    return text
+        marks.append(text("screen.view.fusion.off_in_file"))
+    cell.append(f"\n  {', '.join(marks)}", style="dim")
+    return cell
 
 
 def _count(number: int | None) -> str:
@@ -118,42 +140,47 @@ def passes_json(graphs: Sequence[GraphFusion]) -> str:
 
 
 def switch_lines(
-    path: str, switches: Switches, seen: Mapping[str, str | None], warnings: Sequence[str]
+    path: str, switches: Switches, of_data: Mapping[str, str | None], warnings: Sequence[str]
 ) -> list[RenderableType]:
-    """One switch file, pass by pass, and what the passes that were `seen`, with their sections, are by it."""
+    """One switch file, pass by pass, and its effect on the passes of the data, which have their sections."""
     lines: list[RenderableType] = [whole_path(path)]
     if switches.refused:
-        lines += [plain(f"GE refuses this file: {reason}", "bold yellow") for reason in switches.refused]
+        for reason in switches.refused:
+            lines.append(shown(Message("screen.view.fusion.switch.refused", reason=reason), "bold yellow"))
     else:
-        lines.append(plain("GE takes this file", "dim"))
-    lines += [plain(f"note: {note}", "yellow") for note in switches.notes]
+        lines.append(shown(Message("screen.view.fusion.switch.accepted"), "dim"))
+    lines += [shown(Message("screen.view.note", note=note), "yellow") for note in switches.notes]
     if switches.is_old_form:
-        lines.append(plain("in the old form: a line PASS:on or PASS:off for each pass", "dim"))
-    table = _table(("section", False), ("pass", False), ("", False))
+        lines.append(shown(Message("screen.view.fusion.switch.old_form"), "dim"))
+    table = _table((_column("section"), False), (_column("pass"), False), ("", False))
     for section, passes in switches.sections.items():
         for number, (name, on) in enumerate(passes.items()):
-            shown = "every pass not named" if name == ALL else name
-            state = Text("on" if on else "off", style="green" if on else "red")
+            others = Message("screen.view.fusion.switch.others")
+            state = shown(Message(f"screen.view.fusion.switch.{'on' if on else 'off'}"), "green" if on else "red")
             if not on and name != ALL and not is_switchable(name):
-                state.append(f" (no effect: {ALWAYS_MARK})", style="yellow")
-            table.add_row("" if number else (section or "both"), plain(shown), state)
+                no_effect = Message("screen.view.fusion.switch.no_effect", mark=always_mark())
+                state.append_text(shown(no_effect, "yellow"))
+            head = "" if number else section or text("screen.view.fusion.switch.both")
+            table.add_row(head, shown(others) if name == ALL else plain(name), state)
     if table.row_count:
         lines.append(table)
     else:
-        lines.append(plain("names no pass: every pass is on", "dim"))
-    off = [name for name, section in seen.items() if is_switchable(name) and switches.state_of(name, section) is False]
-    always = [name for name in seen if not is_switchable(name)]
-    rows = [("of the data", plain(f"{len(off)} of {counted(len(seen), 'pass', 'passes')} seen there are off"))]
+        lines.append(shown(Message("screen.view.fusion.switch.empty"), "dim"))
+    off = [
+        name for name, section in of_data.items() if is_switchable(name) and switches.state_of(name, section) is False
+    ]
+    always = [name for name in of_data if not is_switchable(name)]
+    counts = Message("screen.view.fusion.switch.of_data", off=len(off), passes=len(of_data))
+    rows = [(label("of_data"), shown(counts))] if of_data else []
     if always:
-        rows.append((ALWAYS_MARK, plain(f"{', '.join(always)}: {ALWAYS_ON_REASON}")))
-    if not seen:
-        rows = []
+        passes_on = Message("screen.view.fusion.always_on_passes", passes=safe(", ".join(always)), reason=_ALWAYS_ON)
+        rows.append((always_mark(), shown(passes_on)))
     if left_on := switches.left_on():
-        what = "GE's own file names them, which beats ALL (on the 910B); `fusion all-off` names them too"
-        rows.append(("stay on", plain(f"{', '.join(left_on)}: {what}", "yellow")))
+        stay_on = Message("screen.view.fusion.switch.stay_on", passes=safe(", ".join(left_on)))
+        rows.append((label("stay_on"), shown(stay_on, "yellow")))
     if rows:
         lines.append(LabelledLines(rows))
-    lines += [plain(f"warning: {warning}", "yellow") for warning in warnings]
+    lines += [shown(Message("screen.view.warning", warning=warning), "yellow") for warning in warnings]
     return lines
 
 
@@ -173,8 +200,8 @@ def switch_json(path: str, switches: Switches, warnings: Sequence[str]) -> dict[
 
 def script_block(lines: Sequence[str]) -> RenderableType:
     """Lines of a training script, to be copied."""
-    text = Text("in the training script:", style="dim")
-    return Group(text, *(Text(f"  {line}", no_wrap=True, overflow="ignore") for line in lines))
+    heading = shown(Message("screen.view.fusion.script"), "dim")
+    return Group(heading, *(Text(f"  {line}", no_wrap=True, overflow="ignore") for line in lines))
 
 
 # --- blame ------------------------------------------------------------------------------------------------------------
@@ -183,28 +210,34 @@ def script_block(lines: Sequence[str]) -> RenderableType:
 def blame_sources(sources: dict[str, Any]) -> RenderableType:
     """Which dumps and graphs a verdict rests on."""
     two_runs = sources.get("other_graph") is not None
-    rows = [("fused", whole_path(sources["fused"])), ("graph", whole_path(sources["graph"]))]
-    rows.append(("unfused" if two_runs else "benchmark", whole_path(sources["other"])))
+    rows = [(label("fused"), whole_path(sources["fused"])), (label("graph"), whole_path(sources["graph"]))]
+    rows.append((label("unfused" if two_runs else "benchmark"), whole_path(sources["other"])))
     if two_runs:
-        rows.append(("graph", whole_path(sources["other_graph"])))
+        rows.append((label("graph"), whole_path(sources["other_graph"])))
     return LabelledLines(rows)
 
 
 def blame_lines(blame: Blame, limit: int) -> Iterator[list[RenderableType]]:
     """The passes, worst first; the ops of those that are not clean; what to switch off, and what is left to do."""
-    yield [*(plain(f"note: {note}", "yellow") for note in blame_notes(blame)), _blame_table(blame.passes)]
-    for one in blame.passes:
-        if one.verdict in (BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS):
-            yield [_pass_panel(one, limit)]
-    unjudged = [one for one in blame.passes if one.verdict is BlameVerdict.NOT_JUDGED]
+    notes = [shown(Message("screen.view.note", note=note), "yellow") for note in blame_notes(blame)]
+    yield [*notes, _blame_table(blame.passes)]
+    for pass_ in blame.passes:
+        if pass_.verdict in (BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS):
+            yield [_pass_panel(pass_, limit)]
+    unjudged = [pass_ for pass_ in blame.passes if pass_.verdict is BlameVerdict.NOT_JUDGED]
     if unjudged:
+        is_short = all(len(pass_.name) < 30 for pass_ in unjudged)
         yield [
-            plain("not judged", "bold"),
-            LabelledLines([(f"  {safe(one.name)}", plain(shown_reason(pass_words(one)))) for one in unjudged])
-            if all(len(one.name) < 30 for one in unjudged)
-            else Group(*(_named_reason(one.name, pass_words(one)) for one in unjudged)),
+            shown(_verdict_name(BlameVerdict.NOT_JUDGED), "bold"),
+            LabelledLines([(f"  {safe(each.name)}", plain(shown_reason(pass_words(each)))) for each in unjudged])
+            if is_short
+            else Group(*(_named_reason(pass_.name, pass_words(pass_)) for pass_ in unjudged)),
         ]
     yield [*_advice(blame)]
+
+
+def _verdict_name(verdict: BlameVerdict) -> Message:
+    return Message(f"screen.view.blame.verdict.{verdict.name.lower()}")
 
 
 def _named_reason(name: str, reason: str) -> RenderableType:
@@ -212,20 +245,25 @@ def _named_reason(name: str, reason: str) -> RenderableType:
 
 
 def _blame_table(passes: Sequence[PassBlame]) -> NameTable:
-    table = _table(("pass", False), ("verdict", False), ("ops", True), ("worst", True), ("median", True))
-    for one in passes:
-        name = plain(one.name)
-        counts = [f"{one.count(verdict)} {verdict}" for verdict in BlameVerdict if one.count(verdict)]
-        if not one.is_switchable:
-            counts.append(ALWAYS_MARK)
-        beyond = [op for op in one.ops if op.beyond_range is not None]
+    numbers = [(_column(name), True) for name in ("ops", "worst", "median")]
+    table = _table((_column("pass"), False), (_column("verdict"), False), *numbers)
+    for pass_ in passes:
+        name = plain(pass_.name)
+        counts = [
+            text("screen.view.blame.count", count=pass_.count(verdict), verdict=_verdict_name(verdict))
+            for verdict in BlameVerdict
+            if pass_.count(verdict)
+        ]
+        if not pass_.is_switchable:
+            counts.append(always_mark())
+        beyond = [op for op in pass_.ops if op.beyond_range is not None]
         if beyond:
-            counts.append(f"{len(beyond)} beyond its type's range: [{beyond[0].index}] {beyond_words(beyond[0])}")
+            first = beyond[0]
+            why = beyond_words(first)
+            counts.append(text("screen.view.blame.beyond_count", ops=len(beyond), index=first.index, why=why))
         name.append(f"\n  {', '.join(counts)}", style="dim")
-        table.add_row(
-            name, Text(one.verdict, style=_VERDICT_STYLE[one.verdict]), str(len(one.ops)), _error(one.worst),
-            _error(one.median),
-        )  # fmt: skip
+        verdict = shown(_verdict_name(pass_.verdict), _VERDICT_STYLE[pass_.verdict])
+        table.add_row(name, verdict, str(len(pass_.ops)), _error(pass_.worst), _error(pass_.median))
     return table
 
 
@@ -235,71 +273,72 @@ def _error(error: float | None) -> str:
     return f"{error:.2%}" if isfinite(error) else "inf"
 
 
-def _pass_panel(one: PassBlame, limit: int) -> RenderableType:
-    wrong = [op for op in one.ops if op.verdict is one.verdict]
+def _pass_panel(pass_: PassBlame, limit: int) -> RenderableType:
+    wrong = [op for op in pass_.ops if op.verdict is pass_.verdict]
     wrong.sort(key=lambda op: -(op.error or 0.0))
     parts: list[RenderableType] = []
     for op in wrong[: limit or None]:
         parts += [plain(f"[{op.index}] {op.op_name} ({op.op_type})", "bold"), _op_lines(op)]
     if 0 < limit < len(wrong):
-        parts.append(Text(f"and {len(wrong) - limit} more; -l N shows more", style="dim"))
-    title = Text.assemble((safe(one.name), "bold"), f": {one.verdict}")
-    return Box(Group(*parts), title=title, style=_VERDICT_STYLE[one.verdict])
+        parts.append(shown(Message("screen.view.limit.more", more=len(wrong) - limit), "dim"))
+    title = Message("screen.view.blame.title", **{"pass": safe(pass_.name)}, verdict=_verdict_name(pass_.verdict))
+    return Box(Group(*parts), title=shown(title, fields={"pass": "bold"}), style=_VERDICT_STYLE[pass_.verdict])
 
 
 def _op_lines(op: OpBlame) -> RenderableType:
-    rows = [("original ops", plain(", ".join(op.originals)))]
+    rows = [(label("original_ops"), plain(", ".join(op.originals)))]
     if len(op.passes) > 1:
-        rows.append(("made by", plain(", ".join(op.passes))))
+        rows.append((label("made_by"), plain(", ".join(op.passes))))
     if op.output_error is not None:
-        fed = "inputs not compared" if op.input_error is None else f"inputs {_error(op.input_error)} off"
-        rows.append(("compared", plain(f"output {_error(op.output_error)} off, {fed}")))
-    rows.append(("why", plain(shown_reason(op_words(op)))))
+        compared = Message("screen.view.blame.compared", output=op.output_error, inputs=op.input_error)
+        rows.append((label("compared"), shown(compared)))
+    rows.append((label("why"), plain(shown_reason(op_words(op)))))
     return LabelledLines(rows)
 
 
 def _advice(blame: Blame) -> Iterator[RenderableType]:
     if blame.switch_off:
-        yield Text.assemble(("switch off: ", "bold"), (safe(", ".join(blame.switch_off)), "bold red"))
-        for one in blame.passes:
-            clean = one.count(BlameVerdict.CLEAN)
-            if one.name in blame.switch_off and clean:
-                right = f"{one.name} made {counted(clean, 'op')} that {'is' if clean == 1 else 'are'} right as well"
-                yield plain(f"{right}; a switch file turns a pass off for all of them", "dim")
+        passes = safe(", ".join(blame.switch_off))
+        yield shown(Message("screen.view.blame.switch_off", passes=passes), "bold", fields={"passes": "bold red"})
+        for pass_ in blame.passes:
+            clean = pass_.count(BlameVerdict.CLEAN)
+            if pass_.name in blame.switch_off and clean:
+                yield shown(Message("screen.view.blame.also_right", **{"pass": safe(pass_.name)}, ops=clean), "dim")
     if blame.unavoidable:
-        names = ", ".join(dict.fromkeys(name for op in blame.unavoidable for name in op.passes))
-        yield plain(f"no switch avoids the fault in {', '.join(op.op_name for op in blame.unavoidable)}", "bold red")
-        yield plain(f"{names}: {ALWAYS_ON_REASON}. What is left to do:", "")
-        yield from (plain(f"  - {what}") for what in LEFT_TO_DO)
+        passes = safe(", ".join(dict.fromkeys(name for op in blame.unavoidable for name in op.passes)))
+        ops = safe(", ".join(op.op_name for op in blame.unavoidable))
+        yield shown(Message("screen.view.blame.unavoidable", ops=ops), "bold red")
+        yield shown(Message("screen.view.blame.left", passes=passes, reason=_ALWAYS_ON))
+        yield from (shown(Message("screen.view.blame.item", item=item)) for item in _TO_DO)
     if not blame.switch_off and not blame.unavoidable:
-        suspicious = any(one.verdict is BlameVerdict.SUSPICIOUS for one in blame.passes)
+        suspicious = any(pass_.verdict is BlameVerdict.SUSPICIOUS for pass_ in blame.passes)
         if not blame.is_judged:
-            yield plain("nothing was judged: of no pass that a switch file turns off an op could be", "bold yellow")
+            yield shown(Message("screen.view.blame.nothing_judged"), "bold yellow")
         elif suspicious:
-            yield plain('no pass is guilty; `fusion bisect --check "CMD"` decides about the suspicious ones', "bold")
+            yield shown(Message("screen.view.blame.only_suspicious"), "bold")
         else:
-            yield plain("no pass is guilty: every fused op that could be judged computes right", "bold green")
+            yield shown(Message("screen.view.blame.none_guilty"), "bold green")
 
 
 def blame_json(blame: Blame, sources: dict[str, Any]) -> str:
     """The verdicts as one JSON document."""
     passes = [
         {
-            "pass": one.name,
-            "verdict": one.verdict,
-            "reason": pass_words(one),
-            "switchable": one.is_switchable,
-            "worst": one.worst,
-            "median": one.median,
-            "ops": [op.op_name for op in one.ops],
+            "pass": pass_.name,
+            "verdict": pass_.verdict,
+            "reason": pass_words(pass_),
+            "switchable": pass_.is_switchable,
+            "worst": pass_.worst,
+            "median": pass_.median,
+            "ops": [op.op_name for op in pass_.ops],
         }
-        for one in blame.passes
+        for pass_ in blame.passes
     ]
     return json_text(
         {
             **sources,
             "passes": passes,
-            "ops": [op_json(op) for op in blame.ops],
+            "ops": [_op_json(op) for op in blame.ops],
             "switch_off": blame.switch_off,
             "unavoidable": [op.op_name for op in blame.unavoidable],
             "judged": blame.is_judged,
@@ -308,65 +347,174 @@ def blame_json(blame: Blame, sources: dict[str, Any]) -> str:
     )
 
 
+# --- reasons of blame -------------------------------------------------------------------------------------------------
+
+
+def op_words(op: OpBlame) -> str:
+    """Return the reason of the verdict on an op."""
+    if op.ground.sign is Sign.NOT_DUMPED:
+        return text("screen.view.blame.not_dumped")
+    if op.recomputed is not None:
+        return render(_recomputed(op, op.recomputed))
+    ground = op.ground
+    why: Message | str = ground.reason or Message("screen.view.blame.sign.not_compared")
+    if ground.sign in _COMPARED:
+        why = Message(
+            f"screen.view.blame.sign.{ground.sign}", output=op.output_error, inputs=op.input_error,
+            shared=ground.shared, slot=ground.slot,
+        )  # fmt: skip
+    return text("screen.view.blame.not_recomputed", why=why, reason=_words(op.not_recomputed))
+
+
+#: What comparing says of an op.
+_COMPARED = (
+    Sign.ONLY_STATISTICS, Sign.IN_BOTH_RUNS, Sign.AGREES, Sign.OFF_INPUTS_UNKNOWN, Sign.NOT_BELOW, Sign.CANCELLED,
+    Sign.BEHIND_OTHERS, Sign.NO_INPUT_COMPARED, Sign.AS_FAR_AS_INPUTS, Sign.ONE_INPUT_UNKNOWN, Sign.INPUTS_AGREE,
+    Sign.MORE_THAN_INPUTS, Sign.MAY_BE_INHERITED,
+)  # fmt: skip
+
+
+def _recomputed(op: OpBlame, own: Recomputed) -> Message:
+    ground, other = op.ground, op.ground.other_error
+    borrowed = () if ground.sign is Sign.OFF_IN_BOTH_RUNS else tuple(own.borrowed[:_NAMED])
+    how = Message("screen.view.blame.recomputed", formula=own.how, borrowed=borrowed)
+    if ground.sign is Sign.OFF_IN_BOTH_RUNS:
+        return Message("screen.view.blame.off_in_both_runs", how=how, error=own.error, shared=ground.shared)
+    if ground.sign is Sign.NOT_FINITE:
+        return Message("screen.view.blame.not_finite", how=how, count=own.mismatches)
+    if ground.sign is Sign.WRONG:
+        return Message("screen.view.blame.wrong", how=how, error=own.error, rounding=own.rounding, other=other)
+    if ground.sign is Sign.DOUBTFUL:
+        return Message("screen.view.blame.doubtful", how=how, error=own.error, rounding=own.rounding, other=other)
+    return Message(
+        "screen.view.blame.right", how=how, error=own.error, range=beyond_words(op),
+        other=other if ground.sign is Sign.RIGHT_OTHER_WRONG else None, inherited=ground.sign is Sign.RIGHT_AS_FED,
+    )  # fmt: skip
+
+
+def pass_words(blame: PassBlame) -> str:
+    """Return the reason of the verdict on a pass; "" where there is none to give."""
+    worst, unjudged = blame.worst_op, blame.count(BlameVerdict.NOT_JUDGED)
+    reason: Message | str = ""
+    if blame.verdict is not BlameVerdict.CLEAN:
+        reason = Message("screen.view.blame.of_op", op=worst.op_name, why=op_words(worst))
+    elif unjudged:
+        reason = Message("screen.view.blame.some_unjudged", count=unjudged, ops=len(blame.ops))
+    beyond = next((op for op in blame.ops if op.verdict is BlameVerdict.CLEAN and op.beyond_range is not None), None)
+    if beyond is not None:
+        range_ = Message("screen.view.blame.of_op", op=beyond.op_name, why=beyond_words(beyond))
+        reason = Message("screen.view.blame.both", first=reason, second=range_) if reason else range_
+    if blame.verdict is BlameVerdict.GUILTY and len(worst.passes) > 1:
+        others = [name for name in worst.passes if name != blame.name]
+        reason = Message("screen.view.blame.shared_op", why=reason, passes=others)
+    return render(reason)
+
+
+def beyond_words(op: OpBlame) -> str:
+    """Return what became of a result that the op's type cannot hold; "" where it holds all."""
+    return _words(op.beyond_range)
+
+
+def blame_notes(blame: Blame) -> list[str]:
+    """Return notes on the fused ops as a whole."""
+    if not blame.nameless:
+        return []
+    advice = Message("screen.view.blame.collect")
+    count, ops = len(blame.nameless), tuple(blame.nameless[:_NAMED])
+    return [text("screen.view.blame.nameless", count=count, ops=ops, advice=advice)]
+
+
+def _words(evidence: Evidence | None) -> str:
+    if isinstance(evidence, BeyondType):
+        return text(
+            "screen.view.blame.beyond", infinite=evidence.is_infinite, elements=evidence.elements, size=evidence.size,
+            largest=evidence.largest, dtype=evidence.dtype, limit=evidence.limit,
+        )  # fmt: skip
+    if isinstance(evidence, FedNotFinite):
+        return text("screen.view.blame.inputs_not_finite")
+    if isinstance(evidence, FormulaDistrusted):
+        return text("screen.view.blame.formula_distrusted", ops=evidence.ops)
+    return reason_words(evidence.reason) if isinstance(evidence, NotJudged) else ""
+
+
+def _op_json(op: OpBlame) -> dict[str, Any]:
+    return {
+        "op_name": op.op_name,
+        "op_type": op.op_type,
+        "passes": op.passes,
+        "originals": op.originals,
+        "index": op.index,
+        "verdict": op.verdict,
+        "reason": op_words(op),
+        "input_error": op.input_error,
+        "output_error": op.output_error,
+        "cosine": op.cosine,
+        "recomputed": None if op.recomputed is None else asdict(op.recomputed),
+        "not_recomputed": _words(op.not_recomputed),
+        "beyond_range": beyond_words(op),
+    }
+
+
 # --- bisection --------------------------------------------------------------------------------------------------------
 
 
 def try_line(number: int, off: int, total: int, succeeded: bool, code: int | None, seconds: float, again: bool) -> Text:
     """One try, as it ends; `again`: of a set that was tried before."""
-    result = Text("succeeds", style="green") if succeeded else Text("fails", style="red")
-    if not succeeded:
-        result.append(" (out of time)" if code is None else f" ({code})")
-    return Text.assemble(
-        f"try {number}: {off} of {counted(total, 'pass', 'passes')} off{', again' * again}: ",
-        result,
-        f", {seconds:.1f} s",
-    )
+    message = Message(
+        "screen.view.bisect.try", number=number, off=off, total=total, again=again, result=_outcome(succeeded, code),
+        seconds=seconds,
+    )  # fmt: skip
+    return shown(message, fields={"result": "green" if succeeded else "red"})
+
+
+def _outcome(succeeded: bool, code: int | None) -> Message:
+    if succeeded:
+        return Message("screen.view.bisect.succeeds")
+    return Message("screen.view.bisect.out_of_time") if code is None else Message("screen.view.bisect.fails", code=code)
 
 
 def bisect_lines(
     result: Bisection, tries: Sequence[tuple[tuple[str, ...], bool, int | None, float, str]], total: int
 ) -> list[RenderableType]:
     """The table of all tries, and what they come to."""
-    table = _table(("try", True), ("off", True), ("check", False), ("seconds", True), ("passes off", False))
+    columns = (("try", True), ("off", True), ("check", False), ("seconds", True), ("passes_off", False))
+    table = _table(*((_column(name), is_number) for name, is_number in columns))
     first: dict[tuple[str, ...], int] = {}
     for number, (off, succeeded, code, seconds, _) in enumerate(tries, start=1):
-        check = Text("succeeds", style="green") if succeeded else Text("fails", style="red")
-        if not succeeded:
-            check.append(" (time)" if code is None else f" ({code})")
-        named = "none" if not off else "all" if len(off) == total else ", ".join(off) if len(off) < SHOWN else "…"
-        if first.setdefault(off, number) != number:  # what the result rests on is asked for twice
-            named += f" (try {first[off]} again)"
+        check = shown(_outcome(succeeded, code), "green" if succeeded else "red")
+        named = ", ".join(off) if len(off) < SHOWN else "…"
+        if not off or len(off) == total:
+            named = text("screen.view.bisect.all") if off else text("screen.view.none")
+        if first.setdefault(off, number) != number:  # what the result rests on is tried twice
+            named = text("screen.view.bisect.again", passes=named, number=first[off])
         table.add_row(str(number), str(len(off)), check, f"{seconds:.1f}", plain(named))
     lines: list[RenderableType] = [table]
     if tries:
         lines.append(whole_path(f"{posixpath.dirname(tries[0][4])}/try_*.log"))
     failed = [code for _, succeeded, code, _, _ in tries if not succeeded]
     if failed and all(code is None for code in failed):
-        lines.append(plain("every try that failed ran out of time: --timeout may be too short", "yellow"))
+        lines.append(shown(Message("screen.view.bisect.all_out_of_time"), "yellow"))
     if result.outcome is Outcome.NOT_FUSION:
-        lines.append(plain("What is left to do:"))
-        lines.append(plain("  - see in a log whether the check uses the switch file of the try (`fusion -h`)"))
-        lines.append(plain("  - if it is an op of a pass that is always on (`fusion blame` tells):"))
-        lines += [plain(f"    - {what}") for what in LEFT_TO_DO]
+        lines.append(shown(Message("screen.view.bisect.left")))
+        for item in (Message("screen.view.bisect.see_log"), Message("screen.view.bisect.always_on")):
+            lines.append(shown(Message("screen.view.blame.item", item=item)))
+        lines += [shown(Message("screen.view.blame.subitem", item=item)) for item in _TO_DO]
     if result.interact:
-        lines.append(plain("passes interact: switching off more was seen to break what less had mended", "yellow"))
+        lines.append(shown(Message("screen.view.bisect.interact"), "yellow"))
     lines.append(_bisect_verdict(result))
     return lines
 
 
 def _bisect_verdict(result: Bisection) -> Text:
+    passes = safe(", ".join(sorted(result.off)))
     if result.outcome is Outcome.FOUND:
-        count = counted(len(result.off), "pass has", "passes have")
-        return Text.assemble(
-            (f"{count} to be off for the check to succeed: ", "bold"), (safe(", ".join(sorted(result.off))), "bold red")
-        )
+        message = Message("screen.view.bisect.found", count=len(result.off), passes=passes)
+        return shown(message, "bold", fields={"passes": "bold red"})
     if result.outcome is Outcome.NOT_NEEDED:
-        return plain("the check succeeds with all of these passes on: there is nothing to find", "bold green")
+        return shown(Message("screen.view.bisect.not_needed"), "bold green")
     if result.outcome is Outcome.NOT_FUSION:
-        why = "the check fails with all of these passes off as well, so that switching them off cannot mend it"
-        return plain(why, "bold yellow")
-    off = ", ".join(sorted(result.off)) or "none"
-    return plain(f"the check gave different answers for the same passes off: {off}", "bold red")
+        return shown(Message("screen.view.bisect.not_fusion"), "bold yellow")
+    return shown(Message("screen.view.bisect.flaky", passes=passes or Message("screen.view.none")), "bold red")
 
 
 def bisect_json(
@@ -393,74 +541,72 @@ def bisect_json(
 
 def diff_lines(diff: GraphDiff, names: tuple[str, str], limit: int) -> Iterator[list[RenderableType]]:
     """What differs, in groups. `names` are what the two graphs are called."""
-    one = diff.similarity
-    yield [
-        LabelledLines(
-            [
-                (names[0], plain(f"{counted(one.left_ops, 'op')}, {shown_path(one.left)}")),
-                (names[1], plain(f"{counted(one.right_ops, 'op')}, {shown_path(one.right)}")),
-                ("alike", plain(f"{one.share:.1%}: {counted(one.alike, 'op')} with one of the same name and type")),
-            ]
-        )
-    ]
+    graphs = diff.similarity
+    left = Message("screen.view.diff.side", ops=graphs.left_ops, path=safe(shown_path(graphs.left)))
+    right = Message("screen.view.diff.side", ops=graphs.right_ops, path=safe(shown_path(graphs.right)))
+    alike = Message("screen.view.diff.alike", share=graphs.share, ops=graphs.alike)
+    yield [LabelledLines([(names[0], shown(left)), (names[1], shown(right)), (label("alike"), shown(alike))])]
     if diff.passes:
-        table = _table(("pass", False), (names[0], True), (names[1], True), ("", False))
+        table = _table((_column("pass"), False), (names[0], True), (names[1], True), ("", False))
         for row in diff.passes:
             state = _pass_state(row, names[1] if row.left else names[0])
             table.add_row(plain(row.name), str(row.left or "-"), str(row.right or "-"), state)
-        yield [plain("ops made by fusion passes", "bold"), table]
+        yield [shown(Message("screen.view.diff.passes"), "bold"), table]
     for side, name, other in (("left", *names), ("right", *names[::-1])):
         groups = [group for group in diff.fused if group.side == side]
         if groups:
-            yield [plain(f"fused in {name}, single ops in {other}", "bold"), *_fused_lines(groups, limit)]
-    for name, found in zip(names, (diff.only_left, diff.only_right), strict=True):
-        if found:
-            yield [plain(f"only in {name}, and not because of fusion", "bold"), _group_lines(found, limit)]
-    if one.inserted:
-        changed = [f"{name} {left} / {right}" for name, left, right in one.inserted]
-        yield [LabelledLines([("put in by the compiler", plain(", ".join(changed)))])]
+            heading = Message("screen.view.diff.fused", graph=name, other=other)
+            yield [shown(heading, "bold"), *_fused_lines(groups, limit)]
+    for name, only in zip(names, (diff.only_left, diff.only_right), strict=True):
+        if only:
+            yield [shown(Message("screen.view.diff.only", graph=name), "bold"), _group_lines(only, limit)]
+    if graphs.inserted:
+        changed = [f"{op_type} {before} / {after}" for op_type, before, after in graphs.inserted]
+        yield [LabelledLines([(label("inserted"), plain(", ".join(changed)))])]
     if diff.differences:
-        title = "ops of both that differ, and outputs of fused ops that do"
-        yield [plain(title, "bold"), _group_lines(diff.differences, limit)]
+        yield [shown(Message("screen.view.diff.differences"), "bold"), _group_lines(diff.differences, limit)]
     if diff.is_same:
-        yield [plain("the graphs have the same ops, types, layouts, shapes and passes", "green")]
+        yield [shown(Message("screen.view.diff.same"), "green")]
 
 
 def _fused_lines(groups: Sequence[Any], limit: int) -> Iterator[RenderableType]:
     for group in groups:
         originals = sum(len(names) for _, names in group.ops)
-        what = f"{counted(len(group.ops), 'op')} for {originals}"
-        rows = [(what if not number else "", plain(f"{name} = {', '.join(names)}", "dim"))
+        count = text("screen.view.diff.fused_ops", ops=len(group.ops), originals=originals)
+        rows = [("" if number else count, plain(f"{name} = {', '.join(names)}", "dim"))
                 for number, (name, names) in enumerate(group.ops[: limit or None])]  # fmt: skip
         more = len(group.ops) - limit
         if limit and more > 0:
-            rows.append(("", plain(f"and {more} more", "dim")))
+            rows.append(("", shown(Message("screen.view.more", more=more), "dim")))
         yield plain(f"  {group.pass_name}")
-        yield LabelledLines([(f"    {label}", text) for label, text in rows])
+        yield LabelledLines([(f"    {head}", line) for head, line in rows])
 
 
 def _pass_state(row: PassDiff, other: str) -> Text:
     if not row.is_switchable:
-        return Text(ALWAYS_MARK, style="yellow")
+        return Text(always_mark(), style="yellow")
     if row.is_gone:
-        return Text(f"gone in {other}", style="green")
+        return shown(Message("screen.view.diff.gone", graph=other), "green")
     if row.is_off:
-        return Text("still there, though off in the switch file", style="bold red")
-    return Text("in both", style="dim")
+        return shown(Message("screen.view.diff.still_there"), "bold red")
+    return shown(Message("screen.view.diff.in_both"), "dim")
 
 
 def _group_lines(groups: Sequence[DiffGroup], limit: int) -> RenderableType:
     rows = []
     for group in groups[: _SHOWN_GROUPS if limit else None]:
-        changed = f": {group.left or 'none'} / {group.right or 'none'}" if group.left or group.right else ""
-        rows.append((f"  {len(group.ops)}", plain(f"{group.what}{changed}")))
-        shown = group.ops[: limit or None]
-        more = len(group.ops) - len(shown)
-        rows.append(("", plain(", ".join(shown) + (f" and {more} more" if more else ""), "dim")))
+        none = Message("screen.view.none")
+        left, right = (safe(side) or none for side in (group.left, group.right))
+        is_changed = bool(group.left or group.right)
+        change = Message("screen.view.diff.change", what=safe(group.what), changed=is_changed, left=left, right=right)
+        rows.append((f"  {len(group.ops)}", shown(change)))
+        ops = [safe(op) for op in group.ops[: limit or None]]
+        names = Message("screen.view.diff.names", names=ops, more=len(group.ops) - len(ops) or None)
+        rows.append(("", shown(names, "dim")))
     if limit and len(groups) > _SHOWN_GROUPS:
         rest = groups[_SHOWN_GROUPS:]
-        told = f"and {counted(len(rest), 'group')} of {sum(len(group.ops) for group in rest)} more; -l 0 shows all"
-        rows.append(("", plain(told, "dim")))
+        count = sum(len(group.ops) for group in rest)
+        rows.append(("", shown(Message("screen.view.diff.more_groups", groups=len(rest), ops=count), "dim")))
     return LabelledLines(rows)
 
 

@@ -10,14 +10,15 @@ from rich.text import Text
 
 from precision_tool.lib.data.graph_survey import FoundIn, GraphRow, GraphSurvey
 from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.messages import Message
 from precision_tool.lib.view.tables import NameTable
 from precision_tool.lib.view.text import (
     LabelledLines,
-    byte_size,
-    counted,
     json_text,
+    label,
     plain,
     safe,
+    shown,
     shown_reason,
     whole_path,
 )
@@ -30,17 +31,24 @@ def survey_lines(survey: GraphSurvey) -> Iterator[RenderableType]:
     """Every graph file, the one in use first, then the counts."""
     for row in sorted(survey.rows, key=lambda row: not row.in_use):
         yield _row_lines(row)
-    used, unread = sum(row.in_use for row in survey.rows), survey.unreadable
-    counts = Text(f"{counted(len(survey.rows), 'graph file')}, {used} in use", style="bold")
-    if unread:
-        counts.append(f", {unread} cannot be read", style="yellow")
-    last: list[RenderableType] = [counts]
+    used = sum(row.in_use for row in survey.rows)
+    counts = shown(Message("screen.view.graphs.counts", files=len(survey.rows), used=used), "bold")
+    last: list[RenderableType] = [counts.append_text(_unreadable_count(survey.unreadable))]
     if survey.other_stages:
-        listed = ", ".join(f"{stage} {count}" for stage, count in survey.other_stages)
-        last.append(plain(f"files of other stages, which are not what ran: {listed}; --find looks into them", "dim"))
+        stages = [Message("screen.view.graphs.stage", stage=stage, count=count) for stage, count in survey.other_stages]
+        last.append(shown(Message("screen.view.graphs.other_stages", stages=stages), "dim"))
     if survey.problem:
         last += [plain(shown_reason(survey.problem), "yellow"), plain(survey.hint, "dim")]
     yield Group(*last)
+
+
+def _unreadable_count(count: int) -> Text:
+    return shown(Message("screen.view.graphs.unreadable_count", count=count), "yellow") if count else Text()
+
+
+def _unreadable(run: int | None, path: str, error: str) -> RenderableType:
+    title = shown(Message("screen.view.graphs.unreadable", run=run), "yellow")
+    return Group(title, whole_path(path), LabelledLines([(f"  {label('why')}", _why(error, path))]))
 
 
 def _why(error: str, path: str) -> Text:
@@ -49,63 +57,60 @@ def _why(error: str, path: str) -> Text:
 
 
 def _row_lines(row: GraphRow) -> RenderableType:
-    run = "" if row.run is None else f"debug_{row.run}: "
     if row.error:
-        title = Text(f"{run}cannot be read", style="yellow")
-        return Group(title, whole_path(row.path), LabelledLines([("  why", _why(row.error, row.path))]))
-    title = Text(run, style="bold")
-    title.append("in use" if row.in_use else "not in use", style="bold green" if row.in_use else "dim")
-    holds = f"{counted(row.op_count, 'op')}, {byte_size(row.size)}"
-    holds += f", data source {', '.join(row.data_sources)}" if row.data_sources else ", no data source"
+        return _unreadable(row.run, row.path, row.error)
+    state = Message("screen.view.graphs.in_use") if row.in_use else Message("screen.view.graphs.not_in_use")
+    style = "bold green" if row.in_use else "not bold dim"
+    title = shown(Message("screen.view.graphs.state", run=row.run, state=state), "bold", fields={"state": style})
+    sources = safe(", ".join(row.data_sources))
+    holds = Message("screen.view.graphs.holds", ops=row.op_count, bytes=row.size, sources=sources)
     lines = [
-        ("  graph", plain(", ".join(row.graph_names))),
-        ("  holds", plain(holds)),
+        (f"  {label('graph')}", plain(", ".join(row.graph_names))),
+        (f"  {label('holds')}", shown(holds)),
     ]
     if row.dumped:
-        share = plain(f"{row.matched} of {counted(row.dumped, 'dumped op')} ({row.matched / row.dumped:.0%})")
-        lines.append(("  explains", share))
+        share = row.matched / row.dumped
+        explains = Message("screen.view.graphs.explains", matched=row.matched, dumped=row.dumped, share=share)
+        lines.append((f"  {label('explains')}", shown(explains)))
     if row.reason:
-        lines.append(("  why", plain(shown_reason(row.reason), "dim")))
+        lines.append((f"  {label('why')}", plain(shown_reason(row.reason), "dim")))
     return Group(title, whole_path(row.path), LabelledLines(lines))
 
 
-def found_lines(found: Sequence[FoundIn], limit: int) -> Iterator[RenderableType]:
-    """The files that hold an op that was looked for, with at most `limit` ops of each (0: all), and the counts."""
-    for one in found:
-        if one.ops or one.error:
-            yield _found_in(one, limit)
-    ops, files = sum(len(one.ops) for one in found), sum(bool(one.ops) for one in found)
-    counts = Text(f"{counted(ops, 'op')} in {files} of {counted(len(found), 'graph file')}", style="bold")
-    unread = sum(bool(one.error) for one in found)
-    if unread:
-        counts.append(f", {unread} cannot be read", style="yellow")
-    yield counts
+def match_lines(matches: Sequence[FoundIn], limit: int) -> Iterator[RenderableType]:
+    """The files that hold an op that was searched for, with at most `limit` ops of each (0: all), and the counts."""
+    for match in matches:
+        if match.ops or match.error:
+            yield _match(match, limit)
+    ops, files = sum(len(match.ops) for match in matches), sum(bool(match.ops) for match in matches)
+    counts = shown(Message("screen.view.graphs.matches", ops=ops, files=files, searched=len(matches)), "bold")
+    yield counts.append_text(_unreadable_count(sum(bool(match.error) for match in matches)))
 
 
-def _found_in(found: FoundIn, limit: int) -> RenderableType:
-    run = "" if found.run is None else f"debug_{found.run}: "
-    stage = f" ({found.stage})" if found.stage else ""
-    if found.error:
-        title = Text(f"{run}cannot be read", style="yellow")
-        return Group(title, whole_path(found.path), LabelledLines([("  why", _why(found.error, found.path))]))
-    title = plain(f"{run}{len(found.ops)} of {counted(found.op_count, 'op')}{stage}", "bold")
+def _match(match: FoundIn, limit: int) -> RenderableType:
+    if match.error:
+        return _unreadable(match.run, match.path, match.error)
+    counts = Message(
+        "screen.view.graphs.match", run=match.run, matching=len(match.ops), ops=match.op_count, stage=match.stage
+    )  # fmt: skip
     table = NameTable(box=None, padding=(0, 0, 0, 2), show_header=False)
     table.add_column(max_width=26)
     table.add_column()
-    for name, op_type in found.ops[: limit or None]:
+    for name, op_type in match.ops[: limit or None]:
         table.add_row(plain(op_type), plain(name))
-    parts: list[RenderableType] = [title, whole_path(found.path), table]
-    more = len(found.ops) - limit
+    parts: list[RenderableType] = [shown(counts, "bold"), whole_path(match.path), table]
+    more = len(match.ops) - limit
     if limit and more > 0:
-        parts.append(Text(f"  and {more} more; -l N shows more, -l 0 all", style="dim"))
+        rest = Message("screen.view.limit.more_all", more=more)
+        parts.append(shown(Message("screen.view.graphs.indented", text=rest), "dim"))
     return Group(*parts)
 
 
 def use_line(path: str | None) -> Text:
     """What `graphs --use` did."""
     if path is None:
-        return Text("The graph is chosen automatically again.")
-    return Text(f"In use from now on: {safe(shown_path(path))}")
+        return shown(Message("screen.view.graphs.automatic"))
+    return shown(Message("screen.view.graphs.use", path=safe(shown_path(path))))
 
 
 def survey_json(survey: GraphSurvey) -> str:
@@ -120,11 +125,11 @@ def survey_json(survey: GraphSurvey) -> str:
     )
 
 
-def found_json(found: Sequence[FoundIn], word: str) -> str:
-    """What a search found as one JSON document."""
+def matches_json(matches: Sequence[FoundIn], word: str) -> str:
+    """The matches of a search as one JSON document."""
     files = [
-        {**asdict(one), "ops": [{"name": name, "type": op_type} for name, op_type in one.ops]}
-        for one in found
-        if one.ops or one.error
+        {**asdict(match), "ops": [{"name": name, "type": op_type} for name, op_type in match.ops]}
+        for match in matches
+        if match.ops or match.error
     ]
-    return json_text({"find": word, "looked_at": len(found), "files": files})
+    return json_text({"find": word, "looked_at": len(matches), "files": files})

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
@@ -24,13 +25,14 @@ from precision_tool.lib.model.graph import Graph, Op, TensorDesc
 from precision_tool.lib.model.op_verdict import Element, OpVerdict, Source
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
-from precision_tool.lib.model.wording import counted, shape_text
+from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.tables import Heading, NameTable
 from precision_tool.lib.view.tensors_screen import non_finite_text
 from precision_tool.lib.view.text import (
     LabelledLines,
     Line,
     json_text,
+    label,
     marked_pass,
     plain,
     row_text,
@@ -109,19 +111,19 @@ def _element_table(elements: Sequence[Element], slot: int) -> NameTable:
     table.add_column(text("verdict.op.elements.output", slot=slot), no_wrap=True)
     table.add_column(text("verdict.op.elements.place"), no_wrap=True)
     columns = ["npu", "golden", "recomputed"]
-    if all(one.recomputed is None for one in elements):
+    if all(element.recomputed is None for element in elements):
         columns.pop()
     for name in columns:
         table.add_column(text(f"verdict.op.elements.{name}"), justify="right", no_wrap=True)
     before = ""
-    for one in elements:
-        label = text("verdict.op.elements.worst" if one.is_worst else "verdict.op.elements.first")
+    for element in elements:
+        kind = text("verdict.op.elements.worst" if element.is_worst else "verdict.op.elements.first")
         table.add_row(
-            "" if label == before else label, plain(shape_text(one.place)),
+            "" if kind == before else kind, plain(shape_text(element.place)),
             *(Text("-", style="dim") if value is None else plain(_element(value))
-              for value in (one.npu, one.benchmark, one.recomputed)[: len(columns)]),
+              for value in (element.npu, element.benchmark, element.recomputed)[: len(columns)]),
         )  # fmt: skip
-        before = label
+        before = kind
     return table
 
 
@@ -129,7 +131,7 @@ def _element(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.6g}"
 
 
-# --- What `ni` shows of an op: what the graph says of it, its neighbours, its dumped tensors ---
+# --- `ni`: an op in its graph, its neighbours, its dumped tensors ---
 
 
 #: Columns that one of several graphs needs at least beside the others.
@@ -148,7 +150,7 @@ _LONGEST_VALUE = 100_000
 class OpReport:
     """An op in one graph. `rows` are its dumped tensors; where there are none, `not_dumped` says why.
 
-    `asked` is the op of the training script that was asked for, where `op` does its work under another name.
+    `requested` is the op of the training script that was named, where `op` does its work under another name.
     """
 
     run: RunGraph
@@ -157,7 +159,7 @@ class OpReport:
     connections: Connections
     rows: tuple[Row, ...]
     not_dumped: str = ""
-    asked: str = ""
+    requested: str = ""
     #: What recomputing said of it; None of an op that computes nothing, or was not dumped.
     judged: OpVerdict | None = None
     #: Of data, variables and random numbers how they stand to the benchmark's.
@@ -166,7 +168,7 @@ class OpReport:
     elements: Sequence[Element] = ()
 
 
-# --- what the graph says ----------------------------------------------------------------------------------------------
+# --- the op in its graph ----------------------------------------------------------------------------------------------
 
 
 def run_name(run: RunGraph) -> str:
@@ -193,25 +195,25 @@ class SideBySide:
         alike: dict[str, tuple[dict[str, RenderableType], list[OpReport]]] = {}
         for report in self.reports:
             facts = dict(_facts(report, self.everything))
-            text = "".join(part.text for fact in facts.values() for part in console.render(fact, endless))
-            alike.setdefault(text, (facts, []))[1].append(report)
-        labels = [facts for facts, _ in alike.values()]
+            content = "".join(part.text for fact in facts.values() for part in console.render(fact, endless))
+            alike.setdefault(content, (facts, []))[1].append(report)
+        columns = [facts for facts, _ in alike.values()]
         titles = [_title_of(reports) for _, reports in alike.values()]
-        width = max((len(label) for facts in labels for label in facts), default=0) + 2
-        needed = max(Measurement.get(console, endless, fact).minimum for facts in labels for fact in facts.values())
-        beside = max(1, (options.max_width - width + 2) // max(_COLUMN, needed + 2))
-        for start in range(0, len(labels), beside):
-            shown = labels[start : start + beside]
+        width = max((cell_len(name) for facts in columns for name in facts), default=0) + 2
+        needed = max(Measurement.get(console, endless, fact).minimum for facts in columns for fact in facts.values())
+        per_table = max(1, (options.max_width - width + 2) // max(_COLUMN, needed + 2))
+        for start in range(0, len(columns), per_table):
+            some = columns[start : start + per_table]
             table = NameTable.grid(padding=(0, 2, 0, 0))
             table.add_column(style="bold", no_wrap=True)
-            for _ in shown:
+            for _ in some:
                 table.add_column()
-            if len(shown) == 1:
+            if len(some) == 1:
                 yield Heading(plain(titles[start]))
             else:
-                table.add_row("", *(plain(title, "bold") for title in titles[start : start + beside]))
-            for label in dict.fromkeys(label for facts in shown for label in facts):
-                table.add_row(label, *(facts.get(label, Text("-", style="dim")) for facts in shown))
+                table.add_row("", *(plain(title, "bold") for title in titles[start : start + per_table]))
+            for name in dict.fromkeys(name for facts in some for name in facts):
+                table.add_row(name, *(facts.get(name, Text("-", style="dim")) for facts in some))
             yield table
 
 
@@ -220,43 +222,50 @@ def _title_of(reports: Sequence[OpReport]) -> str:
     graphs = dict.fromkeys(report.graph.name for report in reports)
     if len(graphs) > 1:
         return ", ".join(map(_title, reports))
-    return f"{' and '.join(dict.fromkeys(run_name(report.run) for report in reports))}  {next(iter(graphs))}"
+    return f"{_joined_runs(run_name(report.run) for report in reports)}  {next(iter(graphs))}"
+
+
+def _joined_runs(runs: Iterable[str]) -> str:
+    return text("screen.view.op.and").join(dict.fromkeys(runs))
 
 
 def _facts(report: OpReport, everything: bool) -> Iterator[tuple[str, RenderableType]]:
     op, links = report.op, report.connections
-    yield "name", plain(op.name, "bold")
-    yield "type", plain(op.type)
-    yield "id", plain(f"{op.id}" + ("" if op.stream_id is None else f", stream {op.stream_id}"))
+    yield label("name"), plain(op.name, "bold")
+    yield label("type"), plain(op.type)
+    yield label("id"), shown(Message("screen.view.op.id", id=op.id, stream=op.stream_id))
     if op.kernel_name:
-        yield "kernel", plain(op.kernel_name)
+        yield label("kernel"), plain(op.kernel_name)
     if op.kernel_lib:
-        yield "kernel lib", plain(op.kernel_lib)
-    yield "kernel is", _whose_kernel(op)
+        yield label("kernel_lib"), plain(op.kernel_lib)
+    yield label("kernel_is"), _kernel_source(op)
     if op.pass_names:
-        yield "PassName", plain(", ".join(map(marked_pass, op.pass_names)))
-    yield "OriginOp", _originals(op)
-    if links.caller is not None and links.caller.op is not None:
-        yield "called by", plain(f"{links.caller.name} ({links.caller.op.type}) in {links.caller.graph}")
+        yield label("pass_name"), plain(", ".join(map(marked_pass, op.pass_names)))
+    yield label("origin_op"), _originals(op)
+    caller = links.caller
+    if caller is not None and caller.op is not None:
+        name, kind, graph = map(safe, (caller.name, caller.op.type, caller.graph))
+        yield label("called_by"), shown(Message("screen.view.op.caller", name=name, type=kind, graph=graph))
     if op.subgraph_names:
-        yield "subgraphs", plain(", ".join(op.subgraph_names))
+        yield label("subgraphs"), plain(", ".join(op.subgraph_names))
     if links.inputs:
-        yield "inputs", _lines(line for one in links.inputs for line in _input(one))
+        yield label("inputs"), _lines(line for source in links.inputs for line in _input(source))
     if links.waits_for:
-        yield "runs after", _lines(_limited([("", plain(node.name)) for node in links.waits_for], everything))
+        yield label("runs_after"), _lines(_limited([("", plain(node.name)) for node in links.waits_for], everything))
     if links.outputs:
-        yield "outputs", _lines(line for one in links.outputs for line in _output(one, everything))
+        yield label("outputs"), _lines(line for output in links.outputs for line in _output(output, everything))
     if links.awaited_by:
-        yield "runs before", _lines(_limited([("", plain(node.name)) for node in links.awaited_by], everything))
+        yield label("runs_before"), _lines(_limited([("", plain(node.name)) for node in links.awaited_by], everything))
 
 
-def _whose_kernel(op: Op) -> Text:
-    """Whether the op is a built-in or a custom one: of those the user's own code is to be looked at."""
-    found = implementation(op)
-    if found is None:
-        return plain("not told by the graph", "dim")
-    whose = "custom: code of your own, or a vendor's package" if found.is_custom else "built-in"
-    return Text.assemble((whose, "yellow" if found.is_custom else ""), safe(f" ({found.why})"))
+def _kernel_source(op: Op) -> Text:
+    """Built-in or custom: of custom ops the user's own code is to be looked at."""
+    code = implementation(op)
+    if code is None:
+        return shown(Message("screen.view.op.kernel_unknown"), "dim")
+    source = Message("screen.view.op.custom") if code.is_custom else Message("screen.view.op.built_in")
+    why = shown(Message("screen.view.op.kernel_why", why=safe(code.why)))
+    return Text.assemble(shown(source, "yellow" if code.is_custom else ""), why)
 
 
 #: A line of a list with the little word before it, which stays clear when the line is wrapped.
@@ -267,56 +276,64 @@ def _lines(lines: Iterable[_Line]) -> Table:
     table = NameTable.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True, min_width=4)
     table.add_column()
-    for label, line in lines:
-        table.add_row(Text(label, style="" if label.startswith("[") else "dim"), line)
+    for name, line in lines:
+        table.add_row(Text(name, style="" if name.startswith("[") else "dim"), line)
     return table
 
 
 def _originals(op: Op) -> Text:
     if op.original_names is None:
-        return plain("not told", "dim")
+        return shown(Message("screen.view.op.originals_unknown"), "dim")
     if not any(op.original_names):
-        return plain("none: the graph compiler put it in" if not op.original_names else "itself", "dim")
+        itself = Message("screen.view.op.itself")
+        return shown(itself if op.original_names else Message("screen.view.op.inserted"), "dim")
     return plain(", ".join(op.original_names))
 
 
-def _input(one: Input) -> Iterator[_Line]:
-    if one.edge is None:
-        yield f"[{one.slot}]", plain("not connected", "dim")
+def _input(source: Input) -> Iterator[_Line]:
+    if source.edge is None:
+        yield f"[{source.slot}]", shown(Message("screen.view.op.not_connected"), "dim")
     else:
-        yield f"[{one.slot}]", plain(f"{one.edge.producer}:{one.edge.index}")
-    if one.desc is not None and (one.edge is not None or one.desc.dtype):
-        yield "", plain(_stored(one.desc))
-        yield from _origin(one.desc)
-    for step in one.sources:
+        yield f"[{source.slot}]", plain(f"{source.edge.producer}:{source.edge.index}")
+    if source.desc is not None and (source.edge is not None or source.desc.dtype):
+        yield "", plain(_stored(source.desc))
+        yield from _origin(source.desc)
+    for step in source.sources:
         if step.end.op is None:
-            yield "from", plain(f"{step.end.name}, which is not in the graph", "yellow")
+            missing = Message("screen.view.op.not_in_graph", name=safe(step.end.name))
+            yield text("screen.view.op.from"), shown(missing, "yellow")
         elif step.through:
-            yield "from", plain(f"{step.end.name}:{step.link.index}{_type(step.end)}{_through(step)}", "dim")
+            place = f"{step.end.name}:{step.link.index}{_type(step.end)}{_through(step)}"
+            yield text("screen.view.op.from"), plain(place, "dim")
 
 
-def _output(one: Output, everything: bool) -> Iterator[_Line]:
-    desc = one.desc
-    yield f"[{one.index}]", plain("not described" if desc is None else _stored(desc))
+def _output(output: Output, everything: bool) -> Iterator[_Line]:
+    desc = output.desc
+    undescribed = Message("screen.view.op.not_described")
+    yield f"[{output.index}]", shown(undescribed) if desc is None else plain(_stored(desc))
     if desc is not None:
         yield from _origin(desc)
     if desc is not None and desc.dump_origin_name:
-        index = one.index if desc.dump_origin_index is None else desc.dump_origin_index
-        layout = f" {desc.dump_origin_layout}" if desc.dump_origin_layout else ""
-        yield "is", plain(f"{desc.dump_origin_name}:{index}{layout} of the training script")
+        index = output.index if desc.dump_origin_index is None else desc.dump_origin_index
+        tensor = safe(f"{desc.dump_origin_name}:{index}")
+        origin = Message("screen.view.op.of_script", tensor=tensor, layout=safe(desc.dump_origin_layout or ""))
+        yield text("screen.view.op.is"), shown(origin)
+    to = text("screen.view.op.to")
     readers = [
-        ("to", plain(f"{step.end.name}{_slot(step)}{_type(step.end)}{_through(step)}", "dim")) for step in one.readers
+        (to, plain(f"{step.end.name}{_slot(step)}{_type(step.end)}{_through(step)}", "dim")) for step in output.readers
     ]
-    yield from _limited(readers or [("to", plain("nothing", "dim"))], everything)
+    yield from _limited(readers or [(to, shown(Message("screen.view.op.unused"), "dim"))], everything)
 
 
 def _limited(lines: list[_Line], everything: bool) -> list[_Line]:
     more = 0 if everything else len(lines) - _LISTED
-    return lines if more <= 0 else [*lines[:_LISTED], ("", plain(f"and {more} more (-a lists them)", "dim"))]
+    if more <= 0:
+        return lines
+    return [*lines[:_LISTED], ("", shown(Message("screen.view.op.more", more=more), "dim"))]
 
 
 def _slot(step: Step) -> str:
-    return "" if step.link.slot == CONTROL else f" input {step.link.slot}"
+    return "" if step.link.slot == CONTROL else text("screen.view.op.input_slot", slot=step.link.slot)
 
 
 def _type(node: Node) -> str:
@@ -324,7 +341,9 @@ def _type(node: Node) -> str:
 
 
 def _through(step: Step) -> str:
-    return f" through {', '.join(node.name for node in step.through)}" if step.through else ""
+    if not step.through:
+        return ""
+    return text("screen.view.op.through", ops=", ".join(node.name for node in step.through))
 
 
 def _stored(desc: TensorDesc) -> str:
@@ -335,23 +354,23 @@ def _origin(desc: TensorDesc) -> Iterator[_Line]:
     """Layout and shape in the training script, where they are others."""
     layout, shape = desc.origin_layout, desc.origin_shape
     if (layout not in (None, desc.layout)) or (shape not in (None, desc.shape)):
-        known = filter(None, (layout, None if shape is None else shape_text(shape)))
-        yield "", plain(f"originally {' '.join(known)}")
+        origin = filter(None, (layout, None if shape is None else shape_text(shape)))
+        yield "", shown(Message("screen.view.op.originally", desc=safe(" ".join(origin))))
 
 
 # --- attributes -------------------------------------------------------------------------------------------------------
 
 
-def known_attribute(reports: Sequence[OpReport], asked: str) -> str:
-    """The attribute that was asked for, as the op calls it; UsageError with close names where it has none."""
-    known = sorted({name for report in reports for name in report.op.attrs})
-    fitting = [name for name in known if name == asked] or [n for n in known if n.lower() == asked.lower()]
-    if fitting:
-        return fitting[0]
-    parts = [name for name in known if asked.lower() in name.lower()][:_LISTED]
-    close = parts or difflib.get_close_matches(asked, known, n=3)
-    hint = f"did you mean {', '.join(close)}?" if close else "`ni NAME -a` lists those it has"
-    raise UsageError(f"{reports[0].op.name} has no attribute {asked}", hint)
+def find_attribute(reports: Sequence[OpReport], attribute: str) -> str:
+    """Return an attribute's name as the op spells it; UsageError with close names where it has none."""
+    names = sorted({name for report in reports for name in report.op.attrs})
+    matches = [name for name in names if name == attribute]
+    matches += [name for name in names if name.lower() == attribute.lower()]
+    if matches:
+        return matches[0]
+    parts = [name for name in names if attribute.lower() in name.lower()][:_LISTED]
+    close = parts or difflib.get_close_matches(attribute, names, n=3)
+    raise UsageError("view.no_attribute", op=reports[0].op.name, attribute=attribute, close=close)
 
 
 def attribute_lines(report: OpReport, only: str | None = None) -> RenderableType:
@@ -361,8 +380,8 @@ def attribute_lines(report: OpReport, only: str | None = None) -> RenderableType
     table.add_column()
     for name in _shown_attributes(report.op, only):
         table.add_row(plain(name), plain(attribute_text(report.op, name, _VALUE if only is None else _LONGEST_VALUE)))
-    title = Heading(plain(f"attributes of {report.op.name}, {_title(report)}"))
-    return Group(title, table if table.rows else Text("none", style="dim"))
+    heading = Message("screen.view.op.attributes", op=safe(report.op.name), title=safe(_title(report)))
+    return Group(Heading(shown(heading)), table if table.rows else shown(Message("screen.view.none"), "dim"))
 
 
 def _shown_attributes(op: Op, only: str | None) -> list[str]:
@@ -374,15 +393,17 @@ def attribute_text(op: Op, name: str, longest: int = _VALUE) -> str:
     try:
         value = op.attrs[name]
     except FormatError as error:
-        return f"cannot be read: {error.message}"
-    text = value if isinstance(value, str) else str(_without_bytes(value))
-    return text if len(text) <= longest else f"{text[:longest]}… ({len(text)} characters)"
+        return text("screen.view.op.attribute_unreadable", reason=error.message)
+    content = value if isinstance(value, str) else str(_without_bytes(value))
+    if len(content) <= longest:
+        return content
+    return text("screen.view.op.attribute_cut", text=content[:longest], length=len(content))
 
 
 def _without_bytes(value: Any) -> Any:
     """The value with binary data, kernels above all, replaced by its size."""
     if isinstance(value, bytes):
-        return _Size(counted(len(value), "byte"))
+        return _Size(text("screen.view.op.bytes", count=len(value)))
     if isinstance(value, dict):
         return {key: _without_bytes(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -402,13 +423,14 @@ class _Size(str):
 
 def tensor_lines(report: OpReport, threshold: float) -> RenderableType:
     """The dumped tensors of both sides, what was wrong with them, and the files they lie in."""
-    parts: list[RenderableType] = [Heading(plain(f"dump analysis, {_title(report)}"))]
+    heading = shown(Message("screen.view.op.dump", title=safe(_title(report))))
+    parts: list[RenderableType] = [Heading(heading)]
     if any(row.pair.slot for row in report.rows):
         parts.append(tensor_table(report.rows, threshold))
     notes = [(row.pair.slot, note) for row in report.rows for note in row_notes(row)]
     if report.not_dumped:
-        notes.insert(0, ("not dumped", report.not_dumped))
-    parts.append(LabelledLines([(label, plain(shown_reason(note), "yellow")) for label, note in notes]))
+        notes.insert(0, (label("not_dumped"), report.not_dumped))
+    parts.append(LabelledLines([(name, plain(shown_reason(note), "yellow")) for name, note in notes]))
     parts.append(LabelledLines(_files(report)))
     return Group(*parts)
 
@@ -418,19 +440,16 @@ def tensor_table(rows: Sequence[Row], threshold: float) -> NameTable:
     rows = [row for row in rows if row.pair.slot]
     figures = _figures(rows)
     table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column("slot", no_wrap=True)
-    table.add_column("side", no_wrap=True)
-    table.add_column("dtype", no_wrap=True)
-    table.add_column("shape")
+    for name in ("slot", "side", "dtype"):
+        table.add_column(text(f"screen.view.op.column.{name}"), no_wrap=True)
+    table.add_column(text("screen.view.op.column.shape"))
     for name in figures:
         table.add_column(name, justify="right", no_wrap=True, min_width=9)
     for at, row in enumerate(rows):
         npu, golden = ([sides[side][at] for sides in figures.values()] for side in (0, 1))
-        table.add_row(plain(row.pair.slot, "bold"), "NPU", *_stored_as(row.pair.npu), *npu)
-        shown = row_text(row, agrees(row, threshold))
-        table.add_row(
-            Text.assemble("" if row.is_scalar else "cos ", shown), "benchmark", *_stored_as(row.pair.golden), *golden
-        )
+        table.add_row(plain(row.pair.slot, "bold"), label("npu"), *_stored_as(row.pair.npu), *npu)
+        cosine = Text.assemble("" if row.is_scalar else "cos ", row_text(row, agrees(row, threshold)))
+        table.add_row(cosine, label("benchmark"), *_stored_as(row.pair.golden), *golden)
     return table
 
 
@@ -445,7 +464,7 @@ def _figures(rows: Sequence[Row]) -> dict[str, tuple[list[Text], list[Text]]]:
 
     Figures of each tensor are always there, the others where one row has a value.
     """
-    found: dict[str, tuple[list[Text], list[Text]]] = {
+    figures: dict[str, tuple[list[Text], list[Text]]] = {
         name: ([_no_figure(row.pair.npu) for row in rows], [_no_figure(row.pair.golden) for row in rows])
         for name in _FIRST_FIGURES
     }
@@ -453,12 +472,12 @@ def _figures(rows: Sequence[Row]) -> dict[str, tuple[list[Text], list[Text]]]:
         values = [column.held(row) for row in rows]
         if all(value in (None, "", ()) for value in values):
             continue
-        both = found.setdefault(column.ni_heading, ([Text()] * len(rows), [Text()] * len(rows)))
+        both = figures.setdefault(column.ni_heading, ([Text()] * len(rows), [Text()] * len(rows)))
         lines = both[column.part != "npu"]
         for at, value in enumerate(values):
             if value is not None:
                 lines[at] = plain(column.shown(value))
-    return found
+    return figures
 
 
 def _no_figure(tensor: AnyTensor | None) -> Text:
@@ -469,18 +488,17 @@ def row_notes(row: Row) -> Iterator[str]:
     """What the user should know of a tensor."""
     if row.reason:
         yield row.reason
-    for side, summary in (("NPU", row.npu), ("benchmark", row.golden)):
-        if summary is not None:
-            text = non_finite_text(summary)
-            if text:
-                yield f"{side}: {text}"
+    for side, summary in (("npu", row.npu), ("benchmark", row.golden)):
+        note = "" if summary is None else non_finite_text(summary)
+        if note:
+            yield text("screen.view.op.side_note", side=label(side), note=note)
 
 
 def _files(report: OpReport) -> list[tuple[str, Text]]:
     run = report.run
-    rows = [("graph", whole_path(run.file.path))]  # why it was chosen, `graphs` says
+    rows = [(label("graph"), whole_path(run.file.path))]  # why it was chosen, `graphs` says
     npu = dict.fromkeys(row.pair.npu.path for row in report.rows if row.pair.npu is not None)
-    rows += [("" if number else "NPU", whole_path(path)) for number, path in enumerate(npu)]
+    rows += [("" if number else label("npu"), whole_path(path)) for number, path in enumerate(npu)]
     golden: dict[str, list[str]] = {}
     for row in report.rows:
         if row.pair.golden is not None:
@@ -488,21 +506,16 @@ def _files(report: OpReport) -> list[tuple[str, Text]]:
     rows += [(", ".join(slots), whole_path(path)) for path, slots in golden.items()]
     more = len(run.leaves) - 1
     if more > 0:
-        others = counted(more, "more dump folder")
-        rows.append(("", plain(f"not shown: {others} of this graph (devices, steps)", "dim")))
+        rows.append(("", shown(Message("screen.view.op.not_shown", folders=more), "dim")))
     return rows
 
 
 def drawing_lines(hood: Neighbourhood, gv: str, svg: str | None, run: str) -> RenderableType:
     """Where a drawing is, and of how much."""
-    rows = [
-        (
-            "drawn",
-            plain(
-                f"{counted(len(hood.nodes), 'op')} in up to {counted(hood.depth, 'step')} around {hood.op.name}, {run}"
-            ),
-        )
-    ]
+    drawing = Message(
+        "screen.view.op.drawing", ops=len(hood.nodes), depth=hood.depth, op=safe(hood.op.name), run=safe(run)
+    )  # fmt: skip
+    rows = [(label("drawn"), shown(drawing))]
     rows += [("", whole_path(path)) for path in (svg, gv) if path is not None]
     return LabelledLines(rows)
 
@@ -515,12 +528,17 @@ def op_lines(
 ) -> list[RenderableType]:
     """All that `ni` shows, `everything` with attributes and long lists; `attribute`: with this one."""
     parts: list[RenderableType] = []
-    notes: dict[str, list[str]] = {}
+    notes: dict[tuple[str, str, str], list[str]] = {}
     for report in reports:
-        if report.asked:
-            fusion = f" by {', '.join(report.op.pass_names)}" if report.op.pass_names else ""
-            notes.setdefault(f"{report.asked} is now part of {report.op.name}{fusion}", []).append(run_name(report.run))
-    parts += (plain(f"{' and '.join(runs)}: {note}", "cyan") for note, runs in notes.items())
+        if report.requested:
+            passes = ", ".join(report.op.pass_names)
+            notes.setdefault((report.requested, report.op.name, passes), []).append(run_name(report.run))
+    for (requested, fused, passes), runs in notes.items():
+        note = Message(
+            "screen.view.op.now_part", runs=safe(_joined_runs(runs)), op=safe(requested), fused=safe(fused),
+            passes=safe(passes),
+        )  # fmt: skip
+        parts.append(shown(note, "cyan"))
     parts.append(SideBySide(reports, everything))
     if everything or attribute is not None:
         parts += (attribute_lines(report, attribute) for report in reports)
@@ -533,7 +551,7 @@ def op_lines(
     return parts
 
 
-# --- What `ni` says of an op, as JSON ---
+# --- JSON ---
 
 
 def to_json(
@@ -550,7 +568,7 @@ def to_json(
 
 def _report_json(report: OpReport, threshold: float, everything: bool, attribute: str | None) -> dict[str, Any]:
     op, links, run = report.op, report.connections, report.run
-    shown = _shown_attributes(op, attribute) if everything or attribute is not None else []
+    attributes = _shown_attributes(op, attribute) if everything or attribute is not None else []
     longest = _VALUE if attribute is None else _LONGEST_VALUE
     code = implementation(op)
     caller = links.caller
@@ -564,7 +582,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         "is_custom": None if code is None else code.is_custom,
         "pass": list(op.pass_names),
         "original_ops": None if op.original_names is None else list(op.original_names),
-        "asked": report.asked or None,
+        "asked": report.requested or None,
         "graph": report.graph.name,
         "graph_file": run.file.path,
         "reason": run.reason,
@@ -573,29 +591,29 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         "subgraphs": list(op.subgraph_names),
         "inputs": [
             {
-                "slot": one.slot,
-                "producer": None if one.edge is None else one.edge.producer,
-                "index": None if one.edge is None else one.edge.index,
-                "sources": [_step_json(step, "index") for step in one.sources],
-                **_desc_json(one.desc),
+                "slot": source.slot,
+                "producer": None if source.edge is None else source.edge.producer,
+                "index": None if source.edge is None else source.edge.index,
+                "sources": [_step_json(step, "index") for step in source.sources],
+                **_desc_json(source.desc),
             }
-            for one in links.inputs
+            for source in links.inputs
         ],
         "outputs": [
             {
-                "index": one.index,
-                "readers": [_step_json(step, "slot") for step in one.readers],
-                **_desc_json(one.desc),
+                "index": output.index,
+                "readers": [_step_json(step, "slot") for step in output.readers],
+                **_desc_json(output.desc),
             }
-            for one in links.outputs
+            for output in links.outputs
         ],
         "runs_after": [node.name for node in links.waits_for],
         "runs_before": [node.name for node in links.awaited_by],
-        **({"attributes": {name: attribute_text(op, name, longest) for name in shown}} if shown else {}),
+        **({"attributes": {name: attribute_text(op, name, longest) for name in attributes}} if attributes else {}),
         "not_dumped": report.not_dumped or None,
         "verdict": None if report.judged is None else judged_json(report.judged),
         "source": None if report.source is None else asdict(report.source),
-        "elements": [asdict(one) for one in report.elements],
+        "elements": [asdict(element) for element in report.elements],
         "tensors": [row_json(row, threshold) for row in report.rows],
     }
 

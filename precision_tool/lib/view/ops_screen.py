@@ -9,26 +9,27 @@ from math import isnan, sqrt
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.text import Text
 
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.pair_listing import DumpListing, DumpRow, OpListing, OpRow, is_below
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.op_verdict import OpVerdict
-from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.tables import NameTable
 from precision_tool.lib.view.text import (
     byte_size,
     cosine_text,
-    counted,
     json_text,
+    leaf_words,
     percent,
     plain,
     safe,
+    shown,
     values_text,
     whole_path,
 )
@@ -95,11 +96,11 @@ class OpTable:
             return max(map(cell_len, texts), default=0)
 
         ops = [row.op for row in self._rows]
+        scalars = [f"{row.scalar[0]:.6g} / {row.scalar[1]:.6g}" for row in self._rows if row.scalar]
         widths = (
             longest(str(row.index) for row in self._rows), longest(op.type for op in ops),
-            longest(["1.000000", *(f"{row.scalar[0]:.6g} / {row.scalar[1]:.6g}" for row in self._rows if row.scalar)]),
-            len("dump"),
-            len("own error") if self._has_judged else -2,
+            longest(["1.000000", _column("cosine"), *scalars]), longest([_column("dump")]),
+            longest([_column("own_error")]) if self._has_judged else -2,
             longest(safe(op.name) for op in ops), longest(name for op in ops for name in op.pass_names),
             longest(shown_desc(desc) for op in ops for desc in op.output_descs),
         )  # fmt: skip
@@ -108,17 +109,17 @@ class OpTable:
     def _name(self, row: OpRow) -> Text:
         name = plain(row.op.name, "bold" if is_below(row.cosine, self._threshold) else "")
         if row.found_by:
-            name.append(f"\n(made of {safe(row.found_by)})", style="dim")
+            name.append("\n").append_text(shown(Message("screen.view.list.made_of", names=safe(row.found_by)), "dim"))
         return name
 
     def _table(self) -> NameTable:
         table = _table()
         table.add_column("#", justify="right", no_wrap=True)
-        table.add_column("type", no_wrap=True)
-        table.add_column("cosine", justify="right", no_wrap=True)
+        table.add_column(_column("type"), no_wrap=True)
+        table.add_column(_column("cosine"), justify="right", no_wrap=True)
         if self._has_judged:
-            table.add_column("own error", justify="right", no_wrap=True)
-        table.add_column("dump", no_wrap=True)
+            table.add_column(_column("own_error"), justify="right", no_wrap=True)
+        table.add_column(_column("dump"), no_wrap=True)
         return table
 
     def _first(self, row: OpRow) -> tuple[str | Text, ...]:
@@ -130,26 +131,26 @@ class OpTable:
             if row.scalar is None
             else values_text(*row.scalar, _is_alike(*row.scalar, self._threshold)),
             *([own_error_text(row.judged)] if self._has_judged else []),
-            Text("yes") if row.dumped else Text("-", style="dim"),
+            shown(Message("screen.view.list.yes")) if row.dumped else Text("-", style="dim"),
         )
 
     def _wide(self) -> NameTable:
         table = self._table()
-        table.add_column("name")
+        table.add_column(_column("name"))
         has_passes = any(row.op.pass_names for row in self._rows)
         if has_passes:
-            table.add_column("pass")
-        table.add_column("outputs")
+            table.add_column(_column("pass"))
+        table.add_column(_column("outputs"))
         for row in self._rows:
             outputs = Text("\n").join(plain(shown_desc(desc)) for desc in row.op.output_descs)
-            passes = [Text("\n").join(plain(one, "magenta") for one in row.op.pass_names)] if has_passes else []
+            passes = [Text("\n").join(plain(name, "magenta") for name in row.op.pass_names)] if has_passes else []
             table.add_row(*self._first(row), self._name(row), *passes, outputs)
         return table
 
     def _narrow(self) -> NameTable:
         has_passes = any(row.op.pass_names for row in self._rows)
         table = self._table()
-        table.add_column("name, pass, outputs" if has_passes else "name, outputs")
+        table.add_column(_column("names_passes" if has_passes else "names"))
         for row in self._rows:
             table.add_row(*self._first(row), Text("\n").join(self._names(row)))
         return table
@@ -177,28 +178,34 @@ def _is_alike(npu: float, golden: float, threshold: float) -> bool:
     return abs(npu - golden) <= sqrt(2 * (1 - threshold)) * abs(golden)
 
 
+def _column(name: str) -> str:
+    return text(f"screen.view.list.column.{name}")
+
+
 def _table() -> NameTable:
     return NameTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
-def op_listing(listing: OpListing, limit: int, threshold: float, lack: str = "") -> Iterator[RenderableType]:
-    """One graph's ops, at most `limit` of them (0: all), and how many there are; or why that cannot be told."""
+def op_listing(listing: OpListing, limit: int, threshold: float, reason: str = "") -> Iterator[RenderableType]:
+    """One graph's ops, at most `limit` of them (0: all), and their number; or the `reason` why they are unknown."""
     yield run_title(listing.run)
-    if lack:
-        yield plain(lack, "yellow")
+    if reason:
+        yield plain(reason, "yellow")
         return
     rows = listing.rows[: limit or None]
     if rows:
         yield OpTable(rows, threshold)
-    yield _counts(len(rows), len(listing.rows), counted(listing.total, "op"))
+    total = Message("screen.view.list.ops", count=listing.total)
+    matching = len(listing.rows)
+    yield shown_counts(Message("screen.view.list.of", matching=matching, total=total), len(rows), matching)
 
 
-def _counts(shown: int, fitting: int, total: str) -> Text:
-    text = Text(f"{fitting:,} of {total}", style="bold")
-    if shown < fitting:
-        first = "the first is" if shown == 1 else f"the first {shown:,} are"
-        text.append(f"; {first} shown, -l N shows more, -l 0 all", style="dim")
-    return text
+def shown_counts(counts: Message, shown_rows: int, rows: int) -> Text:
+    """Return counts, and how many of the rows are shown where these are not all."""
+    if shown_rows >= rows:
+        return shown(counts, "bold")
+    message = Message("screen.view.limit.first", text=counts, shown=shown_rows, single=shown_rows == 1)
+    return shown(message, "dim", fields={"text": "not dim bold"})
 
 
 def dump_listing(listing: DumpListing, limit: int) -> Iterator[RenderableType]:
@@ -208,9 +215,10 @@ def dump_listing(listing: DumpListing, limit: int) -> Iterator[RenderableType]:
     rows = listing.rows[: limit or None]
     if rows:
         table = _table()
-        for head in ("type", "task", "stream", "time (UTC)", "size"):
-            table.add_column(head, justify="right" if head in ("task", "stream", "size") else "left", no_wrap=True)
-        table.add_column("name")
+        for name in ("type", "task", "stream", "time", "size"):
+            justify: JustifyMethod = "right" if name in ("task", "stream", "size") else "left"
+            table.add_column(_column(name), justify=justify, no_wrap=True)
+        table.add_column(_column("name"))
         for row in rows:
             dump = row.file.name
             table.add_row(
@@ -218,28 +226,27 @@ def dump_listing(listing: DumpListing, limit: int) -> Iterator[RenderableType]:
                 str(dump.task_id),
                 "-" if dump.stream_id is None else str(dump.stream_id),
                 shown_time(dump.timestamp),
-                Text("no file", style="yellow") if row.size is None else byte_size(row.size),
-                plain(dump.op_name + (" (statistics)" if row.file.statistics else "")),
+                shown(Message("screen.view.list.no_file"), "yellow") if row.size is None else byte_size(row.size),
+                _dump_name(row),
             )
         yield table
     size = byte_size(sum(row.size or 0 for row in listing.rows))
     no_files = sum(row.size is None for row in listing.rows)
-    fitting = len(listing.rows) - no_files
-    counts = _counts(min(len(rows), fitting), fitting, f"{counted(listing.total, 'dump file')}, {size}")
+    files = len(listing.rows) - no_files
+    total = Message("screen.view.list.dump_files", count=listing.total, size=size)
+    counts = shown_counts(Message("screen.view.list.of", matching=files, total=total), min(len(rows), files), files)
     if no_files:
-        counts.append(f"; named like one, but no file: {no_files:,}", style="yellow")
+        counts.append_text(shown(Message("screen.view.list.not_files", count=no_files), "yellow"))
     yield counts
     if listing.leaf.ignored:
         name, why = listing.leaf.ignored[0]
-        more = len(listing.leaf.ignored)
-        is_no = "file more is no dump file" if more == 1 else "files more are no dump files, the first"
-        yield plain(f"{more:,} {is_no}: {name}: {why}", "dim")
+        count = len(listing.leaf.ignored)
+        yield shown(Message("screen.view.list.ignored", count=count, name=safe(name), why=why), "dim")
 
 
-def leaf_words(leaf: DumpLeaf) -> str:
-    """What the path of a leaf tells: `device 0  model  step 0`."""
-    parts = [leaf.device and f"device {leaf.device}", leaf.model_name, leaf.step and f"step {leaf.step}"]
-    return "  ".join(filter(None, parts))
+def _dump_name(row: DumpRow) -> Text:
+    name = safe(row.file.name.op_name)
+    return shown(Message("screen.view.list.statistics", op=name)) if row.file.statistics else Text(name)
 
 
 def shown_time(timestamp: int) -> str:

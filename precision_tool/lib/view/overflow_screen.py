@@ -15,7 +15,6 @@ from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.headroom import TrailStep, scale_message
 from precision_tool.lib.diagnose.overflow import (
     LeafOverflow,
-    Mode,
     Origin,
     OverflowOp,
     OverflowReport,
@@ -26,26 +25,25 @@ from precision_tool.lib.diagnose.overflow import (
 )
 from precision_tool.lib.diagnose.overflow_advice import Advice, conclusion, origin_name, unit_message
 from precision_tool.lib.io.opdebug import UnitStatus
-from precision_tool.lib.messages import render, text
+from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.tables import Box, Heading, NameTable, Prose
 from precision_tool.lib.view.text import (
     LabelledLines,
-    byte_size,
-    counted,
     json_text,
+    label,
     op_heading,
     plain,
     safe,
+    shown,
     shown_reason,
     unreadable_lines,
     whole_path,
 )
 from precision_tool.lib.view.verdict_screen import judged_json, judged_words
 
-#: The origins in the user's words, and their colours.
 _ORIGIN_STYLES = {
     Origin.OWN: "bold red",
     Origin.RECEIVED: "yellow",
@@ -54,29 +52,9 @@ _ORIGIN_STYLES = {
     Origin.UNKNOWN: "yellow",
     Origin.MEANT: "green",
 }
-MODE_WORDS = {
-    Mode.SATURATION: "saturation: what overflows ends at the type's largest number (±65504 in float16)",
-    Mode.INF_NAN: "Inf/NaN: what overflows becomes Inf, and NaN behind it",
-    Mode.BOTH: "both saturated values and Inf or NaN",
-    Mode.NONE: "none seen",
-}
-#: What the units of the chip are.
-ACCELERATORS = {
-    "AIC": "AIC (AI Core, matrix unit)",
-    "AIV": "AIV (AI Core, vector unit)",
-    "AICPU": "AICPU (AI CPU)",
-    "SDMA": "SDMA (copies memory)",
-}
-#: The same behind a number of ops.
-_COUNT_WORDS = {
-    Origin.OWN: "by themselves",
-    Origin.RECEIVED: "received",
-    Origin.SOURCE: "from the data",
-    Origin.HIDDEN: "inside",
-    Origin.UNKNOWN: "unknown",
-    Origin.MEANT: "as in the benchmark",
-}
-#: Steps of a way that are shown; JSON has all.
+#: Units of the chip that have a name in the catalogue.
+UNITS = ("AIC", "AIV", "AICPU", "SDMA")
+#: Steps of a trail that are shown; JSON has all.
 _SHOWN_STEPS = 12
 #: Of more devices and steps than these, those without overflow have one line each.
 _SHOWN_LEAVES = 2
@@ -95,27 +73,33 @@ def op_title(op: OverflowOp | None, name: str = "") -> Text:
 def slot_table(slots: Sequence[SlotValues]) -> NameTable:
     """The tensors of an op: figures, and the shares of saturated, Inf and NaN values."""
     table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column("tensor")  # one column, which wraps well where there is no room
-    for name in ("max", "min", "mean", "satur.", "Inf", "NaN"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in slots:
-        if one.tensor is None:
-            table.add_row(Text.assemble((safe(one.slot), "bold"), (" not dumped", "dim")))
+    table.add_column(_column("tensor"))  # one column, which wraps well where there is no room
+    for name in ("max", "min", "mean", "saturated", "inf", "nan"):
+        table.add_column(_column(name), justify="right", no_wrap=True)
+    for values in slots:
+        slot = (safe(values.slot), "bold")
+        if values.tensor is None:
+            table.add_row(Text.assemble(slot, shown(Message("screen.view.overflow.not_dumped"), "dim")))
             continue
         figures = ["-"] * 3
-        if one.summary is not None:
-            figures = [f"{v:.5g}" for v in (one.summary.maximum, one.summary.minimum, one.summary.mean)]
-        found = one.extremes
+        summary, extremes = values.summary, values.extremes
+        if summary is not None:
+            figures = [f"{value:.5g}" for value in (summary.maximum, summary.minimum, summary.mean)]
         shares = [Text("-", style="dim")] * 3
-        if found is not None:
-            counts = (found.saturated, found.inf_count, found.nan_count)
-            shares = [_share(part, found.count, found.statistics_only and not at) for at, part in enumerate(counts)]
+        if extremes is not None:
+            counts = (extremes.saturated, extremes.inf_count, extremes.nan_count)
+            is_least = extremes.statistics_only
+            shares = [_share(part, extremes.count, is_least and not at) for at, part in enumerate(counts)]
         table.add_row(
-            Text.assemble((safe(one.slot), "bold"), plain(f" {one.tensor.dtype} {shape_text(one.tensor.shape)}")),
+            Text.assemble(slot, plain(f" {values.tensor.dtype} {shape_text(values.tensor.shape)}")),
             *map(Text, figures),
             *shares,
         )
     return table
+
+
+def _column(name: str) -> str:
+    return text(f"screen.view.overflow.column.{name}")
 
 
 def _share(part: int, whole: int, is_least: bool) -> Text:
@@ -125,185 +109,204 @@ def _share(part: int, whole: int, is_least: bool) -> Text:
 
 
 def _origin_line(op: OverflowOp) -> Text:
-    words = text("check.origin.name.computes_wrong") if op.computes_wrong else render(origin_name(op.origin))
-    return Text.assemble((words, _ORIGIN_STYLES[op.origin]), plain(f": {render(op.why)}"))
+    name = Message("check.origin.name.computes_wrong") if op.computes_wrong else origin_name(op.origin)
+    origin = Message("screen.view.overflow.origin", origin=name, why=op.why)
+    return shown(origin, fields={"origin": _ORIGIN_STYLES[op.origin]})
 
 
-def status_block(one: StatusReport) -> RenderableType:
+def status_block(status: StatusReport) -> RenderableType:
     """One status file: its op, the status in words, own or received, and the op's tensors."""
-    title = op_title(one.op, one.file.name.op_name if one.op is None else "")
+    op = status.op
+    title = op_title(op, status.file.name.op_name if op is None else "")
     lines: list[tuple[str, Text]] = []
-    for unit in one.units:
-        lines.append(("accelerator", plain(ACCELERATORS.get(unit.unit, unit.unit))))
-        lines.append(("status", plain(render(unit_message(unit)), "red" if unit.is_set else "dim")))
-        lines.append(("task", plain(_task_words(unit, one))))
-    if one.op is not None:
-        lines.append(("origin", _origin_line(one.op)))
-        lines += _judged_lines(one.op)
-        lines += _op_lines(one.op)
-    lines += [("note", plain(shown_reason(note), "yellow")) for note in (*one.notes, *map(render, one.doubts)) if note]
-    lines.append(("file", whole_path(one.file.path)))
-    lines += [("dump" if not at else "", whole_path(path)) for at, path in enumerate(one.op.paths if one.op else ())]
+    for unit in status.units:
+        name = text(f"screen.view.overflow.unit.{unit.unit.lower()}") if unit.unit in UNITS else unit.unit
+        lines.append((label("accelerator"), plain(name)))
+        lines.append((label("status"), shown(unit_message(unit), "red" if unit.is_set else "dim")))
+        lines.append((label("task"), shown(_task(unit, status))))
+    if op is not None:
+        lines.append((label("origin"), _origin_line(op)))
+        lines += _recomputed_lines(op)
+        lines += _op_lines(op)
+    notes = filter(None, (*status.notes, *map(render, status.doubts)))
+    lines += [(label("note"), plain(shown_reason(note), "yellow")) for note in notes]
+    lines.append((label("file"), whole_path(status.file.path)))
+    lines += [("" if at else label("dump"), whole_path(path)) for at, path in enumerate(op.paths if op else ())]
     parts: list[RenderableType] = [Heading(title), LabelledLines(lines)]
-    if one.op is not None:
-        parts.append(slot_table(one.op.slots))
+    if op is not None:
+        parts.append(slot_table(op.slots))
     return Group(*parts)
 
 
-def _task_words(unit: UnitStatus, one: StatusReport) -> str:
-    parts = [f"{unit.task_id} on stream {unit.stream_id}"]
-    parts += [f"{what} {value}" for what, value in (("context", unit.context_id), ("thread", unit.thread_id))
-              if value is not None]  # fmt: skip
-    parts.append(f"model {unit.model_id}")
-    parts += [f"{what} {value}" for what, value in (("device", one.device), ("step", one.step)) if value]
-    return ", ".join(parts)
+def _task(unit: UnitStatus, status: StatusReport) -> Message:
+    return Message(
+        "screen.view.overflow.task", task=unit.task_id, stream=unit.stream_id, context=unit.context_id,
+        thread=unit.thread_id, model=unit.model_id, device=status.device, step=status.step,
+    )  # fmt: skip
 
 
-def _judged_lines(op: OverflowOp) -> list[tuple[str, Text]]:
-    return [] if op.judged is None else [("recomputed", plain(shown_reason(judged_words(op.judged))))]
+def _recomputed_lines(op: OverflowOp) -> list[tuple[str, Text]]:
+    return [] if op.judged is None else [(label("recomputed"), plain(shown_reason(judged_words(op.judged))))]
 
 
 def _op_lines(op: OverflowOp) -> Iterator[tuple[str, Text]]:
     if op.pass_names:
-        yield "pass", plain(", ".join(op.pass_names))
+        yield label("pass"), plain(", ".join(op.pass_names))
     if op.original_names and op.original_names != (op.name,):
-        yield "original", plain(", ".join(op.original_names))
+        yield label("original"), plain(", ".join(op.original_names))
 
 
 # --- a leaf -----------------------------------------------------------------------------------------------------------
 
 
 def _leaf_name(leaf: DumpLeaf) -> str:
-    parts = ((what, value) for what, value in (("device", leaf.device), ("step", leaf.step)) if value)
-    return " ".join(f"{what} {value}" for what, value in parts) or shown_path(leaf.path)
+    device = text("screen.view.compare.device", device=leaf.device) if leaf.device else ""
+    step = text("screen.view.compare.step", step=leaf.step) if leaf.step else ""
+    return " ".join(filter(None, (device, step))) or shown_path(leaf.path)
 
 
-def _clean_line(one: LeafOverflow) -> Text:
-    scale = f"; {render(scale_message(one.scale))}" if one.scale is not None else ""
-    return plain(f"{_leaf_name(one.leaf)}: {counted(one.scanned_ops, 'op')} without such values{scale}", "green")
+def _clean_line(leaf: LeafOverflow) -> Text:
+    scale = None if leaf.scale is None else scale_message(leaf.scale)
+    message = Message(
+        "screen.view.overflow.clean_leaf", leaf=safe(_leaf_name(leaf.leaf)), ops=leaf.scanned_ops, scale=scale
+    )  # fmt: skip
+    return shown(message, "green")
 
 
 def leaf_block(
-    one: LeafOverflow, limit: int, shown: Collection[str] = (), advised: Collection[str] = ()
+    leaf: LeafOverflow, limit: int, listed: Collection[str] = (), advised: Collection[str] = ()
 ) -> RenderableType:
-    """What the values of one leaf show: the first op, the others in short, and what spent the range.
+    """Return what the values of one leaf show: the first op, the others in short, and what uses up the range.
 
-    `shown` are the names of ops whose tensors were shown before, `advised` what the advice will say.
+    Parameters
+    ----------
+    leaf : LeafOverflow
+        The values of one step and device.
+    limit : int
+        How many ops are listed.
+    listed : collection of str
+        Names of ops whose tensors are on the screen already.
+    advised : collection of str
+        Texts of the advice below, which are not repeated here.
     """
-    title = f"dumped values, {_leaf_name(one.leaf)}"
-    scanned = f"{counted(one.scanned_ops, 'op')}, {byte_size(one.scanned_bytes)} of outputs"
-    lines = [("looked at", plain(scanned, "dim")), ("", whole_path(one.leaf.path))]
-    if one.left_out:
-        lines.append(("not read", plain(f"the {counted(one.left_out, 'op')} behind them; `overflow` reads all")))
-    unread = list(one.unreadable.values())
-    parts: list[RenderableType] = [Heading(plain(title)), LabelledLines(lines)]
-    parts += unreadable_lines(unread)
-    first = one.first
+    heading = Heading(shown(Message("screen.view.overflow.leaf_title", leaf=safe(_leaf_name(leaf.leaf)))))
+    scanned = Message("screen.view.overflow.scanned", ops=leaf.scanned_ops, bytes=leaf.scanned_bytes)
+    lines = [(label("checked"), shown(scanned, "dim")), ("", whole_path(leaf.leaf.path))]
+    if leaf.left_out:
+        lines.append((label("not_read"), shown(Message("screen.view.overflow.left_out", ops=leaf.left_out))))
+    unreadable = list(leaf.unreadable.values())
+    parts: list[RenderableType] = [heading, LabelledLines(lines)]
+    parts += unreadable_lines(unreadable)
+    first = leaf.first
     if first is None:
-        words = "no value is saturated, Inf or NaN" + (" but those the benchmark has too" if one.ops else "")
-        words += " (in what could be read)" if unread else ""
-        parts.append(Text(words, style="green" if not unread else "yellow"))
+        clean = Message("screen.view.overflow.clean", benchmark=bool(leaf.ops), unreadable=bool(unreadable))
+        parts.append(shown(clean, "yellow" if unreadable else "green"))
     else:
-        parts += _bad_parts(one, first, limit, shown)
-    if one.scale is not None and render(scale_message(one.scale)) not in advised:
-        parts.append(LabelledLines([("loss scale", plain(render(scale_message(one.scale))))]))
+        parts += _bad_parts(leaf, first, limit, listed)
+    if leaf.scale is not None and render(scale_message(leaf.scale)) not in advised:
+        parts.append(LabelledLines([(label("loss_scale"), shown(scale_message(leaf.scale)))]))
     return Group(*parts)
 
 
-def _bad_parts(one: LeafOverflow, first: OverflowOp, limit: int, shown: Collection[str]) -> Iterator[RenderableType]:
-    counts = Counter(op.origin for op in one.ops)
-    told = ", ".join(f"{counts[origin]} {words}" for origin, words in _COUNT_WORDS.items() if counts[origin])
+def _bad_parts(leaf: LeafOverflow, first: OverflowOp, limit: int, listed: Collection[str]) -> Iterator[RenderableType]:
+    ops = Counter(op.origin for op in leaf.ops)
+    counts = [
+        Message(f"screen.view.overflow.count.{origin.name.lower()}", count=ops[origin])
+        for origin in _ORIGIN_STYLES
+        if ops[origin]
+    ]
+    is_listed = first.name in listed
     yield LabelledLines(
         [
-            ("mode", plain(MODE_WORDS[one.mode])),
-            ("found", plain(f"{counted(len(one.ops), 'op')} with such values: {told}")),
-            ("first", plain(f"[{first.number}] {first.name} ({first.op_type})", "bold red")),
+            (label("mode"), shown(Message(f"screen.view.overflow.mode.{leaf.mode.name.lower()}"))),
+            (label("found"), shown(Message("screen.view.overflow.found", ops=len(leaf.ops), counts=counts))),
+            (label("first"), plain(f"[{first.number}] {first.name} ({first.op_type})", "bold red")),
             ("", _origin_line(first)),
-            *([] if first.name in shown else _judged_lines(first)),
-            *([] if first.name in shown else _op_lines(first)),
+            *([] if is_listed else _recomputed_lines(first)),
+            *([] if is_listed else _op_lines(first)),
         ]
     )
-    if first.name not in shown:
+    if not is_listed:
         yield slot_table(first.slots)
-    others = sorted((op for op in one.ops if op is not first), key=lambda op: op.origin is Origin.RECEIVED)
-    named = "" if one.scale is None else one.scale.tightest  # the line of the loss scale tells of it
+    others = sorted((op for op in leaf.ops if op is not first), key=lambda op: op.origin is Origin.RECEIVED)
+    named = "" if leaf.scale is None else leaf.scale.tightest  # the line of the loss scale names it
     some = [op for at, op in enumerate(others) if at < limit - 1 or op.name == named]
     if some:
-        yield LabelledLines([*map(_behind, some)])
+        yield LabelledLines([*map(_other_op, some)])
     if len(some) < len(others):
-        words = f"{len(some) + 1} of {len(one.ops)} ops shown, those that only received it last; -l N shows more"
-        yield Text(words, style="dim")
-    if one.trail:
-        yield trail_table(one.trail)
+        yield shown(Message("screen.view.overflow.some_ops", shown=len(some) + 1, total=len(leaf.ops)), "dim")
+    if leaf.trail:
+        yield trail_table(leaf.trail)
 
 
-def _behind(op: OverflowOp) -> tuple[str, Text]:
-    words, style = render(origin_name(op.origin)), _ORIGIN_STYLES[op.origin]
-    bad = ", ".join(f"{one.slot} {render(bad_values(one.extremes))}" for one in op.bad_outputs)
-    return f"[{op.number}]", Text.assemble((safe(op.name), "bold"), " ", (words, style), plain(f": {bad}"))
+def _other_op(op: OverflowOp) -> tuple[str, Text]:
+    values = [
+        Message("screen.view.overflow.slot_values", slot=slot.slot, values=bad_values(slot.extremes))
+        for slot in op.bad_outputs
+    ]
+    origin = shown(origin_name(op.origin), _ORIGIN_STYLES[op.origin])
+    outputs = shown(Message("screen.view.overflow.op_values", values=values))
+    return f"[{op.number}]", Text.assemble((safe(op.name), "bold"), " ", origin, outputs)
 
 
 def trail_table(trail: Sequence[TrailStep]) -> RenderableType:
-    """The way to the first op: what was left of the range at each op, and what it took."""
+    """The path to the first op: what was left of the range at each op, and what it took."""
     table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column("dtype", no_wrap=True)
-    for name in ("max |x|", "bits left", "bits used"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("range on the way there")
+    table.add_column(_column("dtype"), no_wrap=True)
+    for name in ("largest", "bits_left", "bits_used"):
+        table.add_column(_column(name), justify="right", no_wrap=True)
+    table.add_column(_column("op"))
     largest = max((step.growth for step in trail if step.growth is not None), default=inf)
     hidden = len(trail) - _SHOWN_STEPS
     if hidden > 0:
-        table.add_row("", "", "", "", plain(f"… {counted(hidden, 'op')} before", "dim"))
+        table.add_row("", "", "", "", shown(Message("screen.view.overflow.hidden_steps", ops=hidden), "dim"))
     for step in trail[max(hidden, 0) :]:
         growth = "-" if step.growth is None else f"{step.growth:+.1f}"
         style = "bold red" if step.growth is not None and step.growth == largest and largest > 0 else ""
-        label = Text.assemble(
+        op = Text.assemble(
             (safe(step.op_name), "bold" if step.dumped else "dim"), f" ({safe(step.op_type)})" * bool(step.op_type)
         )
-        found = step.extremes
-        largest_size = "Inf" if found.inf_count else "NaN" if found.nan_count else f"{found.largest:.5g}"
+        extremes = step.extremes
+        largest_size = "Inf" if extremes.inf_count else "NaN" if extremes.nan_count else f"{extremes.largest:.5g}"
         if step.true_largest is not None:
             largest_size += f" ({step.true_largest:.5g})"
         table.add_row(
-            plain(found.dtype),
+            plain(extremes.dtype),
             Text(largest_size),
-            Text("-" if largest_size.startswith("NaN") else _bits(found.headroom)),
+            Text("-" if largest_size.startswith("NaN") else _bits(extremes.headroom)),
             Text(growth, style=style),
-            label,
+            op,
         )
-    note = "bits used: how much larger than the largest input; of the first op, than 1"
-    if any(step.true_largest is not None for step in trail):
-        note += "; in brackets: the benchmark's largest value"
-    return Group(table, Text(note, style="dim"))
+    has_benchmark = any(step.true_largest is not None for step in trail)
+    return Group(table, shown(Message("screen.view.overflow.bits_note", benchmark=has_benchmark), "dim"))
 
 
 def _bits(value: float) -> str:
-    return "-" if isnan(value) else "all" if value == inf else f"{value:.1f}"
+    return "-" if isnan(value) else text("screen.view.overflow.all_bits") if value == inf else f"{value:.1f}"
 
 
-# --- everything -------------------------------------------------------------------------------------------------------
+# --- the report -------------------------------------------------------------------------------------------------------
 
 
-def overflow_lines(
-    report: OverflowReport, advice: Sequence[Advice], limit: int, looked_in: str
-) -> list[RenderableType]:
+def overflow_lines(report: OverflowReport, advice: Sequence[Advice], limit: int, folder: str) -> list[RenderableType]:
     """All that `overflow` shows."""
     parts: list[RenderableType] = []
     number = len(report.statuses)
-    told = f"{counted(number, 'overflow status', 'overflow statuses')} in {shown_path(looked_in)}"
-    parts.append(plain(told if number else f"no overflow status file in {shown_path(looked_in)}", "bold"))
+    place = safe(shown_path(folder))
+    statuses = Message("screen.view.overflow.statuses", count=number, folder=place)
+    parts.append(shown(statuses if number else Message("screen.view.overflow.no_status", folder=place), "bold"))
     parts += unreadable_lines([why for _, why in report.unreadable])
-    parts += [status_block(one) for one in report.statuses[:limit]]
+    parts += [status_block(status) for status in report.statuses[:limit]]
     if number > limit:
-        parts.append(Text(f"{limit} of {number} statuses shown, earliest first; -l N shows more", style="dim"))
-    shown = {one.op.name for one in report.statuses[:limit] if one.op is not None}
+        parts.append(shown(Message("screen.view.overflow.some_statuses", shown=limit, total=number), "dim"))
+    listed = {status.op.name for status in report.statuses[:limit] if status.op is not None}
     advised = {render(item.message) for item in advice}
     is_many = len(report.leaves) > _SHOWN_LEAVES
     for leaf in report.leaves:
         is_short = is_many and not leaf.ops and not leaf.unreadable
-        parts.append(_clean_line(leaf) if is_short else leaf_block(leaf, limit, shown, advised))
+        parts.append(_clean_line(leaf) if is_short else leaf_block(leaf, limit, listed, advised))
     if advice:
-        parts.append(Heading(Text("advice")))
+        parts.append(Heading(shown(Message("screen.view.overflow.advice"))))
         for item in advice:
             parts.append(plain(f"- {render(item.message)}"))
             parts += [plain(f"    {line}", "cyan") for line in item.lines]
@@ -313,11 +316,10 @@ def overflow_lines(
 def conclusion_box(report: OverflowReport) -> RenderableType:
     """What it comes to, the heaviest on the screen and the last: which op overflows first, or that nothing does."""
     unread = len(report.unreadable) + sum(len(leaf.unreadable) for leaf in report.leaves)
-    words = render(conclusion(report))
-    if unread:
-        words += f"; {counted(unread, 'file')} could not be read"
+    message = Message("screen.view.overflow.conclusion", conclusion=conclusion(report), unreadable=unread or None)
     style = "bold red" if not report.is_clean else "bold yellow" if unread else "green"
-    return Box(Prose(plain(words, style)), title=Text("Overflow"), style=style, box=box.HEAVY)
+    title = shown(Message("screen.view.overflow.title"))
+    return Box(Prose(shown(message, style)), title=title, style=style, box=box.HEAVY)
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -329,17 +331,17 @@ def to_json(report: OverflowReport, advice: Sequence[Advice], mixlist: str = "")
     return json_text(
         {
             "first": None if first is None else first.name,
-            "statuses": [_status_json(one) for one in report.statuses],
+            "statuses": [_status_json(status) for status in report.statuses],
             "unreadable": [{"file": path, "reason": why} for path, why in report.unreadable],
-            "leaves": [_leaf_json(one) for one in report.leaves],
+            "leaves": [_leaf_json(leaf) for leaf in report.leaves],
             "advice": [
                 {
-                    "kind": one.kind,
-                    "text": render(one.message),
-                    "op_types": list(one.op_types),
-                    "lines": list(one.lines),
+                    "kind": item.kind,
+                    "text": render(item.message),
+                    "op_types": list(item.op_types),
+                    "lines": list(item.lines),
                 }
-                for one in advice
+                for item in advice
             ],
             "mixlist": mixlist or None,
         }
@@ -385,7 +387,7 @@ def _op_json(op: OverflowOp) -> dict[str, Any]:
         "original_ops": list(op.original_names),
         "gradient": op.is_gradient,
         "files": list(op.paths),
-        "tensors": [_slot_json(one) for one in op.slots],
+        "tensors": [_slot_json(slot) for slot in op.slots],
     }
 
 

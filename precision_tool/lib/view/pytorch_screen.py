@@ -12,18 +12,23 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from precision_tool.lib.data.pytorch_pairing import H5Hit, H5Listing, H5Side
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.model.pytorch import KINDS, OUTPUT, SCALAR_TYPES, H5Op, H5Value
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.op_screen import row_json, row_notes, tensor_table
+from precision_tool.lib.view.ops_screen import shown_counts
 from precision_tool.lib.view.tables import Heading, NameTable
+from precision_tool.lib.view.tensors_screen import side_label
 from precision_tool.lib.view.text import (
     LabelledLines,
     byte_size,
     cosine_text,
-    counted,
     json_text,
+    label,
     plain,
+    safe,
+    shown,
     shown_reason,
     whole_path,
 )
@@ -41,7 +46,11 @@ def side_title(side: H5Side) -> RenderableType:
 
 def _title(side: H5Side) -> str:
     device = "" if side.dump.device in ("?", side.side) else f"({side.dump.device})"
-    return " ".join(filter(None, ("PyTorch", side.side, device)))
+    return " ".join(filter(None, ("PyTorch", side_label(side.side), device)))
+
+
+def _column(name: str) -> str:
+    return text(f"screen.view.list.column.{name}")
 
 
 def _table() -> NameTable:
@@ -52,46 +61,46 @@ def value_listing(listing: H5Listing, limit: int) -> Iterator[RenderableType]:
     """The data sets of one dump, at most `limit` of them (0: all), and how many there are."""
     yield side_title(listing.side)
     values = [value for row in listing.rows for value in row.values]
-    shown = values[: limit or None]
-    if shown:
+    some = values[: limit or None]
+    if some:
         table = _table()
-        for head in ("kind", "type", "shape"):
-            table.add_column(head)
-        table.add_column("size", justify="right", no_wrap=True)
-        table.add_column("name")
-        for value in shown:
+        for name in ("kind", "type", "shape"):
+            table.add_column(_column(name))
+        table.add_column(_column("size"), justify="right", no_wrap=True)
+        table.add_column(_column("name"))
+        for value in some:
             tensor = value.tensor
             table.add_row(
                 plain(kind_text(value), "" if value.is_tensor else "dim"),
                 plain(type_text(value)),
-                Text("not read", style="yellow") if tensor is None else plain(shape_text(tensor.shape)),
+                shown(Message("screen.view.pytorch.not_read"), "yellow")
+                if tensor is None
+                else plain(shape_text(tensor.shape)),
                 "-" if tensor is None else byte_size(tensor.nbytes),
                 plain(value.path),
             )
         yield table
     dump = listing.side.dump
     total = sum(len(op.values) for op in dump.ops)
-    words = f"{len(values):,} of {counted(total, 'data set')} of {counted(len(dump.ops), 'op')}, {byte_size(dump.size)}"
-    yield _counts(words, len(shown), len(values))
+    counts = Message(
+        "screen.view.pytorch.values", matching=len(values), total=total, ops=len(dump.ops), bytes=dump.size
+    )  # fmt: skip
+    yield shown_counts(counts, len(some), len(values))
     bad = [value for value in values if value.reason]
     if bad:
-        yield plain(f"{counted(len(bad), 'data set')} cannot be read: {shown_reason(bad[0].reason)}", "yellow")
+        reason = shown_reason(bad[0].reason)
+        yield shown(Message("screen.view.pytorch.unreadable", count=len(bad), reason=reason), "yellow")
     if dump.ignored:
         name, why = dump.ignored[0]
-        yield plain(f"{len(dump.ignored):,} more belong to no op, the first {name}: {why}", "dim")
-
-
-def _counts(words: str, shown: int, fitting: int) -> Text:
-    text = Text(words, style="bold")
-    if shown < fitting:
-        first = "the first is" if shown == 1 else f"the first {shown:,} are"
-        text.append(f"; {first} shown, -l N shows more, -l 0 all", style="dim")
-    return text
+        message = Message("screen.view.pytorch.ignored", count=len(dump.ignored), name=safe(name), why=why)
+        yield shown(message, "dim")
 
 
 def kind_text(value: H5Value) -> str:
     """What a data set is: a tensor or which kind of parameter."""
-    return "tensor" if value.kind is None else KINDS.get(value.kind, f"kind {value.kind}")
+    if value.kind is None:
+        return text("screen.view.pytorch.tensor")
+    return KINDS.get(value.kind) or text("screen.view.pytorch.kind", number=value.kind)
 
 
 def type_text(value: H5Value) -> str:
@@ -99,10 +108,12 @@ def type_text(value: H5Value) -> str:
     stored = "" if value.tensor is None else value.tensor.dtype
     if value.scalar_type is None:
         return stored or "-"
-    name = SCALAR_TYPES.get(value.scalar_type, f"type {value.scalar_type}")
+    name = SCALAR_TYPES.get(value.scalar_type) or text("screen.view.pytorch.type", type=value.scalar_type)
     usual = {"Float": "float32", "Half": "float16", "Double": "float64", "Long": "int64", "Int": "int32"}
     usual |= {"Byte": "uint8", "Char": "int8", "Short": "int16", "Bool": "bool"}
-    return name if stored in ("", usual.get(name)) else f"{name} as {stored}"
+    if stored in ("", usual.get(name)):
+        return name
+    return text("screen.view.pytorch.stored_as", type=name, stored=stored)
 
 
 def op_listing(
@@ -110,16 +121,16 @@ def op_listing(
 ) -> Iterator[RenderableType]:
     """The ops of one dump in the order they ran."""
     yield side_title(listing.side)
-    shown = listing.rows[: limit or None]
-    if shown:
+    some = listing.rows[: limit or None]
+    if some:
         table = _table()
-        table.add_column("inputs", justify="right", no_wrap=True)
-        table.add_column("outputs")
-        table.add_column("cosine", justify="right", no_wrap=True)
-        table.add_column("name")
-        for row in shown:
+        table.add_column(_column("inputs"), justify="right", no_wrap=True)
+        table.add_column(_column("outputs"))
+        table.add_column(_column("cosine"), justify="right", no_wrap=True)
+        table.add_column(_column("name"))
+        for row in some:
             tensors = [value for value in row.op.tensors if value.direction == OUTPUT]
-            outputs = [f"{one.tensor.dtype} {shape_text(one.tensor.shape)}" for one in tensors if one.tensor]
+            outputs = [f"{value.tensor.dtype} {shape_text(value.tensor.shape)}" for value in tensors if value.tensor]
             cosine = cosines.get(row.op.name)
             table.add_row(
                 str(len(row.op.tensors) - len(tensors)),
@@ -128,8 +139,9 @@ def op_listing(
                 plain(row.op.name),
             )
         yield table
-    words = f"{len(listing.rows):,} of {counted(len(listing.side.dump.ops), 'op')}"
-    yield _counts(words, len(shown), len(listing.rows))
+    matching = len(listing.rows)
+    counts = Message("screen.view.pytorch.ops", matching=matching, total=len(listing.side.dump.ops))
+    yield shown_counts(counts, len(some), matching)
 
 
 # --- one op -----------------------------------------------------------------------------------------------------------
@@ -165,26 +177,26 @@ def _op(report: H5Report, threshold: float) -> Iterator[RenderableType]:
     op, side = report.hit.op, report.hit.side
     yield Heading(plain(_title(side)))
     before, after = report.neighbours()
-    rows = [("name", plain(op.name, "bold")), ("type", plain(op.type)), ("ran as", plain(f"number {op.seq}"))]
+    rows = [(label("name"), plain(op.name, "bold")), (label("type"), plain(op.type))]
+    rows.append((label("ran_as"), shown(Message("screen.view.pytorch.number", number=op.seq))))
     golden = report.counterpart
     if side.other is not None:
-        rows.append(
-            ("benchmark", plain("no op there belongs to it", "yellow") if golden is None else plain(golden.name))
-        )
-    rows += [(label, plain(one.name)) for label, one in (("after", before), ("before", after)) if one is not None]
-    for number, (value, text) in enumerate(report.parameters):
-        rows.append(
-            ("" if number else "parameters", plain(f"{value.direction}/{value.name} ({kind_text(value)}) {text}"))
-        )
+        missing = Message("screen.view.pytorch.no_counterpart")
+        rows.append((label("benchmark"), shown(missing, "yellow") if golden is None else plain(golden.name)))
+    neighbours = (("after", before), ("before", after))
+    rows += [(label(name), plain(neighbour.name)) for name, neighbour in neighbours if neighbour is not None]
+    for number, (value, values) in enumerate(report.parameters):
+        parameter = plain(f"{value.direction}/{value.name} ({kind_text(value)}) {values}")
+        rows.append(("" if number else label("parameters"), parameter))
     yield LabelledLines(rows)
-    yield Heading(plain("dump analysis"))
+    yield Heading(shown(Message("screen.view.pytorch.dump")))
     if any(row.pair.slot for row in report.rows):
         yield tensor_table(report.rows, threshold)
     notes = [(row.pair.slot, note) for row in report.rows for note in row_notes(row)]
-    yield LabelledLines([(label, plain(shown_reason(note), "yellow")) for label, note in notes])
-    files = [("file", whole_path(side.dump.path))]
+    yield LabelledLines([(slot, plain(shown_reason(note), "yellow")) for slot, note in notes])
+    files = [(label("file"), whole_path(side.dump.path))]
     if side.other is not None:
-        files.append(("benchmark", whole_path(side.other.path)))
+        files.append((label("benchmark"), whole_path(side.other.path)))
     yield LabelledLines(files)
 
 
@@ -239,7 +251,7 @@ def op_json(reports: Sequence[H5Report], threshold: float) -> str:
                 "file": report.hit.side.dump.path,
                 "side": report.hit.side.side or None,
                 "benchmark": None if golden is None else golden.name,
-                "parameters": {f"{value.direction}/{value.name}": text for value, text in report.parameters},
+                "parameters": {f"{value.direction}/{value.name}": values for value, values in report.parameters},
                 "tensors": [row_json(row, threshold) for row in report.rows],
             }
         )

@@ -16,16 +16,18 @@ from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.memory_reuse import Stomp, memory_advice
 from precision_tool.lib.diagnose.passports import PassportPair
 from precision_tool.lib.diagnose.random_errors import Kind, RandomOp, RandomReport, SlotPair, State
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.findings import pair_json
 from precision_tool.lib.view.tables import Box, NameTable, Prose
 from precision_tool.lib.view.text import (
     LabelledLines,
-    counted,
     json_text,
+    label,
     op_heading,
     plain,
     safe,
+    shown,
     shown_reason,
     unreadable_lines,
     whole_path,
@@ -33,33 +35,32 @@ from precision_tool.lib.view.text import (
 from precision_tool.lib.view.verdict_messages import reason_words
 from precision_tool.lib.view.verdict_screen import judged_json, judged_words
 
-#: The kinds in the user's words, and their colours.
-KIND_WORDS = {
-    Kind.EQUAL: ("the same", "green"),
-    Kind.RANDOM: ("computes differently", "bold red"),
-    Kind.EXPECTED: ("random by design", "cyan"),
-    Kind.FOLLOWER: ("follows", "yellow"),
-    Kind.DATA: ("was fed other data", "bold red"),
-    Kind.UNSURE: ("unsure", "yellow"),
-    Kind.NOT_COMPARED: ("not compared", "dim"),
+_KIND_STYLES = {
+    Kind.EQUAL: "green",
+    Kind.RANDOM: "bold red",
+    Kind.EXPECTED: "cyan",
+    Kind.FOLLOWER: "yellow",
+    Kind.DATA: "bold red",
+    Kind.UNSURE: "yellow",
+    Kind.NOT_COMPARED: "dim",
 }
 _STATE_STYLE = {State.EQUAL: "green", State.SAME_VALUES: "green", State.DIFFERENT: "bold red", State.UNKNOWN: "dim"}
 _SHOWN_BETWEEN = 5
 _SHOWN_APART = 3
-NO_PAIR = (
-    "These are no two runs of one script: their ops are not the same, so that differences may come from that. Only ops "
-    "that both have are compared, and no noise floor is written. Of a run with fusion and one without, `fusion blame` "
-    "tells which pass changes results."
-)
+
+
+def kind_name(kind: Kind) -> Message:
+    """Return what comparing two runs says of an op."""
+    return Message(f"screen.view.random.kind.{kind.name.lower()}")
 
 
 def random_lines(report: RandomReport, limit: int) -> list[RenderableType]:
     """All that `random` shows of one pair of leaves, or of one run alone."""
-    rows = [("run", whole_path(report.left))]
+    rows = [(label("run"), whole_path(report.left))]
     if report.right:
-        rows.append(("other run", whole_path(report.right)))
+        rows.append((label("other_run"), whole_path(report.right)))
     if report.graph:
-        rows.append(("graph", whole_path(report.graph)))
+        rows.append((label("graph"), whole_path(report.graph)))
     parts: list[RenderableType] = [LabelledLines(rows)]
     if report.right:
         parts += list(_run_parts(report, limit))
@@ -70,103 +71,104 @@ def random_lines(report: RandomReport, limit: int) -> list[RenderableType]:
 
 def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
     counts = Counter(op.kind for op in report.ops)
-    slots = Counter(one.state for op in report.ops for one in op.slots)
-    told = ", ".join(
-        f"{counts[kind]} {words}" if kind is not Kind.FOLLOWER else f"{counts[kind]} follow"
-        for kind, (words, _) in KIND_WORDS.items()
+    slots = Counter(slot.state for op in report.ops for slot in op.slots)
+    kinds = [
+        Message("screen.view.random.count", count=counts[kind], what=kind_name(kind))
+        for kind in _KIND_STYLES
         if counts[kind]
-    )
-    compared = slots.total() - slots[State.UNKNOWN]
-    bits = f"{slots[State.EQUAL] + slots[State.SAME_VALUES]} of {counted(compared, 'tensor')} are the same"
-    if slots[State.UNKNOWN]:
-        bits += f"; {slots[State.UNKNOWN]} more could not be compared"
-    lines = [
-        ("bit by bit", plain(bits)),
-        ("ops", plain(f"{len(report.ops)}: {told}")),
     ]
-    apart = (("first only", report.left_only), ("other only", report.right_only), ("two types", report.other_types))
-    for label, alone in apart:
-        if alone:
-            begin = ", ".join(alone[:_SHOWN_APART]) + (", …" if len(alone) > _SHOWN_APART else "")
-            lines.append((label, plain(f"{counted(len(alone), 'op')}: {begin}", "yellow")))
+    unknown = slots[State.UNKNOWN]
+    bits = Message(
+        "screen.view.random.bits", same=slots[State.EQUAL] + slots[State.SAME_VALUES],
+        compared=slots.total() - unknown, unknown=unknown or None,
+    )  # fmt: skip
+    lines = [
+        (label("bitwise"), shown(bits)),
+        (label("ops"), shown(Message("screen.view.random.ops", ops=len(report.ops), kinds=kinds))),
+    ]
+    for name in ("first_only", "other_only", "two_types"):
+        ops = {"first_only": report.left_only, "other_only": report.right_only}.get(name, report.other_types)
+        if ops:
+            names = [safe(op) for op in ops[:_SHOWN_APART]]
+            message = Message("screen.view.random.apart", ops=len(ops), names=names, more=len(ops) > _SHOWN_APART)
+            lines.append((label(name), shown(message, "yellow")))
     yield LabelledLines(lines)
     if not report.is_pair:
-        yield plain(NO_PAIR, "bold yellow")
-    shown = report.of(Kind.DATA, Kind.RANDOM, Kind.UNSURE)
-    for op in shown[:limit]:
+        yield shown(Message("screen.view.random.not_same_script"), "bold yellow")
+    different = report.of(Kind.DATA, Kind.RANDOM, Kind.UNSURE)
+    for op in different[:limit]:
         yield op_panel(op, is_first=op is report.first)
-    if len(shown) > limit:
-        yield Text(f"{limit} of {len(shown)} ops shown, in execution order; -l N shows more", style="dim")
-    if not shown:
+    if len(different) > limit:
+        yield shown(Message("screen.view.random.some_ops", shown=limit, total=len(different)), "dim")
+    if not different:
         unread = report.of(Kind.NOT_COMPARED)
-        words = "No op computes differently in the two runs"
-        words += ", of those that both have" if not report.is_pair else ""
-        words += (
-            f", of those that could be compared: not {unread[0].name}: {reason_words(unread[0].why)}" if unread else "."
-        )
-        yield plain(shown_reason(words), "yellow" if unread or not report.is_pair else "green")
+        same = Message(
+            "screen.view.random.all_same", common=not report.is_pair, op=safe(unread[0].name) if unread else "",
+            why=shown_reason(reason_words(unread[0].why)) if unread else "",
+        )  # fmt: skip
+        yield shown(same, "yellow" if unread or not report.is_pair else "green")
     expected = report.of(Kind.EXPECTED)
     if expected:
-        names = ", ".join(f"{op.name} ({op.op_type})" for op in expected[:limit])
-        more = f" and {len(expected) - limit} more" if len(expected) > limit else ""
-        yield plain(f"random by design: {names}{more}; fix their seeds or switch them off to compare the rest", "cyan")
+        some = [Message("screen.view.random.named", op=safe(op.name), type=safe(op.op_type)) for op in expected[:limit]]
+        more = len(expected) - limit if len(expected) > limit else None
+        yield shown(Message("screen.view.random.by_design", names=some, more=more), "cyan")
     followers = report.of(Kind.FOLLOWER)
     if followers:
         first = followers[0]
-        yield plain(
-            f"followers: {counted(len(followers), 'op')}, the first {first.name}: {reason_words(first.why)}", "dim"
-        )
+        message = Message(
+            "screen.view.random.followers", ops=len(followers), first=safe(first.name), why=reason_words(first.why)
+        )  # fmt: skip
+        yield shown(message, "dim")
 
 
 def conclusion_box(reports: Sequence[RandomReport]) -> RenderableType:
     """What it comes to, the heaviest on the screen and the last."""
-    lines = [Prose(words) for one in reports for words in _conclusion(one, several=len(reports) > 1)]
-    is_clean = all(one.is_clean and not one.unreadable for one in reports)
-    found = any(one.first is not None or one.stomps for one in reports)
-    style = "bold red" if found else "green" if is_clean else "yellow"
-    return Box(Group(*lines), title=Text("Random errors"), style=style, box=box.HEAVY)
+    lines = [Prose(line) for report in reports for line in _conclusion(report, several=len(reports) > 1)]
+    is_clean = all(report.is_clean and not report.unreadable for report in reports)
+    is_faulty = any(report.first is not None or report.stomps for report in reports)
+    style = "bold red" if is_faulty else "green" if is_clean else "yellow"
+    return Box(Group(*lines), title=shown(Message("screen.view.random.title")), style=style, box=box.HEAVY)
 
 
 def _conclusion(report: RandomReport, *, several: bool) -> Iterator[Text]:
-    where = f"{shown_path(report.left)}: " if several else ""
+    place = safe(shown_path(report.left)) if several else ""
     first = report.first
     if first is not None:
-        words = "computes differently in the two runs" if first.kind is Kind.RANDOM else KIND_WORDS[first.kind][0]
-        yield Text.assemble(safe(where), (safe(first.name), "bold red"), f" ({safe(first.op_type)}) {words}")
+        message = Message(
+            "screen.view.random.conclusion.first", place=place, op=safe(first.name), type=safe(first.op_type),
+            what=kind_name(first.kind), runs=first.kind is Kind.RANDOM,
+        )  # fmt: skip
+        yield shown(message, fields={"op": "bold red"})
     elif report.right:
-        yield plain(where + _same_words(report))
+        unread = len(report.of(Kind.NOT_COMPARED)) or None
+        yield shown(
+            Message("screen.view.random.conclusion.same", place=place, common=not report.is_pair, unread=unread)
+        )
     if report.stomps:
-        number = f"{counted(len(report.stomps), 'input')} {'was' if len(report.stomps) == 1 else 'were'} overwritten"
         stomp = report.stomps[0]
-        yield plain(f"{where}{number} in memory, the first {stomp.consumer} input:{stomp.slot}", "bold red")
+        message = Message(
+            "screen.view.random.conclusion.overwritten", place=place, inputs=len(report.stomps),
+            consumer=safe(stomp.consumer), slot=stomp.slot,
+        )  # fmt: skip
+        yield shown(message, "bold red")
     elif not report.right:
-        words = "no input was overwritten in memory" if report.memory_checked else "memory could not be checked"
-        yield plain(f"{where}{words}; whether ops repeat themselves takes a second run, in npu/debug_1")
-
-
-def _same_words(report: RandomReport) -> str:
-    """That no op differs, and of which this is not known."""
-    unread = report.of(Kind.NOT_COMPARED)
-    words = "no op computes differently in the two runs"
-    words += ", of those that both have" if not report.is_pair else ""
-    return words + (f", of those that could be compared: {counted(len(unread), 'op')} could not" if unread else "")
+        yield shown(Message("screen.view.random.conclusion.one_run", place=place, checked=bool(report.memory_checked)))
 
 
 def op_panel(op: RandomOp, *, is_first: bool) -> RenderableType:
     """One op that differs, with the state of each of its tensors."""
-    words, style = KIND_WORDS[op.kind]
+    style = _KIND_STYLES[op.kind]
     rows: list[tuple[str, Text]] = []
     if op.pass_names:
-        rows.append(("pass", plain(", ".join(op.pass_names))))
+        rows.append((label("pass"), plain(", ".join(op.pass_names))))
     if op.original_names and op.original_names != (op.name,):
-        rows.append(("original", plain(", ".join(op.original_names))))
-    for name, judged in zip(("first run", "other run"), op.judged, strict=False):
-        rows.append((name, plain(shown_reason(judged_words(judged)))))
-    what = "the first op that computes differently: " if is_first else ""
-    body = Group(
-        plain(f"{what}{reason_words(op.why)}", "bold"), LabelledLines(rows) if rows else Text(), slot_table(op.slots)
-    )
-    title = Text.assemble(op_heading(op.number, op.name, op.op_type), " ", (words, style))
+        rows.append((label("original"), plain(", ".join(op.original_names))))
+    for name, judged in zip(("first_run", "other_run"), op.judged, strict=False):
+        rows.append((label(name), plain(shown_reason(judged_words(judged)))))
+    why = reason_words(op.why)
+    head = shown(Message("screen.view.random.first", why=why), "bold") if is_first else plain(why, "bold")
+    body = Group(head, LabelledLines(rows) if rows else Text(), slot_table(op.slots))
+    title = Text.assemble(op_heading(op.number, op.name, op.op_type), " ", shown(kind_name(op.kind), style))
     return Box(body, title=title, style=style.removeprefix("bold "))
 
 
@@ -174,87 +176,96 @@ def slot_table(slots: Sequence[SlotPair]) -> NameTable:
     """Each tensor: the same or not, and how far off."""
     table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     for name in ("slot", "dtype"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("shape", min_width=6)
-    table.add_column("bits")
-    for name in ("cosine", "max error", "relative"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in slots:
-        tensor = one.left or one.right
+        table.add_column(text(f"screen.view.op.column.{name}"), no_wrap=True)
+    table.add_column(text("screen.view.op.column.shape"), min_width=6)
+    table.add_column(text("screen.view.random.column.bits"))
+    for name in ("cosine", "max_error", "relative"):
+        table.add_column(text(f"screen.view.random.column.{name}"), justify="right", no_wrap=True)
+    for slot in slots:
+        tensor = slot.left or slot.right
         numbers = ["-"] * 3
-        if one.metrics is not None:
-            found = one.metrics
-            relative = found.relative_euclidean_distance
-            numbers = [f"{found.cosine:.6f}", f"{found.max_absolute_error:.3g}", f"{relative:.2e}"]
-            if isnan(found.cosine):
+        if slot.metrics is not None:
+            metrics = slot.metrics
+            relative = metrics.relative_euclidean_distance
+            numbers = [f"{metrics.cosine:.6f}", f"{metrics.max_absolute_error:.3g}", f"{relative:.2e}"]
+            if isnan(metrics.cosine):
                 numbers[0] = "nan"
-        state = one.state.value + (" (in place)" if one.in_place else "")
+        state = Message(f"screen.view.random.state.{slot.state.name.lower()}")
+        if slot.in_place:
+            state = Message("screen.view.random.in_place", state=state)
         table.add_row(
-            plain(one.slot, "bold"),
+            plain(slot.slot, "bold"),
             plain(tensor.dtype if tensor is not None else "-"),
             plain(shape_text(tensor.shape) if tensor is not None else "-"),
-            plain(state, _STATE_STYLE[one.state]),
+            shown(state, _STATE_STYLE[slot.state]),
             *map(Text, numbers),
         )
     return table
 
 
 def _memory_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
-    checked = counted(report.memory_checked, "input")
-    if not report.memory_checked:
-        yield plain("memory: not checked, as no graph tells which op feeds which, or inputs were not dumped", "dim")
+    inputs, stomps = report.memory_checked, report.stomps
+    if not inputs:
+        yield shown(Message("screen.view.random.memory.not_checked"), "dim")
         return
-    if not report.stomps:
-        yield plain(f"memory: {checked} are what the ops before put out", "green")
+    if not stomps:
+        yield shown(Message("screen.view.random.memory.clean", inputs=inputs), "green")
         return
-    yield plain(f"memory: {len(report.stomps)} of {checked} are not what the ops before put out", "bold red")
-    for stomp in report.stomps[:limit]:
+    overwritten = Message("screen.view.random.memory.overwritten", overwritten=len(stomps), inputs=inputs)
+    yield shown(overwritten, "bold red")
+    for stomp in stomps[:limit]:
         yield stomp_panel(stomp)
-    if len(report.stomps) > limit:
-        yield Text(f"{limit} of {len(report.stomps)} shown, in execution order; -l N shows more", style="dim")
-    yield LabelledLines([("what to do", plain(reason_words(memory_advice(report.stomps))))])
+    if len(stomps) > limit:
+        yield shown(Message("screen.view.random.memory.some", shown=limit, total=len(stomps)), "dim")
+    yield LabelledLines([(label("advice"), plain(reason_words(memory_advice(stomps))))])
 
 
 def stomp_panel(stomp: Stomp) -> RenderableType:
     """One input whose memory was overwritten: where, and what ran between."""
-    found = stomp.difference
-    rows: list[tuple[str, Text]] = [
-        ("producer", plain(f"{stomp.producer} ({stomp.producer_type}) output:{stomp.index}")),
-        ("consumer", plain(f"{stomp.consumer} ({stomp.consumer_type}) input:{stomp.slot}")),
-    ]
+    difference = stomp.difference
+    producer, consumer = safe(stomp.producer), safe(stomp.consumer)
+    output = Message(
+        "screen.view.random.stomp.producer", op=producer, type=safe(stomp.producer_type), slot=stomp.index
+    )  # fmt: skip
+    read = Message("screen.view.random.stomp.consumer", op=consumer, type=safe(stomp.consumer_type), slot=stomp.slot)
+    rows: list[tuple[str, Text]] = [(label("producer"), shown(output)), (label("consumer"), shown(read))]
     if stomp.address:
-        rows.append(("memory", plain(f"{stomp.address:#x} to {stomp.address + stomp.nbytes - 1:#x}")))
-        rows.append(
-            (
-                "overwritten",
-                plain(
-                    f"{stomp.address + found.first:#x} to {stomp.address + found.last:#x}: {found.count:,} of "
-                    f"{stomp.nbytes:,} bytes differ"
-                ),
-            )
-        )
+        start, end = f"{stomp.address:#x}", f"{stomp.address + stomp.nbytes - 1:#x}"
+        rows.append((label("memory"), shown(Message("screen.view.random.stomp.range", first=start, last=end))))
+        overwritten = Message(
+            "screen.view.random.stomp.addresses", first=f"{stomp.address + difference.first:#x}",
+            last=f"{stomp.address + difference.last:#x}", count=difference.count, bytes=stomp.nbytes,
+        )  # fmt: skip
+        rows.append((label("overwritten"), shown(overwritten)))
     else:
-        rows.append(("overwritten", plain(f"bytes {found.first:,} to {found.last:,} of {stomp.nbytes:,}")))
-        rows.append(("", plain("the dump tells no addresses, so who wrote there cannot be told", "dim")))
-    for at, one in enumerate(stomp.suspects[:_SHOWN_BETWEEN]):
-        proof = ", and its bytes were read" if one.holds else ""
-        rows.append(("" if at else "suspect", plain(f"{one.name} ({one.op_type}) writes there{proof}", "bold red")))
-    others = [one for one in stomp.between if not one.writes]
-    names = ", ".join(one.name for one in others[:_SHOWN_BETWEEN])
+        overwritten = Message(
+            "screen.view.random.stomp.bytes", first=difference.first, last=difference.last, bytes=stomp.nbytes
+        )  # fmt: skip
+        rows.append((label("overwritten"), shown(overwritten)))
+        rows.append(("", shown(Message("screen.view.random.stomp.no_addresses"), "dim")))
+    for at, op in enumerate(stomp.suspects[:_SHOWN_BETWEEN]):
+        writes = Message("screen.view.random.stomp.writes", op=safe(op.name), type=safe(op.op_type), proof=op.holds)
+        rows.append(("" if at else label("suspect"), shown(writes, "bold red")))
+    others = [op for op in stomp.between if not op.writes]
     more = stomp.ran_between - len(stomp.suspects) - min(len(others), _SHOWN_BETWEEN)
     if others:
-        which = f"between the two: {names}" + (f" and {more} more" if more > 0 else "")
-        rows.append(("ran too", plain(which + ("; none writes there" if stomp.address else ""), "dim")))
+        ran_too = Message(
+            "screen.view.random.stomp.ran_too", names=[safe(op.name) for op in others[:_SHOWN_BETWEEN]],
+            more=max(more, 0) or None, addresses=bool(stomp.address),
+        )  # fmt: skip
+        rows.append((label("ran_too"), shown(ran_too, "dim")))
     if not stomp.ran_between:
-        rows.append(("between", plain("no dumped op ran between: look at what is not dumped (communication, host)")))
-    message = f"{stomp.consumer} reads something else than {stomp.producer} put out ({shown_path(stomp.run)})"
-    title = Text("Memory overwritten")
-    return Box(Group(plain(message, "bold"), LabelledLines(rows)), title=title, style="red")
+        rows.append((label("between"), shown(Message("screen.view.random.stomp.none_ran"))))
+    message = Message(
+        "screen.view.random.stomp.message", consumer=consumer, producer=producer, run=safe(shown_path(stomp.run))
+    )  # fmt: skip
+    title = shown(Message("screen.view.random.stomp.title"))
+    return Box(Group(shown(message, "bold"), LabelledLines(rows)), title=title, style="red")
 
 
 def noise_line(path: str) -> Text:
     """Where the noise floor is."""
-    return plain(f"noise floor: {shown_path(path)} (`vc --noise-floor` judges errors against it)")
+    return shown(Message("screen.view.random.noise_floor", path=safe(shown_path(path))))
 
 
 # --- JSON -------------------------------------------------------------------------------------------------------------
@@ -264,7 +275,7 @@ def to_json(reports: Sequence[RandomReport], noise: str, passports: PassportPair
     """All pairs of leaves as one JSON document, with what the two runs were."""
     return json_text(
         {
-            "pairs": [_report_json(one) for one in reports],
+            "pairs": [_report_json(report) for report in reports],
             "noise_floor": noise or None,
             "passports": None if passports is None else pair_json(passports),
         }
@@ -297,25 +308,25 @@ def _op_json(op: RandomOp) -> dict[str, Any]:
         "type": op.op_type,
         "kind": op.kind,
         "why": reason_words(op.why),
-        "judged": [judged_json(one) for one in op.judged],
+        "judged": [judged_json(judged) for judged in op.judged],
         "pass": list(op.pass_names),
         "original_ops": list(op.original_names),
         "tensors": [
             {
-                "slot": one.slot,
-                "state": one.state,
-                "in_place": one.in_place,
-                "producer": one.producer or None,
-                "reason": reason_words(one.reason),
-                "metrics": None if one.metrics is None else asdict(one.metrics),
+                "slot": slot.slot,
+                "state": slot.state,
+                "in_place": slot.in_place,
+                "producer": slot.producer or None,
+                "reason": reason_words(slot.reason),
+                "metrics": None if slot.metrics is None else asdict(slot.metrics),
             }
-            for one in op.slots
+            for slot in op.slots
         ],
     }
 
 
 def _stomp_json(stomp: Stomp) -> dict[str, Any]:
-    found = stomp.difference
+    difference = stomp.difference
     return {
         "run": stomp.run,
         "consumer": stomp.consumer,
@@ -323,11 +334,11 @@ def _stomp_json(stomp: Stomp) -> dict[str, Any]:
         "producer": stomp.producer,
         "output": stomp.index,
         "address": stomp.address or None,
-        "first_byte": found.first,
-        "last_byte": found.last,
-        "bytes_that_differ": found.count,
+        "first_byte": difference.first,
+        "last_byte": difference.last,
+        "bytes_that_differ": difference.count,
         "bytes": stomp.nbytes,
-        "suspects": [asdict(one) for one in stomp.suspects],
-        "between": [asdict(one) for one in stomp.between],
+        "suspects": [asdict(op) for op in stomp.suspects],
+        "between": [asdict(op) for op in stomp.between],
         "ran_between": stomp.ran_between,
     }

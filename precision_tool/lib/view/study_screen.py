@@ -30,8 +30,7 @@ from precision_tool.lib.view.tables import Box, Prose
 from precision_tool.lib.view.text import (
     LabelledLines,
     Line,
-    byte_size,
-    counted,
+    label,
     marked_pass,
     plain,
     safe,
@@ -320,14 +319,14 @@ class HeatMapView:
         if not heat.places or not heat.ops or bool(np.isnan(heat.values).all()):
             return
         what = text(f"study.map.{heat.what}")
-        label = max(len(self._label(heat.places[0], heat.places[-1])), cell_len(what)) + 2
-        width = max(min(options.max_width - label, len(heat.ops)), 1)
+        indent = max(len(self._label(heat.places[0], heat.places[-1])), cell_len(what)) + 2
+        width = max(min(options.max_width - indent, len(heat.ops)), 1)
         signs = _ASCII if options.ascii_only else _BLOCKS
         yield shown(Message("study.map.title", what=what, ops=len(heat.ops)))
         seen: set[bool] = set()
         for rows in np.array_split(np.arange(len(heat.places)), min(_ROWS, len(heat.places))):
             first, last = heat.places[int(rows[0])], heat.places[int(rows[-1])]
-            line = Text(f"{self._label(first, last):>{label - 2}}  ", no_wrap=True)
+            line = Text(f"{self._label(first, last):>{indent - 2}}  ", no_wrap=True)
             for columns in np.array_split(np.arange(len(heat.ops)), width):
                 level, is_compared = _cell(heat, np.ix_(rows, columns))
                 if level is None:
@@ -337,7 +336,7 @@ class HeatMapView:
                 line.append((signs if is_compared else _ALONE)[level], style=_STYLES[level])
             yield line
         for is_compared in sorted(seen, reverse=True):
-            scale = Text(" " * label, no_wrap=True)
+            scale = Text(" " * indent, no_wrap=True)
             for level, low in enumerate(_SHADES):
                 scale.append((signs if is_compared else _ALONE)[level], style=_STYLES[level])
                 end = text("study.map.from", value=f"{low:g}") if level else text("study.map.less")
@@ -373,72 +372,84 @@ def table_line(what: str, path: str) -> RenderableType:
     return Text.assemble((f"{what}: ", "bold"), whole_path(path))
 
 
-# --- What statistics tell of a study, and what to dump whole next, on the terminal ---
+# --- statistics of a study, and the full dump that is to follow ---
 
 
 _STATISTICS_FURTHER = 4
 
 
-def statistics_block(found: StatisticsFound, redump: Redump | None, written: str = "") -> RenderableType:
+def statistics_block(statistics: StatisticsFound, redump: Redump | None, written: str = "") -> RenderableType:
     """The earliest op that statistics speak against, what does, and the dump that would prove it."""
     rows: list[tuple[str, Text]] = []
-    if not found.suspicions:
-        head, style = Text("the statistics speak against no op, as far as they tell"), "green"
+    if not statistics.suspicions:
+        head, style = shown(Message("screen.view.statistics.clean")), "green"
     else:
-        first = found.suspicions[0]
+        first = statistics.suspicions[0]
         style = "bold red" if first.is_certain else "bold yellow"
-        head = Text.assemble((f"step {first.step}, {_statistics_ranks(first)}: ", "bold"), (safe(first.op), style))
-        head.append(f" ({safe(first.type)})" if first.type else "")
-        for number, one in enumerate({one.kind: one for one in reversed(first.evidence)}.values()):
-            rows.append(("evidence" if not number else "", plain(evidence_line(one))))
+        title = Message(
+            "screen.view.statistics.head", step=first.step, ranks=_suspicious_ranks(first), op=safe(first.op),
+            type=safe(first.type),
+        )  # fmt: skip
+        head = shown(title, fields={"step": "bold", "ranks": "bold", "op": style})
+        by_kind = {evidence.kind: evidence for evidence in reversed(first.evidence)}
+        for number, evidence in enumerate(by_kind.values()):
+            rows.append(("" if number else label("evidence"), plain(evidence_line(evidence))))
         if first.unknown:
-            rows.append(("not known", plain(f"of {counted(len(first.unknown), 'other rank')}: without a benchmark")))
-        rows.append(("holds", plain(_holds(first))))
-        for number, later in enumerate(found.suspicions[1 : 1 + _STATISTICS_FURTHER]):
-            kinds = ", ".join(map(str, later.kinds))
-            line = f"step {later.step}, {_statistics_ranks(later)}: {later.op}: {kinds}"
-            rows.append(("after it" if not number else "", plain(line, "dim")))
-        if len(found.suspicions) > 1 + _STATISTICS_FURTHER:
-            rows.append(("", plain(f"and {len(found.suspicions) - 1 - _STATISTICS_FURTHER} more", "dim")))
-    looked = f"{counted(found.tensors, 'tensor')} in {counted(found.leaves, 'dump folder')}, ranks {spans(found.ranks)}"
-    rows.append(("looked at", plain(looked, "dim")))
-    if found.unread:
-        rows.append(
-            ("cannot read", plain(f"{counted(len(found.unread), 'file')}, the first {found.unread[0]}", "yellow"))
-        )
+            unknown = Message("screen.view.statistics.unknown", ranks=len(first.unknown))
+            rows.append((label("unknown"), shown(unknown)))
+        certain = Message("screen.view.statistics.certain")
+        suspected = Message("screen.view.statistics.suspected")
+        rows.append((label("certainty"), shown(certain if first.is_certain else suspected)))
+        for number, later in enumerate(statistics.suspicions[1 : 1 + _STATISTICS_FURTHER]):
+            line = Message(
+                "screen.view.statistics.later", step=later.step, ranks=_suspicious_ranks(later), op=safe(later.op),
+                kinds=[str(kind) for kind in later.kinds],
+            )  # fmt: skip
+            rows.append(("" if number else label("later"), shown(line, "dim")))
+        more = len(statistics.suspicions) - 1 - _STATISTICS_FURTHER
+        if more > 0:
+            rows.append(("", shown(Message("screen.view.more", more=more), "dim")))
+    checked = Message(
+        "screen.view.statistics.checked", tensors=statistics.tensors, folders=statistics.leaves,
+        ranks=spans(statistics.ranks),
+    )  # fmt: skip
+    rows.append((label("checked"), shown(checked, "dim")))
+    if statistics.unread:
+        first_file = safe(statistics.unread[0])
+        unread = Message("screen.view.statistics.unread", files=len(statistics.unread), first=first_file)
+        rows.append((label("cannot_read"), shown(unread, "yellow")))
     if redump is not None:
         rows += _next(redump, written)
-    return Box(Group(Prose(head), LabelledLines(rows)), title=Text("Statistics"), style=style, box=box.HEAVY)
+    box_title = shown(Message("screen.view.statistics.title"))
+    return Box(Group(Prose(head), LabelledLines(rows)), title=box_title, style=style, box=box.HEAVY)
 
 
-def _statistics_ranks(one: Suspicion) -> str:
-    if len(one.ranks) == 1:
-        return f"rank {one.ranks[0]}" + (" alone" if one.right else "")
-    return f"ranks {spans(one.ranks)}" if one.right or one.unknown else f"all {len(one.ranks)} ranks"
+def _suspicious_ranks(suspicion: Suspicion) -> Message:
+    if len(suspicion.ranks) == 1:
+        return Message("screen.view.statistics.rank", rank=suspicion.ranks[0], only=bool(suspicion.right))
+    if suspicion.right or suspicion.unknown:
+        return Message("screen.view.statistics.ranks", ranks=spans(suspicion.ranks))
+    return Message("screen.view.statistics.all_ranks", count=len(suspicion.ranks))
 
 
-def _holds(one: Suspicion) -> str:
-    if one.is_certain:
-        return "by itself: no benchmark, and no recomputing, is needed to say that this is wrong"
-    return "as a suspicion only: a whole dump tells"
-
-
-def evidence_line(one: Evidence) -> str:
-    """A piece of evidence as a sentence."""
-    side = one.tensor.removeprefix(f"{one.op}:")
-    return text(f"study.suspicion.{one.kind}", side=side, value=one.value, expected=one.expected)
+def evidence_line(evidence: Evidence) -> str:
+    """Return a piece of evidence as a sentence."""
+    side = evidence.tensor.removeprefix(f"{evidence.op}:")
+    return text(f"study.suspicion.{evidence.kind}", side=side, value=evidence.value, expected=evidence.expected)
 
 
 def _next(redump: Redump, written: str) -> list[tuple[str, Text]]:
     if not redump.layers:
-        return [("next", plain(f"a dump of {redump.without[0]} takes more than {byte_size(redump.budget)}", "yellow"))]
-    steps, ranks = ("s" if len(each) > 1 else "" for each in (redump.steps, redump.ranks))
-    what = f"{counted(len(redump.layers), 'op')} of step{steps} {spans(redump.steps)} on rank{ranks} "
-    rows = [("next", plain(f"dump {what}{spans(redump.ranks)} whole: {byte_size(redump.nbytes)}"))]
+        too_large = Message("screen.view.statistics.too_large", op=safe(redump.without[0]), budget=redump.budget)
+        return [(label("next"), shown(too_large, "yellow"))]
+    dump = Message(
+        "screen.view.statistics.dump", ops=len(redump.layers), step_count=len(redump.steps), steps=spans(redump.steps),
+        rank_count=len(redump.ranks), ranks=spans(redump.ranks), bytes=redump.nbytes,
+    )  # fmt: skip
+    rows = [(label("next"), shown(dump))]
     if redump.without:
-        rows.append(("", plain(f"left out by the budget: {counted(len(redump.without), 'op')}", "dim")))
+        rows.append(("", shown(Message("screen.view.statistics.left_out", ops=len(redump.without)), "dim")))
     if written:
-        rows.append(
-            ("settings", plain(f"{shown_path(written)}: put it beside the training script as precision_config.py"))
-        )
+        settings = Message("screen.view.statistics.settings", path=safe(shown_path(written)))
+        rows.append((label("settings"), shown(settings)))
     return rows

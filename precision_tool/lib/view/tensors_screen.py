@@ -1,4 +1,4 @@
-"""Histograms drawn with characters: a labelled line a bin, of blocks, or of `#` where the terminal has no blocks."""
+"""Screens of tensors: `pt`, `cp` and `dc`, with histograms of characters (`#` where the terminal has no blocks)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from math import isnan, log1p, prod
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -20,12 +20,23 @@ from precision_tool.lib.compare.convert import Decoded
 from precision_tool.lib.compare.named_tensors import BENCHMARK, NamedTensor, View
 from precision_tool.lib.compare.pair_sums import unravel
 from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.model.comparison import Metrics, Summary
 from precision_tool.lib.model.elements import Detail, Element
-from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.tables import Heading, NameTable
-from precision_tool.lib.view.text import LabelledLines, byte_size, counted, json_text, plain, shown_reason, whole_path
+from precision_tool.lib.view.text import (
+    LabelledLines,
+    byte_size,
+    json_text,
+    label,
+    plain,
+    safe,
+    shown,
+    shown_reason,
+    whole_path,
+)
 
 #: Parts of a cell in eighths.
 _EIGHTHS = " ▏▎▍▌▋▊▉"
@@ -73,7 +84,7 @@ def histogram(labels: Sequence[tuple[str, str]], counts: Sequence[int], title: s
     sizes = [log1p(count) if logarithmic else count for count in counts]
     largest = max(sizes, default=0) or 1
     table = Table(
-        title=title + (" (bars: logarithms of the counts)" if logarithmic else ""),
+        title=text("screen.view.tensor.logarithms", title=title) if logarithmic else title,
         title_justify="left",
         title_style="bold",
         box=None,
@@ -87,12 +98,12 @@ def histogram(labels: Sequence[tuple[str, str]], counts: Sequence[int], title: s
     table.add_column(ratio=1)
     table.add_column(justify="right", no_wrap=True)
     for (low, high), count, size in zip(labels, counts, sizes, strict=True):
-        between = Text("to" if low and high else "", style="dim")
+        between = Text(text("screen.view.tensor.to") if low and high else "", style="dim")
         table.add_row(Text(low), between, Text(high), Bar(size / largest), Text(str(count)))
     return table
 
 
-# --- What `pt`, `cp` and `dc` show: figures and values of tensors, a comparison by elements, what was decoded ---
+# --- figures ---
 
 
 #: An axis of which no index has so many times its fair share holds the error evenly.
@@ -101,8 +112,8 @@ _EVEN = 1.5
 _SHOWN_ROWS = 20
 _SUMMARY_ROWS = (
     ("min", "minimum"), ("max", "maximum"), ("mean", "mean"), ("std", "std"),
-    ("elements", "count"), ("zeros", "zero_count"), ("NaN", "nan_count"), ("+Inf", "positive_inf_count"),
-    ("-Inf", "negative_inf_count"),
+    ("elements", "count"), ("zeros", "zero_count"), ("nan", "nan_count"), ("positive_inf", "positive_inf_count"),
+    ("negative_inf", "negative_inf_count"),
 )  # fmt: skip
 #: What a statistics dump does not tell.
 _NOT_IN_STATISTICS = ("std", "zero_count")
@@ -137,7 +148,7 @@ def tensor_block(views: Sequence[View]) -> RenderableType:
     if with_figures:
         parts.append(_figures(with_figures))
     for view in with_figures:
-        parts += _values(view, f"{view.named.side} " if len(views) > 1 else "")
+        parts += _values(view, side_label(view.named.side) if len(views) > 1 else "")
     parts.append(Text())
     return Group(*parts)
 
@@ -147,22 +158,23 @@ def short_block(groups: Sequence[Sequence[View]]) -> RenderableType:
     first = groups[0][0].named
     table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     for name in ("slot", "side", "dtype"):
-        table.add_column(name, no_wrap=True)
-    table.add_column("shape")
+        table.add_column(text(f"screen.view.op.column.{name}"), no_wrap=True)
+    table.add_column(text("screen.view.op.column.shape"))
     for name in ("min", "max", "mean"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(text(f"screen.view.tensor.row.{name}"), justify="right", no_wrap=True)
     notes = []
     for view in (view for group in groups for view in group):
         named, summary = view.named, view.figures.summary if view.figures else None
         slot = "" if named.side == BENCHMARK else named.slot
         figures = [_short(getattr(summary, name)) if summary else "-" for name in ("minimum", "maximum", "mean")]
         dtype, shape = (named.tensor.dtype, shape_text(named.tensor.shape)) if named.tensor else ("-", "-")
-        table.add_row(*map(plain, (slot, named.side, dtype, shape, *figures)))
+        table.add_row(*map(plain, (slot, side_label(named.side), dtype, shape, *figures)))
         reason = view.reason or named.reason or (named.reading.note if named.reading else "")
         for note in filter(None, (shown_reason(reason), non_finite_text(summary) if summary else "")):
-            notes.append((f"{named.slot} {named.side}".strip(), plain(note, "yellow")))
-    title = Heading(plain(f"inputs{_title(first).removeprefix(first.slot)}"))
-    hint = plain("histogram and values of input N: -i N", "dim")
+            notes.append((f"{named.slot} {side_label(named.side)}".strip(), plain(note, "yellow")))
+    place = _place(first) or shown_path(first.path)
+    title = Heading(shown(Message("screen.view.tensor.inputs", place=safe(place))))
+    hint = shown(Message("screen.view.tensor.hint"), "dim")
     return Group(title, table, *([LabelledLines(notes)] if notes else []), hint, Text())
 
 
@@ -173,50 +185,68 @@ def _short(value: float) -> str:
 
 def non_finite_text(summary: Summary) -> str:
     """How many values are NaN and Inf; empty if none is."""
-    kinds = ((summary.nan_count, "NaN"), (summary.inf_count, "Inf"))
-    counts = [f"{number} {what}" for number, what in kinds if number]
-    return f"{' and '.join(counts)} among {counted(summary.count, 'value')}" if counts else ""
+    nan, inf = summary.nan_count or None, summary.inf_count or None
+    if nan is None and inf is None:
+        return ""
+    is_both = nan is not None and inf is not None
+    counts = Message("screen.view.tensor.non_finite_counts", nan=nan, inf=inf, both=is_both)
+    return text("screen.view.tensor.non_finite", counts=counts, count=summary.count)
+
+
+def _place(named: NamedTensor) -> str:
+    return " ".join(filter(None, (named.run, named.op_name)))
 
 
 def _title(named: NamedTensor) -> str:
-    where = " ".join(filter(None, (named.run, named.op_name)))
-    return " ".join(filter(None, (named.slot, f"of {where}" if where else ""))) or shown_path(named.path)
+    place = _place(named)
+    if named.slot and place:
+        return text("screen.view.tensor.title", slot=named.slot, place=place)
+    return named.slot or place or shown_path(named.path)
+
+
+def side_label(side: str) -> str:
+    """Return a side (`NPU`, `benchmark`) in the language in use."""
+    return label("benchmark") if side == BENCHMARK else side
 
 
 def _facts(view: View) -> Iterator[tuple[str, Text]]:
     named = view.named
     tensor, reading = named.tensor, named.reading
     if named.path:
-        yield named.side or "file", whole_path(named.path)
+        yield side_label(named.side) or label("file"), whole_path(named.path)
     if isinstance(tensor, Tensor) and tensor.dataset:
-        yield "tensor", plain(tensor.dataset)
+        yield label("tensor"), plain(tensor.dataset)
     elif named.side == BENCHMARK and named.slot:
-        yield "tensor", plain(named.slot)
+        yield label("tensor"), plain(named.slot)
     if tensor is not None:
-        stored = f"{tensor.dtype} {tensor.layout} {shape_text(tensor.shape)}"
-        if isinstance(tensor, Tensor):
-            stored += f", {byte_size(tensor.nbytes)}"
-            if tensor.origin_shape not in (None, tensor.shape):
-                stored += f", originally {shape_text(tensor.origin_shape or ())}"
-            if tensor.fortran_order:
-                stored += ", in Fortran order"
-            if tensor.big_endian:
-                stored += ", big-endian"
-        else:
-            stored += ", statistics only"
-        yield "stored", plain(stored)
+        yield label("stored"), shown(_stored(tensor))
     if tensor is not None and tensor.dtype.startswith("complex"):
-        yield "", plain("real and imaginary parts are counted apart", "dim")
+        yield "", shown(Message("screen.view.tensor.complex"), "dim")
     if tensor is not None and reading is not None and reading.layout != tensor.layout:
-        how = f"{shape_text(reading.shape)} in storage order"
+        shape = shape_text(reading.shape)
+        values = Message("screen.view.tensor.storage_order", shape=shape)
         if reading.layout:
-            how = f"{shape_text(reading.shape)} {reading.layout}, padding off"
-        yield "values", plain(how)
+            values = Message("screen.view.tensor.unpadded", shape=shape, layout=reading.layout)
+        yield label("values"), shown(values)
     if reading is not None and reading.note:
-        yield "note", plain(shown_reason(reading.note), "yellow")
+        yield label("note"), plain(shown_reason(reading.note), "yellow")
     reason = view.reason or named.reason
     if reason:
-        yield "note", plain(shown_reason(reason), "yellow")
+        yield label("note"), plain(shown_reason(reason), "yellow")
+
+
+def _stored(tensor: AnyTensor) -> Message:
+    desc = f"{tensor.dtype} {tensor.layout} {shape_text(tensor.shape)}"
+    if not isinstance(tensor, Tensor):
+        return Message(
+            "screen.view.tensor.stored", desc=safe(desc), bytes=None, origin="", fortran=False, big_endian=False,
+            statistics=True,
+        )  # fmt: skip
+    origin = "" if tensor.origin_shape in (None, tensor.shape) else shape_text(tensor.origin_shape or ())
+    return Message(
+        "screen.view.tensor.stored", desc=safe(desc), bytes=tensor.nbytes, origin=origin,
+        fortran=tensor.fortran_order, big_endian=tensor.big_endian, statistics=False,
+    )  # fmt: skip
 
 
 def _figures(views: Sequence[View]) -> Table:
@@ -225,9 +255,9 @@ def _figures(views: Sequence[View]) -> Table:
     for _ in views:
         table.add_column(justify="right", no_wrap=True)
     if len(views) > 1:
-        table.add_row("", *(Text(view.named.side, style="bold") for view in views))
-    for label, name in _SUMMARY_ROWS:
-        table.add_row(label, *(_figure(view, name) for view in views))
+        table.add_row("", *(Text(side_label(view.named.side), style="bold") for view in views))
+    for row, name in _SUMMARY_ROWS:
+        table.add_row(text(f"screen.view.tensor.row.{row}"), *(_figure(view, name) for view in views))
     return table
 
 
@@ -238,10 +268,10 @@ def _figure(view: View, name: str) -> Text:
     if not isinstance(tensor, Tensor) and name in _NOT_IN_STATISTICS:
         return Text("-", style="dim")
     bad = name in ("nan_count", "positive_inf_count", "negative_inf_count") and value
-    text = number_text(value)
+    number = number_text(value)
     if name in ("minimum", "maximum") and tensor is not None and "int" in tensor.dtype and abs(value) < 2**53:
-        text = f"{value:.0f}"  # also what a statistics dump tells
-    return Text(text, style="red" if bad else "")
+        number = f"{value:.0f}"  # of a statistics dump too
+    return Text(number, style="red" if bad else "")
 
 
 def _values(view: View, side: str) -> Iterator[RenderableType]:
@@ -256,16 +286,16 @@ def _values(view: View, side: str) -> Iterator[RenderableType]:
     if len(figures.first) < total and finite:  # else all values are there to be seen
         if summary.minimum < summary.maximum:
             borders = [number_text(edge, 4) for edge in edges(summary.minimum, summary.maximum, len(figures.histogram))]
-            yield histogram(
-                list(pairwise(borders)), figures.histogram, f"{side}histogram of {counted(finite, 'finite value')}"
-            )
+            title = text("screen.view.tensor.histogram", side=side, count=finite)
+            yield histogram(list(pairwise(borders)), figures.histogram, title)
         else:
-            yield plain(f"{side}values are all {number_text(summary.minimum)}")
+            yield shown(Message("screen.view.tensor.constant", side=side, value=number_text(summary.minimum)))
     if figures.first:
-        order = "" if reading.layout else ", in storage order"
-        count = counted(total, "value")
-        count = f"all {count}" if len(figures.first) == total else f"first {len(figures.first)} of {count}"
-        yield Text(f"{side}{count}{order}", style="bold")
+        some = len(figures.first) if len(figures.first) < total else None
+        heading = Message(
+            "screen.view.tensor.first_values", side=side, shown=some, count=total, storage=not reading.layout
+        )  # fmt: skip
+        yield shown(heading, "bold")
         yield FirstValues([number_text(value) for value in figures.first], reading.shape)
 
 
@@ -297,7 +327,7 @@ class FirstValues:
 
 def saved_line(path: str) -> RenderableType:
     """Where something was saved."""
-    return Group(Text("saved", style="bold"), whole_path(path))
+    return Group(Text(label("saved"), style="bold"), whole_path(path))
 
 
 def tensors_json(groups: Sequence[Sequence[View]], saved: Sequence[str]) -> str:
@@ -342,41 +372,44 @@ def detail_block(detail: Detail, npu: NamedTensor, golden: NamedTensor) -> Rende
     row = detail.comparison
     parts: list[RenderableType] = [_sides(npu, golden, row.npu, row.golden)]
     if row.reason:
-        parts.append(plain(f"note: {shown_reason(row.reason)}", "yellow"))
+        parts.append(shown(Message("screen.view.note", note=shown_reason(row.reason)), "yellow"))
     if row.metrics is None:
-        parts.append(plain("both tensors are empty: there is nothing to compare", "yellow"))
+        parts.append(shown(Message("screen.view.compare_tensors.empty"), "yellow"))
         return Group(*parts)
     parts += [Text(), _metrics(row.metrics, row.npu, row.golden), Text(), _tolerance(detail)]
     if row.metrics.non_finite_mismatches:
-        where = shape_text(row.metrics.first_mismatch_index or ())
-        count = counted(row.metrics.non_finite_mismatches, "element")
-        parts.append(plain(f"NaN or Inf on one side only: {count}, the first at {where}", "red"))
+        place = shape_text(row.metrics.first_mismatch_index or ())
+        mismatches = Message(
+            "screen.view.compare_tensors.mismatches", count=row.metrics.non_finite_mismatches, place=place
+        )  # fmt: skip
+        parts.append(shown(mismatches, "red"))
     parts += _errors(detail)
     for title, elements in (
-        (f"first {len(detail.first)} of {counted(detail.count, 'element')}", detail.first),
-        ("worst absolute errors", detail.worst_absolute),
-        ("worst relative errors", detail.worst_relative),
+        (Message("screen.view.compare_tensors.first", shown=len(detail.first), count=detail.count), detail.first),
+        (Message("screen.view.compare_tensors.worst_absolute"), detail.worst_absolute),
+        (Message("screen.view.compare_tensors.worst_relative"), detail.worst_relative),
     ):
         if elements:
             parts += [Text(), element_table(title, elements)]
     return Group(*parts)
 
 
-def _sides(npu: NamedTensor, golden: NamedTensor, one: Summary | None, two: Summary | None) -> RenderableType:
-    lines = [("NPU", whole_path(_where(npu))), ("benchmark", whole_path(_where(golden)))]
+def _sides(npu: NamedTensor, golden: NamedTensor, *summaries: Summary | None) -> RenderableType:
+    lines = [(label("npu"), whole_path(_where(npu))), (label("benchmark"), whole_path(_where(golden)))]
     table = NameTable.grid(padding=(0, 2, 0, 0))
     table.add_column(style="bold", no_wrap=True)
     for _ in range(2):
         table.add_column(justify="right")
-    table.add_row("", Text("NPU", style="bold"), Text("benchmark", style="bold"))
-    for label, texts in (
+    table.add_row("", Text(label("npu"), style="bold"), Text(label("benchmark"), style="bold"))
+    for property_name, texts in (
         ("dtype", [named.tensor.dtype if named.tensor else "-" for named in (npu, golden)]),
         ("layout", [named.tensor.layout if named.tensor else "-" for named in (npu, golden)]),
         ("shape", [shape_text(named.tensor.shape) if named.tensor else "-" for named in (npu, golden)]),
     ):
-        table.add_row(label, *map(plain, texts))
-    for label, name in _SUMMARY_ROWS:
-        table.add_row(label, *(Text(number_text(getattr(side, name)) if side else "-") for side in (one, two)))
+        table.add_row(label(property_name), *map(plain, texts))
+    for row, name in _SUMMARY_ROWS:
+        cells = (Text(number_text(getattr(side, name)) if side else "-") for side in summaries)
+        table.add_row(text(f"screen.view.tensor.row.{row}"), *cells)
     return Group(LabelledLines(lines), table)
 
 
@@ -392,8 +425,8 @@ def _metrics(metrics: Metrics, npu: Summary | None, golden: Summary | None) -> T
     table.add_column(no_wrap=True)
     for name in dict.fromkeys((*_FIRST_METRICS, *METRIC_FIELDS)):
         value = getattr(metrics, name)
-        text = f"{value:.6f}" if name == "cosine" else number_text(value)
-        table.add_row(METRIC_FIELDS[name], Text(text, style="red" if isnan(value) else ""))
+        number = f"{value:.6f}" if name == "cosine" else number_text(value)
+        table.add_row(METRIC_FIELDS[name], Text(number, style="red" if isnan(value) else ""))
     if npu is not None and golden is not None:
         deviations = (f"({number_text(side.mean, 4)}; {number_text(side.std, 4)})" for side in (npu, golden))
         table.add_row("StandardDeviation", Text(", ".join(deviations)))
@@ -401,47 +434,52 @@ def _metrics(metrics: Metrics, npu: Summary | None, golden: Summary | None) -> T
 
 
 def _tolerance(detail: Detail) -> Text:
-    rule = f"|NPU - benchmark| <= {detail.atol:g} + {detail.rtol:g} * |benchmark|"
+    rule = Message("screen.view.compare_tensors.rule", atol=detail.atol, rtol=detail.rtol)
     if detail.all_close:
-        all_of = "the one element is" if detail.count == 1 else f"all {detail.count:,} elements are"
-        return plain(f"AllClose: yes, {all_of} within {rule}", "green")
-    return plain(
-        f"AllClose: no, {detail.outside:,} of {counted(detail.count, 'element')} ({100 * detail.outside_share:.4g} %) "
-        f"{'is' if detail.outside == 1 else 'are'} outside {rule}",
-        "red",
-    )
+        is_single = detail.count == 1
+        close = Message("screen.view.compare_tensors.close", single=is_single, count=detail.count, rule=rule)
+        return shown(close, "green")
+    not_close = Message(
+        "screen.view.compare_tensors.not_close", outside=detail.outside, count=detail.count,
+        percent=100 * detail.outside_share, rule=rule,
+    )  # fmt: skip
+    return shown(not_close, "red")
 
 
 def _errors(detail: Detail) -> Iterator[RenderableType]:
     """How large the errors are, and in which indices of which axis they sit."""
     if detail.histogram:
-        rows = [("", "none", detail.equal)] if detail.equal else []
-        rows += [(f"{one.low:.0e}" if one.low else "0", f"{one.high:.0e}", one.count) for one in detail.histogram]
+        rows = [("", text("screen.view.none"), detail.equal)] if detail.equal else []
+        rows += [(f"{bin_.low:.0e}" if bin_.low else "0", f"{bin_.high:.0e}", bin_.count) for bin_ in detail.histogram]
+        title = text("screen.view.compare_tensors.decades")
         yield Text()
-        yield histogram([row[:2] for row in rows], [row[2] for row in rows], "absolute errors by decades")
+        yield histogram([row[:2] for row in rows], [row[2] for row in rows], title)
     if detail.axes:
-        what = "elements that are NaN or Inf on one side only" if detail.shares_of_mismatches else "squared error"
+        heading = Message("screen.view.compare_tensors.squared_error")
+        if detail.shares_of_mismatches:
+            heading = Message("screen.view.compare_tensors.mismatch_places")
         yield Text()
-        yield Text(f"where the {what} sits, largest shares of each axis", style="bold")
+        yield shown(heading, "bold")
         table = NameTable.grid(padding=(0, 2, 0, 0))
         for axis in detail.axes:
             top = [Text(f"[{at}] {100 * share:.3g} %", style="red" if share > 0.5 else "") for at, share in axis.top]
             if axis.top[0][1] * axis.extent < _EVEN:
-                top = [Text("evenly", style="dim")]
-            table.add_row(Text(f"axis {axis.axis} of {axis.extent}"), *top)
+                top = [shown(Message("screen.view.compare_tensors.evenly"), "dim")]
+            name = Message("screen.view.compare_tensors.axis", axis=axis.axis, extent=axis.extent)
+            table.add_row(shown(name), *top)
         yield table
 
 
-def element_table(title: str, elements: Sequence[Element]) -> NameTable:
+def element_table(title: Message, elements: Sequence[Element]) -> NameTable:
     """Elements with their index, both values and both errors."""
-    table = NameTable(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for name in ("index", "NPU", "benchmark", "absolute", "relative"):
-        table.add_column(name, justify="left" if name == "index" else "right", no_wrap=True)
-    for one in elements:
-        relative = "-" if isnan(one.relative) else number_text(one.relative, 4)
-        table.add_row(
-            shape_text(one.index), number_text(one.npu), number_text(one.golden), number_text(one.error, 4), relative
-        )
+    table = NameTable(title=render(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    for name in ("index", "npu", "benchmark", "absolute", "relative"):
+        justify: JustifyMethod = "left" if name == "index" else "right"
+        table.add_column(text(f"screen.view.compare.column.{name}"), justify=justify, no_wrap=True)
+    for element in elements:
+        relative = "-" if isnan(element.relative) else number_text(element.relative, 4)
+        values = (number_text(element.npu), number_text(element.golden), number_text(element.error, 4), relative)
+        table.add_row(shape_text(element.index), *values)
     return table
 
 
@@ -461,19 +499,20 @@ def detail_json(detail: Detail, npu: NamedTensor, golden: NamedTensor, saved: st
             "outside": detail.outside,
             "equal": detail.equal,
             "all_close": detail.all_close,
-            "first": [_element_json(one) for one in detail.first],
-            "worst_absolute": [_element_json(one) for one in detail.worst_absolute],
-            "worst_relative": [_element_json(one) for one in detail.worst_relative],
-            "error_histogram": [asdict(one) for one in detail.histogram],
-            "axes": [asdict(one) for one in detail.axes],
+            "first": [_element_json(element) for element in detail.first],
+            "worst_absolute": [_element_json(element) for element in detail.worst_absolute],
+            "worst_relative": [_element_json(element) for element in detail.worst_relative],
+            "error_histogram": [asdict(bin_) for bin_ in detail.histogram],
+            "axes": [asdict(axis) for axis in detail.axes],
             "shares_of_mismatches": detail.shares_of_mismatches,
             "saved": saved or None,
         }
     )
 
 
-def _element_json(one: Element) -> dict[str, Any]:
-    return {**asdict(one), "error": one.error, "relative": None if isnan(one.relative) else one.relative}
+def _element_json(element: Element) -> dict[str, Any]:
+    relative = None if isnan(element.relative) else element.relative
+    return {**asdict(element), "error": element.error, "relative": relative}
 
 
 # --- decoded files: dc ------------------------------------------------------------------------------------------------
@@ -496,26 +535,31 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout
         if row.reason:
             parts.append(plain(f"  {row.reason}", "yellow"))
     if len(done) > _SHOWN_ROWS:
-        parts.append(Text(f"and {len(done) - _SHOWN_ROWS} more; --json lists all", style="dim"))
+        parts.append(shown(Message("screen.view.limit.json", more=len(done) - _SHOWN_ROWS), "dim"))
         notes = Counter(row.reason for row in done[_SHOWN_ROWS:] if row.reason)
-        parts += [plain(f"note: {count} of them: {note}", "yellow") for note, count in notes.most_common(3)]
+        for note, count in notes.most_common(3):
+            parts.append(shown(Message("screen.view.decode.note_count", count=count, note=note), "yellow"))
     for row in failed[:_SHOWN_ROWS]:
         # The list that is written has whole paths.
         where = ":".join(filter(None, (posixpath.basename(row.source), row.slot)))
         parts.append(plain(where, "yellow"))
         parts.append(plain(f"  {row.reason.removeprefix(f'{row.source}: ')}", "yellow"))
     if len(failed) > _SHOWN_ROWS:
-        parts.append(Text(f"and {len(failed) - _SHOWN_ROWS} more that failed", style="yellow"))
-    size, number = byte_size(sum(row.nbytes for row in done)), counted(len(done), "tensor")
-    parts.append(plain(f"{number} decoded, {size}, into {shown_path(folder)}", "green" if done else ""))
-    kept = Counter(row.as_stored for row in done if row.as_stored)
-    if kept:
-        parts.append(plain(f"{kept.total()} of them kept as stored, as they have no {layout}:", "yellow"))
-        parts += [plain(f"  {number}: {why}", "yellow") for why, number in kept.most_common(3)]
-        if len(kept) > 3:
-            parts.append(plain(f"  and {len(kept) - 3} more reasons; --json has all", "yellow"))
+        parts.append(shown(Message("screen.view.decode.more_failed", more=len(failed) - _SHOWN_ROWS), "yellow"))
+    size = byte_size(sum(row.nbytes for row in done))
+    summary = Message("screen.view.decode.done", count=len(done), size=size, folder=safe(shown_path(folder)))
+    parts.append(shown(summary, "green" if done else ""))
+    reasons = Counter(row.as_stored for row in done if row.as_stored)
+    if reasons:
+        as_stored = Message("screen.view.decode.as_stored", count=reasons.total(), layout=layout)
+        parts.append(shown(as_stored, "yellow"))
+        for reason, count in reasons.most_common(3):
+            parts.append(shown(Message("screen.view.decode.reason_count", count=count, reason=reason), "yellow"))
+        if len(reasons) > 3:
+            parts.append(shown(Message("screen.view.decode.more_reasons", more=len(reasons) - 3), "yellow"))
     if failed:
-        parts.append(plain(f"{len(failed)} not decoded; the list: {shown_path(failed_list)}", "yellow"))
+        path = safe(shown_path(failed_list))
+        parts.append(shown(Message("screen.view.decode.failed", count=len(failed), path=path), "yellow"))
     return Group(*parts)
 
 

@@ -14,14 +14,13 @@ from rich.text import Text
 from precision_tool.lib.data.workspace import shown_path, without_folder
 from precision_tool.lib.errors import escaped
 from precision_tool.lib.io.fusion_passes import is_switchable
-from precision_tool.lib.messages import Message, parts, render
+from precision_tool.lib.messages import Message, parts, render, text
 from precision_tool.lib.model.comparison import single_value
+from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.wording import counted as counted
 from precision_tool.lib.model.wording import without_nan
 
-#: What a fusion pass that GE never switches off is marked with.
-ALWAYS_MARK = "always on"
 #: So many reasons why something cannot be read are shown.
 _SHOWN_UNREAD = 3
 #: A label and what it stands for; "" continues the label before.
@@ -80,9 +79,11 @@ def shown_reason(message: Message | str) -> str:
 
 def unreadable_lines(reasons: Sequence[str]) -> list[Text]:
     """What cannot be read, the first few; JSON has all."""
-    lines = [plain(f"unreadable: {shown_reason(why)}", "yellow") for why in reasons[:_SHOWN_UNREAD]]
+    lines = [
+        shown(Message("screen.view.unreadable", reason=shown_reason(why)), "yellow") for why in reasons[:_SHOWN_UNREAD]
+    ]
     more = len(reasons) - _SHOWN_UNREAD
-    return lines + ([plain(f"unreadable: {more:,} more; --json names all", "yellow")] if more > 0 else [])
+    return lines + ([shown(Message("screen.view.unreadable_more", more=more), "yellow")] if more > 0 else [])
 
 
 def cosine_style(cosine: float | None, agrees: bool | None) -> str:
@@ -113,9 +114,26 @@ def cosine_text(cosine: float | None, agrees: bool | None) -> Text:
     return Text("nan" if isnan(cosine) else f"{cosine:.6f}", style=cosine_style(cosine, agrees))
 
 
+def always_mark() -> str:
+    """Return the mark of a fusion pass that GE never switches off."""
+    return text("screen.view.always_on")
+
+
 def marked_pass(name: str) -> str:
-    """The name of a fusion pass, marked if no switch file turns it off."""
-    return name if is_switchable(name) else f"{name} ({ALWAYS_MARK})"
+    """Return the name of a fusion pass, marked if no switch file turns it off."""
+    return name if is_switchable(name) else f"{name} ({always_mark()})"
+
+
+def label(name: str) -> str:
+    """Return a label that several screens have."""
+    return text(f"screen.view.label.{name}")
+
+
+def leaf_words(leaf: DumpLeaf, separator: str = "  ") -> str:
+    """Return device, model and step of a leaf, as far as its path has them: `device 0  model  step 0`."""
+    device = text("screen.view.compare.device", device=leaf.device) if leaf.device else ""
+    step = text("screen.view.compare.step", step=leaf.step) if leaf.step else ""
+    return separator.join(filter(None, (device, leaf.model_name, step)))
 
 
 def op_heading(number: int, name: str, op_type: str) -> Text:

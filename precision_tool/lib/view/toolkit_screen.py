@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
+from rich.cells import set_cell_size
 from rich.text import Text
 
 from precision_tool.lib.compare.toolkit import VARIABLES, Toolkit
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.io.native.library import description as kernel_description
 from precision_tool.lib.io.om_file import OmHeader
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.model.graph import GraphFile
-from precision_tool.lib.model.wording import counted
-from precision_tool.lib.view.text import byte_size, plain
+from precision_tool.lib.view.text import byte_size, label, safe, shown
 
 _WIDTH = 13
 
 
-def _line(label: str, text: str, style: str = "") -> Text:
-    return Text.assemble(plain(f"{label:{_WIDTH}}", "bold"), plain(text, style))
+def _line(name: str, value: Message | str, style: str = "") -> Text:
+    return Text.assemble((set_cell_size(label(name), _WIDTH), "bold"), shown(value, style))
 
 
 def lines(toolkit: Toolkit, engine: str, python: str) -> list[Text]:
     """One line a part."""
-    looked = ", ".join(toolkit.looked_in) + (" (searched)" if toolkit.searched else "")
+    folders = Message(
+        "screen.view.toolkit.searched", folders=safe(", ".join(toolkit.looked_in)), searched=toolkit.searched
+    )  # fmt: skip
     variables = ", ".join(("PRECISION_TOOL_CMD_ROOT_PATH", *VARIABLES))
-    missing = {"atc": "graphs are converted by graph2json", "msaccucmp": "the engine cann has nothing to run"}
-    found = [
-        _line("toolkit", toolkit.root, "green") if toolkit.root else _line("toolkit", "not found", "yellow"),
-        _line("version", toolkit.version or "unknown"),
+    missing = Message("screen.view.toolkit.not_found")
+    parts = [
+        _line("toolkit", safe(toolkit.root), "green") if toolkit.root else _line("toolkit", missing, "yellow"),
+        _line("version", safe(toolkit.version or "") or Message("screen.view.toolkit.unknown")),
     ]
-    for name, without in missing.items():
-        path = getattr(toolkit, name)
-        found.append(_line(name, path) if path else _line(name, f"missing: {without}", "yellow"))
+    for name in ("atc", "msaccucmp"):
+        path = safe(getattr(toolkit, name) or "")
+        without = Message(f"screen.view.toolkit.missing.{name}")
+        parts.append(_line(name, path) if path else _line(name, without, "yellow"))
     return [
-        *found,
-        _line("environment", toolkit.set_env or "ours: no set_env.sh was found"),
-        _line("python", f"{python} (runs msaccucmp; setting PYTHON)"),
-        _line(
-            "looked in",
-            f"{looked} (setting CMD_ROOT_PATH; in the environment {variables})",
-        ),
-        _line("engine", f"{engine} (setting ENGINE, option --engine)"),
+        *parts,
+        _line("environment", safe(toolkit.set_env or "") or Message("screen.view.toolkit.no_set_env")),
+        _line("python", Message("screen.view.toolkit.python", python=safe(python))),
+        _line("looked_in", Message("screen.view.toolkit.looked_in", folders=folders, variables=variables)),
+        _line("engine", Message("screen.view.toolkit.engine", engine=engine)),
         _line("arithmetic", kernel_description()),
     ]
 
@@ -62,13 +63,14 @@ def as_dict(toolkit: Toolkit, engine: str, python: str) -> dict[str, object]:
 
 def om_lines(path: str, header: OmHeader, file: GraphFile) -> list[Text]:
     """What an offline model holds: its parts and its graphs."""
-    found = [_line("model", f"{header.name or '(no name)'}  {shown_path(path)}")]
+    name = header.name or text("screen.view.toolkit.no_name")
+    lines = [_line("model", safe(f"{name}  {shown_path(path)}"))]
     if header.platform:
-        found.append(_line("platform", header.platform))
+        lines.append(_line("platform", safe(header.platform)))
     for parts in header.models:
-        listed = ", ".join(f"{part.name} {byte_size(part.stop - part.start)}" for part in parts)
-        found.append(_line("parts", listed))
+        lines.append(_line("parts", ", ".join(f"{part.name} {byte_size(part.stop - part.start)}" for part in parts)))
     for graph in file.graphs:
         types = len({op.type for op in graph.ops})
-        found.append(_line("graph", f"{graph.name}: {counted(len(graph.ops), 'op')} of {counted(types, 'type')}"))
-    return found
+        counts = Message("screen.view.toolkit.graph", graph=safe(graph.name), ops=len(graph.ops), types=types)
+        lines.append(_line("graph", counts))
+    return lines

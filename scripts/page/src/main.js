@@ -8,7 +8,7 @@ import { opView } from './op.js';
 import { showStudy } from './study.js';
 import { opTable, tensorTable } from './tables.js';
 import { verdictView } from './verdict.js';
-import { count, currentLanguage, languages, setLanguage, t } from './words.js';
+import { currentLanguage, languages, setLanguage, t } from './words.js';
 
 const TABS = ['verdict', 'map', 'ops', 'tensors', 'charts'];
 const dark = window.matchMedia('(prefers-color-scheme: dark)');
