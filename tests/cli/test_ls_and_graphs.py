@@ -470,5 +470,5 @@ def test_a_graph_that_no_command_would_use_cannot_be_chosen(tree: SmallTree) -> 
     run = graphs(tree, "--use", str(other), code=2)
     assert "it does not fit: it names 0 of 4 dumped ops of debug_0" in run.err
     stage = shutil.copy(tree.graph, tree.graph.with_name("ge_proto_00000001_graph_1_PreRunBegin.txt"))
-    assert "another stage of the compiler" in graphs(tree, "--use", str(stage), code=2).err
+    assert "another compiler stage" in graphs(tree, "--use", str(stage), code=2).err
     assert not (tree.root / "temp").exists()

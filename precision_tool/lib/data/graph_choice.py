@@ -240,7 +240,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
             raise UnreadGraphError(
                 "data.no_readable_graph_fits", damage=_unread_text(unread), matched=matched, total=total
             )
-        several = len(skims) if len(skims) > 1 else 0
+        several = len(skims) if len(skims) > 1 else None
         raise DataNotFoundError("data.no_graph_fits", graphs=several, path=skim.path, matched=matched, total=total)
     reasons = [f"its name is the dump's model folder {leaf.model_name}"] if by_name else []
     if skim.data_source_types:
