@@ -227,7 +227,7 @@ def test_a_scan_of_so_many_bytes(tmp_path: Path) -> None:
     found = made.scan(max_bytes=3)
     assert (found.scanned_ops, found.left_out, found.ops) == (2, 1, ())
     told: list[int] = []
-    made.scan(tell=told.append)
+    made.scan(progress=told.append)
     assert told == [2, 2, 2]
 
 

@@ -186,7 +186,7 @@ def test_of_python(data: Path) -> None:
 def test_no_passport_and_a_damaged_one(data: Path) -> None:
     (data / "tf/passport.json").write_text("{", "utf-8")
     shown = tool("ac", "-c", cwd=data.parent)
-    assert "what the runs were cannot be told: precision_data/tf/passport.json: damaged" in shown.err
+    assert "the settings of the runs cannot be compared: precision_data/tf/passport.json: damaged" in shown.err
     assert "differs" not in shown.out.splitlines()[0]
     assert json.loads(tool("ac", "--json", cwd=data.parent).out)["passports"] is None
     (data / "tf/passport.json").unlink()
