@@ -170,7 +170,7 @@ def test_any_other_file_in_both_forms(demo: Path) -> None:
     old.write_text("ALL:off\nBPass:on // why\n")
     run = tool("fusion", "off", "APass", "BPass", "--file", old, cwd=demo)
     assert old.read_text() == "ALL:off\nBPass:off\nAPass:off\n"
-    assert "before, line 2: a comment, which GE does not understand; the file is written anew" in run.text
+    assert "before, line 2: a comment, which GE does not understand; the file is written again" in run.text
 
 
 def test_a_typo_of_before_is_meant_by_no_part_of_it(demo: Path) -> None:
@@ -199,7 +199,7 @@ def test_a_part_of_a_name_and_a_misspelt_one(demo: Path, check: str) -> None:
     """A part of one known name is that pass; what may be several, or is built like none, is not written."""
     new = demo / "new.cfg"
     run = tool("fusion", "off", "biasadd", "--file", new, cwd=demo)
-    assert "biasadd: taken for MatMulBiasAddFusionPass" in run.text
+    assert "biasadd: understood as MatMulBiasAddFusionPass" in run.text
     assert switches_of(new)["GraphFusion"]["MatMulBiasAddFusionPass"] == "off"
     before = new.read_bytes()
     for name, words in [
@@ -242,22 +242,22 @@ def test_a_pass_that_is_never_switched_off_is_refused(demo: Path) -> None:
     [
         (["off"], "no pass is named"),
         (["off", "ALL"], "`fusion all-off`"),
-        (["show", "APass"], "APass goes with off, on, bisect"),
-        (["blame", "--check", "true"], "--check goes with bisect"),
-        (["--threshold", "0"], "--threshold goes with blame"),
-        (["list", "--workers", "0"], "--workers goes with blame"),
-        (["-l", "3"], "-l goes with blame"),
-        (["list", "--repeat", "1"], "--repeat goes with bisect"),
-        (["show", "-l", "3"], "-l goes with blame"),
-        (["list", "--installed"], "--installed goes with show, off, on, all-off, reset"),
+        (["show", "APass"], "APass only goes with off, on, bisect"),
+        (["blame", "--check", "true"], "--check only goes with bisect"),
+        (["--threshold", "0"], "--threshold only goes with blame"),
+        (["list", "--workers", "0"], "--workers only goes with blame"),
+        (["-l", "3"], "-l only goes with blame"),
+        (["list", "--repeat", "1"], "--repeat only goes with bisect"),
+        (["show", "-l", "3"], "-l only goes with blame"),
+        (["list", "--installed"], "--installed only goes with show, off, on, all-off, reset"),
         (["off", "APass", "--file", "a", "--off-file"], "not allowed with"),
         (["melt"], "invalid choice"),
         (["bisect"], "no command is named"),
         (["bisect", "--check", "true", "--passes", "PackFusionPass"], "GE never switches it off"),
         (["blame", "-lt", "precision_data/npu/debug_1"], "name both"),
-        (["off", "APass,BPass"], "'APass,BPass' is no name of a pass"),
-        (["on", "A Pass"], "'A Pass' is no name of a pass"),
-        (["bisect", "--check", "true", "--passes", "APass,BPass"], "'APass,BPass' is no name of a pass"),
+        (["off", "APass,BPass"], "'APass,BPass' is not the name of a pass"),
+        (["on", "A Pass"], "'A Pass' is not the name of a pass"),
+        (["bisect", "--check", "true", "--passes", "APass,BPass"], "'APass,BPass' is not the name of a pass"),
         (["show", "--file", "misspelt.cfg"], "misspelt.cfg"),
     ],
 )
@@ -282,7 +282,7 @@ def test_what_ge_does_with_a_file_is_shown(demo: Path) -> None:
     run = tool("fusion", "show", "--file", path, cwd=demo)
     assert "GE refuses this file: it is empty" in run.text
     run = tool("fusion", "off", "APass", "--section", "UBFusion", "--file", path, cwd=demo)
-    assert "before, it is empty; the file is written anew" in run.text
+    assert "before, it is empty; the file is written again" in run.text
     assert "GE takes this file" in tool("fusion", "show", "--file", path, cwd=demo).text
 
 
@@ -376,7 +376,7 @@ def test_blame_of_one_run_with_the_benchmark(demo: Path, generated: tuple[Path, 
     root.mkdir()
     (root / "debug_0").symlink_to(generated[0] / "npu" / "debug_1")
     run = tool("fusion", "blame", cwd=demo)
-    assert "only debug_0 has both a dump and a graph, so that the benchmark is used for the comparison" in run.text
+    assert "only debug_0 has both a dump and a graph, so the benchmark is used for the comparison" in run.text
     assert f"switch off: {GUILTY}" in run.text
 
 
@@ -440,7 +440,7 @@ def test_a_damaged_graph_of_the_fused_run_is_no_all_clear(
     graph = _cut_graph(root, 1)
     run = tool("fusion", "blame", *options, cwd=tmp_path, code=2)
     assert "no pass is guilty" not in run.text
-    assert "the run with fusion is not among those whose graphs can be used: debug_1" in run.text
+    assert "the graph of the run with fusion cannot be used: debug_1" in run.text
     assert run.text.count(graph.name) == 1
     folders = ("-lt", "precision_data/npu/debug_1/dump", "-rt", "precision_data/npu/debug_0/dump")
     if "--benchmark" not in options:
@@ -573,7 +573,7 @@ def test_a_bisection(tmp_path: Path, check: str) -> None:
     assert "none (try 1 again)" in table
     assert "Pass03, Pass17 (try " in table
     assert run.err.count("off, again: ") == 2
-    assert "`fusion off Pass03 Pass17` switches them off, or this command with --write" in run.text
+    assert "`fusion off Pass03 Pass17` switches them off; so does this command with --write" in run.text
     # Once more: every answer is known, also of what the result rests on.
     again = bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--passes", *NAMES, "--write")
     assert "of an earlier search are used" in again.text
@@ -694,7 +694,7 @@ def test_an_interrupted_bisection_is_taken_up_again(tmp_path: Path, check: str, 
         _, err = process.communicate(timeout=HANG)
     assert "Traceback" not in err
     if number != signal.SIGKILL:
-        assert "3 tries kept: the same command takes it up again" in err
+        assert "3 tries kept: the same command continues the search" in err
         assert (tmp_path / "my.cfg").read_text() == MINE
     (tmp_path / "go").touch()
     run = tool(*arguments, cwd=tmp_path)
@@ -751,7 +751,7 @@ def killed(tmp_path: Path, check: str) -> Path:
 def test_a_killed_attempt_is_mended_whatever_is_searched_next(tmp_path: Path, check: str, file: str) -> None:
     mine = killed(tmp_path, check)
     arguments = ["fusion", "bisect", "--check", f"{check} Pass04", "--file", file, "--passes", *NAMES]
-    assert "my.cfg is put back as it was before it" in tool(*arguments, cwd=tmp_path).text
+    assert "my.cfg is restored as it was before" in tool(*arguments, cwd=tmp_path).text
     assert mine.read_text() == MINE
 
 
@@ -759,7 +759,7 @@ def test_an_edit_after_a_killed_bisection(tmp_path: Path, check: str) -> None:
     """It would be made in the switches of a try: it is refused until the user's own file is back, or given up."""
     mine = killed(tmp_path, check)
     left = mine.read_text()
-    told = "my.cfg holds the switches of an attempt of `fusion bisect`, which is running or was killed"
+    told = "my.cfg holds the switches of a try of `fusion bisect`, which is running or was killed"
     assert told in tool("fusion", "show", "--file", "my.cfg", cwd=tmp_path).err
     assert told not in tool("fusion", "off", "Pass07", "--file", "another.cfg", cwd=tmp_path).text
     for word in (["off", "Pass07"], ["on", "Pass03"], ["all-off"], ["reset"]):
@@ -794,7 +794,7 @@ def test_no_edit_while_it_is_searched(tmp_path: Path, check: str) -> None:
     run = bisect(tmp_path, command, "--passes", "Pass03", "Pass04")
     assert "1 pass has to be off for the check to succeed: Pass03" in run.text
     for name in ("shown", "refused"):
-        assert "holds the switches of an attempt" in " ".join((tmp_path / name).read_text().split())
+        assert "holds the switches of a try" in " ".join((tmp_path / name).read_text().split())
     assert "fusion bisect is running" in (tmp_path / "refused_too").read_text()
     assert (tmp_path / "code").read_text() == "2\n2\n"
     assert (tmp_path / "my.cfg").read_text() == MINE
@@ -821,7 +821,7 @@ def test_two_at_a_time_are_refused(tmp_path: Path, check: str) -> None:
     run = bisect(tmp_path, command, "--passes", "Pass03", "Pass04")
     assert "1 pass has to be off for the check to succeed: Pass03" in run.text
     assert (tmp_path / "code").read_text() == "2\n"
-    assert "holds the switches of an attempt" in (tmp_path / "refused").read_text()
+    assert "holds the switches of a try" in (tmp_path / "refused").read_text()
     assert (tmp_path / "my.cfg").read_text() == MINE
 
 

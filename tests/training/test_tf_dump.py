@@ -265,7 +265,7 @@ def test_other_files_are_kept_and_told_of(one_run: Data) -> None:
     out = one_run.tf_dump()
     assert (one_run.dump / "notes" / "a.txt").read_bytes() == b"mine"
     assert len(one_run.names()) == 5
-    kept = "kept: 1 .npy files of another origin, the first conv1:0.1795190660042954000.npy"
+    kept = "kept: 1 .npy file of another origin, the first conv1:0.1795190660042954000.npy"
     assert kept in out
     assert kept in one_run.tf_dump()  # also when nothing is written
 
@@ -589,7 +589,7 @@ def test_a_command_that_fails_passes_its_exit_code_on(data: Data, capsys: pytest
         TF_DUMP.main(["true"], settings)
     run = data.run("run_1_0") / DEVICE
     assert TF_DUMP.main([f"mkdir -p '{run}'; exit 5"], settings) == 5
-    assert "exit code 5; tf_dump without it takes what it dumped" in capsys.readouterr().err
+    assert "exit code 5; tf_dump without it uses what was dumped" in capsys.readouterr().err
     assert not data.dump.exists()
 
 
