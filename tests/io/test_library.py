@@ -84,7 +84,7 @@ def test_what_cannot_be_loaded_is_one_line_of_the_log(
     else:
         path.write_bytes(data)
     monkeypatch.setattr(module, "__file__", str(tmp_path / "library.py"))
-    monkeypatch.setattr(module, "_found", cache(module._found.__wrapped__))
+    monkeypatch.setattr(module, "_loaded", cache(module._loaded.__wrapped__))
     monkeypatch.setattr(module, "library", cache(module.library.__wrapped__))
     monkeypatch.delenv(module.VARIABLE, raising=False)
     told: list[str] = []

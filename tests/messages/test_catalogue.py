@@ -264,7 +264,9 @@ def is_converted(path: Path) -> bool:
     return any(path.is_relative_to(PACKAGE / room) for room in CONVERTED)
 
 
-@pytest.mark.parametrize("path", list(filter(is_converted, MODULES)), ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize(
+    "path", [path for path in MODULES if is_converted(path)], ids=lambda path: str(path.relative_to(PACKAGE))
+)
 def test_errors_are_kinds(path: Path) -> None:
     assert list(sentences(path.read_text("utf-8"))) == []
 
