@@ -25,7 +25,7 @@ from precision_tool.lib.diagnose.study_leaves import spans
 from precision_tool.lib.diagnose.study_outcome import Role
 from precision_tool.lib.diagnose.study_plan import Judging
 from precision_tool.lib.diagnose.verdict_model import Cause, StepText
-from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.view.tables import Box, Prose
 from precision_tool.lib.view.text import (
     LabelledLines,
@@ -415,7 +415,7 @@ def statistics_block(statistics: StatisticsFound, redump: Redump | None, written
     )  # fmt: skip
     rows.append((label("checked"), shown(checked, "dim")))
     if statistics.unread:
-        first_file = safe(statistics.unread[0])
+        first_file = safe(render(statistics.unread[0]))
         unread = Message("screen.view.statistics.unread", files=len(statistics.unread), first=first_file)
         rows.append((label("cannot_read"), shown(unread, "yellow")))
     if redump is not None:

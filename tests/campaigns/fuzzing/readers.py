@@ -57,7 +57,7 @@ from precision_tool.lib.io.opdebug import document_text, read_opdebug
 from precision_tool.lib.io.proto_text import parse_proto_text
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.tfdbg_files import is_same_npy, read_event, write_npy
-from precision_tool.lib.messages import render
+from precision_tool.lib.messages import render as render_message
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.training.acl_json import check_acl_json, write_acl_json
 from precision_tool.lib.training.saving import load_feed, read_feeds
@@ -343,7 +343,7 @@ def _small_json(path: str) -> Reasons:
     shutil.copyfile(path, folder / _MEMORY)
     _remembered([folder], ["/x"])
     decoded_cosines(Path(path).read_bytes())
-    return [render(problem) for problem in (_json_problem(path), _table_problem(path))]
+    return [render_message(problem) for problem in (_json_problem(path), _table_problem(path))]
 
 
 # ---- names
