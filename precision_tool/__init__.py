@@ -6,18 +6,21 @@ the names of `__all__` are loaded when first asked for, so that importing the pa
 
 from __future__ import annotations
 
-from precision_tool.lib.version import __version__ as __version__
-
 #: The public names of `precision_tool.lib.api`.
 __all__ = ["CompareOptions", "Resources", "compare", "load_graph", "open_data", "run"]
 
 TYPE_CHECKING = False  # type checkers read it as true; importing it from typing would cost start-up time
 if TYPE_CHECKING:
     from precision_tool.lib.api import CompareOptions, Resources, compare, load_graph, open_data, run
+    from precision_tool.lib.version import __version__ as __version__
 
 
 def __getattr__(name: str) -> object:
     """Load a public name on first use (PEP 562)."""
+    if name == "__version__":
+        from precision_tool.lib import version
+
+        return version.__version__
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import sys
