@@ -203,7 +203,7 @@ def test_a_part_of_a_name_and_a_misspelt_one(demo: Path, check: str) -> None:
     assert switches_of(new)["GraphFusion"]["MatMulBiasAddFusionPass"] == "off"
     before = new.read_bytes()
     for name, words in [
-        ("Tbe", f"it may be a part of several: {GUILTY}, TbeMatmulElemwiseFusionPass"),
+        ("Tbe", f"it is a part of several: {GUILTY}, TbeMatmulElemwiseFusionPass"),
         ("MatMulBiasAdFusion", "it may be misspelt: MatMulBiasAddFusionPass"),
         ("Nonsense", "does not look like one"),
     ]:

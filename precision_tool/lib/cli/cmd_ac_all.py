@@ -105,7 +105,7 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
     on_study = None
     if args.watch:
 
-        def seen(study: Study) -> None:
+        def on_study(study: Study) -> None:
             _show_or_print(session, args, output, study, budget, page)
 
     if is_remote(session.settings.work or ""):

@@ -122,7 +122,7 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
     )
     lacks = [_lack(session, args, listing.run) for listing in listings]
     session.workspace.notes += [
-        f"{where_of([one.run])}: {why}" for one, why in zip(listings, lacks, strict=True) if why
+        f"{where_of([entry.run])}: {why}" for entry, why in zip(listings, lacks, strict=True) if why
     ]
     if args.wrong:
         session.workspace.notes += _uncomputed(session, [listing.run for listing in listings])

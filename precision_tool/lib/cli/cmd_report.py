@@ -80,7 +80,7 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
         if not alone:
             raise
         return [Diagnosis(stored=verdict) for verdict in alone]
-    verdicts = [read_beside(one.path) for one in analyses]
+    verdicts = [read_beside(analysis.path) for analysis in analyses]
     if not any(verdicts):
         session.workspace.notes.append(text("note.cli.no_verdict"))
     # What the verdict called wrong is called so here.
@@ -90,7 +90,7 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
         else analysis
         for analysis, verdict in zip(analyses, verdicts, strict=True)
     ]
-    return [Diagnosis(analysis=one, stored=verdict) for one, verdict in zip(analyses, verdicts, strict=True)]
+    return [Diagnosis(analysis=analysis, stored=verdict) for analysis, verdict in zip(analyses, verdicts, strict=True)]
 
 
 def tell_report(path: str, output: Output) -> None:

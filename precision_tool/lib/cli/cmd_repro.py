@@ -54,11 +54,11 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     hits = tuple(hit for hit in hits if hit.run.leaf is not None) or hits
     if len({hit.op.name for hit in hits}) > 1:
         raise UsageError("cli.several_ops", name=args.name)
-    asked = posixpath.expanduser(args.folder) if args.folder is not None else None
-    if asked is not None:
-        session.workspace.check_outside_dumps(asked)
+    target = posixpath.expanduser(args.folder) if args.folder is not None else None
+    if target is not None:
+        session.workspace.check_outside_dumps(target)
     repro = reproduction(hits[0].run, hits[0].op, *references_of(session.data, hits[0].run))
-    folder = write_repro(asked or _default(session, hits[0].op.name), repro)
+    folder = write_repro(target or _default(session, hits[0].op.name), repro)
     output.out.print(plain(text("screen.cli.reproduction", path=shown_path(folder))), soft_wrap=True)
     if repro.reason:
         show_note(output, text("note.cli.not_recomputed", reason=reason_words(repro.reason)))

@@ -78,11 +78,11 @@ def ask_toolkit(
     unread_tensors = {row.tensor_index for row in unread}
     compared = [
         row
-        for one in toolkit_analyses
-        for row in one.rows
+        for analysis in toolkit_analyses
+        for row in analysis.rows
         if row.tensor_index in unread_tensors and row.cosine is not None
     ]
-    paths = ", ".join(shown_path(one.path) for one in toolkit_analyses)
+    paths = ", ".join(shown_path(analysis.path) for analysis in toolkit_analyses)
     session.workspace.notes.append(text("note.cli.toolkit_compared", count=count, compared=len(compared), paths=paths))
 
 
