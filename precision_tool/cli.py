@@ -51,7 +51,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         from precision_tool.lib.cli.ascii_signs import write_ascii_where_asked
 
         write_ascii_where_asked()
-    from precision_tool.lib.errors import PrecisionToolError
+    from precision_tool.lib.messages.errors import PrecisionToolError
 
     try:
         code = _run(arguments)
@@ -94,7 +94,7 @@ def _stopped(is_process: bool) -> int:
 
 
 def _run(arguments: List[str]) -> int:
-    from precision_tool.lib.errors import UsageError
+    from precision_tool.lib.messages.errors import UsageError
 
     options: Dict[str, Any] = {}
     while True:
@@ -121,7 +121,7 @@ def _run(arguments: List[str]) -> int:
 def _word_of(name: str) -> "Word":
     """Return the word of this name; UsageError for one of the prompt, or one that is not there."""
     from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, find_word
-    from precision_tool.lib.errors import UsageError
+    from precision_tool.lib.messages.errors import UsageError
 
     word = find_word(name)
     if word is not None:
@@ -134,7 +134,7 @@ def _word_of(name: str) -> "Word":
 
 
 def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> int:
-    from precision_tool.lib.errors import UsageError
+    from precision_tool.lib.messages.errors import UsageError
 
     if sys.version_info[:2] < word.min_python:
         return _too_old(word.name, word.min_python)
@@ -201,8 +201,8 @@ def _too_old(what: str, needed: Tuple[int, ...]) -> int:
 
 def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optional[List[str]]:
     """Read options up to the command into `options`; the rest, or None when the command line is done with."""
-    from precision_tool import __version__
-    from precision_tool.lib.errors import UsageError
+    from precision_tool.lib.messages.errors import UsageError
+    from precision_tool.lib.version import __version__
 
     rest = list(arguments)
     folders: List[str] = []
@@ -242,7 +242,7 @@ def _matching(pattern: str) -> List[str]:
         return [pattern]
     folders = sorted(filter(os.path.isdir, glob.glob(pattern)), key=_natural)
     if not folders:
-        from precision_tool.lib.errors import DataNotFoundError
+        from precision_tool.lib.messages.errors import DataNotFoundError
 
         raise DataNotFoundError("top.no_match", pattern=pattern)
     return folders
@@ -324,8 +324,8 @@ def _internal_error(arguments: List[str]) -> int:
     """Keep the traceback of the exception being handled for a report, and say so in one line."""
     import tempfile
 
-    from precision_tool import __version__
     from precision_tool.lib.io.urls import scrubbed
+    from precision_tool.lib.version import __version__
 
     error = sys.exc_info()[1]
     summary = scrubbed(f"internal error ({type(error).__name__}: {error})")

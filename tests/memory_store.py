@@ -6,8 +6,8 @@ import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.io.stores import Entry, Kind, NewFile, Stat, Store, StoredFile
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 
 
 class MemoryStore(Store):

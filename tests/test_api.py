@@ -18,7 +18,7 @@ from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data.inputs import find_golden
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.diagnose.pipeline import Diagnosis, Leaf, diagnose_leaf
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from small_tree import chain, small_tree
 
 from precision_tool import __version__
 from precision_tool.cli import STOPPED, main
-from precision_tool.lib import errors
 from precision_tool.lib.cli.words import WORDS, Word
 from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.messages import errors
 
 REPO = Path(__file__).resolve().parents[1]
 CLI = REPO / "precision_tool" / "cli.py"
@@ -170,7 +170,7 @@ def test_a_copied_package_has_one_identity_of_every_module(
     shutil.copytree(CLI.parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     (copy / "lib" / "cli" / "app.py").write_text(
         "import sys, importlib.util, os\n"
-        "from precision_tool.lib.errors import UsageError\n"
+        "from precision_tool.lib.messages.errors import UsageError\n"
         "def run(word, argv, settings):\n"
         "    print(word, argv, settings.data)\n"
         "    print(importlib.util.find_spec('lib'), importlib.util.find_spec('tf_config'))\n"

@@ -15,9 +15,9 @@ import pytest
 
 import precision_tool
 import precision_tool.lib
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.io.npy import read_npy
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 
 
 def error_classes() -> list[type[PrecisionToolError]]:

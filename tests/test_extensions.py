@@ -14,10 +14,10 @@ from small_tree import Node, chain, faulty_chain, small_tree, values
 
 from precision_tool.lib import extensions
 from precision_tool.lib.diagnose.run_checks import RUN_CHECKS
-from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.extensions import Registry, take_notes
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.readers import READERS, Reader
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.ops.base import OPS, Call, Kind, NotComputedError, OpSpec
 
@@ -166,7 +166,7 @@ def test_every_check_keeps_the_contract(name: str) -> None:
 
 READER = """
 import struct
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.io.readers import Reader
 from precision_tool.lib.model.tensor import OpDump, Tensor
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_tool.lib.data.settings import SETTING_NAMES, Settings, check_dump_step, load_settings, read_settings_file
-from precision_tool.lib.errors import FormatError, UsageError
+from precision_tool.lib.messages.errors import FormatError, UsageError
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.errors import OutputError, UsageError
+from precision_tool.lib.messages.errors import OutputError, UsageError
 
 NOW = datetime(2026, 1, 31, 23, 59, 59)
 

@@ -14,10 +14,10 @@ from precision_tool.lib.compare.scheduler import Progress, Resources
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.diagnose.run_checks import analyse
 from precision_tool.lib.diagnose.verdict_model import Verdict
-from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike
 from precision_tool.lib.io.ge_graph import load_graph_file as load_graph
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.messages.language import language, use_language
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.comparison_result import CompareResult

@@ -13,7 +13,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from precision_tool.lib.errors import shown_name
+from precision_tool.lib.messages.errors import shown_name
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

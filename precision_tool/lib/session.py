@@ -11,7 +11,7 @@ from precision_tool.lib.compare.data_folder import CacheKind, DataFolder, DataNa
 from precision_tool.lib.data.overview import DataOverview, overview
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import open_workspace, shown_path
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages.errors import UsageError
 
 # What compares and judges takes long to load; `ls`, `graphs` and the prompt begin without it.
 if TYPE_CHECKING:

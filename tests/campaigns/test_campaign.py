@@ -21,7 +21,7 @@ from fuzzing.inputs import Inputs
 from fuzzing.readers import READERS, Reader
 from fuzzing.worker import try_inputs
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.messages.errors import FormatError
 
 CAMPAIGNS = Path(__file__).resolve().parent
 #: Inputs that a reader once did not stand, in a folder of the reader's name.

@@ -14,7 +14,7 @@ from precision_tool.lib.cli.arguments import PlainCommand
 from precision_tool.lib.cli.command import Command, load_command
 from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, Word
 from precision_tool.lib.data.settings import Settings
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
 
 #: `data` is done by the command line and the prompt themselves.

@@ -15,10 +15,10 @@ from command_line import only_result, tool
 from small_tree import Node, chain, small_tree, values
 
 import precision_tool
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io.ge_graph import load_graph_bytes
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.io.statistics_csv import read_statistics
+from precision_tool.lib.messages.errors import FormatError
 
 
 @pytest.mark.parametrize("name", ["²", "①", "٣", "9" * 250])

@@ -16,8 +16,8 @@ from precision_tool.lib.data import graph_choice as choice
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.io.local import LocalFile
+from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.session import Session
 

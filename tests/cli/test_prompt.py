@@ -27,9 +27,9 @@ from precision_tool.lib.cli.words import WORDS
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.logs import LOG_NAME, start_log
 from precision_tool.lib.messages import language
+from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ReportConsole
 

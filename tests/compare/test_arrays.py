@@ -19,7 +19,7 @@ import precision_tool
 from precision_tool.lib.compare.arrays import TensorProxy
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.session import Session
 
 IMAGES = np.arange(2 * 3 * 5 * 20, dtype=np.float16).reshape(2, 3, 5, 20)

@@ -34,8 +34,8 @@ from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose import study
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import OpResult
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.io import urls
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.table import Row
 
@@ -152,7 +152,7 @@ def test_what_ends_every_worker_is_a_row_with_its_reason(data: Path, tmp_path: P
 
 
 def test_an_error_of_the_user_is_raised_as_it_was(cluster: ClusterExecutor) -> None:
-    code = "from precision_tool.lib.errors import FormatError\nraise FormatError('x: damaged', 'dump again')"
+    code = "from precision_tool.lib.messages.errors import FormatError\nraise FormatError('x: damaged', 'dump again')"
     with pytest.raises(FormatError, match="x: damaged") as caught:
         cluster.submit(exec, code).result()
     assert caught.value.hint == "dump again"

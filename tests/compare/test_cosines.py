@@ -11,10 +11,10 @@ import pytest
 from precision_tool.lib.compare import data_folder as cosines
 from precision_tool.lib.compare.data_folder import Cosines, result_cosines
 from precision_tool.lib.compare.result_csv import OutputFigures, read_output_figures
-from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.io import cache as cache_files
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import signature_of
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 
 
 def write_result(path: Path, *rows: tuple[str, str]) -> str:

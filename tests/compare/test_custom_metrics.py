@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from precision_tool.lib.compare.custom_metrics import CustomValues, apply_metrics, load_metrics
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, UsageError
 
 
 def written(folder: Path, text: str) -> str:

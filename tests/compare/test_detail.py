@@ -16,7 +16,7 @@ from precision_tool.lib.compare.exports import write_detail
 from precision_tool.lib.compare.folders import CompareOptions, ComparisonStoppedError, LeafResult, compare_folders
 from precision_tool.lib.compare.scheduler import WorkStoppedError
 from precision_tool.lib.data.pair_selection import OpNames
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.messages.errors import OutputError
 
 
 def compared(root: Path, npu: Array, golden: Array, layout: str = "ND") -> LeafResult:

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from precision_tool.lib.compare import tensor_figures
 from precision_tool.lib.compare.tensor_figures import extremes_of, limit_of
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.tensor import Tensor, TensorStatistics
 

@@ -10,7 +10,7 @@ from toolkit_standin import make_toolkit
 
 from precision_tool.lib.compare import toolkit as finder
 from precision_tool.lib.compare.toolkit import find_toolkit
-from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.messages.errors import DataNotFoundError
 
 
 def test_the_known_places_below_the_root(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from builders import MODEL, STAMP, graph_op, one_op_tree, text_graph, write_dump
 
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_folders
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
-from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.table import Row
 

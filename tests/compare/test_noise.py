@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from precision_tool.lib.compare.noise import FOLDER, Noise, find_noise, noise_path, read_noise, with_noise, write_noise
-from precision_tool.lib.errors import DataNotFoundError, FormatError
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.table import Row, Table
 

@@ -19,7 +19,7 @@ from precision_tool.lib.compare import columns as column_table
 from precision_tool.lib.compare.columns import METRIC_COLUMNS, columns_of, headers, parse_metrics, row_json
 from precision_tool.lib.compare.result_csv import cells_of, read_result, write_mapping, write_own_errors, write_result
 from precision_tool.lib.compare.result_files import find_results
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row, joined
 from precision_tool.lib.model.tensor import Tensor

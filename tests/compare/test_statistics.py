@@ -18,11 +18,11 @@ from hypothesis.extra import numpy as hnp
 from precision_tool.lib.compare import tensor_figures, tensor_reader
 from precision_tool.lib.compare.tensor_figures import TensorFigures, figures_of
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io import layouts
 from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.io.statistics_csv import read_statistics
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import Tensor, TensorStatistics
 
 DUMP_NAME = "Add.op.1.0.1772443800000000"

@@ -26,7 +26,7 @@ from precision_tool.lib.data.pair_listing import OpFilter, list_dumps, list_ops
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.demo.graph_writer import graph_file_name
 from precision_tool.lib.diagnose.comparing import compare
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.session import Session
 

@@ -10,7 +10,7 @@ from builders import graph_op
 from precision_tool.lib.data.fusion_pair import Fusion, find_pair, is_fused, pair_notes
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.graph_choice import GraphChoice
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 

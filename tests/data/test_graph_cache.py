@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from precision_tool.lib.data import graph_cache
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.io import cache as cache_files
 from precision_tool.lib.io import ge_graph_partial as ge_graph_lines
 from precision_tool.lib.io import proto_text
@@ -29,6 +28,7 @@ from precision_tool.lib.io.ge_graph import load_graph_bytes, load_graph_file
 from precision_tool.lib.io.ge_graph_partial import load_graph_lines, skim_graph_file, skim_ops
 from precision_tool.lib.io.proto_text import ProtoText
 from precision_tool.lib.io.stores import Signature, StoredFile
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.graph import GraphFile
 
 #: All that a graph may hold, as GE writes it: unconnected and control inputs, no originals and none said, subgraphs,

@@ -22,7 +22,7 @@ from precision_tool.lib.data.kinds import (
     kind_at,
     kind_of_both,
 )
-from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.model.run import Benchmark, Run
 
 DUMP = "Add.add.1.2.1614716000000000"

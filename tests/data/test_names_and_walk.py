@@ -16,7 +16,7 @@ from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import LeafName
 from precision_tool.lib.data.kinds import NPY, benchmark_kind
-from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.model.run import DumpLeaf, DumpName, Run
 
 STAMP = 1_772_443_800_123_456

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from precision_tool.lib.data.pair_selection import OpIds, OpNames, OpRange, is_by_number, parse_ids, parse_range, select
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 

@@ -29,9 +29,9 @@ from precision_tool.lib.demo import network as layers
 from precision_tool.lib.demo.device import Machine, Step, Streamed
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, golden_file_name, pack
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.errors import OutputError, UsageError
 from precision_tool.lib.io.data_types import BY_CODE
 from precision_tool.lib.io.proto_text import escape
+from precision_tool.lib.messages.errors import OutputError, UsageError
 
 Array = npt.NDArray[Any]
 

@@ -16,8 +16,8 @@ from command_line import tool
 
 from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.demo.ranks import RANK_FAULTS, RanksTruth, data_folders, generate_ranks
-from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.tensor import Tensor
 
 RANKS, STEPS = 3, 3

@@ -33,8 +33,8 @@ from precision_tool.lib.diagnose.fusion_blame import (
     smallest_switches,
 )
 from precision_tool.lib.diagnose.run_checks import analyse
-from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.fusion_passes import is_switchable
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.model.wording import NO_PASS
 from precision_tool.lib.view.fusion_screen import blame_lines, blame_notes, op_words, pass_words

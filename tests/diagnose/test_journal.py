@@ -18,7 +18,7 @@ from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafOutcome, Role, Vote
 from precision_tool.lib.diagnose.study_plan import LeafPlan
 from precision_tool.lib.diagnose.study_task import LeafDone
-from precision_tool.lib.errors import FormatError, UsageError
+from precision_tool.lib.messages.errors import FormatError, UsageError
 
 LEAF = StudyLeaf(path="/d/0", data="/d", step=3, rank=5, device=5, model="m/1", files=2, nbytes=10, fingerprint="f")
 PLAN = LeafPlan(leaf=LEAF, fingerprint="all")

@@ -25,8 +25,8 @@ from precision_tool.lib.diagnose.decide import RunVerdict
 from precision_tool.lib.diagnose.error_shape import misfit
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import OpResult, State, is_late
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.ops.base import Kind, Output
 from precision_tool.lib.session import Session

@@ -20,8 +20,8 @@ from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.diagnose.checked_ops import examine_in
 from precision_tool.lib.diagnose.study import study_rows
 from precision_tool.lib.diagnose.study_plan import StudyOptions
-from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import ALL, Session
 
 Placed = tuple[Path, RanksTruth]

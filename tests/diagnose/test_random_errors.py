@@ -20,9 +20,9 @@ from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.memory_reuse import check_memory
 from precision_tool.lib.diagnose.random_errors import Kind, RandomReport, State, compare_runs, is_random_type
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.view.random_screen import random_lines
 from precision_tool.lib.view.verdict_messages import reason_words

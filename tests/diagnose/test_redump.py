@@ -15,7 +15,7 @@ from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose.redump import parse_bytes, plan_redump
 from precision_tool.lib.diagnose.statistics_rules import EvidenceKind, OpBytes, StatisticsFound, Suspicion
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages.errors import UsageError
 
 #: What a dump file takes beside its tensors, as the plan reckons.
 HEADER = 512

@@ -11,8 +11,8 @@ from precision_tool.lib.compare.scheduler import WorkStoppedError
 from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
 from precision_tool.lib.diagnose.graph_diff import check_similarity, compare_graphs
 from precision_tool.lib.diagnose.run_checks import RUN_CHECKS, check_runs, skip_checks
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.view.findings import check_title, render_finding

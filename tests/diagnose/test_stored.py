@@ -17,7 +17,7 @@ import precision_tool
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, op_verdicts, read_beside, read_verdict
 from precision_tool.lib.diagnose.verdict_model import Cause, Verdict
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.session import Session
 
 

@@ -21,19 +21,19 @@ from rich.console import Console
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources, WorkStoppedError
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
+from precision_tool.lib.diagnose import study as running
 from precision_tool.lib.diagnose import study as study_module
 from precision_tool.lib.diagnose import study_plan as plan_module
-from precision_tool.lib.diagnose import study_running as running
 from precision_tool.lib.diagnose.study import Runner, Study, run_study
 from precision_tool.lib.diagnose.study_conclusion import Ground, Reach
 from precision_tool.lib.diagnose.study_journal import open_journal
 from precision_tool.lib.diagnose.study_plan import Judging, LeafOptions, StudyOptions, Task, made_by, prepare
 from precision_tool.lib.diagnose.study_task import LeafDone, run_task
-from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import Stat
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.view.study_screen import study_block
 
 

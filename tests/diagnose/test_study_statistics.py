@@ -18,7 +18,7 @@ from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.data.dumped_ops import DumpIndex
 from precision_tool.lib.demo.ranks import generate_ranks
-from precision_tool.lib.diagnose import study_running as running
+from precision_tool.lib.diagnose import study as running
 from precision_tool.lib.diagnose.statistics_leaves import (
     LeafStatistics,
     OpStatistics,
@@ -41,7 +41,7 @@ from precision_tool.lib.diagnose.statistics_rules import (
 )
 from precision_tool.lib.diagnose.study import run_study
 from precision_tool.lib.diagnose.study_plan import StudyOptions
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import TensorStatistics
 
 RANKS = 6

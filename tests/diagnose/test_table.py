@@ -17,7 +17,7 @@ from precision_tool.lib.diagnose.study import Study, run_study
 from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.diagnose.study_plan import StudyOptions
 from precision_tool.lib.diagnose.study_table import write_table
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.messages.errors import OutputError
 
 Studied = tuple[Path, RanksTruth, Study]
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.demo.ranks import generate_ranks
-from precision_tool.lib.diagnose.study import Runner, Study
+from precision_tool.lib.diagnose.study import Runner, Study, watch
 from precision_tool.lib.diagnose.study_journal import open_journal
 from precision_tool.lib.diagnose.study_plan import Prepared, StudyOptions, prepare
-from precision_tool.lib.diagnose.study_running import watch
 
 
 def test_new_steps_are_taken_when_they_are_whole(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import precision_tool
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError
 from precision_tool.lib.io import files, writing
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError
 
 PACKAGE = Path(precision_tool.__file__).parent
 

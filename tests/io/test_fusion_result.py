@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io.fusion_passes import (
     GRAPH,
     UB,
@@ -19,6 +18,7 @@ from precision_tool.lib.io.fusion_passes import (
     parse_fusion_result,
     read_fusion_result,
 )
+from precision_tool.lib.messages.errors import FormatError
 
 counts = st.integers(0, 10**6)
 number = st.tuples(counts, st.booleans())

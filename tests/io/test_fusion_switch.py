@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_tool import tf_config
-from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.io.fusion_passes import ALWAYS_ON, GRAPH, ON_BY_NAME, SECTIONS, UB, is_switchable
 from precision_tool.lib.io.fusion_switch import (
     ALL,
@@ -25,6 +24,7 @@ from precision_tool.lib.io.fusion_switch import (
     render,
     text_to_write,
 )
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 
 #: The examples of the documents (shared/seeds), the first with its trailing comma.
 DOCUMENTED = """{

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from outside_data import GRAPHS, LENET, needs_outside_data
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.io import ge_graph as ge_graph_tree
 from precision_tool.lib.io import ge_graph_partial as ge_graph_skim
 from precision_tool.lib.io.ge_graph import load_graph_bytes, load_graph_file
 from precision_tool.lib.io.ge_graph_partial import GraphSkim, peek_graph_name, skim_graph_file
 from precision_tool.lib.io.proto_text import parse_proto_text
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
 
 # ---- messages in Python, written as text and, the way atc does, as JSON

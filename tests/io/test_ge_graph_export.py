@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io.ge_graph_export import export_graph, json_text
+from precision_tool.lib.messages.errors import FormatError
 
 
 def exported(tmp_path: Path, text: str) -> Any:

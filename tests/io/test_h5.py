@@ -20,12 +20,12 @@ from command_line import tool
 from h5_files import CPU, GPU, NPU, Array, add_tensor, write_h5
 
 from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 from precision_tool.lib.io import hdf5 as h5
 from precision_tool.lib.io import hdf5_process as h5_process
 from precision_tool.lib.io import layouts
 from precision_tool.lib.io.hdf5 import in_logical_order, read_h5
 from precision_tool.lib.io.tensor_bytes import open_bytes
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 from precision_tool.lib.model.pytorch import H5Dump, H5Value
 from precision_tool.lib.model.tensor import Access, Tensor
 

@@ -27,12 +27,12 @@ import pytest
 from command_line import HANG, TOOL, environment, tool
 from h5_files import GPU, NPU, write_h5
 
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io import hdf5_process as h5_process
 from precision_tool.lib.io import tensor_bytes
 from precision_tool.lib.io.hdf5 import read_h5
 from precision_tool.lib.io.hdf5_process import Hdf5Error, ask_hdf5, close_hdf5
 from precision_tool.lib.io.tensor_bytes import open_bytes
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import Tensor
 
 DEADLY = Path(__file__).resolve().parents[1] / "deadly_h5py.py"

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from precision_tool.lib.errors import OutputError
 from precision_tool.lib.io.layouts import split_boxes
 from precision_tool.lib.io.npy import NpyWriter
+from precision_tool.lib.messages.errors import OutputError
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

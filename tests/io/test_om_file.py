@@ -13,11 +13,11 @@ from small_tree import faulty_chain, small_tree
 from precision_tool.lib.data.graph_choice import is_named_by
 from precision_tool.lib.data.origins import groups_of, in_order
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.io.ge_graph_export import export_graph, export_with_notes, json_text
 from precision_tool.lib.io.ge_graph_partial import skim_graph_file
 from precision_tool.lib.io.om_file import name_in_model, read_om_header
+from precision_tool.lib.messages.errors import FormatError
 
 
 @pytest.fixture(scope="module")

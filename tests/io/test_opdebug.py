@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from opdebug_payloads import AIC, AICPU, AIV, MAGIC, SDMA, core_fields, new_payload, old_payload, u32, write_status
 
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.io.opdebug import OverflowStatus, UnitStatus, decode_status, document_text, read_opdebug
 from precision_tool.lib.messages import render
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 
 CORE_BITS = {
     3: "sign-negation",

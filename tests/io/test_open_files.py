@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.io import local
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.local import shared_open_files
+from precision_tool.lib.messages.errors import DataNotFoundError
 
 #: Newer Pythons warn of what is tried here on purpose.
 _FORKS = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

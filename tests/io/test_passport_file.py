@@ -20,7 +20,7 @@ from precision_tool.lib.diagnose.passport_file import (
     passport_above,
     read_passport,
 )
-from precision_tool.lib.errors import DataNotFoundError, FormatError
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 
 HASH = "0123456789abcdef" * 4
 #: Written out by hand, from FORMATS.md.

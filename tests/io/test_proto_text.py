@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io.proto_text import MAX_DEPTH, bool_of, bytes_of, float_of, int_of, parse_proto_text, string_of
+from precision_tool.lib.messages.errors import FormatError
 
 
 def tree_of(text: str | bytes) -> dict[str, list[Any]]:

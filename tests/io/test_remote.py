@@ -24,12 +24,12 @@ from precision_tool.lib.data.dump_tree import list_folders
 from precision_tool.lib.data.workspace import without_folder
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.io import files, local, remote, urls
 from precision_tool.lib.io.files import read_bytes, store_of
 from precision_tool.lib.io.remote import RemoteStore, error_of, filesystem_of
 from precision_tool.lib.io.stores import Entry, Kind
 from precision_tool.lib.io.urls import path_of
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 
 fsspec = pytest.importorskip("fsspec")  # in the extra `remote`, which the extra `test` has
 AnyFileSystem: Any = fsspec.AbstractFileSystem

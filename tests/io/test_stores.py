@@ -17,7 +17,6 @@ from range_server import serving
 from precision_tool.lib import extensions
 from precision_tool.lib.api import compare
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.io import files
 from precision_tool.lib.io.files import (
     check_folder,
@@ -35,6 +34,7 @@ from precision_tool.lib.io.npy import NpyWriter, read_npy
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.stores import Entry, Kind, Store
 from precision_tool.lib.io.urls import path_of
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 
 #: What every store holds, below its root.
 _FILES = (("b.bin", bytes(range(200))), ("a/c.txt", b"text\r\n"), ("a/empty", b""))

@@ -16,8 +16,8 @@ from precision_tool.lib import messages
 from precision_tool.lib.diagnose.error_shape import Mistake
 from precision_tool.lib.diagnose.study_conclusion import Ground
 from precision_tool.lib.diagnose.verdict_model import Action, Cause, NotCheckedKind, Proof
-from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.messages import Message, catalogue, language, render, use_language
+from precision_tool.lib.messages.errors import FormatError, UsageError
 
 PACKAGE = Path(messages.__file__).resolve().parents[2]
 ENGLISH, CHINESE = catalogue.catalogue("en"), catalogue.catalogue("zh")
@@ -227,7 +227,6 @@ def test_every_value_has_its_text(prefix: str, values: Iterable[str]) -> None:
 
 #: Rooms and modules, below precision_tool, whose errors are all kinds of the catalogue.
 CONVERTED = (
-    "lib/errors.py",
     "lib/extensions.py",
     "lib/logs.py",
     "lib/messages",

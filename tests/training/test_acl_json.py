@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import tool
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.training.acl_json import acl_config, check_acl_json, write_acl_json
 
 #: The documents' example, with the commas that it lacks.

@@ -14,7 +14,7 @@ from tfdbg_files import content, sized, tensor_proto, write_tensor
 
 from precision_tool.lib.cli.cmd_tf_dump import COMMAND as TF_DUMP
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 
 TIME = 1795190660042954
 

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tfdbg_files import CODES, FIELDS, content, event, number, shape_proto, sized, tensor_proto, varint
 
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io.tfdbg_files import TensorEvent, is_same_npy, npy_header, npy_size, read_event, write_npy
+from precision_tool.lib.messages.errors import FormatError
 
 NUMERIC = sorted(FIELDS)
 #: The numpy type of what is written; quantized integers are plain ones.

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.training.saving import FeedWriter, SavedFeed, file_name, load_feed, read_feeds
 
 

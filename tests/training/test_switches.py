@@ -15,7 +15,7 @@ from training_side import run_script, tensorflow_python, write_npu_bridge
 
 from precision_tool import tf_config
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.messages.errors import OutputError
 from precision_tool.lib.training.mixlist import find_mixlist
 
 GRAPH_VARIABLES = ("DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "NPU_DUMP_GRAPH")

@@ -15,7 +15,7 @@ import pytest
 from training_side import REPO, run_script, tensorflow_python
 
 from precision_tool import tf_config
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.messages.errors import OutputError
 
 PYTHONS = [sys.executable, *filter(None, [os.environ.get("PYTHON37")])]
 

@@ -21,7 +21,7 @@ from tfdbg_files import CODES, DEVICE, content, number, shape_proto, sized, tens
 from precision_tool.lib.cli.cmd_tf_dump import COMMAND as TF_DUMP
 from precision_tool.lib.cli.cmd_tf_dump import _Progress
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError, UsageError
 
 TIME = 1795190660042954
 STRING = tensor_proto("string", (1,), sized(8, b"text"))

@@ -284,7 +284,7 @@ def test_bad_input(tmp_path: Path) -> None:
 
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from precision_tool.lib.errors import OutputError
+    from precision_tool.lib.messages.errors import OutputError
     from precision_tool.lib.view.report_page import write_page
 
     def no_space(handle: int) -> None:

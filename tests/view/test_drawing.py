@@ -20,7 +20,7 @@ import pytest
 from builders import graph_op
 
 from precision_tool.lib.data.neighbourhood import Wiring, neighbourhood
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.messages.errors import OutputError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.view.drawing import Figures, dot_source, picture_name, write_drawing
 

@@ -171,7 +171,7 @@ def test_where_no_element_can_be_compared(tmp_path: Path, output: Array, value: 
 def test_inputs_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from precision_tool.lib.data.settings import Settings
     from precision_tool.lib.diagnose.op_values import RunValues
-    from precision_tool.lib.errors import UsageError
+    from precision_tool.lib.messages.errors import UsageError
     from precision_tool.lib.session import Session
     from precision_tool.lib.view import reproduction
 
@@ -249,7 +249,7 @@ def test_bad_input(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from precision_tool.lib.data.settings import Settings
-    from precision_tool.lib.errors import OutputError
+    from precision_tool.lib.messages.errors import OutputError
     from precision_tool.lib.session import Session
     from precision_tool.lib.view.reproduction import reproduction, write_repro
 

@@ -13,9 +13,9 @@ import sys
 from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO
 
 from precision_tool.lib.data.settings import Settings
-from precision_tool.lib.errors import UsageError, escaped
 from precision_tool.lib.io import urls
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import UsageError, escaped
 
 #: The tool's name in a shell where it is installed, and Python's.
 NAME, PACKAGE = "precision-tool", "precision_tool"

@@ -36,9 +36,9 @@ from precision_tool.lib.data.workspace import typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
 from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
-from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.model.finding import CheckResult, FindingKind
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport

@@ -19,9 +19,9 @@ from precision_tool.lib.cli.command import (
     resources_of,
     tell_notes,
 )
-from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport
 

@@ -6,8 +6,8 @@ import os
 from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line, print_note
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.training.acl_json import (
     DEFAULT_DUMP_PATH,
     FILE_NAME,

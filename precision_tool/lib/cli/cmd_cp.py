@@ -30,7 +30,7 @@ from precision_tool.lib.compare.named_tensors import pair_up, split_slot
 from precision_tool.lib.compare.scheduler import Resources
 from precision_tool.lib.compare.tensor_reader import NO_MEMORY
 from precision_tool.lib.data.dump_names import shortened
-from precision_tool.lib.errors import FormatError, UsageError
+from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import tensors_screen as report
 

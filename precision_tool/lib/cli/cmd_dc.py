@@ -33,9 +33,9 @@ from precision_tool.lib.compare.convert import Decoded, Source, convert_files
 from precision_tool.lib.compare.named_tensors import split_slot
 from precision_tool.lib.compare.scheduler import Resources, WorkStoppedError
 from precision_tool.lib.data.workspace import lies_in
-from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.io.files import atomic_text, folder_exists, real_path
 from precision_tool.lib.io.layouts import known_layouts
+from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import tensors_screen as report
 from precision_tool.lib.view.console import ProgressReport

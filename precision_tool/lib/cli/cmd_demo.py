@@ -14,8 +14,8 @@ from precision_tool.lib.demo.device import FAULTS
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.demo.pytorch_demo import generate_pytorch
 from precision_tool.lib.demo.ranks import BENCHMARKS, RANK_FAULTS, RanksTruth, generate_ranks
-from precision_tool.lib.errors import UsageError
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import plain
 

@@ -26,10 +26,10 @@ from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.comparing import compare, fusion_pair
 from precision_tool.lib.diagnose.fusion_blame import Blame, BlameVerdict, blame_compared
 from precision_tool.lib.diagnose.run_checks import Analysis
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import is_folder, list_folder
 from precision_tool.lib.io.fusion_switch import Switches
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import fusion_screen as report

@@ -22,11 +22,11 @@ from precision_tool.lib.cli.command import (
 from precision_tool.lib.cli.switch_files import LAST, SwitchFile, find_switch_file, script_lines
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import fusion_graphs
-from precision_tool.lib.errors import PrecisionToolError, UsageError
 from precision_tool.lib.io.files import exists, real_path
 from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
 from precision_tool.lib.io.fusion_switch import ALL, Switches, read_switches
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import fusion_screen as report
 from precision_tool.lib.view.text import json_text, plain

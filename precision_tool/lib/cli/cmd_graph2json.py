@@ -15,11 +15,11 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.data.workspace import lies_in, shown_path
-from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary, real_path, size_of
 from precision_tool.lib.io.ge_graph import is_json
 from precision_tool.lib.io.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import plain
 

@@ -18,7 +18,7 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.compare.data_folder import search_graphs, survey_graphs
-from precision_tool.lib.errors import DataNotFoundError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import graphs_screen as report
 

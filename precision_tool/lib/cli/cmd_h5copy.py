@@ -19,10 +19,10 @@ from precision_tool.lib.cli.command import (
 )
 from precision_tool.lib.data.pytorch_pairing import H5Hit
 from precision_tool.lib.data.workspace import shown_path
-from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.files import size_of
 from precision_tool.lib.io.hdf5 import copy_ops
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import json_text, plain
 

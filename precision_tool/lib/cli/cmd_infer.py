@@ -20,11 +20,11 @@ from precision_tool.lib.cli.command import (
 )
 from precision_tool.lib.cli.words import find_word
 from precision_tool.lib.data.workspace import is_infer_folder, shown_path, typed_path
-from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.files import exists, is_file, is_folder, list_folder
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.io.om_file import read_om_header
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import toolkit_screen as report
 from precision_tool.lib.view.text import plain

@@ -28,8 +28,8 @@ from precision_tool.lib.data.graph_catalog import RunGraph, where_of
 from precision_tool.lib.data.pair_listing import DumpListing, OpFilter, list_dumps, list_ops
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, op_verdicts
-from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import ops_screen as report
 

@@ -29,10 +29,10 @@ from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.checked_ops import recompute_overflow
 from precision_tool.lib.diagnose.overflow import statuses_asked_for
 from precision_tool.lib.diagnose.overflow_advice import Advice, advise, black_list
-from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.io.writing import why_no_file
 from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.training.mixlist import MIXLIST_NAME, find_mixlist, mixed_precision_list
 from precision_tool.lib.view import overflow_screen as report

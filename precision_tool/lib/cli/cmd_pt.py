@@ -35,8 +35,8 @@ from precision_tool.lib.data.dump_names import file_part, shortened
 from precision_tool.lib.data.kinds import NPY
 from precision_tool.lib.data.settings import MOST_PRINTED
 from precision_tool.lib.data.workspace import path_below
-from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.io.files import real_path
+from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import tensors_screen as report

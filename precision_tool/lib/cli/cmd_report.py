@@ -18,9 +18,9 @@ from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.comparing import read_results
 from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, read_beside, read_verdict
-from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import plain
 

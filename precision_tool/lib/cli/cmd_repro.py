@@ -19,8 +19,8 @@ from precision_tool.lib.cli.command import (
 from precision_tool.lib.data.dump_names import file_part, flatten, shortened
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.checked_ops import references_of
-from precision_tool.lib.errors import UsageError
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import plain
 from precision_tool.lib.view.verdict_messages import reason_words

@@ -22,9 +22,9 @@ from precision_tool.lib.cli.command import (
 from precision_tool.lib.compare.result_files import TOOLKIT_PREFIX
 from precision_tool.lib.data.overflow_files import DECODED_FOLDER, StatusFile
 from precision_tool.lib.data.workspace import shown_path
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.files import open_text
 from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import plain

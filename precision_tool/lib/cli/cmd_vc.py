@@ -30,9 +30,9 @@ from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.data.kinds import kind_at
 from precision_tool.lib.data.pair_selection import OpNames, Selection, parse_ids, parse_range
 from precision_tool.lib.diagnose.run_checks import Analysis
-from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport
 

@@ -19,10 +19,10 @@ from precision_tool.lib.cli.arguments import Parser as Parser
 from precision_tool.lib.cli.arguments import PlainCommand, program
 from precision_tool.lib.cli.words import find_word
 from precision_tool.lib.data.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS
-from precision_tool.lib.errors import UsageError
 from precision_tool.lib.extensions import take_notes
 from precision_tool.lib.io import urls
 from precision_tool.lib.messages import Message, render, text
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import ALL, Session
 from precision_tool.lib.view.text import plain, shown_reason
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from precision_tool.lib.cli.command import DONE, FOUND, Output, tell_notes
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import Analysis
-from precision_tool.lib.errors import DataNotFoundError, NoBenchmarkError
 from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import compare_screen as report

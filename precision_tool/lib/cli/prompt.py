@@ -39,10 +39,10 @@ from precision_tool.lib.cli.command import Completion, Output, Parser, completio
 from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, Word, find_word, words_by_family
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.errors import PrecisionToolError, UsageError
 from precision_tool.lib.io.files import folder_exists, history_file, is_folder
 from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
 from precision_tool.lib.messages.language import LANGUAGES, choose_language
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import THEMES, ReportConsole, banner, command_list

@@ -13,7 +13,7 @@ from precision_tool.lib.cli.command import (
 )
 from precision_tool.lib.compare.named_tensors import BENCHMARK, named_value, view_of
 from precision_tool.lib.data.pytorch_pairing import H5Hit, H5Listing, H5Side, list_h5
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.pytorch import H5Value
 from precision_tool.lib.session import Session

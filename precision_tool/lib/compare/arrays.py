@@ -24,11 +24,11 @@ from precision_tool.lib.compare.named_tensors import (
 from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader, box_size
 from precision_tool.lib.data.graph_catalog import FoundOp
 from precision_tool.lib.data.pytorch_pairing import H5Hit
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.io.layouts import Box, Reading
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
 

@@ -34,10 +34,10 @@ from precision_tool.lib.compare.tensor_reader import (
     Scratch,
     key_of,
 )
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Extremes, Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics

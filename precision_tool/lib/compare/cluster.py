@@ -21,12 +21,12 @@ from functools import cache
 from typing import Any
 
 from precision_tool.lib.compare.scheduler import PoisonedTaskError, WorkersLostError, cores, reuse_memory
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import is_file
 from precision_tool.lib.io.local import reading_from
 from precision_tool.lib.io.native.library import library
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.version import __version__
 
 #: Each task is tried so often before it counts as poisoned.

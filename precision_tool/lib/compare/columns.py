@@ -13,8 +13,8 @@ from math import isfinite
 from typing import Any, Literal
 
 from precision_tool.lib.compare.compat import type_name as vendor_type_name
-from precision_tool.lib.errors import FormatError, UsageError, shown
 from precision_tool.lib.io import data_types
+from precision_tool.lib.messages.errors import FormatError, UsageError, shown
 from precision_tool.lib.model.comparison import NO_OPS, Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row, joined
 from precision_tool.lib.model.tensor import AnyTensor, Tensor

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.table import Row

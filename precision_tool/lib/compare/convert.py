@@ -18,7 +18,6 @@ from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import dump_name, file_part, is_file_name, is_number, shortened
 from precision_tool.lib.data.kinds import NPY, PYTORCH
 from precision_tool.lib.data.overflow_files import find_status_files, parse_status_name
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, shown
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.data_types import DataType
 from precision_tool.lib.io.files import atomic_text, folder_exists, open_binary, real_path, size_of
@@ -29,6 +28,7 @@ from precision_tool.lib.io.opdebug import document_text, read_opdebug
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.writing import own_prefix, place_of_worker, remove_leftovers, remove_places, replacing
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, shown
 from precision_tool.lib.model.run import DumpFile, Run
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, AnyTensor, OpDump, Plan, Tensor
 

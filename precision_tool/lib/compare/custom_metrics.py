@@ -25,11 +25,11 @@ import numpy.typing as npt
 
 from precision_tool.lib.compare.passes import Pass
 from precision_tool.lib.compare.stream import Block, PairStream, tensors_of
-from precision_tool.lib.errors import UsageError, escaped
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import UsageError, escaped
 
 #: The functions get whole tensors: of both sides together as many bytes, decoded, at most.
 MAX_BYTES = 4 << 30

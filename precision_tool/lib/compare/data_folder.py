@@ -33,9 +33,9 @@ from precision_tool.lib.data.matching import Counterpart, GraphMatcher, match_na
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.pair_listing import find_ops
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists, real_path, signature_of
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run

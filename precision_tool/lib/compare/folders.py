@@ -25,9 +25,9 @@ from precision_tool.lib.data.matching import Counterpart, GraphDumps, match_by_g
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.pair_selection import Selection, is_by_number, select
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.graph import GraphFile

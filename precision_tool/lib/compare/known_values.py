@@ -10,7 +10,7 @@ from precision_tool.lib.compare.tensor_figures import extremes_by, extremes_of
 from precision_tool.lib.compare.tensor_reader import key_of
 from precision_tool.lib.data.dumped_ops import DumpIndex
 from precision_tool.lib.data.kinds import NPY
-from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Extremes, Pair, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor

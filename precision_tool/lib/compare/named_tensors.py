@@ -16,13 +16,13 @@ from precision_tool.lib.compare.tensor_figures import TensorFigures, figures_of
 from precision_tool.lib.data.axis_alignment import SizeMismatchError, align
 from precision_tool.lib.data.neighbourhood import described_inputs
 from precision_tool.lib.data.pytorch_pairing import Refused, align_h5
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import exists, open_binary
 from precision_tool.lib.io.layouts import LayoutError, Reading, reading_of
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.tfdbg_tensor import looks_like_event
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Summary
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.pytorch import H5Op, H5Value

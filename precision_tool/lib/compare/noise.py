@@ -13,8 +13,8 @@ from math import isfinite
 from pathlib import Path
 
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.errors import DataNotFoundError, FormatError
 from precision_tool.lib.io.files import atomic_text, is_folder, list_folder, open_file
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.table import Table
 
 FOLDER, _PREFIX = "random", "noise_floor_"

@@ -31,9 +31,9 @@ from precision_tool.lib.compare.columns import (
     read_number,
     read_text,
 )
-from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.io.files import atomic_text, open_text
 from precision_tool.lib.io.local import user_error
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import MAX_NAMES, ColumnChoice, Row, Table, joined
 

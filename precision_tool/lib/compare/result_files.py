@@ -16,7 +16,6 @@ from precision_tool.lib.compare.result_csv import write_mapping, write_result
 from precision_tool.lib.data.dump_tree import list_folders
 from precision_tool.lib.data.pair_selection import OpNames
 from precision_tool.lib.data.workspace import Workspace, check_data, lies_in, typed_path
-from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError
 from precision_tool.lib.io.files import (
     atomic_text,
     could_be_path,
@@ -26,6 +25,7 @@ from precision_tool.lib.io.files import (
     read_small_json,
     signature_of,
 )
+from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError
 
 if TYPE_CHECKING:
     from precision_tool.lib.compare.folders import LeafResult

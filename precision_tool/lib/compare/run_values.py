@@ -19,8 +19,8 @@ from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Missing
 from precision_tool.lib.data.neighbourhood import Link, Node, Wiring
 from precision_tool.lib.data.op_dumps import OpDumps
 from precision_tool.lib.data.origins import groups_of, in_order
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf

@@ -27,9 +27,9 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import urls
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import PrecisionToolError
 
 #: How long workers that were killed are waited for.
 _CLOSING_SECONDS = 0.5

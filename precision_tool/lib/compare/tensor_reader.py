@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.io import data_types, decode
 from precision_tool.lib.io.data_types import DataType
 from precision_tool.lib.io.decode import Numbers
@@ -27,6 +26,7 @@ from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.layouts import Box, copy_box, head_box, split_boxes, storage_slices
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.tensor_bytes import TensorBytes, open_bytes
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.tensor import Access, Plan, Tensor
 
 #: A blocked tensor up to this many bytes is read once and cut in memory instead of in many small reads.

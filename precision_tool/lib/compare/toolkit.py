@@ -24,7 +24,6 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError
 from precision_tool.lib.io.files import (
     atomic_text,
     entries,
@@ -40,6 +39,7 @@ from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.io.om_file import MAGIC
 from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError
 
 #: Environment variables that set_env.sh sets to the toolkit's folder.
 VARIABLES = ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")

@@ -20,10 +20,10 @@ from precision_tool.lib.data.graph_choice import GraphChooser
 from precision_tool.lib.data.inputs import Inputs, golden_leaf
 from precision_tool.lib.data.kinds import NPY, kind_of_both, pair_h5_files
 from precision_tool.lib.data.pair_selection import OpIds, OpNames, OpRange
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary
 from precision_tool.lib.io.ge_graph import is_json, read_graph_bytes
 from precision_tool.lib.io.ge_graph_export import export_with_notes, json_text
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.version import __version__
 

@@ -11,8 +11,8 @@ from itertools import combinations
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.graph_choice import ENOUGH, GraphChoice
-from precision_tool.lib.errors import DataNotFoundError, UsageError
 from precision_tool.lib.io.fusion_passes import is_switchable
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.wording import counted
 

@@ -25,9 +25,9 @@ from precision_tool.lib.data.graph_choice import (
     load_chosen,
 )
 from precision_tool.lib.data.workspace import lies_in
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 

@@ -14,7 +14,6 @@ from precision_tool.lib.data.dump_tree import Stamps, list_folders, nothing_belo
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.kinds import GE, INFER, device_kind
 from precision_tool.lib.data.workspace import Workspace, path_below
-from precision_tool.lib.errors import DataNotFoundError, OutputError, PrecisionToolError
 from precision_tool.lib.io.files import (
     atomic_text,
     could_be_path,
@@ -25,6 +24,7 @@ from precision_tool.lib.io.files import (
 )
 from precision_tool.lib.io.ge_graph_partial import GraphSkim
 from precision_tool.lib.io.om_file import is_om, name_in_model
+from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import counted

@@ -11,10 +11,10 @@ from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.graph_catalog import RunFolder, RunGraph, closest_hint
 from precision_tool.lib.data.graph_choice import dumped_ops, find_graph_files
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.files import real_path, size_of
 from precision_tool.lib.io.ge_graph_partial import skim_ops
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from precision_tool.lib.data.dump_names import placed
 from precision_tool.lib.data.dump_tree import Stamps
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.kinds import GE, NPY, benchmark_kind
-from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.io.files import folder_exists
+from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.model.run import Benchmark, DumpLeaf, Run
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data.dump_tree import Stamps, find_run, is_status, list_folders
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io.files import is_folder
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.run import DumpFile, DumpLeaf, DumpName
 
 _DECODED = ".json"

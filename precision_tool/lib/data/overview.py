@@ -12,8 +12,8 @@ from precision_tool.lib.data import tfdbg_folders as tfdbg
 from precision_tool.lib.data.dump_tree import is_status_file, list_folders
 from precision_tool.lib.data.kinds import DEVICE_KINDS, NPY, PYTORCH
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.io.files import folder_exists, list_folder
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

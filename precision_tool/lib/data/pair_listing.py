@@ -11,10 +11,10 @@ from precision_tool.lib.data import graph_catalog as lookup
 from precision_tool.lib.data.dump_names import base_name, flatten, op_number, pattern
 from precision_tool.lib.data.graph_catalog import FoundOp, RunFolder, RunGraph, closest_hint, every_op, where_of
 from precision_tool.lib.data.origins import groups_of
-from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.io.files import stat_of
 from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.run import DumpFile, DumpLeaf

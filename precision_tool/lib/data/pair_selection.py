@@ -10,7 +10,7 @@ from precision_tool.lib.data.dump_names import op_number
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.origins import groups_of
 from precision_tool.lib.data.pair_listing import find_ops
-from precision_tool.lib.errors import DataNotFoundError, UsageError, shown
+from precision_tool.lib.messages.errors import DataNotFoundError, UsageError, shown
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.wording import counted, first_of

@@ -16,11 +16,11 @@ from math import prod
 
 from precision_tool.lib.data.dump_names import is_number, op_number, pattern
 from precision_tool.lib.data.kinds import PYTORCH
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import exists, real_path
 from precision_tool.lib.io.hdf5 import in_logical_order, read_h5
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.pytorch import ALIKE_TYPES, INPUT, OUTPUT, SCALAR_TYPES, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.tensor import Plan, Tensor

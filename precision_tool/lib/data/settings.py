@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 
 from precision_tool.lib.data.old_settings import LOG_LEVELS, OLD_NAMES, OldSetting, as_setting, notes_on
-from precision_tool.lib.errors import UsageError, shown_name
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.logs import LEVELS
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import UsageError, shown_name
 from precision_tool.lib.messages.language import LANGUAGES
 
 #: The data folder where none is named.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import posixpath
 
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io import tfdbg_runs as runs
 from precision_tool.lib.io.files import entries, stat_of, store_of
 from precision_tool.lib.io.local import LOCAL
 from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.io.tfdbg_runs import ON_DISK, Folders, RunFiles, RunFolder, UnlistedError, Visit
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 
 
 class _StoredFolders(Folders):

@@ -20,10 +20,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Iterable, List, Optional, Union
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike, check_local, is_folder, list_folder
 from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 
 #: Where results go when the data folder cannot be written, below the working folder.
 FALLBACK_WORK_FOLDER = "precision_work"

@@ -13,7 +13,7 @@ import numpy as np
 from precision_tool.lib.demo import numerics
 from precision_tool.lib.demo.dump_writer import BLOCK, Array, Blocks, pack
 from precision_tool.lib.demo.graph_writer import AI_CORE, GE_LOCAL
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.graph import Edge, Op, TensorDesc
 
 # ---- faults ------------------------------------------------------------------------------------------------

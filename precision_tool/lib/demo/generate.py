@@ -33,8 +33,8 @@ from precision_tool.lib.demo.dump_writer import (
     write_golden,
 )
 from precision_tool.lib.demo.graph_writer import GRAPH_ID, graph_path, model_name, write_graphs
-from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import read_text
+from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.graph import Op
 
 MARKER = ".precision_tool_demo.json"

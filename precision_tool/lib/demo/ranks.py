@@ -39,7 +39,7 @@ from precision_tool.lib.demo.dump_writer import (
 )
 from precision_tool.lib.demo.generate import TRUTH, WORK, check_folder, microseconds, move_in, out_tensor, write_errors
 from precision_tool.lib.demo.graph_writer import graph_path, model_name, write_graphs
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.graph import Op
 
 #: Devices of a server, which share a data folder.

@@ -26,8 +26,8 @@ from precision_tool.lib.diagnose.verdict_model import (
     Suspect,
     number_of,
 )
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import data_types
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.base import Input

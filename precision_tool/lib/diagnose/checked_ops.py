@@ -21,7 +21,7 @@ from precision_tool.lib.diagnose.overwritten_memory import compare_with_benchmar
 from precision_tool.lib.diagnose.random_errors import RandomReport
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import OpResult
-from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import CheckResult
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.op_verdict import Element, Examined, OpVerdict, Source

@@ -43,9 +43,9 @@ from precision_tool.lib.data.fusion_pair import FusionPair, find_pair
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import Workspace, check_data
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.table import Table
 
 if TYPE_CHECKING:

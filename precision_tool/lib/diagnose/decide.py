@@ -67,7 +67,7 @@ from precision_tool.lib.diagnose.verdict_model import (
     is_late,
     tally,
 )
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import Row

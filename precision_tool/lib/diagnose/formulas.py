@@ -7,21 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import isfinite, prod, sqrt
+from math import prod, sqrt
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES
 from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, originals
 from precision_tool.lib.diagnose.error_shape import norm, rounded_to
-from precision_tool.lib.diagnose.op_values import PARAMETER_TYPES, NoValueError, Root, Rows, RunValues
-from precision_tool.lib.diagnose.verdict_model import OpResult
+from precision_tool.lib.diagnose.op_values import PARAMETER_TYPES
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
-from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import (
     Call,
@@ -473,140 +470,3 @@ def noise_between(true: Mapping[int, Output], stored: Mapping[int, Output]) -> d
             off = np.where(np.isfinite(off), off, 0.0)
         noise[slot] = np.maximum(off, norm(off) / sqrt(off.size), out=off) if off.size else off
     return noise
-
-
-# --- comparison with the benchmark's values ---------------------------------------------------------------------------
-
-
-#: Elements farthest from the benchmark's that a sample has too.
-_FARTHEST = 16
-#: The benchmark obeys a formula up to this relative distance (it computes in float32, in other orders).
-_OBEYS = 2e-3
-
-
-class BenchmarkValues:
-    """Values that the benchmark of a run has of its ops."""
-
-    def __init__(self, values: RunValues) -> None:
-        self._values = values
-
-    def golden(self, name: str, index: int, rows: Rows | None = None) -> np.ndarray | None:
-        """Return the benchmark's tensor of the script with the axes that a graph describes, or None."""
-        golden = self._values.benchmark.output_of(name, index)
-        if not isinstance(golden, Tensor):
-            return None
-        try:
-            return np.asarray(self._values.load(golden, None, rows=rows).array, np.float64)
-        except NoValueError:
-            return None
-
-    def lend(self, key: tuple[str, int], desc: TensorDesc | None) -> Input | None:
-        """Return the benchmark's tensor of the script with the axes that a graph describes, or None."""
-        golden = self._values.benchmark.output(*key)
-        if not isinstance(golden, Tensor):
-            return None
-        try:
-            return self._values.load(golden, desc)
-        except NoValueError:
-            return None
-
-    def inputs(
-        self, op: Op, op_inputs: Mapping[int, Input], rows: Rows | None = None, cut: frozenset[int] = frozenset()
-    ) -> dict[int, Input] | None:
-        """Return the op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack.
-
-        Of the slots in `cut` only `rows`, as `op_inputs` has them.
-        """
-        values = self._values
-        inputs: dict[int, Input] = {}
-        for slot in values.input_slots(op):
-            root = values.fed_by.get((id(op), slot.graph_index))
-            some = rows if slot.index in cut else None
-            loaded = values.load_benchmark(root, some) if root is not None else None
-            own = op_inputs.get(slot.index)
-            if loaded is None:
-                if own is None or root is None or values.parameter_of(root) is None:
-                    return None
-                inputs[slot.index] = own
-                continue
-            array = loaded.input.array
-            if own is not None and array.shape != own.array.shape and array.size == own.array.size:
-                array = array.reshape(own.array.shape)
-            layout = own.layout if own is not None and len(own.layout) == array.ndim else loaded.input.layout
-            inputs[slot.index] = Input(array=array, dtype=loaded.input.dtype, layout=layout)
-        return inputs
-
-    def farthest(self, op: Op, got: Mapping[int, Input]) -> npt.NDArray[np.intp]:
-        """Return the flat places of output 0 that are farthest from the benchmark's.
-
-        None where that has no such tensor.
-        """
-        golden = self._values.load_benchmark(Root(op, 0)) if 0 in got else None
-        if golden is None or golden.input.array.size != got[0].array.size or not golden.input.array.size:
-            return np.zeros(0, np.intp)
-        npu, golden_values = np.asarray(got[0].array).reshape(-1), np.asarray(golden.input.array).reshape(-1)
-        if npu.dtype.kind not in "fiub" or golden_values.dtype.kind not in "fiub":
-            return np.zeros(0, np.intp)
-        with np.errstate(all="ignore"):
-            off = np.abs(np.subtract(npu, golden_values, dtype=np.float64))
-        off[~np.isfinite(off)] = 0.0
-        off[np.isfinite(npu) != np.isfinite(golden_values)] = np.inf
-        return np.argpartition(off, -min(_FARTHEST, off.size))[-_FARTHEST:]
-
-    def split(
-        self,
-        result: OpResult,
-        formula: Formula,
-        op_inputs: Mapping[int, Input],
-        rows: Rows | None = None,
-        cut: frozenset[int] = frozenset(),
-    ) -> OpResult | None:
-        """Add the inherited error and the benchmark's own; None where the benchmark has no such tensors.
-
-        With `rows` both are those of some rows of the batch, which the inputs in `cut` have.
-        """
-        values = self._values
-        op = result.op
-        if rows is not None:
-            formula, op_inputs = formula.unshaped(), rows.cut(op_inputs, cut)
-        inputs = self.inputs(op, op_inputs, rows, cut)
-        if inputs is None:
-            return None
-        try:
-            true = formula.run(inputs)
-            mine_true = formula.run(op_inputs)
-        except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
-            return None
-        moved = _relative(
-            np.concatenate(
-                [np.asarray(op_inputs[n].array, np.float64).reshape(-1) for n in inputs if n in op_inputs]
-                or [np.zeros(0)]
-            ),
-            np.concatenate(
-                [np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in op_inputs] or [np.zeros(0)]
-            ),
-        )
-        slots = []
-        for slot in result.slots:
-            golden = values.load_benchmark(Root(op, slot.slot), rows)
-            if golden is None or slot.slot not in true or golden.input.array.size != true[slot.slot].array.size:
-                return None
-            f_b = np.asarray(true[slot.slot].array, np.float64).reshape(-1)
-            f_n = np.asarray(mine_true[slot.slot].array, np.float64).reshape(-1)
-            own = _relative(np.asarray(golden.input.array, np.float64).reshape(-1), f_b)
-            inherited = _relative(f_n, f_b)
-            kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
-            slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
-        return replace(result, slots=tuple(slots))
-
-
-def _relative(x: np.ndarray, y: np.ndarray) -> float:
-    both = np.isfinite(x) & np.isfinite(y)
-    size = norm(y[both])
-    distance = norm(x[both] - y[both])
-    return distance / size if size else (0.0 if not distance else np.inf)
-
-
-def is_obeyed(split: OpResult) -> bool:
-    """Return whether the benchmark obeys the formula of a judgement that `BenchmarkValues.split` gave."""
-    return all(slot.benchmark_own is not None and slot.benchmark_own <= _OBEYS for slot in split.slots)

@@ -20,9 +20,9 @@ from precision_tool.lib.diagnose.op_values import RunValues
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.verdict_model import OpResult, State
-from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.graph import GraphFile, Op

@@ -13,8 +13,8 @@ from statistics import median
 
 from precision_tool.lib.compare.run_values import OpInput, RunOp, RunValues
 from precision_tool.lib.compare.tensor_figures import figures_of
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Extremes
 from precision_tool.lib.model.tensor import Tensor
 

@@ -20,11 +20,11 @@ from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpedOp, DumpInde
 from precision_tool.lib.data.matching import input_places
 from precision_tool.lib.data.op_dumps import OpDumps
 from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, in_order
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.layouts import reading_of
 from precision_tool.lib.io.tensor_bytes import TensorBytes, open_bytes
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Status, Summary
 from precision_tool.lib.model.finding import ReasonError
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc

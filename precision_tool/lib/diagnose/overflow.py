@@ -31,10 +31,10 @@ from precision_tool.lib.data.overflow_files import (
 )
 from precision_tool.lib.data.workspace import check_data
 from precision_tool.lib.diagnose.headroom import Golden, LossScale, TrailStep, fitting_scale, is_gradient, trail_to
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.io.files import check_folder, is_folder, real_path, size_of
 from precision_tool.lib.io.opdebug import UnitStatus, read_opdebug
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.op_verdict import OpVerdict

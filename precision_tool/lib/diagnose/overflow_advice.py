@@ -22,10 +22,10 @@ from precision_tool.lib.diagnose.overflow import (
     bad_values,
     find_overflow,
 )
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.io.opdebug import UnitStatus, core_overflows
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import CheckResult, Fact, Finding, FindingKind, Grade
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.wording import shape_text

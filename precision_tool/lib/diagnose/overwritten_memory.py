@@ -27,9 +27,9 @@ from precision_tool.lib.diagnose.op_values import (
     Slot,
 )
 from precision_tool.lib.diagnose.verdict_model import Cause, Fact, OpResult, Proof, State, Suspect
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.layouts import as_stored, is_plain
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.optimizers import updated_inputs

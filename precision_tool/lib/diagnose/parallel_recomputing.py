@@ -28,8 +28,8 @@ from precision_tool.lib.compare.scheduler import (
 )
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import OpResult, State
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.tensor import Tensor
 

@@ -11,8 +11,8 @@ from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
 from precision_tool.lib.data.workspace import PASSPORT
-from precision_tool.lib.errors import FormatError, PrecisionToolError, shown
 from precision_tool.lib.io.files import is_file, open_binary, read_text
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError, shown
 from precision_tool.lib.training.passport import MOST_CHARACTERS
 
 FORMAT, VERSION = "precision_tool passport", 1

@@ -15,9 +15,9 @@ from precision_tool.lib.diagnose.passport_file import (
     passport_above,
     read_passport,
 )
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io.files import is_file, real_path
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import PrecisionToolError
 
 #: Options of the NPU that change how precise it computes, and what of them changes nothing.
 _PRECISION = (

@@ -32,8 +32,8 @@ from precision_tool.lib.diagnose.plan import with_passports_known
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.diagnose.stored_verdict import StoredVerdict, stored
 from precision_tool.lib.diagnose.verdict_model import Cause, Fact, Flag, Step, StepText, Suspect, Verdict
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.messages import render
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf, Run

@@ -29,11 +29,11 @@ from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.diagnose.memory_reuse import Stomp, check_memory
 from precision_tool.lib.diagnose.overflow import Graphs
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.io.layouts import LayoutError
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status
 from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.run import DumpLeaf

@@ -11,7 +11,7 @@ from math import isfinite
 import numpy as np
 
 from precision_tool.lib.data.dumped_ops import BenchmarkSide
-from precision_tool.lib.diagnose.candidate_formulas import CandidateFormulas
+from precision_tool.lib.diagnose.candidate_formulas import BenchmarkValues, CandidateFormulas, is_obeyed
 from precision_tool.lib.diagnose.error_shape import (
     LIMIT,
     UNIT,
@@ -22,7 +22,7 @@ from precision_tool.lib.diagnose.error_shape import (
     places_of,
     rounded_to,
 )
-from precision_tool.lib.diagnose.formulas import BenchmarkValues, Formula, is_fused, is_obeyed, noise_between
+from precision_tool.lib.diagnose.formulas import Formula, is_fused, noise_between
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -47,8 +47,8 @@ from precision_tool.lib.diagnose.sampling import (
     run_in_blocks,
 )
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf

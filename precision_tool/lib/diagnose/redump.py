@@ -21,8 +21,8 @@ from typing import Any
 from precision_tool.lib.data.settings import Settings, with_settings
 from precision_tool.lib.diagnose.replica_votes import is_communication
 from precision_tool.lib.diagnose.statistics_rules import OpBytes, StatisticsFound, Suspicion
-from precision_tool.lib.errors import UsageError
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import UsageError
 
 _CERTAIN, _PRODUCER, _NEAR = 3.0, 1 / 3, 0.05
 #: A dump file's header, and the directory's share of it.

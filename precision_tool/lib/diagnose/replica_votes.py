@@ -20,9 +20,9 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
 from precision_tool.lib.diagnose.error_shape import UNIT
 from precision_tool.lib.diagnose.study_outcome import BlockMeans, Role, Vote
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import open_file
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
 

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from precision_tool.lib.compare.columns import READABLE, Column, field_of, read_indices, write_indices
 from precision_tool.lib.data.dumped_ops import DumpIndex, Found
 from precision_tool.lib.diagnose.replica_votes import role_of
-from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.io import data_types
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row

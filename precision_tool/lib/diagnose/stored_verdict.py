@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from precision_tool.lib.compare.result_files import find_results, kept_place, newest_results, placed, results_in
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import atomic_text, exists, is_folder, list_folder, open_binary, read_text, real_path
 from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.finding import read_reason, reason_kind
 from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.wording import without_nan

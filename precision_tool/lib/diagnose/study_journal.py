@@ -18,8 +18,8 @@ from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafCounts, LeafO
 from precision_tool.lib.diagnose.study_plan import LeafPlan
 from precision_tool.lib.diagnose.study_task import LeafDone
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
-from precision_tool.lib.errors import FormatError, OutputError, UsageError
 from precision_tool.lib.io.writing import LockedError, only_process
+from precision_tool.lib.messages.errors import FormatError, OutputError, UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

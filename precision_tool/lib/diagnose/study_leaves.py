@@ -24,10 +24,10 @@ from precision_tool.lib.data.dump_tree import MAPPING_FILE, is_status_file
 from precision_tool.lib.data.kinds import NPY
 from precision_tool.lib.data.overflow_files import find_status_files
 from precision_tool.lib.data.workspace import Workspace, lies_in, open_workspace
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import check_folder, folder_exists, is_folder, real_path
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 
 #: The time at which GE built a model, in the model's name: ge_default_20260302093000_1.
 _BUILT = re.compile(r"(?<=_)\d{14}(?=_|/|$)", re.ASCII)

@@ -26,10 +26,10 @@ from precision_tool.lib.diagnose.study_leaves import (
     parse_numbers,
     sources_of,
 )
-from precision_tool.lib.errors import DataNotFoundError
 from precision_tool.lib.io.files import content_signature_of, exists, read_bytes
 from precision_tool.lib.io.native.library import description
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError
 
 #: Bytes of a task: large enough that handing it over costs nothing, small enough that losing one does not hurt.
 TASK_BYTES = 256 << 20

@@ -11,10 +11,10 @@ import numpy as np
 from precision_tool.lib.compare.result_csv import write_result
 from precision_tool.lib.diagnose.statistics_leaves import NUMBERS, TEXTS, WHOLE, Columns, Texts, coded, rows_of
 from precision_tool.lib.diagnose.study_journal import LeafState
-from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io.files import store_of
 from precision_tool.lib.io.stores import NewFile
 from precision_tool.lib.messages import render
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.table import ColumnChoice
 
 if TYPE_CHECKING:

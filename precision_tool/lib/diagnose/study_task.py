@@ -29,8 +29,8 @@ from precision_tool.lib.diagnose.statistics_leaves import columns_of, pack, pack
 from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafOutcome
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task
 from precision_tool.lib.diagnose.verdict_model import Flag
-from precision_tool.lib.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.io.cache import CacheFiles
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.model.graph import GraphFile

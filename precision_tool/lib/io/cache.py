@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io.files import may_change_unseen, signature_of, store_of
 from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.io.stores import Signature
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.version import __version__
 
 _log = logging.getLogger(__name__)

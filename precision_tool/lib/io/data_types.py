@@ -14,7 +14,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.errors import FormatError, shown
+from precision_tool.lib.messages.errors import FormatError, shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO, TextIO, Union
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.local import LOCAL, folder_error, open_descriptor, user_error
 from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
 from precision_tool.lib.io.writing import temporary_file
+from precision_tool.lib.messages.errors import (
+    DataNotFoundError,
+    FormatError,
+    OutputError,
+    PrecisionToolError,
+    UsageError,
+)
 
 PathLike = Union[str, "os.PathLike[str]"]
 

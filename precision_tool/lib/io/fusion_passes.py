@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from precision_tool.lib.errors import FormatError, shown, shown_name
 from precision_tool.lib.io.files import open_file
+from precision_tool.lib.messages.errors import FormatError, shown, shown_name
 
 GRAPH, UB = "GraphFusion", "UBFusion"
 SECTIONS = (GRAPH, UB)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from precision_tool.lib.errors import FormatError, shown, shown_name
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.fusion_passes import GRAPH, ON_BY_NAME, SECTIONS, UB
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import FormatError, shown, shown_name
 
 _MAX_DEPTH = 64
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.wire import LENGTH, VARINT, WireReader
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import OpDump, Slicing, Tensor
 
 #: No op is cut into anywhere near as many slices, nor does their description take as long a text.

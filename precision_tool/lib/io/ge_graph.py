@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any, Protocol, TypeAlias
 
-from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.io import proto_text
 from precision_tool.lib.io.data_types import BY_CODE, BY_GE_NAME
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.om_file import MAGIC, WireScalars, model_bytes, parse_om
 from precision_tool.lib.io.proto_text import int_of_64_bits, not_utf8_notes, paused_gc, refuse_nul_bytes, unescape
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import FormatError, shown
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")

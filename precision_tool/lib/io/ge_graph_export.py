@@ -12,12 +12,12 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io.ge_graph import Node, Scalars, graph_nodes, graph_tree, is_json, read_graph_bytes
 from precision_tool.lib.io.ge_schema import ENUMS, MESSAGES, Field
 from precision_tool.lib.io.om_file import MAGIC, WireScalars, parse_om
 from precision_tool.lib.io.proto_text import escape, paused_gc
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import FormatError
 
 #: Fields that the vendor leaves out of the JSON, in whatever message: data, and where it lies.
 LEFT_OUT = frozenset(

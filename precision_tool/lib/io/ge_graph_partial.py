@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, TypeAlias
 
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io import proto_text
 from precision_tool.lib.io.files import open_file, signature_of
 from precision_tool.lib.io.ge_graph import (
@@ -25,6 +24,7 @@ from precision_tool.lib.io.ge_graph import (
     read_graph_bytes,
 )
 from precision_tool.lib.io.stores import Signature, StoredFile
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 
 #: Ops that only the computational graph has: they fetch the data of a training step.

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from precision_tool.lib.errors import FormatError, OutputError, PrecisionToolError, UsageError, shown_name
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import exists, is_same_file, size_of
 from precision_tool.lib.io.hdf5_child import CHUNKED, CONTIGUOUS, H5Object
@@ -31,6 +30,7 @@ from precision_tool.lib.io.hdf5_process import (
 from precision_tool.lib.io.tensor_bytes import MAX_CHUNK, MAX_GATHERED
 from precision_tool.lib.io.writing import replacing
 from precision_tool.lib.messages import render
+from precision_tool.lib.messages.errors import FormatError, OutputError, PrecisionToolError, UsageError, shown_name
 from precision_tool.lib.model.pytorch import INPUT, OUTPUT, Device, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Access, Plan, Tensor
 

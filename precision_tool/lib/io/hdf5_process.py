@@ -23,12 +23,12 @@ from multiprocessing import util
 from types import ModuleType
 from typing import Any
 
-from precision_tool.lib.errors import FormatError, OutputError, UsageError, shown_name
 from precision_tool.lib.io.files import local_file, open_file
 from precision_tool.lib.io.hdf5_child import BLOCK, HEAD, JSON, LONGEST
 from precision_tool.lib.io.local import opened_path
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import FormatError, OutputError, UsageError, shown_name
 
 #: What HDF5 files of any kind begin with.
 SIGNATURE = b"\x89HDF\r\n\x1a\n"

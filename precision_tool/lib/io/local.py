@@ -19,9 +19,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Stat, Store, StoredFile
 from precision_tool.lib.io.writing import temporary_file
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 
 #: O_NONBLOCK: opening a FIFO must not wait for its other end. It has no effect on regular files.
 _ALWAYS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)

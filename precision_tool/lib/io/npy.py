@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file, store_of
 from precision_tool.lib.io.layouts import Box
 from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.messages.errors import FormatError, shown
 from precision_tool.lib.model.tensor import Tensor
 
 #: Bytes of the width of the header's length, and of the longest header, by version. numpy.save writes 118 for 32 axes.

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.wire import FIXED32, LENGTH, VARINT, WireReader
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import FormatError, shown
 
 _VERSION, _NAMES, _TEXTS, _IS_TEXT = (
     b"om_compress_version", b"attr_name_enum", b"attr_value_enum", b"attrs_use_string_value"

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from precision_tool.lib.errors import FormatError, shown_name
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import FormatError, shown_name
 from precision_tool.lib.model.tensor import Tensor
 
 MAGIC = 0x5A5A5A5A

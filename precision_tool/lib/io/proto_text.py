@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
-from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.messages import Message as CatalogueMessage
+from precision_tool.lib.messages.errors import FormatError, shown
 
 Value: TypeAlias = "str | Message"
 Message: TypeAlias = dict[str, list[Value]]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.extensions import Registry
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.ge_dump import read_dump_file
@@ -14,6 +13,7 @@ from precision_tool.lib.io.npy import read_npy_file
 from precision_tool.lib.io.statistics_csv import looks_like_statistics, read_statistics
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.tfdbg_tensor import looks_like_event, read_tensor_event
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import OpDump
 
 #: So many bytes at the start of a file tell its format.

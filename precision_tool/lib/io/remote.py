@@ -21,9 +21,15 @@ from html.parser import HTMLParser
 from typing import Any, TypeVar
 from urllib.parse import quote, unquote
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Stat, Store, StoredFile
+from precision_tool.lib.messages.errors import (
+    DataNotFoundError,
+    FormatError,
+    OutputError,
+    PrecisionToolError,
+    UsageError,
+)
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from itertools import chain, count
 from typing import TypeVar
 
-from precision_tool.lib.errors import FormatError, shown
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file
+from precision_tool.lib.messages.errors import FormatError, shown
 from precision_tool.lib.model.tensor import OpDump, TensorStatistics
 
 #: Digits of a whole number of 64 bits, with its sign and some room.

@@ -15,11 +15,11 @@ from typing import Protocol
 
 import numpy as np
 
-from precision_tool.lib.errors import FormatError, shown_name
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.hdf5_process import Hdf5Error, ask_hdf5, check_file
 from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.messages.errors import FormatError, shown_name
 from precision_tool.lib.model.tensor import Access, Tensor
 
 #: The largest chunk of HDF5, and the largest tensor that is gathered, which needs all of it at once.

@@ -10,10 +10,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 from precision_tool.lib.io.files import open_binary
 from precision_tool.lib.io.local import open_descriptor
 from precision_tool.lib.io.wire import FIXED32, FIXED64, LENGTH, VARINT, WireReader
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 
 #: What chooses all runs, with all that they dumped.
 ALL_RUNS = "all"

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from precision_tool.lib.errors import FormatError
 from precision_tool.lib.io.files import may_change_unseen, open_file, signature_of, store_of
 from precision_tool.lib.io.local import LOCAL
 from precision_tool.lib.io.npy import our_name, read_npy
 from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.io.tfdbg_files import TensorEvent, read_event, read_event_at, write_npy
+from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import Tensor
 
 #: `Event.wall_time` (field 1, a double), then `Event.summary` (field 5, a message).

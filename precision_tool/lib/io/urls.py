@@ -10,7 +10,7 @@ import re
 from typing import Dict, FrozenSet, Iterator, Mapping, NamedTuple, Optional, Set, Union
 from urllib.parse import parse_qsl, quote, unquote, unquote_plus
 
-from precision_tool.lib.errors import UsageError
+from precision_tool.lib.messages.errors import UsageError
 
 _URL = re.compile(r"([a-z][a-z0-9+.\-]+)://([^/?#]*)([^?]*)(?:\?(.*))?", re.DOTALL | re.IGNORECASE)
 _PATH = re.compile(r"/([a-z][a-z0-9+.\-]+):(?:/(.*))?\Z", re.DOTALL)

@@ -7,7 +7,7 @@ Source: protobuf encoding documentation. This module runs on Python 3.7.
 import struct
 from typing import Callable, Iterator, List, Optional, Tuple
 
-from precision_tool.lib.errors import FormatError
+from precision_tool.lib.messages.errors import FormatError
 
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 #: Bytes that are read at once.

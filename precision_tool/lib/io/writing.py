@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from precision_tool.lib.errors import OutputError
+from precision_tool.lib.messages.errors import OutputError
 
 #: What the names of files that are not complete yet begin and end with.
 TEMPORARY, PART = ".precision_tool-", ".part"

@@ -12,9 +12,9 @@ import re
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
-from precision_tool.lib.errors import DataNotFoundError, FormatError, UsageError, shown
 from precision_tool.lib.io.files import read_text
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, UsageError, shown
 from precision_tool.lib.training.mixlist import write_whole
 
 FILE_NAME = "acl.json"

@@ -7,7 +7,7 @@ import os
 
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import FUSION_OFF, FUSION_SWITCH, Workspace
-from precision_tool.lib.errors import DataNotFoundError
+from precision_tool.lib.messages.errors import DataNotFoundError
 
 _CONFIG_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "config")
 

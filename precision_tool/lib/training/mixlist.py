@@ -17,8 +17,8 @@ from typing import Dict, Iterable, List, Mapping, Optional, Union
 
 from precision_tool.lib.data.settings import Settings, load_settings
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.errors import OutputError, PrecisionToolError
 from precision_tool.lib.io.files import read_bytes
+from precision_tool.lib.messages.errors import OutputError, PrecisionToolError
 from precision_tool.lib.training.packages import ScriptError, is_installed, say, tensorflow_v1
 
 MIXLIST_NAME = "modify_mixlist.json"

@@ -9,7 +9,7 @@ import re
 import sys
 from typing import Any
 
-from precision_tool.lib.errors import PrecisionToolError, UsageError
+from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
 
 
 class ScriptError(UsageError):

@@ -17,8 +17,8 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optio
 
 from precision_tool.lib.data.settings import Settings, load_settings
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io.files import read_bytes
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.training.mixlist import write_whole
 from precision_tool.lib.training.packages import ScriptError, numpy, reason_of, say, tensorflow_module, tensorflow_v1
 from precision_tool.lib.training.randomness import last_seed

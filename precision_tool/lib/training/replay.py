@@ -9,8 +9,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.io.files import read_bytes
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.training import dumping, switches
 from precision_tool.lib.training.packages import reason_of, require_npu_bridge, tensorflow_module, tensorflow_v1
 from precision_tool.lib.training.passport import NPU, begun, record_replay

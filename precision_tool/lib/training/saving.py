@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Callable, Dict, List, Mapping, NamedTuple, Opt
 
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import Workspace, make_writable
-from precision_tool.lib.errors import FormatError, PrecisionToolError
 from precision_tool.lib.io.files import open_binary, read_text
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 from precision_tool.lib.training.packages import ScriptError, numpy, reason_of, say, tensorflow_v1
 from precision_tool.lib.training.passport import BENCHMARK, NPU, Recorder, begin, begun, side_of
 from precision_tool.lib.training.session_runs import (

@@ -11,8 +11,8 @@ from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tupl
 
 from precision_tool.lib.data.settings import Settings, load_settings, with_settings
 from precision_tool.lib.data.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
-from precision_tool.lib.errors import OutputError, PrecisionToolError, shown
 from precision_tool.lib.io.files import read_text
+from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, shown
 from precision_tool.lib.training.fusion_files import switch_file
 from precision_tool.lib.training.mixlist import find_mixlist, result_file, write_whole
 from precision_tool.lib.training.packages import (

@@ -21,9 +21,9 @@ from precision_tool.lib.diagnose.first_fault import find_first_fault
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, Leaf, diagnose_leaf, leaves_of
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.verdict_model import Verdict
-from precision_tool.lib.errors import UsageError
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.view.compare_screen import finding_panel, leaf_title, overview_lines

@@ -18,8 +18,8 @@ from precision_tool.lib.compare.columns import IN_NI
 from precision_tool.lib.data.graph_catalog import RunGraph, implementation
 from precision_tool.lib.data.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
 from precision_tool.lib.diagnose.agreement import agrees
-from precision_tool.lib.errors import FormatError, UsageError
 from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
 from precision_tool.lib.model.op_verdict import Element, OpVerdict, Source

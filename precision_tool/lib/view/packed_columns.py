@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.errors import escaped
 from precision_tool.lib.messages import LANGUAGES, Message, render
+from precision_tool.lib.messages.errors import escaped
 
 #: JSON has no NaN and Inf.
 Number = float | int | str | None

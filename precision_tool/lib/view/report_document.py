@@ -26,9 +26,9 @@ from precision_tool.lib.diagnose.agreement import OpAgreement, agrees
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
 from precision_tool.lib.diagnose.verdict_model import Cause, StepText, Suspect, Tally, Verdict
-from precision_tool.lib.errors import PrecisionToolError, escaped
 from precision_tool.lib.io import data_types
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import PrecisionToolError, escaped
 from precision_tool.lib.model.finding import Finding
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.op_verdict import OpVerdict

@@ -16,10 +16,10 @@ from precision_tool.lib.diagnose.passports import PassportPair, find_passports
 from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_verdict import StoredVerdict
-from precision_tool.lib.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.io.files import folder_exists, real_path
 from precision_tool.lib.io.writing import why_no_file
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.finding import CheckResult, Finding
 from precision_tool.lib.model.graph import GraphFile

@@ -24,10 +24,10 @@ from precision_tool.lib.diagnose.op_values import NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.recomputer import DOUBT, Recomputer
 from precision_tool.lib.diagnose.sampling import folded_type, narrowing
 from precision_tool.lib.diagnose.verdict_model import OpResult
-from precision_tool.lib.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.io.files import folder_exists, list_folder
 from precision_tool.lib.io.writing import new_folder
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops.base import Input, NotComputedError, Output

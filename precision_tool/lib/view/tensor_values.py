@@ -13,8 +13,8 @@ from precision_tool.lib.compare.element_errors import compare_elements, elements
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.compare.tensor_figures import figures_of
 from precision_tool.lib.data.workspace import shown_path
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io import data_types
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.tensor import AnyTensor, Tensor

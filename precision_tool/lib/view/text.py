@@ -12,9 +12,9 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from precision_tool.lib.data.workspace import shown_path, without_folder
-from precision_tool.lib.errors import escaped
 from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.messages import Message, parts, render, text
+from precision_tool.lib.messages.errors import escaped
 from precision_tool.lib.model.comparison import single_value
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row

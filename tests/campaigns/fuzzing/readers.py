@@ -43,7 +43,6 @@ from precision_tool.lib.data.settings import check_dump_step, read_settings_file
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.diagnose.passport_file import parse_passport, read_passport
 from precision_tool.lib.diagnose.passports import compare_passports
-from precision_tool.lib.errors import PrecisionToolError
 from precision_tool.lib.io.cache import OddCacheError
 from precision_tool.lib.io.files import read_small_json, signature_of
 from precision_tool.lib.io.fusion_passes import read_fusion_result
@@ -58,6 +57,7 @@ from precision_tool.lib.io.proto_text import parse_proto_text
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.tfdbg_files import is_same_npy, read_event, write_npy
 from precision_tool.lib.messages import render as render_message
+from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.training.acl_json import check_acl_json, write_acl_json
 from precision_tool.lib.training.saving import load_feed, read_feeds

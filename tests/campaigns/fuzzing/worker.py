@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 
 from fuzzing.readers import Reader
-from precision_tool.lib.errors import PrecisionToolError
+from precision_tool.lib.messages.errors import PrecisionToolError
 
 #: Address space that a child may have beyond what it begins with, and memory one input may add to its peak.
 ADDRESS_SPACE, MEMORY = 1 << 30, 300 << 20
