@@ -161,7 +161,7 @@ def uses(source: str) -> Iterator[tuple[int, str, set[str], bool]]:
         elif name in ("NotComputedError", "NoValueError"):
             yield node.lineno, f"reason.{first.value}", fields, is_open
         elif is_error and " " not in first.value and f"error.{first.value}.text" in ENGLISH:
-            yield node.lineno, f"error.{first.value}", fields, is_open
+            yield node.lineno, f"error.{first.value}", fields - PLACE, is_open
 
 
 #: Arguments of errors that are no fields, but which their texts may name.
@@ -176,7 +176,7 @@ def test_every_kind_that_the_code_names_has_its_texts(path: Path) -> None:
         if kind.startswith("error."):
             for part in filter(ENGLISH.__contains__, (f"{kind}.text", f"{kind}.hint")):
                 named |= catalogue.field_names(ENGLISH[part])
-            fields, named = fields - PLACE, named - PLACE
+            named -= PLACE
         else:
             assert kind in ENGLISH, f"{path}:{line}: {kind} has no text"
             named |= catalogue.field_names(ENGLISH[kind])
