@@ -410,7 +410,7 @@ def test_two_npu_runs(tmp_path: Path) -> None:
     assert all(line[7] == line[4] for line in lines[:-1])
     assert f"other run {other.leaf.relative_to(tmp_path)}" in run.text
     assert "matched by the names of ops, inputs and outputs" in run.text
-    assert "ops this run dumped no file of: 1" in run.text
+    assert "ops without a dump file in this run: 1" in run.text
     assert re.search("^graph ", run.out, re.MULTILINE) is None
     assert "benchmark" not in run.text.replace("a benchmark would show", "")
     # With folders, with a graph, and the other way round.
@@ -418,8 +418,8 @@ def test_two_npu_runs(tmp_path: Path) -> None:
     assert "graph/ge_proto_00000005_graph_1_Build.txt" in run.text
     assert "7 of 7 tensors of 4 ops" in run.text
     run = tool("vc", "-lt", "precision_data/npu/debug_1", "-rt", "precision_data/npu/debug_0", cwd=tmp_path)
-    assert "tensors the other run does not have: 1" in run.text
-    assert "tensors the other run does not have: 1" in tool("vcs", cwd=tmp_path).text  # the file tells it as well
+    assert "tensors missing in the other run: 1" in run.text
+    assert "tensors missing in the other run: 1" in tool("vcs", cwd=tmp_path).text  # the file tells it as well
 
 
 # --- folders that cannot be written ---------------------------------------------------------------------------------

@@ -100,14 +100,17 @@ def test_ops_that_overflow_themselves_come_first(tmp_path: Path) -> None:
     text = tool("overflow", cwd=tmp_path).text
     assert all(f"{name} overflowed itself" in text for name in own[1:])
     assert text.count("the loss scale to") == 1
-    assert leaf["loss_scale"]["tightest"] in tool("overflow", "-l", "1", cwd=tmp_path).text.split("range on the way")[0]
+    assert (
+        leaf["loss_scale"]["tightest"]
+        in tool("overflow", "-l", "1", cwd=tmp_path).text.split("range along the path")[0]
+    )
 
 
 def test_narrow_terminals(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     cwd, _ = demo
     lines = tool("--work", tmp_path, "overflow", "-l", "1", cwd=cwd, columns=60).out.splitlines()
     tables = [line for line in lines if not line.startswith(("file ", "dump ", " "))]  # paths are kept whole
-    names = next(at for at, line in enumerate(tables) if line.endswith("range on the way there"))
+    names = next(at for at, line in enumerate(tables) if line.endswith("range along the path"))
     assert [line for line in tables[:names] if len(line) > 60 and "/" not in line] == []
     assert any(line.startswith("output:0 float16") and "4.2 %" in line for line in tables)
 
@@ -183,7 +186,7 @@ def test_a_dump_without_a_graph(demo: tuple[Path, DemoTruth], tmp_path: Path) ->
     (folder,) = (cwd / "precision_data" / "npu" / "debug_0" / "dump").glob("*/0/*/1/0")
     shutil.copytree(folder, tmp_path / "files")
     shown = tool("overflow", "files", cwd=tmp_path, columns=100).out
-    assert "range on the way there" in shown
+    assert "range along the path" in shown
     assert " ()" not in shown  # what feeds an op has no type then
 
 
@@ -236,7 +239,7 @@ def test_damaged_status_files_are_told(tmp_path: Path) -> None:
     assert "\x1b" not in tool("overflow", "d", cwd=tmp_path).out
     for number in range(4):
         write_status(tmp_path / "d", b"\0" * 9, task=number)
-    assert "unreadable: 3 more; --json names all" in tool("overflow", "d", cwd=tmp_path).out
+    assert "unreadable: 3 more; --json lists all" in tool("overflow", "d", cwd=tmp_path).out
 
 
 # --- dc ---------------------------------------------------------------------------------------------------------------

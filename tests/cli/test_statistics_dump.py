@@ -66,7 +66,7 @@ def test_the_first_op_with_other_statistics_is_named(tmp_path: Path) -> None:
     assert float(row["NPUMean"]) == pytest.approx(1.5 * golden.mean(), rel=1e-6)
     assert (row["NPUStd"], row["NPUZeros"]) == ("NaN", "NaN")  # a statistics dump has neither
     assert rows["first/Add:output:0"]["CompareFailReason"].startswith(f"{ONLY}, and agree as far as they tell: ")
-    assert "statistics those of 7 tensors compared, 3 differ" in run.text
+    assert "statistics compared for 7 tensors, 3 of them differ" in run.text
     # Read back it says the same.
     again = tool("ac", "--json", cwd=tmp_path).results[0]
     assert [(one["kind"], one["op_name"]) for one in again["findings"]] == [("nothing_compared", "middle/Mul")]

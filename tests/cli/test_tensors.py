@@ -53,7 +53,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data]:
 
 def test_pt_of_a_dump_file(data: Data, tmp_path: Path) -> None:
     run = tool("--work", tmp_path, "pt", data.dump, "-p", "4", cwd=data.cwd, columns=80)
-    assert "padding off" in run.out
+    assert "without padding" in run.out
     assert "NC1HWC0 [2,2,5,3,16]" in run.out
     for label, value in (("min", data.npu.min()), ("max", data.npu.max()), ("mean", data.npu.astype("f8").mean())):
         found = re.search(rf"^{label} +(\S+)$", run.out, re.MULTILINE)
@@ -321,5 +321,5 @@ def test_dc_keeps_what_has_no_such_layout_as_stored(data: Data, tmp_path: Path) 
     (folder / data.tree.dump_path.name).write_bytes(data.tree.dump_path.read_bytes())
     run = tool("dc", "dump", "-f", "NCHW", "-o", "out", cwd=tmp_path)
     assert "2 tensors decoded" in run.text
-    assert "1 of them kept as stored, as they have no NCHW" in run.text
+    assert "1 of them left as stored, as they cannot be converted to NCHW" in run.text
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "Add.flat.1.0.1772443800000000.output.0.npy"), values)

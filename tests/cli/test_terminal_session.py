@@ -245,9 +245,9 @@ def test_a_folder_without_data_says_what_to_collect(tmp_path: Path, exists: bool
         (tmp_path / "precision_data").mkdir()
     with Terminal(tmp_path) as terminal:
         terminal.ready()
-        assert ("nothing to work with" if exists else "no such folder") in terminal.text
+        assert ("no data in it yet" if exists else "no such folder") in terminal.text
         assert "npu/debug_0/dump" in terminal.text
-        assert "demo makes one to try" in terminal.text
+        assert "demo generates one to try" in terminal.text
         assert "error: " in terminal.run("ls")
 
 

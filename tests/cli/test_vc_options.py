@@ -251,7 +251,7 @@ def test_which_tensors_belong_together(tree: SmallTree, tmp_path: Path) -> None:
     run = tool(*args(tree, "vc", "--map"), cwd=tmp_path)
     (path,) = tmp_path.rglob("*.csv")
     assert path.name.startswith("mapping_")
-    assert "7 of 7 tensors of 4 ops with a tensor to be compared with" in run.text
+    assert "7 of 7 tensors of 4 ops have a counterpart" in run.text
     rows = {row["TensorIndex"]: row for row in cells(path) if row["TensorIndex"] != "NaN"}
     assert rows["middle/Mul:output:0"]["NPUDumpPath"] == str(tree.dumps["middle/Mul"])
     assert rows["middle/Mul:output:0"]["GroundTruthPath"] == str(tree.goldens["middle/Mul"])

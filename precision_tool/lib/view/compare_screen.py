@@ -288,8 +288,8 @@ def _ops(op: OpAgreement, side: int) -> Text:
     """The ops of the group on the NPU (0) or the benchmark side (1)."""
     names = (op.npu_ops, op.golden_ops)[side]
     if names == NO_OPS:
-        is_inserted = side == 1 and any(row.status == Status.NO_ORIGINAL_OP for row in op.rows)
-        return shown(_INSERTED if is_inserted else Message("screen.view.compare.no_op"), "dim")
+        # Ops on a card were compared: one without an original was inserted, and traced through to its producer.
+        return shown(_INSERTED if side == 1 else Message("screen.view.compare.no_op"), "dim")
     return _listed(names, op.rows[0].unlisted[side])
 
 
