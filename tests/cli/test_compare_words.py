@@ -410,7 +410,7 @@ def test_two_npu_runs(tmp_path: Path) -> None:
     assert all(line[7] == line[4] for line in lines[:-1])
     assert f"other run {other.leaf.relative_to(tmp_path)}" in run.text
     assert "matched by the names of ops, inputs and outputs" in run.text
-    assert "ops this run dumped no file of: 1" in run.text
+    assert "ops without a dump file in this run: 1" in run.text
     assert re.search("^graph ", run.out, re.MULTILINE) is None
     assert "benchmark" not in run.text.replace("a benchmark would show", "")
     # With folders, with a graph, and the other way round.
@@ -673,7 +673,7 @@ def test_when_no_folder_can_be_compared_that_is_an_error(unmatched: SmallTree, t
         run = tool(*word, cwd=tmp_path, code=2)
         assert run.out == ""
         first, hint = run.err.splitlines()
-        assert re.match(r"error: none of 4 dump folders could be compared: \S+: no dump of device 0, ", first)
+        assert re.match(r"error: none of the 4 dump folders could be compared: \S+: no dump of device 0, ", first)
         assert first.endswith("; and 1 more reasons")
         assert hint.startswith("hint: ")
     assert result_files(unmatched.root) == []

@@ -127,7 +127,7 @@ def test_editing_the_files_that_the_training_helper_points_to(demo: Path, packag
         "GraphFusion": {"ConvToFullyConnectionFusionPass": "on", "MatMulBiasAddFusionPass": "off"},
         "UBFusion": {"TbePool2dQuantFusionPass": "on", GUILTY: "off"},
     }
-    assert "of the data 2 of 4 passes seen there are off" in run.text
+    assert "of the data 2 of 4 passes found there are off" in run.text
     assert "action='fusion_switch'" in run.text
     tool("fusion", "on", GUILTY, cwd=demo, env=package)
     assert switches_of(path)["UBFusion"][GUILTY] == "on"
@@ -269,7 +269,7 @@ def test_what_ge_does_with_a_file_is_shown(demo: Path) -> None:
     path = demo / "my.cfg"
     path.write_text('{"Switch": {"GraphFusion": {\n"ALL": "off", "A": "off",\n"A": "on"}}}')
     run = tool("fusion", "show", "--file", path, cwd=demo)
-    assert "GE takes this file note: line 3: 'A' stands in line 2 too; GE takes the last" in run.text
+    assert "GE accepts this file note: line 3: 'A' stands in line 2 too; GE takes the last" in run.text
     assert "stay on FusedInferAttentionScoreQuantFusionPass, GridSampler3DFusionPass" in run.text
     assert "TbeMatmulFixPipeFusionPass" not in run.text  # of the other section
     path.write_text('{"Switch": {"GraphFusion": {"A": "off",\n}}, "Priority": {"UBFusion": {"Top": {"A": "1000"}}}}')
@@ -289,7 +289,7 @@ def test_what_ge_does_with_a_file_is_shown(demo: Path) -> None:
 def test_all_of_one_section_off_counts_the_passes_of_that_section(demo: Path) -> None:
     path = demo / "my.cfg"
     path.write_text('{"Switch": {"UBFusion": {"ALL": "off"}}}')
-    assert "of the data 2 of 4 passes seen there are off" in tool("fusion", "show", "--file", path, cwd=demo).text
+    assert "of the data 2 of 4 passes found there are off" in tool("fusion", "show", "--file", path, cwd=demo).text
 
 
 @pytest.mark.parametrize("action", [["off", "APass"], ["bisect", "--check", "true", "--passes", "APass"]])
@@ -391,7 +391,7 @@ def test_a_pair_that_is_right(tmp_path: Path) -> None:
     small_tree(tmp_path / "precision_data", [data, relu, square], run="debug_1")
     path = tmp_path / "my.cfg"
     run = tool("fusion", "blame", "--write", "--fail", "--file", path, cwd=tmp_path)
-    assert "no pass is guilty: every fused op that could be judged computes right" in run.text
+    assert "no pass is guilty: every fused op that could be judged computes correctly" in run.text
     assert "nothing to write" in run.text
     assert not path.exists()
     wrong = Node(name="a/Relua/Square", type="Relu", inputs=(data,), output=values(0, 4, 1),
@@ -464,7 +464,7 @@ def test_nothing_judged_is_no_all_clear(demo: Path) -> None:
     """A run with nothing but passes that are always on, against the benchmark."""
     folders = ("-lt", "precision_data/npu/debug_0/dump", "-rt", "precision_data/tf/dump")
     run = tool("fusion", "blame", *folders, "--fail", cwd=demo, code=1)
-    assert "nothing was judged: of no pass that a switch file turns off an op could be" in run.text
+    assert "nothing was judged: no op of a pass that a switch file can turn off could be judged" in run.text
     assert "no pass is guilty" not in run.text
     (found,) = json.loads(tool("fusion", "blame", *folders, "--json", cwd=demo).out)
     assert found["judged"] is False
@@ -497,7 +497,7 @@ def _other_step(root: Path) -> None:
     ("spoil", "words", "hint"),
     [
         (_empty_one, "only debug_0 has both a dump and a graph", "fusion_off|dump"),
-        (_both_fused, "were both compiled with fusion: 5 and 5 ops", "fusion_off|dump"),
+        (_both_fused, "were both compiled with fusion: 5 and 5 of their ops", "fusion_off|dump"),
         (_other_network, "are of different networks", "with the same script"),
         (
             _other_step,
@@ -572,7 +572,7 @@ def test_a_bisection(tmp_path: Path, check: str) -> None:
     table = " ".join(run.out.split())
     assert "none (try 1 again)" in table
     assert "Pass03, Pass17 (try " in table
-    assert run.err.count("off, again: ") == 2
+    assert run.err.count("off again: ") == 2
     assert "`fusion off Pass03 Pass17` switches them off; so does this command with --write" in run.text
     # Once more: every answer is known, also of what the result rests on.
     again = bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--passes", *NAMES, "--write")
@@ -642,7 +642,7 @@ def test_a_bisection_writes_passes_where_ge_looks_for_them(tmp_path: Path, secti
     ("command", "words"),
     [
         ("true", "there is nothing to find"),
-        ("false", "switching them off cannot mend it"),
+        ("false", "switching them off does not help"),
         ("sleep 30", "every try that failed ran out of time"),
     ],
 )
@@ -657,7 +657,7 @@ def test_nothing_to_be_found(tmp_path: Path, command: str, words: str) -> None:
 def test_a_check_that_wavers(tmp_path: Path) -> None:
     (tmp_path / "precision_data").mkdir()
     run = bisect(tmp_path, "test ! -e seen && touch seen", "--passes", *NAMES, code=2)
-    assert "the check gave different answers for the same passes off: none" in run.text
+    assert "the check gave different results for the same passes off: none" in run.text
     assert "nothing can be concluded" in run.text
     (tmp_path / "seen").unlink()
     run = bisect(
@@ -725,7 +725,7 @@ def test_tries_with_other_switches_are_not_used(tmp_path: Path, check: str) -> N
     (tmp_path / "my.cfg").write_text(MINE.replace("Mine", "Another"))
     run = bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES, code=1)
     assert "were made with other switches and are not used" in run.text
-    assert "switching them off cannot mend it" in run.text
+    assert "switching them off does not help" in run.text
     run = bisect(tmp_path, f"{check} Pass03 Another", "--passes", *NAMES)  # another command
     assert "earlier attempt" not in run.text
     (tmp_path / "my.cfg").write_text(MINE.replace('"Mine"', '"Pass03": "off", "Another"'))
