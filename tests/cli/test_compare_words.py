@@ -418,8 +418,8 @@ def test_two_npu_runs(tmp_path: Path) -> None:
     assert "graph/ge_proto_00000005_graph_1_Build.txt" in run.text
     assert "7 of 7 tensors of 4 ops" in run.text
     run = tool("vc", "-lt", "precision_data/npu/debug_1", "-rt", "precision_data/npu/debug_0", cwd=tmp_path)
-    assert "tensors the other run does not have: 1" in run.text
-    assert "tensors the other run does not have: 1" in tool("vcs", cwd=tmp_path).text  # the file tells it as well
+    assert "tensors missing in the other run: 1" in run.text
+    assert "tensors missing in the other run: 1" in tool("vcs", cwd=tmp_path).text  # the file tells it as well
 
 
 # --- folders that cannot be written ---------------------------------------------------------------------------------
