@@ -161,11 +161,11 @@ def no_permission(path: Path) -> None:
 
 
 NOT_A_DUMP = ("unreadable", r"Mul\.middle_Mul\S*: not a dump file, or damaged: .*; copy it or dump it again")
-CUT_OFF = ("unreadable", r"Mul\.middle_Mul\S*: (in|out)put 0: its bytes \d+ to \d+ lie past the end .* cut off")
+CUT_OFF = ("unreadable", r"Mul\.middle_Mul\S*: (in|out)put 0: its bytes \d+ to \d+ are past the end .* cut off")
 
 #: What happens to the victim's dump file, and the rows that are lost, each with its status and reason.
 DUMP_DAMAGES: dict[str, tuple[Damage, dict[str, tuple[str, str]]]] = {
-    "empty": (cut(0), {WHOLE: ("unreadable", r"Mul\.middle_Mul\S*: the file is empty; .*dump again")}),
+    "empty": (cut(0), {WHOLE: ("unreadable", r"Mul\.middle_Mul\S*: the file is empty; .*dump it again")}),
     "cut in the length": (cut(5), {WHOLE: NOT_A_DUMP}),
     "cut after the length": (cut(8), {WHOLE: NOT_A_DUMP}),
     "cut in the header": (cut(30), {WHOLE: NOT_A_DUMP}),
@@ -186,11 +186,11 @@ DUMP_DAMAGES: dict[str, tuple[Damage, dict[str, tuple[str, str]]]] = {
     "zeros": (content(bytes(4096)), {WHOLE: NOT_A_DUMP}),
     "size too small for the shape": (
         content(dump_bytes(header(size=4000))),
-        {VICTIM: ("unreadable", r"shape \[1024\] of float32 needs 4096 bytes, the header gives 4000; dump this op")},
+        {VICTIM: ("unreadable", r"shape \(1024,\) of float32 needs 4096 bytes, the header gives 4000; dump this op")},
     ),
     "shape of terabytes": (
         content(dump_bytes(header(dims=(1 << 20, 1 << 20)))),
-        {VICTIM: ("unreadable", r"shape \[1048576, 1048576\] of float32 needs 4398046511104 bytes, .* gives 4096")},
+        {VICTIM: ("unreadable", r"shape \(1048576, 1048576\) of float32 needs 4398046511104 bytes, .* gives 4096")},
     ),
     "shape and size of terabytes": (
         content(dump_bytes(header(dims=(1 << 40,), size=1 << 42))),
@@ -222,7 +222,7 @@ DUMP_DAMAGES: dict[str, tuple[Damage, dict[str, tuple[str, str]]]] = {
     ),
     "FIFO": (
         instead(os.mkfifo),
-        {WHOLE: ("unreadable", r"Mul\.middle_Mul\S*: not a regular file .*; move it away")},
+        {WHOLE: ("unreadable", r"Mul\.middle_Mul\S*: not a regular file; move it away")},
     ),
     "dangling link": (
         instead(lambda path: path.symlink_to("nowhere")),
@@ -294,7 +294,7 @@ NPY = r"tf/dump/middle_Mul\S*\.npy: "
 NPY_HEADER = "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }\n"
 
 GOLDEN_DAMAGES: dict[str, tuple[Damage, str, str]] = {
-    "empty": (cut(0), "unreadable", NPY + "the file is empty; write it again"),
+    "empty": (cut(0), "unreadable", NPY + "the file is empty; copy or dump it again"),
     "cut in the magic": (cut(4), "unreadable", NPY + "damaged .npy header: .*; write it again"),
     "cut in the header": (cut(40), "unreadable", NPY + "damaged .npy header: .*; write it again"),
     "cut in the data": (cut(2000), "unreadable", NPY + ".*needs 4096 bytes .* ends at byte 2000; .*cut off"),
@@ -312,9 +312,21 @@ GOLDEN_DAMAGES: dict[str, tuple[Damage, str, str]] = {
     "zero size": (saved(np.empty((0, 4))), "size_mismatch", r"benchmark \[0, 4\] \(0 elements\)"),
     "scalar": (saved(np.array(1.0)), "size_mismatch", r"benchmark \[\] \(1 elements\)"),
     "complex": (saved(RIGHT.astype(np.complex64)), "layout", "one side is complex: NPU float32, benchmark complex64"),
-    "text array": (saved(np.array(["a"] * COUNT)), "unreadable", NPY + "elements of type <U1 are no numbers"),
-    "dates": (saved(np.zeros(COUNT, "M8[s]")), "unreadable", NPY + "elements of type .* are no numbers"),
-    "records": (saved(np.zeros(COUNT, "f4,i4")), "unreadable", NPY + "elements of type .* are no numbers"),
+    "text array": (
+        saved(np.array(["a"] * COUNT)),
+        "unreadable",
+        NPY + "elements of type <U1 are not numbers that can be compared",
+    ),
+    "dates": (
+        saved(np.zeros(COUNT, "M8[s]")),
+        "unreadable",
+        NPY + "elements of type .* are not numbers that can be compared",
+    ),
+    "records": (
+        saved(np.zeros(COUNT, "f4,i4")),
+        "unreadable",
+        NPY + "elements of type .* are not numbers that can be compared",
+    ),
     "FIFO": (instead(os.mkfifo), "unreadable", NPY + "not a regular file"),
     "dangling link": (instead(lambda path: path.symlink_to("nowhere")), "unreadable", NPY + "no such file; "),
     "link to itself": (instead(lambda path: path.symlink_to(path.name)), "unreadable", NPY + "cannot be read .*links"),
@@ -603,14 +615,14 @@ FOLDER_DAMAGES: dict[str, tuple[Callable[[SmallTree], object], tuple[str, ...], 
     "empty benchmark": (lambda tree: empty(tree.root / "tf/dump"), (), "neither .*tf/dump nor .*debug_1", "put"),
     "strangers as benchmark": (
         lambda tree: empty(tree.root / "tf/dump", "notes.txt"),
-        (), "tf/dump: no benchmark tensor", "dump a benchmark",
+        (), "tf/dump: no benchmark tensor", "collect them on CPU or GPU",
     ),
     "strangers as dump": (
         lambda tree: empty(tree.leaf, "core.1234"), (), "no dump file below .*op_type", "collect",
     ),
     "npy without names": (
         lambda tree: empty(tree.root / "tf/dump", "a.npy"),
-        (), "no benchmark tensor", "dump a benchmark",
+        (), "no benchmark tensor", "collect them on CPU or GPU",
     ),
     "no such left": (nothing, ("-lt", "nowhere"), "nowhere: no such folder", "folder of the NPU dump"),
     "no such right": (nothing, ("-rt", "nowhere"), "nowhere: no such folder", "benchmark tensors"),

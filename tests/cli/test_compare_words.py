@@ -673,7 +673,7 @@ def test_when_no_folder_can_be_compared_that_is_an_error(unmatched: SmallTree, t
         run = tool(*word, cwd=tmp_path, code=2)
         assert run.out == ""
         first, hint = run.err.splitlines()
-        assert re.match(r"error: none of 4 dump folders could be compared: \S+: no dump of device 0, ", first)
+        assert re.match(r"error: none of the 4 dump folders could be compared: \S+: no dump of device 0, ", first)
         assert first.endswith("; and 1 more reasons")
         assert hint.startswith("hint: ")
     assert result_files(unmatched.root) == []

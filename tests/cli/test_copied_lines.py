@@ -43,7 +43,7 @@ def test_the_next_steps_and_the_earlier_verdict(folder: Path) -> None:
     shutil.rmtree(folder / data / "npu")
     layers().write(folder / data)  # mended, and collected again
     said = tool("--data", data, "ac", "-c", cwd=folder).err
-    (command,) = re.findall(r"named one/MatMul: `precision-tool (.*)` compares", said)
+    (command,) = re.findall(r"named one/MatMul: `precision-tool (.*)` checks it again", said)
     assert shlex.split(command)[:2] == ["--data", data]
     assert tool(*shlex.split(command), cwd=folder).out.count("Since the earlier verdict") == 1
 

@@ -497,7 +497,7 @@ def _other_step(root: Path) -> None:
     ("spoil", "words", "hint"),
     [
         (_empty_one, "only debug_0 has both a dump and a graph", "fusion_off|dump"),
-        (_both_fused, "were both compiled with fusion: 5 and 5 ops", "fusion_off|dump"),
+        (_both_fused, "were both compiled with fusion: 5 and 5 of their ops", "fusion_off|dump"),
         (_other_network, "are of different networks", "with the same script"),
         (
             _other_step,

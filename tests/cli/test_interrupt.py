@@ -181,7 +181,7 @@ def test_ctrl_c_during_a_comparison(root: Path, tmp_path: Path, workers: str, wh
     assert "no complete result file" in tool(*place, "vcs", cwd=tmp_path, code=2).err
     shown = tool("vcs", "-f", only_result(tmp_path / "w"), cwd=tmp_path)
     assert f"{done} of 160 tensors of 160 ops, 0 below 0.98" in shown.text
-    assert "`ac -f` with that file judges what was compared" in err
+    assert "`ac -f` with that file analyses what was compared" in err
     judged = tool("ac", "-f", only_result(tmp_path / "w"), cwd=tmp_path)
     assert re.search(r"No faulty operator ─.* caveat +only a part: the comparison was stopped", judged.text)
 
