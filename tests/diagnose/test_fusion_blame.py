@@ -85,15 +85,25 @@ def verdict_of(result: object) -> Blame:
 @pytest.mark.parametrize(
     ("output", "fed", "verdict", "words"),
     [
-        (WRONG, FED, BlameVerdict.GUILTY, "its output is 81.65% off, and its inputs agree"),
+        (WRONG, FED, BlameVerdict.GUILTY, "relative error of the output 81.6 %, and its inputs agree"),
         (RIGHT, FED, BlameVerdict.CLEAN, "its output agrees"),
-        (SLIGHTLY, FED, BlameVerdict.SUSPICIOUS, "though not below the threshold"),
-        (WRONG, FED[::-1].copy(), BlameVerdict.NOT_JUDGED, "its inputs are 33.90% off already"),
-        (values(-9, 9, -9, 9), FED[::-1].copy(), BlameVerdict.SUSPICIOUS, "much more than its inputs (33.90%)"),
-        (values(1, 2, 3, np.nan), FED, BlameVerdict.GUILTY, "its output is infinitely off"),
+        (SLIGHTLY, FED, BlameVerdict.SUSPICIOUS, "but not below the threshold"),
+        (
+            WRONG,
+            FED[::-1].copy(),
+            BlameVerdict.NOT_JUDGED,
+            "relative error of its inputs 33.9 %, so its own error may be inherited",
+        ),
+        (
+            values(-9, 9, -9, 9),
+            FED[::-1].copy(),
+            BlameVerdict.SUSPICIOUS,
+            "much larger than that of its inputs (33.9 %)",
+        ),
+        (values(1, 2, 3, np.nan), FED, BlameVerdict.GUILTY, "relative error of the output Inf, and its inputs agree"),
         (None, FED, BlameVerdict.NOT_JUDGED, "it was not dumped"),
         # Cosines of 0.986 and 0.974: what accumulates looks like this.
-        (values(1, 2, 3, 2.5), values(5, 6, 7, 5.4), BlameVerdict.SUSPICIOUS, "are nearly as far off"),
+        (values(1, 2, 3, 2.5), values(5, 6, 7, 5.4), BlameVerdict.SUSPICIOUS, "nearly that of its inputs (19.7 %)"),
     ],
 )
 def test_a_verdict_by_comparison(
@@ -128,13 +138,13 @@ def test_an_input_that_could_not_be_compared_leaves_a_doubt(tmp_path: Path) -> N
     doubtful = [*nodes[:1], other, replace(nodes[1], inputs=(nodes[0], other))]
     (op,) = judged(tmp_path, doubtful, unfused()).ops
     assert op.verdict is BlameVerdict.SUSPICIOUS
-    assert "the inputs that could be compared agree, and input:1 could not be" in op_words(op)
+    assert "the inputs that could be compared agree, input:1 could not be" in op_words(op)
 
 
 def test_without_inputs_a_small_error_may_have_come_in(tmp_path: Path) -> None:
     (op,) = judged(tmp_path, [replace(fused(SLIGHTLY)[1], inputs=())], unfused()).ops
     assert op.verdict is BlameVerdict.NOT_JUDGED
-    assert "which may have come in: no input could be compared" in op_words(op)
+    assert "which may be inherited: no input could be compared" in op_words(op)
 
 
 def test_a_pass_that_both_runs_have_is_not_judged_by_comparing_them(tmp_path: Path) -> None:
@@ -154,7 +164,7 @@ def test_a_pass_that_is_always_on_and_wrong_in_both_runs(tmp_path: Path) -> None
                  originals=("t/Square", "t/Abs"), passes=("PackFusionPass",))  # fmt: skip
     first, second = judged(tmp_path, [data(fed), op, right], [data(fed), op, right]).ops
     assert first.verdict is BlameVerdict.SUSPICIOUS
-    assert "is 100.00% off, and so is the other run's, which PackFusionPass made too" in op_words(first)
+    assert "has a relative error of 100 %, and so has the other run's, which PackFusionPass made too" in op_words(first)
     assert second.verdict is BlameVerdict.CLEAN
 
 
@@ -214,7 +224,7 @@ def test_recomputing_decides_whatever_the_other_run_says(tmp_path: Path, factor:
         assert found.recomputed is not None
         assert found.recomputed.error == pytest.approx(factor - 1, abs=1e-6)
         if factor == 1.0:
-            expected = "it was fed" if name == "fed" else "the other side's is wrong"
+            expected = "the difference is inherited from its inputs" if name == "fed" else "the other side's is wrong"
             assert expected in op_words(found)
 
 
@@ -232,7 +242,7 @@ def test_an_op_that_is_right_and_saturates_says_so(tmp_path: Path, end: float, w
     square = Node(name="r/Square", type="Square", inputs=(relu,), output=true, originals=("r/Square",))
     found = judged(tmp_path, [data(fed), op], [source, relu, square])
     (one,) = found.ops
-    told = f"it {word} in 1 of 4 elements (the true result reaches 90000, where float16 ends at 65504)"
+    told = f"it {word} in 1 of 4 elements (the correct result reaches 90000, the limit of float16 is 65504)"
     assert one.verdict is BlameVerdict.CLEAN
     assert told in op_words(one)
     assert told in pass_words(found.passes[0])
