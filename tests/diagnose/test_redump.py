@@ -174,7 +174,7 @@ def test_a_benchmark_of_one_rank_tells_nothing_of_the_others(tmp_path: Path) -> 
     assert (first["ranks"], first["right"], first["unknown"]) == ([0], [], [1, 2])
     shown = tool("ac", "--all", cwd=tmp_path / "x").text
     assert "step 0, rank 0: conv2" in shown
-    assert "not known of 2 other ranks: without a benchmark" in shown
+    assert "unknown 2 other ranks: without a benchmark" in shown
 
 
 def test_a_clean_run_asks_for_nothing(tmp_path: Path) -> None:
