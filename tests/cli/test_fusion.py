@@ -724,7 +724,7 @@ def test_tries_with_other_switches_are_not_used(tmp_path: Path, check: str) -> N
     bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES)
     (tmp_path / "my.cfg").write_text(MINE.replace("Mine", "Another"))
     run = bisect(tmp_path, f"{check} Pass03 Mine", "--passes", *NAMES, code=1)
-    assert "were made with other switches, and are not used" in run.text
+    assert "were made with other switches and are not used" in run.text
     assert "switching them off does not help" in run.text
     run = bisect(tmp_path, f"{check} Pass03 Another", "--passes", *NAMES)  # another command
     assert "earlier attempt" not in run.text

@@ -192,7 +192,7 @@ def test_small_files_that_claim_much_fill_no_disk(tmp_path: Path, monkeypatch: p
     for path in paths[:6]:
         assert read_tensor_event(path).nbytes == 40_000_000
     for path in paths[6:]:
-        with pytest.raises(FormatError, match="more than 268\.4 MB") as error:
+        with pytest.raises(FormatError, match=r"more than 268\.4 MB") as error:
             read_tensor_event(path)
         assert "tf_dump" in error.value.hint
     assert sum(each.stat().st_size for each in folder.iterdir()) < 268_000_000

@@ -193,6 +193,6 @@ def test_a_fault_of_several_ranks_brings_them_and_what_finds_it_can_be_typed(tmp
     text = tool("demo", "y", "--fault", "allreduce", "--seed", "2", cwd=tmp_path).text
     truth = json.loads((tmp_path / "y/precision_data/truth.json").read_text())
     assert truth["ranks"] == 4
-    line = text.partition("what finds it: precision-tool ")[2]
+    line = text.partition("to find it: precision-tool ")[2]
     found = tool(*shlex.split(line), cwd=tmp_path).text
     assert f"rank 0: {truth['culprit']}" in " ".join(found.split())

@@ -86,7 +86,7 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
         found = [OpResult(op=ops[number], number=number, state=State.RIGHT) for number in numbers]
         return found, ("shape",), {}
 
-    monkeypatch.setattr(spread, "_judge_task", judged)
+    monkeypatch.setattr(spread, "_recompute_task", judged)
     monkeypatch.setattr(spread, "elements_of", lambda _, op: sizes[int(op.name)])
     values = SimpleNamespace(checksums={}, leaf=SimpleNamespace(path="run"))
     judge: Any = SimpleNamespace(
