@@ -120,6 +120,7 @@ OTHERWISE = {
     "cli.py": "/dev/null, and the log of an internal error that it has just made",
     "lib/compare/scheduler.py": "what the system tells of the container's processors",
     "lib/extensions.py": "the entry points of installed packages",
+    "lib/cli/cmd_guide.py": "the guide of the package",
     "lib/messages/catalogue.py": "the catalogue of the package",
     "lib/training/benchmark_folder.py": "/proc/self/mountinfo",
     "lib/io/hdf5_child.py": "/dev/null, and /proc/self/statm",
