@@ -103,8 +103,8 @@ BEGINNINGS = re.compile(r"`([a-z_]+\.(?:[a-z_]+\.)?)\$\{")
 
 def sources() -> str:
     """The page's script, and the module that writes what is painted first."""
-    report = REPO / "precision_tool" / "lib" / "report"
-    return "\n".join(path.read_text("utf-8") for path in [*(PAGE / "src").rglob("*.js"), *report.glob("*.py")])
+    view = REPO / "precision_tool" / "lib" / "view"
+    return "\n".join(path.read_text("utf-8") for path in [*(PAGE / "src").rglob("*.js"), *view.glob("*.py")])
 
 
 def test_every_text_that_the_page_names_is_there() -> None:

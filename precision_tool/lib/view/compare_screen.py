@@ -482,11 +482,14 @@ def to_json(
 
 def check_line(result: CheckResult) -> RenderableType:
     """Return the finding as one line, or why the check was skipped."""
-    title = f"{check_title(result.name)}: "
+    title, style = check_title(result.name), "dim"
     if result.finding is None:
-        return Text.assemble((title, "dim"), plain(_skipped(result), "dim"))
-    style = GRADE_STYLE[result.finding.grade] if result.finding.grade > Grade.INFO else "dim"
-    return Text.assemble((title, style), plain(render(result.finding.message), style))
+        message = Message("screen.view.compare.title", head=title, text=_skipped(result))
+        return shown(message, "dim")
+    if result.finding.grade > Grade.INFO:
+        style = GRADE_STYLE[result.finding.grade]
+    message = Message("screen.view.compare.title", head=title, text=result.finding.message)
+    return shown(message, style)
 
 
 def check_panel(result: CheckResult) -> RenderableType:

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
@@ -219,9 +220,10 @@ class NextSteps:
         self._command = command
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        head = render(Message("verdict.label.next"))
         for number, step in enumerate(self._steps):
             text = Message("step.line", why=step.why, file=step.file if step.line else "", line=step.line)
-            yield LabelledLines([("    " if number else Message("verdict.label.next"), shown(text))])
+            yield LabelledLines([(" " * cell_len(head) if number else head, shown(text))])
             if step.line:
                 line = step.line if step.file else f"{self._command} {step.line}".lstrip()
                 for part in line.split("\n"):
