@@ -141,7 +141,7 @@ def test_editing_the_files_that_the_training_helper_points_to(demo: Path, packag
         **EVERYTHING_OFF["GraphFusion"], "MatMulBiasAddFusionPass": "on"
     }  # fmt: skip
     shown = tool("fusion", "show", cwd=demo, env=package).text
-    assert "3 of 4 passes seen there are off" in shown
+    assert "3 of 4 passes found there are off" in shown
     assert "AReduceMeanFusionPass: GE never switches it off" in shown
     tool("fusion", "reset", cwd=demo, env=package)
     assert path.read_text() == render(SHIPPED_SWITCH)
@@ -283,7 +283,7 @@ def test_what_ge_does_with_a_file_is_shown(demo: Path) -> None:
     assert "GE refuses this file: it is empty" in run.text
     run = tool("fusion", "off", "APass", "--section", "UBFusion", "--file", path, cwd=demo)
     assert "before, it is empty; the file is written again" in run.text
-    assert "GE takes this file" in tool("fusion", "show", "--file", path, cwd=demo).text
+    assert "GE accepts this file" in tool("fusion", "show", "--file", path, cwd=demo).text
 
 
 def test_all_of_one_section_off_counts_the_passes_of_that_section(demo: Path) -> None:
@@ -663,7 +663,7 @@ def test_a_check_that_wavers(tmp_path: Path) -> None:
     run = bisect(
         tmp_path, "test -e seen || { touch seen; false; }", "--passes", *NAMES, "--repeat", "3", "--fresh", code=2
     )
-    assert "the check gave different answers" in run.text
+    assert "the check gave different results" in run.text
 
 
 def test_a_check_that_cannot_be_run(tmp_path: Path) -> None:
