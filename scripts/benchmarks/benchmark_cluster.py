@@ -31,7 +31,7 @@ from measuring import children, resident
 
 from precision_tool.cli import main as main_of_tool
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.diagnose.study import TASKS
+from precision_tool.lib.diagnose.study import MIN_TASKS
 from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.io.remote import RemoteStore
 
@@ -219,7 +219,7 @@ def measure(data: Path, work: Path, address: str, workers: Processes, count: int
     print(f"  processor time   local {other_cpu:8.2f} s   Dask {cpu:8.2f} s   Dask / local {cpu / other_cpu:6.2f}")
     late = lost.seconds - best
     print(f"  Dask, a worker killed after {best / 2:6.2f} s        {lost.seconds:8.2f} s   lost {late:9.2f} s")
-    print(f"  where a task of a worker takes about        {best / TASKS:8.2f} s")
+    print(f"  where a task of a worker takes about        {best / MIN_TASKS:8.2f} s")
     print(f"  the table of all {2 * repeats + 3} runs is {'the same to the bit' if same else 'NOT THE SAME'}")
 
 

@@ -282,7 +282,7 @@ def test_what_ge_does_with_a_file_is_shown(demo: Path) -> None:
     run = tool("fusion", "show", "--file", path, cwd=demo)
     assert "GE refuses this file: it is empty" in run.text
     run = tool("fusion", "off", "APass", "--section", "UBFusion", "--file", path, cwd=demo)
-    assert "before, it is empty; the file is written anew" in run.text
+    assert "before, it is empty; the file is written again" in run.text
     assert "GE accepts this file" in tool("fusion", "show", "--file", path, cwd=demo).text
 
 
