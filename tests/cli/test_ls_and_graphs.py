@@ -292,7 +292,7 @@ def test_ls_dump(tree: SmallTree) -> None:
 
 def test_ls_dump_tells_of_files_that_are_none_and_of_no_dump(tree: SmallTree) -> None:
     (tree.leaf / "notes.txt").write_text("x")
-    assert "1 file more is no dump file: notes.txt" in ls(tree, "dump").out
+    assert "1 more file is not a dump file, namely notes.txt" in ls(tree, "dump").out
     (tree.leaf / "more.txt").write_text("x")
     assert "2 files more are no dump files, the first: more.txt" in ls(tree, "dump").out
     shutil.rmtree(tree.dump_path)
@@ -425,8 +425,8 @@ def test_what_is_only_named_like_a_dump_file_does_not_count(tree: SmallTree) -> 
     os.mkfifo(tree.leaf / "Add.pipe.8.0.1772443800000098")
     (tree.leaf / "Add.link.9.0.1772443800000099").symlink_to("nowhere")
     run = ls(tree, "dump")
-    assert run.out.count("no file") == 4
-    assert re.search(r"(?m)^4 of 4 dump files, .*; named like one, but no file: 3$", run.out)
+    assert run.out.count("no file") == 3
+    assert re.search(r"(?m)^4 of 4 dump files, .*; named like dump files but not files: 3$", run.out)
     assert "4 of 4 dumped ops (100%)" in graphs(tree).out
     run = tool("vc", cwd=tree.root.parent)
     assert "it names 4 of 4 dumped ops" in run.text

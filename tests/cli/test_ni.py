@@ -227,7 +227,7 @@ def test_through_the_borders_of_a_subgraph(tmp_path: Path) -> None:
     assert "called by part (PartitionedCall) in root" in lines
     assert "from maker:0 (Add) through enter" in lines
     assert "to reader input 0 (Add) through sub_Node_Output" in lines
-    assert "5 ops in up to 1 step around inner" in run.text
+    assert "5 ops within 1 step around inner" in run.text
     run = tool("ni", "part", "-g", path, cwd=tmp_path)
     lines = [" ".join(line.split()) for line in run.out.splitlines()]
     assert "subgraphs sub" in lines
@@ -299,7 +299,7 @@ def test_one_picture_of_every_graph_that_has_the_op(tree: SmallTree, tmp_path: P
     assert pictures(folder) == names
     for name in names:
         assert str((folder / name).relative_to(tmp_path)) in run.out.split()
-    assert "3 ops in up to 1 step around conv/Conv2Dconv/BiasAdd, debug_0" in run.text
+    assert "3 ops within 1 step around conv/Conv2Dconv/BiasAdd, debug_0" in run.text
     assert fingerprint(tmp_path / "precision_data" / "npu") == before
 
 
@@ -351,7 +351,7 @@ def test_json_names_the_pictures(tree: SmallTree, tmp_path: Path) -> None:
 def test_of_many_neighbours_the_nearest_are_drawn(tmp_path: Path) -> None:
     path = graph_only(tmp_path, graph_op("op"), *(graph_op(f"reader{i}", inputs=["op:0"]) for i in range(600)))
     run = tool("ni", "-n", "op", "-g", path, "-s", "1", cwd=tmp_path, env={"PATH": str(tmp_path)})
-    assert "500 ops in up to 1 step" in run.text
+    assert "500 ops within 1 step" in run.text
     assert "101 ops farther away are left out" in run.text
 
 
