@@ -294,7 +294,7 @@ def test_ls_dump_tells_of_files_that_are_none_and_of_no_dump(tree: SmallTree) ->
     (tree.leaf / "notes.txt").write_text("x")
     assert "1 more file is not a dump file, namely notes.txt" in ls(tree, "dump").out
     (tree.leaf / "more.txt").write_text("x")
-    assert "2 files more are no dump files, the first: more.txt" in ls(tree, "dump").out
+    assert "2 more files are not dump files, the first more.txt" in ls(tree, "dump").out
     shutil.rmtree(tree.dump_path)
     assert "no dump file in precision_data/npu/debug_0/dump" in ls(tree, "dump", code=2).err
 

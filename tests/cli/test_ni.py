@@ -227,7 +227,7 @@ def test_through_the_borders_of_a_subgraph(tmp_path: Path) -> None:
     assert "called by part (PartitionedCall) in root" in lines
     assert "from maker:0 (Add) through enter" in lines
     assert "to reader input 0 (Add) through sub_Node_Output" in lines
-    assert "5 ops within 1 step around inner" in run.text
+    assert "5 ops within 1 step of inner" in run.text
     run = tool("ni", "part", "-g", path, cwd=tmp_path)
     lines = [" ".join(line.split()) for line in run.out.splitlines()]
     assert "subgraphs sub" in lines
@@ -299,7 +299,7 @@ def test_one_picture_of_every_graph_that_has_the_op(tree: SmallTree, tmp_path: P
     assert pictures(folder) == names
     for name in names:
         assert str((folder / name).relative_to(tmp_path)) in run.out.split()
-    assert "3 ops within 1 step around conv/Conv2Dconv/BiasAdd, debug_0" in run.text
+    assert "3 ops within 1 step of conv/Conv2Dconv/BiasAdd, debug_0" in run.text
     assert fingerprint(tmp_path / "precision_data" / "npu") == before
 
 
