@@ -110,7 +110,7 @@ def test_enum_numbers_of_thousands_of_digits(tmp_path: Path) -> None:
 def test_shapes_beyond_64_bits(tmp_path: Path, shape: tuple[int, ...]) -> None:
     head = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head)
-    with pytest.raises(FormatError, match=r"no array has the shape|needs"):
+    with pytest.raises(FormatError, match=r"no array can have the shape|needs"):
         read_npy(str(tmp_path / "a.npy"))
     tool("pt", "a.npy", cwd=tmp_path, code=2)
     tool("cp", "a.npy", "a.npy", cwd=tmp_path, code=2)

@@ -107,7 +107,7 @@ def test_results_without_permission_are_made_elsewhere(tree: SmallTree) -> None:
     with forbidden(tree.root / "temp"):
         assert "no permission" in run(tree, "vcs").text
         assert "results go to precision_work instead" in run(tree, "vc", code=0).text
-        assert "results in it are not seen" in run(tree, "vcs", code=0).text
+        assert "results in it are ignored" in run(tree, "vcs", code=0).text
 
 
 @pytest.mark.parametrize("words", ["fusion off AFusionPass --force --file file", "vcs -f file", "vc --custom file"])

@@ -235,7 +235,7 @@ def test_a_damaged_one_of_many_does_not_hide_the_others(tmp_path: Path) -> None:
     assert "1 of 1 tensor of 1 op" in run.text
     listed = tool("ls", "dump", cwd=tmp_path)
     assert "/Relu/1/output/y" in listed.out
-    assert "a.h5: no HDF5 file" in listed.err
+    assert "a.h5: not an HDF5 file" in listed.err
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
@@ -545,7 +545,7 @@ def test_many_ops_by_type_and_what_is_there_already(data: Path) -> None:
         (("-o", "out.h5", "-s", "/Addmm/4/input"), "is not an op"),
         (("-o", "precision_data/pt/npu/out.h5", "-s", "/Addmm/4"), "only read"),
         (("-i", "none.h5", "-o", "out.h5", "-s", "/Addmm/4"), "no such file"),
-        (("-o", "bad.h5", "-s", "/Addmm/4"), "no HDF5 file"),
+        (("-o", "bad.h5", "-s", "/Addmm/4"), "not an HDF5 file"),
     ],
 )
 def test_what_is_not_copied(data: Path, arguments: tuple[str, ...], words: str) -> None:
