@@ -65,7 +65,7 @@ def test_two_npu_runs_have_their_counts_own_errors_and_a_report(alone: tuple[Pat
     assert len(report["ops"]["name"]) == report["counts"]["ops"] == 83  # no op stands beside the map
     assert report["ops"]["cosine"][at] < 0.98
     assert report["ops"]["own"][at] == pytest.approx(verdict["evidence"]["own_error"], rel=1e-3)
-    assert any("verdict is on debug_1" in note for note in report["notes"])
+    assert any("verdict is on debug_1" in note["en"] for note in report["notes"])
     assert report["details"][str(at)]
     assert len(report["error_path"]) > 1
 

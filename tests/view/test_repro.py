@@ -189,7 +189,7 @@ def test_inputs_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             reproduction.reproduction(hit.run, hit.op, *beside)
     with monkeypatch.context() as patched:
         patched.setattr(RunValues, "load", no_memory)
-        with pytest.raises(UsageError, match="too many"):
+        with pytest.raises(UsageError, match="too large"):
             reproduction.reproduction(hit.run, hit.op, *beside)
     with monkeypatch.context() as patched:
         patched.setattr(reproduction, "misfit", no_memory)
@@ -235,7 +235,7 @@ def test_bad_input(tmp_path: Path) -> None:
     (tmp_path / "full" / "mine.txt").write_text("mine", "ascii")
     dump = tmp_path / "precision_data" / "npu" / "debug_0" / "dump" / "x"
     for words, what in (
-        (["repro", "block/add", "full"], "is there already"),
+        (["repro", "block/add", "full"], "the folder already exists"),
         (["repro", "block/add", str(dump)], "only read"),
         (["repro", "block/add", "/proc/x/y"], "cannot be written"),
         (["repro", "nobody"], "nobody"),

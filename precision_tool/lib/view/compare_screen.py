@@ -1,4 +1,4 @@
-"""What `vc`, `vcs` and `ac` show of a comparison, as rich renderables and as JSON."""
+"""Comparison screens of `vc`, `vcs` and `ac`, as rich renderables and as JSON."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ GRADE_STYLE = {Grade.INFO: "green", Grade.WARNING: "yellow", Grade.FAULT: "red"}
 
 
 def source_lines(result: LeafResult) -> RenderableType:
-    """Which folders and which graph a comparison used, and why that graph."""
+    """Return the folders and the graph that a comparison used, with the reason for that graph."""
     rows = [
         (label("npu"), whole_path(result.leaf.path)),
         (label("other_run" if result.golden_is_dump else "benchmark"), whole_path(result.golden_root)),
@@ -98,7 +98,7 @@ def _chosen(graph: GraphChoice) -> Text:
 
 
 def read_source_lines(analysis: Analysis) -> RenderableType:
-    """What a result that was read back is of, as far as that is known."""
+    """Return the sources of a result that was read from a file, as far as it names them."""
     rows: list[Line] = []
     if analysis.source is not None:
         rows.append((label("npu"), whole_path(analysis.source.npu)))
@@ -112,7 +112,7 @@ def read_source_lines(analysis: Analysis) -> RenderableType:
 
 
 def leaf_title(analysis: Analysis) -> str:
-    """Which of several results it is: its device, model and step as far as its path tells, or its file."""
+    """Return device, model and step of a result, as far as its path has them, or its file."""
     if analysis.leaf is None:
         return posixpath.basename(analysis.path)
     leaf = analysis.leaf.leaf
@@ -120,7 +120,7 @@ def leaf_title(analysis: Analysis) -> str:
 
 
 def summary_lines(analyses: Sequence[Analysis], verdicts: Sequence[Text | None]) -> RenderableType:
-    """What was found in each of several results, a sentence each: its verdict, or what the comparison says."""
+    """Return a line for each of several results: its verdict, or the findings of the comparison."""
     lines = []
     for analysis, verdict in zip(analyses, verdicts, strict=True):
         summary = verdict or plain("; ".join(render(finding.message) for finding in analysis.findings))

@@ -28,7 +28,7 @@ from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.view.compare_screen import finding_panel, leaf_title, overview_lines
 from precision_tool.lib.view.findings import RenderedFinding, render_finding
-from precision_tool.lib.view.verdict_screen import told, verdict_block
+from precision_tool.lib.view.verdict_screen import rendered_verdict, verdict_block
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ class CompareResult:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What a user should know of the folders."""
+        """Notes on the folders."""
         return () if self.analysis.leaf is None else self.analysis.leaf.notes
 
     def findings(self, threshold: float | None = None) -> list[RenderedFinding]:
@@ -104,7 +104,10 @@ class CompareResult:
         """
         threshold = self.threshold if threshold is None else threshold
         unread_graph = "" if self.analysis.leaf is None else self.analysis.leaf.unread_graph
-        return [render_finding(one) for one in find_first_fault(ops_of(self.rows, threshold), threshold, unread_graph)]
+        return [
+            render_finding(finding)
+            for finding in find_first_fault(ops_of(self.rows, threshold), threshold, unread_graph)
+        ]
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
@@ -120,13 +123,13 @@ class CompareResult:
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """Who computes wrong, why, and what to do, judged when first asked for by recomputing each op of the dump.
+        """The first wrong op, why, and what to do; computed at first access by recomputing each op of the dump.
 
         None where nothing can be recomputed: without a graph, and of PyTorch dumps. Its steps (`next`) have words
         (`why`), and a line to type or to paste (`line`).
         """
         verdict = self.diagnosis.verdict
-        return None if verdict is None else told(verdict)
+        return None if verdict is None else rendered_verdict(verdict)
 
     def to_numpy(self) -> npt.NDArray[Any]:
         """Return the rows as a structured array.

@@ -70,7 +70,7 @@ class ReportConsole(Console):
 
     @property
     def file(self) -> IO[str]:
-        """Where it is printed, with URLs in the place of the paths that stand for them."""
+        """The output stream, with URLs in the place of the paths that stand for them."""
         stream = super().file
         return stream if isinstance(stream, _WithUrls) else cast("IO[str]", _WithUrls(stream))
 
@@ -163,7 +163,7 @@ class ProgressReport:
 
 
 class _SpeedColumn(ProgressColumn):
-    """How much is done in a second, in the unit of the task."""
+    """Progress per second, in the unit of the task."""
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
@@ -218,7 +218,7 @@ def _next_step(overview: DataOverview) -> Text:
 
 
 def _collect(overview: DataOverview) -> RenderableType:
-    """What a folder without data should get, and how."""
+    """Return where to put the data that an empty folder lacks."""
     state = Message("screen.view.banner.empty") if overview.exists else Message("screen.view.banner.missing")
     path = safe(shown_path(overview.root))
     head = shown(Message("screen.view.banner.nothing", path=path, state=state), fields={"state": "yellow"})

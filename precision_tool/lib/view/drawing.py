@@ -66,7 +66,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What is known of the ops by name: the lowest cosine of their outputs, and what recomputing said of them."""
+    """Figures of ops by name: the lowest cosine of their outputs, and the verdict of recomputing them."""
 
     cosines: Mapping[str, float]
     threshold: float
@@ -109,7 +109,7 @@ def dot_source(hood: Neighbourhood, figures: Figures, where: str) -> str:
 
 
 def _boxes(hood: Neighbourhood, picture: graphviz.Digraph) -> dict[str, graphviz.Digraph]:
-    """Where the nodes of each graph are drawn: a subgraph in a box, all else on the picture itself."""
+    """Return the box that the nodes of each graph are drawn in: one for a subgraph, the picture itself for others."""
     boxes: dict[str, graphviz.Digraph] = {}
     for node in hood.nodes:
         if node.graph in boxes:
@@ -139,9 +139,9 @@ def _nest(hood: Neighbourhood, boxes: Mapping[str, graphviz.Digraph], picture: g
     """Puts every box into the one of the graph around it, the innermost first."""
     around: dict[str, str] = {}
     for name in boxes:
-        outer, seen = name, {name}
-        while outer in hood.calls and (outer := hood.calls[outer][0]) not in seen:
-            seen.add(outer)
+        outer, visited = name, {name}
+        while outer in hood.calls and (outer := hood.calls[outer][0]) not in visited:
+            visited.add(outer)
             if outer in boxes:
                 around[name] = outer
                 break
@@ -253,10 +253,10 @@ def _desc(link: Link) -> TensorDesc | None:
     producer, consumer = link.producer.op, link.consumer.op
     if producer is not None and link.index < len(producer.output_descs):
         return producer.output_descs[link.index]
-    fed = None if consumer is None else described_inputs(consumer).get(link.slot)
-    if fed is None and producer is not None and link.crosses:
+    desc = None if consumer is None else described_inputs(consumer).get(link.slot)
+    if desc is None and producer is not None and link.crosses:
         return described_inputs(producer).get(link.index)
-    return fed
+    return desc
 
 
 # --- text in DOT ------------------------------------------------------------------------------------------------------
@@ -315,10 +315,10 @@ def _tooltip(*lines: str) -> str:
 def _fitting(line: str, most: int) -> str:
     """As much of a line as `most` bytes can hold."""
     text = _literal(line.replace("&", "&amp;"))
-    kept = len(line)
+    length = len(line)
     while len(text.encode()) > most:
-        kept = min(kept, most) * 3 // 4
-        text = _literal(line[:kept].replace("&", "&amp;")) + "…"
+        length = min(length, most) * 3 // 4
+        text = _literal(line[:length].replace("&", "&amp;")) + "…"
     return text
 
 
@@ -355,7 +355,7 @@ def write_drawing(source: str, folder: str, name: str, time_limit: float = TIME_
 
 
 class _DotError(Exception):
-    """Why `dot` made no picture."""
+    """The reason why `dot` made no picture."""
 
 
 def _run_dot(dot: str, gv: str, svg: str, time_limit: float) -> None:
@@ -370,8 +370,8 @@ def _run_dot(dot: str, gv: str, svg: str, time_limit: float) -> None:
         except OSError as error:
             raise _DotError(f"{dot} cannot be run ({error.strerror or error})") from None
         if done.returncode or not out.seek(0, SEEK_END):
-            said = _last_lines(complaints) or "it said nothing"
-            raise _DotError(f"{dot} failed with exit code {done.returncode}: {said}")
+            complaint = _last_lines(complaints) or "it said nothing"
+            raise _DotError(f"{dot} failed with exit code {done.returncode}: {complaint}")
 
 
 def _last_lines(file: IO[bytes]) -> str:

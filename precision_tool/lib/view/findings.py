@@ -1,4 +1,4 @@
-"""What `ac` and `random` show of the passports of two runs, and its JSON."""
+"""Passports, findings and checks as `ac` and `random` show them, and their JSON."""
 
 from __future__ import annotations
 

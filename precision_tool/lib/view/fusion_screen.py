@@ -1,4 +1,4 @@
-"""What the fusion commands show: passes in effect, switch files, blame, bisection, differences of graphs; or JSON."""
+"""Screens of the fusion commands: passes in effect, switch files, blame, bisection, differences of graphs; and JSON."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def script_block(lines: Sequence[str]) -> RenderableType:
 
 
 def blame_sources(sources: dict[str, Any]) -> RenderableType:
-    """Which dumps and graphs a verdict rests on."""
+    """Return the dumps and graphs that a verdict rests on."""
     two_runs = sources.get("other_graph") is not None
     rows = [(label("fused"), whole_path(sources["fused"])), (label("graph"), whole_path(sources["graph"]))]
     rows.append((label("unfused" if two_runs else "benchmark"), whole_path(sources["other"])))
@@ -540,7 +540,7 @@ def bisect_json(
 
 
 def diff_lines(diff: GraphDiff, names: tuple[str, str], limit: int) -> Iterator[list[RenderableType]]:
-    """What differs, in groups. `names` are what the two graphs are called."""
+    """Return the differences in groups. `names` are those of the two graphs."""
     graphs = diff.similarity
     left = Message("screen.view.diff.side", ops=graphs.left_ops, path=safe(shown_path(graphs.left)))
     right = Message("screen.view.diff.side", ops=graphs.right_ops, path=safe(shown_path(graphs.right)))

@@ -1,4 +1,4 @@
-"""What `graphs` shows: the graph files with what each holds, and where a search found ops; or JSON."""
+"""Screens of `graphs`: the graph files with their contents, the matches of a search; and JSON."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _unreadable(run: int | None, path: str, error: str) -> RenderableType:
 
 
 def _why(error: str, path: str) -> Text:
-    """Why a file that was named just before cannot be read."""
+    """Return why a file cannot be read, without its path, which stands just before."""
     return plain(shown_reason(error.removeprefix(f"{path}: ")), "yellow")
 
 
@@ -107,7 +107,7 @@ def _match(match: FoundIn, limit: int) -> RenderableType:
 
 
 def use_line(path: str | None) -> Text:
-    """What `graphs --use` did."""
+    """Return the effect of `graphs --use`."""
     if path is None:
         return shown(Message("screen.view.graphs.automatic"))
     return shown(Message("screen.view.graphs.use", path=safe(shown_path(path))))

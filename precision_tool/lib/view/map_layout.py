@@ -1,4 +1,4 @@
-"""Where ops and groups stand on the map: a tree of groups, and for each its children in ranks.
+"""Layout of the map: a tree of groups, and for each its children in ranks.
 
 No engine for general layouts: an edge from the forward to the backward pass would lie across hundreds of ranks. Within
 a group the children are ranked by the longest path of the edges between them, and ordered by the barycentre of their
@@ -189,7 +189,7 @@ class _Tree:
         self.backward = [place.is_backward for place in places]
         #: The items that a group, or an op of the backward pass, is beside.
         self.mirrored: dict[int, int] = {}
-        by_scopes = self._dissolve(*self._found(places), count)
+        by_scopes = self._dissolve(*self._matches(places), count)
         # An item comes where its first op is executed.
         self.keys = [*position, *[count] * len(self.groups)]
         for op in range(count):
@@ -205,7 +205,7 @@ class _Tree:
         self._split(count)
         self.parents += [group.parent for group in self.groups]
 
-    def _found(self, places: Sequence[Place]) -> tuple[dict[tuple[str, ...], int], list[int]]:
+    def _matches(self, places: Sequence[Place]) -> tuple[dict[tuple[str, ...], int], list[int]]:
         """Make a group of every scope; return how many members each has."""
         by_scopes: dict[tuple[str, ...], int] = {(): -1}
         members: list[int] = []

@@ -46,7 +46,7 @@ from precision_tool.lib.view.verdict_screen import allowed_error, judged_json
 
 
 def source_lines(title: str, source: Source, elements: Sequence[Element]) -> RenderableType:
-    """Whether what nothing computes is the same on both sides."""
+    """Return whether data, a variable or random numbers are the same on both sides."""
     is_different = bool(source.different)
     state = Message("verdict.op.source", different=is_different)
     rows = [_row("state", state, "bold red" if is_different else "green")]
@@ -63,7 +63,7 @@ def source_lines(title: str, source: Source, elements: Sequence[Element]) -> Ren
 
 
 def verdict_lines(title: str, judged: OpVerdict, elements: Sequence[Element]) -> RenderableType:
-    """Whether the op computes right by itself, and what of its error is not its own."""
+    """Return whether an op computes correctly from its own inputs, and how much of its error is inherited."""
     state = judged.state if judged.state in ("right", "wrong", "doubtful") else "not_recomputed"
     style = {"right": "green", "wrong": "bold red"}.get(state, "yellow")
     message = Message(f"verdict.op.{state}", figures=None, reason=None)
@@ -172,7 +172,7 @@ class OpReport:
 
 
 def run_name(run: RunGraph) -> str:
-    """Which NPU run a graph belongs to, or the graph file where it belongs to none."""
+    """Return the NPU run of a graph, or the graph file where it belongs to none."""
     return posixpath.basename(run.file.path) if run.number is None else f"debug_{run.number}"
 
 
@@ -485,7 +485,7 @@ def _no_figure(tensor: AnyTensor | None) -> Text:
 
 
 def row_notes(row: Row) -> Iterator[str]:
-    """What the user should know of a tensor."""
+    """Yield notes on a tensor."""
     if row.reason:
         yield row.reason
     for side, summary in (("npu", row.npu), ("benchmark", row.golden)):
@@ -511,7 +511,7 @@ def _files(report: OpReport) -> list[tuple[str, Text]]:
 
 
 def drawing_lines(hood: Neighbourhood, gv: str, svg: str | None, run: str) -> RenderableType:
-    """Where a drawing is, and of how much."""
+    """Return the path of a drawing and its extent."""
     drawing = Message(
         "screen.view.op.drawing", ops=len(hood.nodes), depth=hood.depth, op=safe(hood.op.name), run=safe(run)
     )  # fmt: skip
@@ -561,7 +561,7 @@ def to_json(
     attribute: str | None = None,
     drawings: Sequence[str] = (),
 ) -> str:
-    """The same as one JSON document; attributes with `everything`, or that one."""
+    """Return the screen of `ni` as one JSON document; all attributes with `everything`, or the one named."""
     ops = [_report_json(report, threshold, everything, attribute) for report in reports]
     return json_text({"ops": ops, "files": list(drawings)})
 

@@ -1,4 +1,4 @@
-"""What `ls` shows: ops and dump files as tables, or as JSON."""
+"""Screens of `ls`: ops and dump files as tables, or as JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _STATE_STYLES = {"wrong": "bold red", "doubtful": "yellow"}
 
 
 def run_title(run: RunGraph) -> RenderableType:
-    """Which graph of which run: its number and name, and below the file."""
+    """Return number and name of a run's graph, and below its file."""
     names = [graph.name for graph in run.file.graphs[:1]]
     number = "" if run.number is None else f"debug_{run.number}"
     return Group(plain("  ".join(filter(None, (number, *names))), "bold"), _path(run.file.path))
@@ -172,7 +172,7 @@ class OpTable:
 
 
 def _is_alike(npu: float, golden: float, threshold: float) -> bool:
-    """Whether two single numbers agree, by the relative error that a cosine allows (see `agrees`)."""
+    """Return whether two single numbers agree, by the relative error that a cosine allows (see `agrees`)."""
     if npu == golden or (isnan(npu) and isnan(golden)):
         return True
     return abs(npu - golden) <= sqrt(2 * (1 - threshold)) * abs(golden)

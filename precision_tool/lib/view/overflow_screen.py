@@ -1,4 +1,4 @@
-"""What `overflow` shows, and the JSON of it."""
+"""Screens of `overflow`, and its JSON."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def overflow_lines(report: OverflowReport, advice: Sequence[Advice], limit: int,
 
 
 def conclusion_box(report: OverflowReport) -> RenderableType:
-    """What it comes to, the heaviest on the screen and the last: which op overflows first, or that nothing does."""
+    """Return the conclusion, last and heaviest on the screen: the op that overflows first, or that none does."""
     unread = len(report.unreadable) + sum(len(leaf.unreadable) for leaf in report.leaves)
     message = Message("screen.view.overflow.conclusion", conclusion=conclusion(report), unreadable=unread or None)
     style = "bold red" if not report.is_clean else "bold yellow" if unread else "green"
@@ -326,7 +326,7 @@ def conclusion_box(report: OverflowReport) -> RenderableType:
 
 
 def to_json(report: OverflowReport, advice: Sequence[Advice], mixlist: str = "") -> str:
-    """The same as one JSON document, all ops and statuses."""
+    """Return the report as one JSON document, with all ops and statuses."""
     first = report.first
     return json_text(
         {
@@ -348,14 +348,14 @@ def to_json(report: OverflowReport, advice: Sequence[Advice], mixlist: str = "")
     )
 
 
-def _status_json(one: StatusReport) -> dict[str, Any]:
+def _status_json(status: StatusReport) -> dict[str, Any]:
     return {
-        "file": one.file.path,
-        "output": one.output,
-        "decoded": one.file.decoded,
-        "timestamp": one.file.name.timestamp,
-        "device": one.device or None,
-        "step": one.step or None,
+        "file": status.file.path,
+        "output": status.output,
+        "decoded": status.file.decoded,
+        "timestamp": status.file.name.timestamp,
+        "device": status.device or None,
+        "step": status.step or None,
         "units": [
             {
                 "unit": unit.unit,
@@ -368,11 +368,11 @@ def _status_json(one: StatusReport) -> dict[str, Any]:
                 "status": list(unit.status),
                 "words": [render(bit) for bit in unit.bits],
             }
-            for unit in one.units
+            for unit in status.units
         ],
-        "op": None if one.op is None else _op_json(one.op),
-        "doubt": "; ".join(map(render, one.doubts)),
-        "notes": list(one.notes),
+        "op": None if status.op is None else _op_json(status.op),
+        "doubt": "; ".join(map(render, status.doubts)),
+        "notes": list(status.notes),
     }
 
 
@@ -391,24 +391,24 @@ def _op_json(op: OverflowOp) -> dict[str, Any]:
     }
 
 
-def _slot_json(one: SlotValues) -> dict[str, Any]:
-    found, tensor = one.extremes, one.tensor
+def _slot_json(slot: SlotValues) -> dict[str, Any]:
+    extremes, tensor = slot.extremes, slot.tensor
     return {
-        "slot": one.slot,
+        "slot": slot.slot,
         "dtype": None if tensor is None else tensor.dtype,
         "layout": None if tensor is None else tensor.layout,
         "shape": None if tensor is None else list(tensor.shape),
-        "producer": one.producer or None,
-        "reason": one.reason,
-        "count": None if found is None else found.count,
-        "largest": None if found is None else found.largest,
-        "headroom": None if found is None else found.headroom,
-        "saturated": None if found is None else found.saturated,
-        "nan": None if found is None else found.nan_count,
-        "positive_inf": None if found is None else found.positive_inf_count,
-        "negative_inf": None if found is None else found.negative_inf_count,
-        "statistics_only": found is not None and found.statistics_only,
-        "summary": _summary_json(one.summary),
+        "producer": slot.producer or None,
+        "reason": slot.reason,
+        "count": None if extremes is None else extremes.count,
+        "largest": None if extremes is None else extremes.largest,
+        "headroom": None if extremes is None else extremes.headroom,
+        "saturated": None if extremes is None else extremes.saturated,
+        "nan": None if extremes is None else extremes.nan_count,
+        "positive_inf": None if extremes is None else extremes.positive_inf_count,
+        "negative_inf": None if extremes is None else extremes.negative_inf_count,
+        "statistics_only": extremes is not None and extremes.statistics_only,
+        "summary": _summary_json(slot.summary),
     }
 
 
@@ -418,20 +418,20 @@ def _summary_json(summary: Summary | None) -> dict[str, Any] | None:
     return {"max": summary.maximum, "min": summary.minimum, "mean": summary.mean, "std": summary.std}
 
 
-def _leaf_json(one: LeafOverflow) -> dict[str, Any]:
-    scale = one.scale
+def _leaf_json(leaf: LeafOverflow) -> dict[str, Any]:
+    scale = leaf.scale
     return {
-        "path": one.leaf.path,
-        "device": one.leaf.device or None,
-        "step": one.leaf.step or None,
-        "graph": None if one.graph is None else one.graph.file.path,
-        "mode": one.mode,
-        "scanned_ops": one.scanned_ops,
-        "scanned_bytes": one.scanned_bytes,
-        "not_scanned_ops": one.left_out,
-        "unreadable": [{"file": path, "reason": why} for path, why in one.unreadable.items()],
-        "first": None if one.first is None else one.first.name,
-        "ops": [_op_json(op) for op in one.ops],
+        "path": leaf.leaf.path,
+        "device": leaf.leaf.device or None,
+        "step": leaf.leaf.step or None,
+        "graph": None if leaf.graph is None else leaf.graph.file.path,
+        "mode": leaf.mode,
+        "scanned_ops": leaf.scanned_ops,
+        "scanned_bytes": leaf.scanned_bytes,
+        "not_scanned_ops": leaf.left_out,
+        "unreadable": [{"file": path, "reason": why} for path, why in leaf.unreadable.items()],
+        "first": None if leaf.first is None else leaf.first.name,
+        "ops": [_op_json(op) for op in leaf.ops],
         "trail": [
             {
                 "op": step.op_name,
@@ -444,7 +444,7 @@ def _leaf_json(one: LeafOverflow) -> dict[str, Any]:
                 "growth": step.growth,
                 "dumped": step.dumped,
             }
-            for step in one.trail
+            for step in leaf.trail
         ],
         "loss_scale": None
         if scale is None

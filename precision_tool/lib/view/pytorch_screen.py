@@ -1,4 +1,4 @@
-"""What `ls` and `ni` show of PyTorch `.h5` dumps, and what `h5copy` wrote."""
+"""Screens of `ls` and `ni` for PyTorch `.h5` dumps, and of `h5copy`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SHOWN_VALUES = 8
 
 
 def side_title(side: H5Side) -> RenderableType:
-    """Which dump it is: the side and device, and below the file."""
+    """Return side and device of a dump, and below its file."""
     path = whole_path(side.dump.path)
     path.stylize("dim")
     return Group(plain(_title(side), "bold"), path)
@@ -97,7 +97,7 @@ def value_listing(listing: H5Listing, limit: int) -> Iterator[RenderableType]:
 
 
 def kind_text(value: H5Value) -> str:
-    """What a data set is: a tensor or which kind of parameter."""
+    """Return the kind of a data set: a tensor, or a kind of parameter."""
     if value.kind is None:
         return text("screen.view.pytorch.tensor")
     return KINDS.get(value.kind) or text("screen.view.pytorch.kind", number=value.kind)

@@ -1,4 +1,4 @@
-"""What `random` shows, and the JSON of it."""
+"""Screens of `random`, and its JSON."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
 
 
 def conclusion_box(reports: Sequence[RandomReport]) -> RenderableType:
-    """What it comes to, the heaviest on the screen and the last."""
+    """Return the conclusion, last and heaviest on the screen."""
     lines = [Prose(line) for report in reports for line in _conclusion(report, several=len(reports) > 1)]
     is_clean = all(report.is_clean and not report.unreadable for report in reports)
     is_faulty = any(report.first is not None or report.stomps for report in reports)
@@ -264,7 +264,7 @@ def stomp_panel(stomp: Stomp) -> RenderableType:
 
 
 def noise_line(path: str) -> Text:
-    """Where the noise floor is."""
+    """Return the path of the noise floor."""
     return shown(Message("screen.view.random.noise_floor", path=safe(shown_path(path))))
 
 

@@ -1,4 +1,4 @@
-"""What a report is made of: results with their verdicts, their graphs, and the values of the ops that matter."""
+"""Material of a report: results with their verdicts, their graphs, and the values of the ops that matter."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ def export_graphs(
     with _garbage_collection_off():
         materials = gather(data, diagnoses, graph)
         if all(material.file is None for material in materials):
-            raise UsageError("--model-explorer: the result has no graph", "name one with -g")
+            raise UsageError("view.explorer_no_graph")
         return write_model_explorer(path, document_of(materials, tool=f"precision_tool {__version__}", time=""))
 
 
@@ -278,11 +278,11 @@ def place_of(data: DataFolder, path: str, *dumps: str) -> str:
     """
     path = posixpath.expanduser(path)
     if folder_exists(path):
-        raise UsageError(f"{path}: a folder", "name a file, as report.html")
+        raise UsageError("view.report_folder", path=path)
     folder = posixpath.dirname(posixpath.abspath(path))
     data.workspace.check_outside_dumps(folder, *dumps)
     if why := why_no_file(path):
-        raise OutputError.of(path, f"cannot be written ({why})", "name another file")
+        raise OutputError.of(path, "view.report_not_written", why=why)
     return path
 
 

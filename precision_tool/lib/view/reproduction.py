@@ -106,16 +106,16 @@ def reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: Graph
     try:
         return _reproduction(run, op, benchmark, unfused)
     except MemoryError as error:
-        raise _too_large(op, "its tensors") from error
+        raise _too_large(op) from error
 
 
-def _too_large(op: Op, what: str) -> UsageError:
-    return UsageError(f"{op.name}: {what} are too many for a reproduction", "`dc` writes them as .npy")
+def _too_large(op: Op, elements: int | None = None) -> UsageError:
+    return UsageError("view.repro_too_large", op=op.name, elements=elements)
 
 
 def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None) -> Repro:
     if run.leaf is None:
-        raise DataNotFoundError(f"{op.name}: no dump belongs to its graph", "`graphs` shows which graph a dump has")
+        raise DataNotFoundError("view.repro_no_dump", op=op.name)
     values = RunValues(run.leaf, run.file, benchmark, near=op)
     recomputer = Recomputer(values, unfused, only=lambda other: other is op)
     outputs = recomputer.outputs(op)
@@ -123,9 +123,9 @@ def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: Grap
     tensors = [*outputs.values(), *(tensor for tensor in own if isinstance(tensor, Tensor))]
     size = sum(tensor.size for tensor in tensors)
     if size > _MOST_ELEMENTS:
-        raise _too_large(op, f"{size:,} elements")
+        raise _too_large(op, size)
     if not outputs:
-        raise DataNotFoundError(f"{op.name}: no output of it was dumped", "`ls dump` lists what was dumped")
+        raise DataNotFoundError("view.repro_no_output", op=op.name)
     judged = recomputer.examine(op)
     op_inputs = recomputer.inputs_of(op)
     npu_outputs = []
@@ -134,10 +134,8 @@ def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: Grap
         try:
             npu = values.load(tensor, desc)
         except NoValueError as error:
-            hint = "`ni` shows what its dump has"
-            raise FormatError.of(
-                tensor.path, reason_words(error.reason), hint, what=f"{op.name}: output {slot}"
-            ) from error
+            place = f"{op.name}: output {slot}"
+            raise FormatError.of(tensor.path, "view.repro_no_value", what=place, reason=error.reason) from error
         golden = values.load_benchmark(Root(op, slot))
         other = None if golden is None else golden.input.array
         npu_outputs.append(ReproOutput(slot=slot, npu=npu, benchmark=other if _fits(other, npu) else None))
@@ -175,7 +173,7 @@ def _recomputed(repro: Repro, formula: Formula) -> Repro:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reference:
-    """What outputs are compared with: `noise` is the error of a type inside, `u_in` the rounding of inputs."""
+    """Reference of outputs: `noise` is the error of a type inside, `u_in` the rounding of inputs."""
 
     formula: Formula
     inputs: Mapping[int, Input]
@@ -232,14 +230,12 @@ def write_repro(folder: str, repro: Repro) -> str:
     OutputError for one that is there already, and where it cannot be written.
     """
     if posixpath.lexists(folder) and not (folder_exists(folder) and not list_folder(folder)):
-        raise OutputError.of(folder, "is there already", "name a folder that is not, as `repro OP DIR`")
+        raise OutputError.of(folder, "view.repro_exists")
     try:
         with new_folder(folder) as place:
             _write(place, repro)
     except OSError as error:
-        raise OutputError.of(
-            folder, f"cannot be written ({error.strerror or error})", "free some space, or name another folder"
-        ) from error
+        raise OutputError.of(folder, "view.repro_not_written", why=error.strerror or str(error)) from error
     return folder
 
 

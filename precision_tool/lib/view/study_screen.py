@@ -89,7 +89,7 @@ def without_culprit(study: Study) -> Message:
         return Message("study.without_culprit.see_statistics")
     if _first_off(study) is not None:
         return Message("study.without_culprit.off_benchmark")
-    if not study.is_recomputed and any(one.below for one in study.leaves):
+    if not study.is_recomputed and any(state.below for state in study.leaves):
         return Message("study.without_culprit.off_unknown")
     if study.has_evidence:
         return Message("study.without_culprit.clean")
@@ -109,9 +109,9 @@ def _label(name: str) -> Message:
 def _not_finite(study: Study, place: tuple[int, int, str]) -> Message:
     """Return where NaN or Inf was first, and whether the other ranks got it from there."""
     step, rank, tensor = place
-    others = [one for one in study.leaves if one.leaf.step == step and one.bad and one.leaf.rank != rank]
-    is_received = not is_from_others(tensor) and all(is_from_others(one.first_bad) for one in others)
-    count = len({one.leaf.rank for one in others}) if is_received else None
+    others = [state for state in study.leaves if state.leaf.step == step and state.bad and state.leaf.rank != rank]
+    is_received = not is_from_others(tensor) and all(is_from_others(state.first_bad) for state in others)
+    count = len({state.leaf.rank for state in others}) if is_received else None
     return Message("study.not_finite", place=place_of(step, rank), tensor=tensor, others=count or None)
 
 
@@ -124,7 +124,7 @@ def _head(study: Study, culprit: Culprit) -> Text:
 
 def reach_of(study: Study, culprit: Culprit) -> Message:
     """Return where it is wrong, and what that tells, with the steps that were recomputed there."""
-    judged = {one.leaf.step for one in study.leaves if one.has_verdict and one.leaf.rank in culprit.ranks}
+    judged = {state.leaf.step for state in study.leaves if state.has_verdict and state.leaf.rank in culprit.ranks}
     return reach(culprit, study.steps, judged)
 
 
@@ -202,22 +202,25 @@ def _rows(study: Study, culprit: Culprit) -> list[Line]:
         rows.append((_label("replicas"), shown(agree)))
     rows.append((Message("verdict.label.confidence"), shown(confidence(culprit.confidence))))
     further = study.conclusion.further
-    lines = [shown(_further(one), "dim") for one in further[:_FURTHER]]
+    lines = [shown(_further(other), "dim") for other in further[:_FURTHER]]
     if len(further) > _FURTHER:
         lines.append(shown(Message("study.more", more=len(further) - _FURTHER), "dim"))
     return rows + labelled("study.label.further", lines)
 
 
-def _further(one: Culprit) -> Message:
-    return Message("study.further", place=place_of(one.step, one.rank), op=one.op, cause=cause_name(one.cause))
-
-
-def departure(one: Departure) -> Message:
-    """Return what replicas do not agree on."""
-    kind = "study.ranks_differ" if len(one.ranks) > 1 else "study.rank_differs"
+def _further(culprit: Culprit) -> Message:
     return Message(
-        "study.departure", who=Message(kind, ranks=spans(one.ranks)), op=one.op, fed_alike=one.fed_alike,
-        agreeing=None if one.undecided else len(one.agreeing), collective=one.role is Role.COLLECTIVE,
+        "study.further", place=place_of(culprit.step, culprit.rank), op=culprit.op, cause=cause_name(culprit.cause)
+    )
+
+
+def departure(divergence: Departure) -> Message:
+    """Return what replicas do not agree on."""
+    kind = "study.ranks_differ" if len(divergence.ranks) > 1 else "study.rank_differs"
+    return Message(
+        "study.departure", who=Message(kind, ranks=spans(divergence.ranks)), op=divergence.op,
+        fed_alike=divergence.fed_alike, agreeing=None if divergence.undecided else len(divergence.agreeing),
+        collective=divergence.role is Role.COLLECTIVE,
     )  # fmt: skip
 
 
@@ -231,8 +234,8 @@ def _ranks(numbers: Sequence[int]) -> Message:
 
 def _looked_at(study: Study) -> list[Line]:
     leaves = study.leaves
-    judged = sum(one.judged for one in leaves)
-    recomputed = sum(one.judged and one.has_verdict for one in leaves)
+    judged = sum(state.judged for state in leaves)
+    recomputed = sum(state.judged and state.has_verdict for state in leaves)
     reasons = []
     if judged < len(leaves):
         is_first = study.judging is Judging.FIRST
@@ -244,32 +247,32 @@ def _looked_at(study: Study) -> list[Line]:
             "study.folders", count=len(leaves), steps=_steps(study.steps), ranks=_ranks(study.ranks)
         ),
         "compared": Message(
-            "study.compared", count=sum(one.compared for one in leaves), below=sum(one.below for one in leaves),
+            "study.compared", count=sum(state.compared for state in leaves), below=sum(state.below for state in leaves),
             threshold=study.threshold,
         ),
         "recomputed": Message("study.recomputed", count=recomputed, all=len(leaves), reasons=tuple(reasons)),
     }  # fmt: skip
-    agreed = sum(one.agreed for one in study.votes)
-    differing = sum(len(one.departures) for one in study.votes)
+    agreed = sum(vote.agreed for vote in study.votes)
+    differing = sum(len(vote.departures) for vote in study.votes)
     if agreed or differing:
         lines["replicas"] = Message("study.votes", agreed=agreed, differing=differing or None)
     rows: list[Line] = [(_label(name), shown(message, "dim")) for name, message in lines.items()]
     failed = Message("study.label.failed", count=len(study.failures))
-    for number, one in enumerate(study.failures[:_FAILURES]):
-        place = place_of(one.leaf.step, one.leaf.rank)
-        failure = Message("study.failure", place=place, reason=shown_reason(one.failure))
+    for number, state in enumerate(study.failures[:_FAILURES]):
+        place = place_of(state.leaf.step, state.leaf.rank)
+        failure = Message("study.failure", place=place, reason=shown_reason(state.failure))
         rows.append((failed if not number else "", shown(failure, "yellow")))
     return rows
 
 
 def _first_off(study: Study) -> LeafState | None:
-    """Where tensors are off the benchmark first, though nothing that was recomputed explains it; None if none is."""
-    found = [one for one in study.leaves if one.first is not None and one.below]
-    return min(found, key=lambda one: (one.leaf.step, one.leaf.rank), default=None)
+    """Return where tensors first differ from the benchmark though no recomputed op explains it; None if nowhere."""
+    candidates = [state for state in study.leaves if state.first is not None and state.below]
+    return min(candidates, key=lambda state: (state.leaf.step, state.leaf.rank), default=None)
 
 
 def _look_there(state: LeafState) -> list[StepText]:
-    """What to do where the benchmark departs and no op is known to compute wrong."""
+    """Return next steps where the benchmark differs and no op was found wrong."""
     assert state.first is not None
     place = f"--step {state.leaf.step} --rank {state.leaf.rank}"
     line = f"ni {shlex.quote(state.first.op)} {place}"
@@ -280,7 +283,7 @@ def _look_there(state: LeafState) -> list[StepText]:
 
 
 def next_steps(study: Study, named: Sequence[str] | None = None) -> list[StepText]:
-    """What to do next: the commands show the culprit on its step and rank. `named` are words that named the sides."""
+    """Return commands that show the culprit on its step and rank. `named` are the words that name the sides."""
     culprit = study.conclusion.culprit
     if culprit is None:
         off = _first_off(study)
@@ -303,7 +306,7 @@ def next_steps(study: Study, named: Sequence[str] | None = None) -> list[StepTex
     if culprit.ground is Ground.VERDICT and culprit.cause not in _FROM_OUTSIDE:
         line = f"repro {shlex.quote(culprit.op)} {place}"
         steps.append(StepText(why=Message("study.next.package"), line=line))
-    if any(one.leaf.path == culprit.path and one.compared for one in study.leaves):
+    if any(state.leaf.path == culprit.path and state.compared for state in study.leaves):
         steps.append(StepText(why=Message("study.next.comparison"), line=f"vcs {place}"))
     return [*steps, StepText(why=Message("step.check"), line="ac --all")]
 
@@ -323,7 +326,7 @@ class HeatMapView:
         width = max(min(options.max_width - indent, len(heat.ops)), 1)
         signs = _ASCII if options.ascii_only else _BLOCKS
         yield shown(Message("study.map.title", what=what, ops=len(heat.ops)))
-        seen: set[bool] = set()
+        kinds: set[bool] = set()
         for rows in np.array_split(np.arange(len(heat.places)), min(_ROWS, len(heat.places))):
             first, last = heat.places[int(rows[0])], heat.places[int(rows[-1])]
             line = Text(f"{self._label(first, last):>{indent - 2}}  ", no_wrap=True)
@@ -332,10 +335,10 @@ class HeatMapView:
                 if level is None:
                     line.append(" ")
                     continue
-                seen.add(is_compared)
+                kinds.add(is_compared)
                 line.append((signs if is_compared else _ALONE)[level], style=_STYLES[level])
             yield line
-        for is_compared in sorted(seen, reverse=True):
+        for is_compared in sorted(kinds, reverse=True):
             scale = Text(" " * indent, no_wrap=True)
             for level, low in enumerate(_SHADES):
                 scale.append((signs if is_compared else _ALONE)[level], style=_STYLES[level])
@@ -368,7 +371,7 @@ def _level(value: float) -> int | None:
 
 
 def table_line(what: str, path: str) -> RenderableType:
-    """Where something was written."""
+    """Return a name and the path that was written."""
     return Text.assemble((f"{what}: ", "bold"), whole_path(path))
 
 

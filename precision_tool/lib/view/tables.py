@@ -27,7 +27,7 @@ class LongTable(Table):
     """
 
     def is_quick(self, console: Console) -> bool:
-        """Whether it is drawn here, not by rich."""
+        """Return whether it is drawn here, not by rich."""
         return len(self.rows) >= _MANY and console.color_system is None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

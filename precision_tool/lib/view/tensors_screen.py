@@ -184,7 +184,7 @@ def _short(value: float) -> str:
 
 
 def non_finite_text(summary: Summary) -> str:
-    """How many values are NaN and Inf; empty if none is."""
+    """Return how many values are NaN and Inf; "" if none is."""
     nan, inf = summary.nan_count or None, summary.inf_count or None
     if nan is None and inf is None:
         return ""
@@ -326,7 +326,7 @@ class FirstValues:
 
 
 def saved_line(path: str) -> RenderableType:
-    """Where something was saved."""
+    """Return the path that was saved."""
     return Group(Text(label("saved"), style="bold"), whole_path(path))
 
 
@@ -447,7 +447,7 @@ def _tolerance(detail: Detail) -> Text:
 
 
 def _errors(detail: Detail) -> Iterator[RenderableType]:
-    """How large the errors are, and in which indices of which axis they sit."""
+    """Yield the sizes of errors, and the indices of each axis that hold most of them."""
     if detail.histogram:
         rows = [("", text("screen.view.none"), detail.equal)] if detail.equal else []
         rows += [(f"{bin_.low:.0e}" if bin_.low else "0", f"{bin_.high:.0e}", bin_.count) for bin_ in detail.histogram]
@@ -519,7 +519,7 @@ def _element_json(element: Element) -> dict[str, Any]:
 
 
 def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout: str = "") -> RenderableType:
-    """What was decoded, what of it was not brought to `layout`, and what was not, with reasons; long lists are cut."""
+    """Return the decoded tensors, those not converted to `layout`, and failures with reasons; long lists are cut."""
     done = [row for row in rows if not row.reason]
     failed = [row for row in rows if row.reason]
     parts: list[RenderableType] = []

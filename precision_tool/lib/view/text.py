@@ -78,7 +78,7 @@ def shown_reason(message: Message | str) -> str:
 
 
 def unreadable_lines(reasons: Sequence[str]) -> list[Text]:
-    """What cannot be read, the first few; JSON has all."""
+    """Return the first few reasons why files cannot be read; JSON has all."""
     lines = [
         shown(Message("screen.view.unreadable", reason=shown_reason(why)), "yellow") for why in reasons[:_SHOWN_UNREAD]
     ]
@@ -164,6 +164,6 @@ def percent(value: float | str | None) -> str:
 
 
 def off_by(value: float | str | None) -> str:
-    """How far something is off, by a relative distance: `63.7 % off`."""
+    """Return a relative distance in words: `63.7 % off`."""
     text = percent(value)
     return "infinitely far off" if text == "Inf" else f"{text} off"

@@ -1,4 +1,4 @@
-"""What was found of the vendor's toolkit, and what an offline model holds."""
+"""Screens of the vendor's toolkit and of offline models."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def lines(toolkit: Toolkit, engine: str, python: str) -> list[Text]:
 
 
 def as_dict(toolkit: Toolkit, engine: str, python: str) -> dict[str, object]:
-    """The same for --json."""
+    """Return the toolkit as the document of --json."""
     return {
         "root": toolkit.root,
         "version": toolkit.version,
@@ -62,7 +62,7 @@ def as_dict(toolkit: Toolkit, engine: str, python: str) -> dict[str, object]:
 
 
 def om_lines(path: str, header: OmHeader, file: GraphFile) -> list[Text]:
-    """What an offline model holds: its parts and its graphs."""
+    """Return the parts and graphs of an offline model."""
     name = header.name or text("screen.view.toolkit.no_name")
     lines = [_line("model", safe(f"{name}  {shown_path(path)}"))]
     if header.platform:

@@ -22,42 +22,42 @@ from precision_tool.lib.view.text import LabelledLines, Line, marked_pass, plain
 from precision_tool.lib.view.verdict_messages import gap, kind_counts, plan_step, reason_counts, reason_words
 
 
-def told(verdict: Verdict) -> Verdict:
+def rendered_verdict(verdict: Verdict) -> Verdict:
     """The verdict with its reasons, what to do next, and what it did not see, in words."""
     return replace(
-        verdict, next=tuple(map(_told_step, verdict.next)), gaps=tuple(render(gap(each)) for each in verdict.gaps),
-        tally=_told_tally(verdict.tally), facts=_told_facts(verdict.facts),
-        suspects=tuple(replace(one, facts=_told_facts(one.facts)) for one in verdict.suspects),
+        verdict, next=tuple(map(_rendered_step, verdict.next)), gaps=tuple(render(gap(each)) for each in verdict.gaps),
+        tally=_rendered_tally(verdict.tally), facts=_rendered_facts(verdict.facts),
+        suspects=tuple(replace(suspect, facts=_rendered_facts(suspect.facts)) for suspect in verdict.suspects),
     )  # fmt: skip
 
 
-def _told_step(step: Step | StepText) -> StepText:
+def _rendered_step(step: Step | StepText) -> StepText:
     shown = plan_step(step)
     return replace(shown, why=render(shown.why), file=render(shown.file))
 
 
-def _told_tally(tally: Tally) -> Tally:
+def _rendered_tally(tally: Tally) -> Tally:
     kinds = kind_counts(tally)
     return replace(tally, reasons=tuple(reason_counts(tally)), kinds=tuple(kinds.items()) or tally.kinds)
 
 
-def _told_facts(facts: Iterable[Fact]) -> tuple[Fact, ...]:
-    """The same with reasons in words, and their kinds."""
-    found: list[Fact] = []
+def _rendered_facts(facts: Iterable[Fact]) -> tuple[Fact, ...]:
+    """Return facts with rendered reasons, and with the kinds of these."""
+    rendered: list[Fact] = []
     for fact in facts:
         if not isinstance(fact.value, Message):
-            found.append(fact)
+            rendered.append(fact)
             continue
-        found += (
+        rendered += (
             replace(fact, value=reason_words(fact.value)),
             Fact(name=f"{fact.name}_kind", value=reason_kind(fact.value)),
         )
-    return tuple(found)
+    return tuple(rendered)
 
 
 def verdict_json(verdict: Verdict) -> dict[str, Any]:
     """A verdict as JSON has it everywhere."""
-    return told(verdict).to_dict()
+    return rendered_verdict(verdict).to_dict()
 
 
 # --- What recomputing showed of an op, in one line ---
@@ -117,8 +117,8 @@ _BELONGS = {
 
 
 def belongs_to(verdict: Verdict, check: str) -> bool:
-    """Whether a check of this name supports or contradicts a verdict, so that it is shown whole."""
-    return any(_BELONGS.get(one.cause) == check for one in verdict.suspects) and verdict.culprit is not None
+    """Return whether a check supports or contradicts a verdict, so that it is shown whole."""
+    return any(_BELONGS.get(suspect.cause) == check for suspect in verdict.suspects) and verdict.culprit is not None
 
 
 def verdict_line(verdict: Verdict) -> Text:
@@ -156,7 +156,7 @@ def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-to
 
 
 def since_block(since: Since, command: str = "precision-tool") -> RenderableType:
-    """What became of the culprit of an earlier verdict; `command` begins what is typed next."""
+    """Return what became of the culprit of an earlier verdict; `command` begins what is typed next."""
     head = Message("since.head", op=since.culprit, cause=messages.cause_name(since.cause))
     text = Text.assemble(shown(head, fields={"op": "bold"}), "\n")
     text.append_text(shown(messages.since_state(since), "bold green" if since.is_mended else "bold red"))
@@ -206,14 +206,14 @@ def _clean_head(verdict: Verdict) -> Text:
 def _others(verdict: Verdict) -> list[Line]:
     """Faults that do not follow from the first."""
     others = verdict.suspects[1:] if verdict.culprit is not None else ()
-    lines = [shown(messages.other_fault(one), fields={"op": "bold"}) for one in others[: messages.MAX_SHOWN]]
+    lines = [shown(messages.other_fault(suspect), fields={"op": "bold"}) for suspect in others[: messages.MAX_SHOWN]]
     if len(others) > messages.MAX_SHOWN:
         lines.append(shown(Message("verdict.more_others", more=len(others) - messages.MAX_SHOWN), "dim"))
     return labelled("verdict.label.others", lines)
 
 
 class NextSteps:
-    """What to do next, below the box: what can be typed stands alone on a line, unbroken, to be copied."""
+    """Next steps, below the box: what can be typed stands alone on a line, unbroken, to be copied."""
 
     def __init__(self, steps: Sequence[StepText], command: str) -> None:
         self._steps = steps
