@@ -573,7 +573,7 @@ def test_a_bisection(tmp_path: Path, check: str) -> None:
     assert "none (try 1 again)" in table
     assert "Pass03, Pass17 (try " in table
     assert run.err.count("off again: ") == 2
-    assert "`fusion off Pass03 Pass17` switches them off, or this command with --write" in run.text
+    assert "`fusion off Pass03 Pass17` switches them off; so does this command with --write" in run.text
     # Once more: every answer is known, also of what the result rests on.
     again = bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--passes", *NAMES, "--write")
     assert "of an earlier search are used" in again.text

@@ -128,7 +128,7 @@ def test_an_input_that_could_not_be_compared_leaves_a_doubt(tmp_path: Path) -> N
     doubtful = [*nodes[:1], other, replace(nodes[1], inputs=(nodes[0], other))]
     (op,) = judged(tmp_path, doubtful, unfused()).ops
     assert op.verdict is BlameVerdict.SUSPICIOUS
-    assert "the inputs that could be compared agree, input:1 could not be" in op_words(op)
+    assert "the inputs that could be compared agree, and input:1 could not be" in op_words(op)
 
 
 def test_without_inputs_a_small_error_may_have_come_in(tmp_path: Path) -> None:

@@ -59,4 +59,4 @@ def test_one_text_is_a_shell_s_and_words_are_themselves(tmp_path: Path) -> None:
 
 def test_no_command_is_told(tmp_path: Path) -> None:
     _, err = word(tmp_path, "npu_dump", code=2)
-    assert "npu_dump: which command?" in err
+    assert "npu_dump: no command is given" in err

@@ -158,7 +158,7 @@ def unreadable(path: str, error: OSError) -> FormatError:
 
 def _read(reader: WireReader) -> TensorEvent:
     if reader.size == 0:
-        raise FormatError.of(reader.path, "io.empty", offset=0)
+        raise FormatError.of(reader.path, "io.tfdbg.empty", offset=0)
     place: Optional[Tuple[int, int]] = (0, reader.size)
     for field in (_EVENT_SUMMARY, _SUMMARY_VALUE, _VALUE_TENSOR):
         if place is not None:
@@ -234,7 +234,7 @@ def _count(reader: WireReader, start: int, shape: Tuple[int, ...]) -> int:
     for size in shape:
         count *= size
     if count > _MAX_ELEMENTS:
-        raise FormatError.of(reader.path, "io.impossible_shape", offset=start, shape=str(list(shape)))
+        raise FormatError.of(reader.path, "io.tfdbg.impossible_shape", offset=start, shape=str(list(shape)))
     return count
 
 
