@@ -12,7 +12,7 @@ from precision_tool.lib.view.overflow_screen import UNITS
 
 PACKAGE = Path(precision_tool.__file__).parent
 REPO = Path(__file__).parents[2]
-TEXT = (PACKAGE / "lib" / "formats" / "FORMATS.md").read_text("utf-8")
+TEXT = (PACKAGE / "lib" / "io" / "FORMATS.md").read_text("utf-8")
 
 
 def section(title: str) -> str:
