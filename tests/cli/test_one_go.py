@@ -16,6 +16,7 @@ from precision_tool.lib.data import graph_choice as choice
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.demo.generate import generate_demo
+from precision_tool.lib.diagnose import pipeline
 from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.model.run import DumpLeaf
@@ -53,7 +54,7 @@ def test_every_file_is_opened_twice_and_read_once(
     opens.clear()
     sizes.clear()
     # The verdict recomputes ops from values that it reads itself.
-    monkeypatch.setattr(Session, "verdicts", lambda session, analyses, *_, **__: [None for _ in analyses])
+    monkeypatch.setattr(pipeline, "decide_leaf", lambda *_, **__: None)
     assert run("ac", "-c", "--workers", "1", data=data, file=io.StringIO()) == 0
     tensors = [path for path in data.rglob("*") if path.is_file() and {"dump", "tf"} & set(path.parts)]
     tensors = [path for path in tensors if str(path) in sizes]  # not what only has a name
