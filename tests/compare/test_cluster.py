@@ -319,7 +319,7 @@ def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
         assert main(words) == 0
         told.append(json.loads(capfd.readouterr().out))
         assert (handed.count("run_task") == 1) is (least > 1 and "--cluster" in options)
-    assert handed.count("_judge_task") > 1, "its ops, by the workers"
+    assert handed.count("_recompute_task") > 1, "its ops, by the workers"
     assert told[0] == told[1] == told[2]
     assert told[0]["culprit"]["op"] == truth.culprit
 

@@ -423,8 +423,8 @@ def test_overflow_refusals(tmp_path: Path, status: Path) -> None:
     (tmp_path / "empty").mkdir()
     made = make_toolkit(tmp_path / "cann", msaccucmp="nothing")
     cases = {
-        ("--mixlist",): "--mixlist: msaccucmp does not know it",
-        ("-g", "graph.txt"): "-g: msaccucmp does not know it",
+        ("--mixlist",): "overflow: --engine cann cannot do --mixlist",
+        ("-g", "graph.txt"): "overflow: --engine cann cannot do -g",
         (str(tmp_path / "none"),): "no such folder",
         (str(tmp_path / "empty"),): "no overflow status file",
         (): "msaccucmp: it wrote no summary",
@@ -454,7 +454,7 @@ def test_auto_decodes_the_rest_with_the_toolkit(tmp_path: Path, tree: SmallTree)
     damaged = tree.dumps["middle/Mul"]
     damaged.write_bytes(b"damaged")
     run = tool("dc", tree.dump_path, "--engine", "auto", "-o", "decoded", cwd=tmp_path, env=made.environment)
-    assert "native could not decode 1 tensor; the toolkit neither: msaccucmp: it decoded nothing" in run.text
+    assert "native could not decode 1 tensor; nor could the toolkit: msaccucmp: it decoded nothing" in run.text
     (call,) = made.calls
     assert call[1:3] == ["convert", "-d"]
 
@@ -499,7 +499,7 @@ def test_graph2json_refusals(tmp_path: Path, tree: SmallTree) -> None:
     other = tmp_path / "other.txt"
     shutil.copy(tree.graph, other)
     run = tool("graph2json", "graph.txt", "other.txt", cwd=tmp_path, code=2)  # as graph2json *.txt
-    assert "other.txt: is there already and no JSON" in run.text
+    assert "other.txt: exists and is not JSON: it is not replaced" in run.text
     assert other.read_bytes() == tree.graph.read_bytes()
     before = fingerprint(tree.graph.parent)
     assert (

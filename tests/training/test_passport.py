@@ -234,7 +234,7 @@ import precision_tool.lib.training.passport as recording
 import precision_tool.tf_config as npu_tf_config
 
 tf = tf.compat.v1
-recording._MOST_BYTES = int(sys.argv[1])
+recording._MAX_CHUNK_BYTES = int(sys.argv[1])
 for number in range(24):  # of 4 bytes each
     tf.get_variable("v%d" % number, [], initializer=tf.constant_initializer(number))
 tf.get_variable("large", [100], initializer=tf.zeros_initializer())

@@ -113,7 +113,7 @@ print(session.run(x))  # a graph of its own needs no switch
 def test_eager_mode_is_told(tmp_path: Path) -> None:
     first, second, third = run_script(tensorflow_python("2.15"), EAGER, tmp_path).out.splitlines()
     advice = "call tf.compat.v1.disable_eager_execution() first thing in the script"
-    assert first == f"sess_dump: TensorFlow runs eagerly, and there is no graph to dump; {advice}"
+    assert first == f"sess_dump: TensorFlow runs eagerly, and there is no graph; {advice}"
     assert second.startswith(f"PrecisionTfSession: TensorFlow runs eagerly, and there is no graph to run; {advice}")
     assert third == "1.0"
 
@@ -728,7 +728,7 @@ def test_of_two_optimizers_the_one_that_ran_is_replayed(scripts: Scripts, tmp_pa
     manifest = saved.manifest | {"train_ops": ["w"]}
     (input_folder(tmp_path) / "feeds.json").write_text(json.dumps(manifest), "utf-8")
     strange = replay(python, tmp_path, "-d", "cpu", code=2).err
-    assert "feeds.json: w ran, which is no training op of precision_data/tf/checkpoints/ckpt.meta" in strange
+    assert "feeds.json: w ran, which is not a training op of precision_data/tf/checkpoints/ckpt.meta" in strange
 
 
 def test_an_iterator_s_handle_is_named(scripts: Scripts, tmp_path: Path) -> None:
