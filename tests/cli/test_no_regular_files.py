@@ -74,4 +74,4 @@ def test_a_file_that_is_found(tmp_path: Path, make: Make) -> None:
     assert "APass" in tool("fusion", "show", "--file", "my.cfg", cwd=tmp_path, prefix=("prlimit", LIMIT)).text
     make(tmp_path / "precision_config.py")
     told = tool("ls", cwd=tmp_path, code=2, prefix=("prlimit", LIMIT)).text
-    assert "precision_config.py: not a regular file where a file should be" in told
+    assert "precision_config.py: not a regular file" in told
