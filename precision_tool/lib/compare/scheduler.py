@@ -191,8 +191,9 @@ def run_tasks(work: Work[K, T], executor: Executor | None, *, limit: int = 0) ->
             for future in sorted(finished, key=_has_failed):
                 work.take(running.pop(future), future)
     except BaseException:
-        for future in running:
-            future.cancel()
+        if not isinstance(executor, ProcessPoolExecutor):  # of a pool that is killed, its own thread ends the futures
+            for future in running:
+                future.cancel()
         raise
 
 
