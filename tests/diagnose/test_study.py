@@ -21,7 +21,6 @@ from rich.console import Console
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources, WorkStoppedError
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
-from precision_tool.lib.diagnose import study as running
 from precision_tool.lib.diagnose import study as study_module
 from precision_tool.lib.diagnose import study_plan as plan_module
 from precision_tool.lib.diagnose.study import Runner, Study, run_study
@@ -365,11 +364,12 @@ def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
         shared.append(executor)
         return work(task, executor)
 
-    monkeypatch.setattr(running, "run_task", noted)
+    monkeypatch.setattr(study_module, "run_task", noted)
     crews = [Dying(), AtOnce()] if dies else [AtOnce()]
+    run_whole = study_module.run_tasks
 
     def run_by_crews(tasks: Iterator[Task], _: object, **options: Any) -> None:
-        running.run_tasks(tasks, lambda: nullcontext(crews[0] if len(crews) == 1 else crews.pop(0)), **options)
+        run_whole(tasks, lambda: nullcontext(crews[0] if len(crews) == 1 else crews.pop(0)), **options)
 
     monkeypatch.setattr(study_module, "run_tasks", run_by_crews)
     (tmp_path / "shared").mkdir()
