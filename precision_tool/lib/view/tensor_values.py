@@ -73,14 +73,14 @@ def _tensor(tensor: AnyTensor | None) -> dict[str, Any] | None:
 def _figures(pair: Pair, budget: Budget) -> dict[str, Any]:
     sides = [side for side in (pair.npu, pair.golden) if isinstance(side, Tensor)]
     if not sides or not all(data_types.BY_NAME[side.dtype].is_numeric for side in sides):
-        return {"note": pair.reason}
+        return {"note": pair.reason or ""}
     if not all(budget.takes(prod(side.shape)) for side in sides):
-        return {"note": pair.reason, "too_large": True}
+        return {"note": pair.reason or "", "too_large": True}
     both = pair.status == Status.COMPARED and len(sides) == 2 and pair.npu_plan is not None
     if not both or any(data_types.BY_NAME[side.dtype].is_complex for side in sides):
-        return {"note": pair.reason, **_single_sides(pair)}
+        return {"note": pair.reason or "", **_single_sides(pair)}
     detail = compare_elements(pair, THIS_THREAD, atol=0.0, rtol=0.0, shown=_WORST)
-    return {"note": pair.reason, **_compared(pair, detail)}
+    return {"note": pair.reason or "", **_compared(pair, detail)}
 
 
 def _single_sides(pair: Pair) -> dict[str, Any]:
