@@ -76,8 +76,8 @@ def _figures(pair: Pair, budget: Budget) -> dict[str, Any]:
         return {"note": both(pair.reason or "")}
     if not all(budget.takes(prod(side.shape)) for side in sides):
         return {"note": both(pair.reason or ""), "too_large": True}
-    both = pair.status == Status.COMPARED and len(sides) == 2 and pair.npu_plan is not None
-    if not both or any(data_types.BY_NAME[side.dtype].is_complex for side in sides):
+    is_comparable = pair.status == Status.COMPARED and len(sides) == 2 and pair.npu_plan is not None
+    if not is_comparable or any(data_types.BY_NAME[side.dtype].is_complex for side in sides):
         return {"note": both(pair.reason or ""), **_single_sides(pair)}
     detail = compare_elements(pair, THIS_THREAD, atol=0.0, rtol=0.0, shown=_WORST)
     return {"note": both(pair.reason or ""), **_compared(pair, detail)}
