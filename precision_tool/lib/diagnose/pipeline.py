@@ -132,7 +132,7 @@ class Diagnosis:
         """Who computes wrong, why, and what to do; None without a graph, and where ops were not recomputed."""
         if self.judged is not None:
             return self.judged.verdict
-        return None if self.stored is None else self.stored.as_verdict()
+        return None if self.stored is None else self.stored.verdict
 
     @property
     def plan(self) -> Sequence[Step | StepText]:
