@@ -460,7 +460,7 @@ class CandidateFormulas:
         keys: dict[tuple[str, int], int] = {}
         parameters: set[int] = set()
         for slot in slots:
-            root = self.values.fed_by.get((id(op), slot.graph_index))
+            root = self.values.source_of(slot)
             if root is not None and self.values.parameter_of(root) is not None:
                 parameters.add(slot.index)
             key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
@@ -556,7 +556,7 @@ class BenchmarkValues:
         values = self._values
         inputs: dict[int, Input] = {}
         for slot in values.input_slots(op):
-            root = values.fed_by.get((id(op), slot.graph_index))
+            root = values.source_of(slot)
             some = rows if slot.index in cut else None
             loaded = values.load_benchmark(root, some) if root is not None else None
             own = op_inputs.get(slot.index)

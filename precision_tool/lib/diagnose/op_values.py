@@ -382,7 +382,8 @@ class RunValues:
         self.checksums: dict[tuple[str, str, int], int] = {}
         #: The inputs that read a tensor, by the tensor's key, in the order in which the ops run.
         self.readers: dict[tuple[int, int], list[Slot]] = {}
-        self.fed_by: dict[tuple[int, int], Root] = {}
+        #: The tensor that feeds an input, by the id of the op and the input's place in the graph.
+        self.sources: dict[tuple[int, int], Root] = {}
         #: Of tensors whose copies differ, the copy that is taken first, by the tensor's key.
         self._true_copies: dict[tuple[int, int], Slot | None] = {}
         #: Ops that only pass a tensor on, by the tensor's key: the script has it under their names as well.
@@ -392,12 +393,12 @@ class RunValues:
                 root = self.root_of(op, edge) if edge is not None else None
                 if root is None:
                     continue
-                self.fed_by[id(op), number] = root
+                self.sources[id(op), number] = root
                 if op.type in PASSING and number == 0 and self.dumped(op) is None:
                     self._passed_on.setdefault(root.key, []).append(op)
         for op in self.ops if near is None else self._around(near):
             for slot in self.input_slots(op):
-                root = self.fed_by.get((id(op), slot.graph_index))
+                root = self.source_of(slot)
                 if root is not None:
                     self.readers.setdefault(root.key, []).append(slot)
 
@@ -428,10 +429,14 @@ class RunValues:
             return (op, edge) if edge is not None else None
         return self.origins.calls.passed_on_from(op, index)
 
+    def source_of(self, slot: Slot) -> Root | None:
+        """Return the tensor that feeds an input."""
+        return self.sources.get((id(slot.op), slot.graph_index))
+
     def producers(self, op: Op) -> Iterator[Root]:
         """Yield the tensors that feed an op."""
         for number in range(len(op.inputs)):
-            root = self.fed_by.get((id(op), number))
+            root = self.sources.get((id(op), number))
             if root is not None:
                 yield root
 
@@ -443,7 +448,7 @@ class RunValues:
                 return op
             if op.type not in ("Cast", "TransData", "Identity", "ReadVariableOp") or index:
                 return None
-            source = self.fed_by.get((id(op), 0))
+            source = self.sources.get((id(op), 0))
             if source is None:
                 return None
             op, index = source.op, source.index
@@ -478,9 +483,7 @@ class RunValues:
 
     def output_slot(self, root: Root) -> Slot:
         """Return the output as a slot of its op."""
-        descs = root.op.output_descs
-        desc = descs[root.index] if root.index < len(descs) else None
-        return Slot(root.op, "output", root.index, root.index, desc)
+        return Slot(root.op, "output", root.index, root.index, root.op.output_desc(root.index))
 
     def tensor_at(self, slot: Slot) -> AnyTensor | Missing | None:
         """Return the tensor of a slot as its own dump file has it."""
@@ -557,7 +560,7 @@ class RunValues:
     def _copied(self) -> frozenset[tuple[str, str, int]]:
         """Tensors of which there are copies that the comparison does not show to be the same: their bytes have to."""
         pairs = (
-            (self.fed_by[id(slot.op), slot.graph_index], slot) for slots in self.readers.values() for slot in slots
+            (self.sources[id(slot.op), slot.graph_index], slot) for slots in self.readers.values() for slot in slots
         )
         unlike = ((self.output_slot(root), slot) for root, slot in pairs if not self.compared_alike(root, slot))
         return frozenset(

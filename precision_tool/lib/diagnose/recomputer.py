@@ -296,7 +296,7 @@ class Recomputer:
             if isinstance(own, Tensor):
                 op_inputs.inputs[slot.index] = values.load(own, slot.desc, stored=stored)
                 continue
-            root = values.fed_by.get((id(op), slot.graph_index))
+            root = values.source_of(slot)
             loaded = None
             if root is not None:
                 loaded = values.load_root(root, stored=stored)
@@ -372,8 +372,7 @@ class Recomputer:
             return replace(self._undumped_cast(base, op_inputs), reason=Message("reason.input_not_dumped", slot=slot))
         got = {}
         for slot, tensor in outputs.items():
-            desc = op.output_descs[slot] if slot < len(op.output_descs) else None
-            got[slot] = self.values.load(tensor, desc, stored=True)
+            got[slot] = self.values.load(tensor, op.output_desc(slot), stored=True)
         if not op_inputs.inputs and op_inputs.missing:
             return replace(base, reason=next(iter(op_inputs.missing.values())))
         unknown = next(

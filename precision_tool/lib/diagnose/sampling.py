@@ -516,7 +516,7 @@ def _own_tensors(values: RunValues, op: Op) -> tuple[_Found, _Found] | None:
     for index, tensor in dump.outputs.items():
         if not isinstance(tensor, Tensor):
             return None
-        outputs[index] = tensor, op.output_descs[index] if index < len(op.output_descs) else None
+        outputs[index] = tensor, op.output_desc(index)
     tensors = [entry for entry, _ in (*inputs.values(), *outputs.values())]
     if sum(entry.size for entry in tensors) < _SAMPLE_FROM_ELEMENTS or len(outputs) < max(len(op.output_descs), 1):
         return None
