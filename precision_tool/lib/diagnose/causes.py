@@ -10,7 +10,7 @@ import numpy as np
 
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.diagnose.divergence import Flow, distance, find_sources, is_random, loss_scale
-from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistake
+from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistake, flat_doubles
 from precision_tool.lib.diagnose.op_values import NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.overwritten_memory import Divergence, Overwritten, stomps
 from precision_tool.lib.diagnose.recomputer import is_off_all_over
@@ -64,7 +64,7 @@ def is_another_bias(values: RunValues, op: Op, bias: Root) -> bool:
     except (NoValueError, PrecisionToolError):
         return False
     x, y = np.asarray(other_input.array, np.float64), np.asarray(got.array, np.float64)
-    true = np.asarray(golden.input.array, np.float64).reshape(-1)
+    true = flat_doubles(golden.input.array)
     if x.shape != y.shape or true.size < _MIN_CHANNELS:
         return False
     unit = max(UNIT[other_input.dtype], UNIT[got.dtype])
@@ -214,7 +214,7 @@ class OutOfRange:
                 loaded = self._values.load_benchmark(root)
             if loaded is None:
                 return None
-            x = np.asarray(loaded.input.array, np.float64).reshape(-1)
+            x = flat_doubles(loaded.input.array)
             x = x[np.isfinite(x)]
             size = float(np.linalg.norm(x))
             lost = float(np.linalg.norm(x - np.trunc(x)))

@@ -24,8 +24,8 @@ from precision_tool.lib.data.origins import originals
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.diagnose.causes import Explainer, Findings
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
-from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, misfit
-from precision_tool.lib.diagnose.formulas import Formula, Ref, Stage
+from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, flat_doubles, misfit
+from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, Ref, Stage
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -91,10 +91,8 @@ def gaps(recomputer: Recomputer, judged: Sequence[OpResult]) -> Iterator[Gap]:
         try:
             with np.errstate(all="ignore"), recomputer.values.reading():
                 gap = _gap_of(recomputer, computing, result)
-        except (NotComputedError, NoValueError, PrecisionToolError, MemoryError):
+        except (NoValueError, PrecisionToolError, MemoryError, *FORMULA_ERRORS):
             continue
-        except (ValueError, IndexError, TypeError, KeyError):
-            continue  # a formula that the shapes contradict
         if gap is not None:
             yield gap
 
@@ -215,7 +213,7 @@ def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -
     """Compare an output with the true one, given the mean rounding of all elements between; None if it cannot be."""
     if have.array.size != out.array.size or have.dtype not in UNIT or have.array.dtype.kind == "c":
         return None
-    off = np.asarray(stored.array, np.float64).reshape(-1) - np.asarray(out.array, np.float64).reshape(-1)
+    off = flat_doubles(stored.array) - flat_doubles(out.array)
     noise = np.full(off.shape, np.sqrt(np.mean(np.square(off))))
     fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise)
     return fit if fit.compared.any() else None
@@ -561,7 +559,8 @@ def decide(
     benchmark, other_run = _benchmark(subject.leaf, golden, others)
     subject = replace(
         subject, benchmark=benchmark, unfused=others[0].file if others else None, other=other_run, number=number,
-        cosines=_cosines(rows, subject.file), comparison=Compared.of(rows) if isinstance(benchmark, GoldenFiles) else None,
+        cosines=_cosines(rows, subject.file),
+        comparison=Compared.of(rows) if isinstance(benchmark, GoldenFiles) else None,
     )  # fmt: skip
     first = decide_run(subject, seconds=seconds, resources=resources)
     if first.verdict.culprit is not None:

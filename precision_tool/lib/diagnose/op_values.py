@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -146,12 +146,14 @@ _MAX_DIAGNOSTIC_PIECES = 64
 class Rows:
     """Some of the `count` rows along a tensor's first axis: pieces of rows that follow one another, in order.
 
-    `is_flat`: the tensor falls into so many rows whatever its axes are, and only its elements count.
+    `is_flat`: the tensor falls into so many rows whatever its axes are, and only its elements count. `inputs` are the
+    slots of an op's inputs that have such rows; its outputs all do.
     """
 
     count: int
     pieces: tuple[tuple[int, int], ...]
     is_flat: bool = False
+    inputs: frozenset[int] = field(default=frozenset(), compare=False)
 
     @property
     def chosen(self) -> int:
@@ -189,15 +191,32 @@ class Rows:
                 pieces.append((start, end))
         return replace(self, pieces=tuple(pieces))
 
-    def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:
-        """Return the tensors, those of `slots` cut to these rows."""
+    def of_inputs(self, inputs: Mapping[int, Input]) -> dict[int, Input]:
+        """Return an op's inputs in float64, with these rows only where they have them."""
         return {
-            slot: replace(tensor, array=self.of(tensor.array)) if slot in slots else tensor
-            for slot, tensor in tensors.items()
+            slot: (replace(tensor, array=self.of(tensor.array)) if slot in self.inputs else tensor).in_doubles()
+            for slot, tensor in inputs.items()
         }
 
+    def of_outputs(self, outputs: Mapping[int, Input]) -> dict[int, Input]:
+        """Return these rows of an op's outputs in float64."""
+        return {slot: replace(tensor, array=self.of(tensor.array)).in_doubles() for slot, tensor in outputs.items()}
 
-def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -> Rows:
+    def if_in(self, slot: int) -> Rows | None:
+        """Return these rows if an input has them."""
+        return self if slot in self.inputs else None
+
+
+class Batch(NamedTuple):
+    """Rows that an op treats one by one, and the inputs that have them."""
+
+    rows: int
+    inputs: frozenset[int]
+
+
+def spread(
+    count: int, chosen: int, pieces: int | None = None, block: int = 1, inputs: frozenset[int] = frozenset()
+) -> Rows:
     """Return about `chosen` of `count` rows, spread evenly; the first and the last are among them.
 
     They are in so many `pieces` (None: each row alone), which begin and end on borders of a `block` of rows.
@@ -214,27 +233,19 @@ def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -
             ranges[-1] = ranges[-1][0], stop
         else:
             ranges.append((start, stop))
-    return Rows(count, tuple(ranges))
+    return Rows(count, tuple(ranges), inputs=inputs)
 
 
-def diagnostic_rows(
-    batch: tuple[int, frozenset[int]] | None, got: Mapping[int, Input]
-) -> tuple[Rows, frozenset[int]] | None:
-    """Return so many rows of an op's batch that they may tell a mistake, and the inputs that have them.
-
-    `batch`: its rows, and the inputs that have them (see `Formula.batch_of`). None where there is no batch, or that
-    would be most of it.
-    """
+def diagnostic_rows(batch: Batch | None, got: Mapping[int, Input]) -> Rows | None:
+    """Return so many rows of an op's batch that they may tell a mistake; None without one, or if that is most of it."""
     if batch is None or len(got) != 1:
         return None
-    count, cut = batch
-    size = max(tensor.array.size for tensor in got.values())
-    rows = spread(
-        count, max(_MIN_DIAGNOSTIC_ROWS, -(-count * _MIN_DIAGNOSTIC_ELEMENTS // size)), _MAX_DIAGNOSTIC_PIECES
-    )
-    if rows.chosen * _ROWS_PER_DIAGNOSTIC > count or any(tensor.array.shape[0] != count for tensor in got.values()):
+    (output,) = got.values()
+    chosen = max(_MIN_DIAGNOSTIC_ROWS, -(-batch.rows * _MIN_DIAGNOSTIC_ELEMENTS // output.array.size))
+    rows = spread(batch.rows, chosen, _MAX_DIAGNOSTIC_PIECES, inputs=batch.inputs)
+    if rows.chosen * _ROWS_PER_DIAGNOSTIC > batch.rows or output.array.shape[0] != batch.rows:
         return None
-    return rows, cut
+    return rows
 
 
 # --- tensors of a run -------------------------------------------------------------------------------------------------
