@@ -36,7 +36,7 @@ from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.version import __version__
 from precision_tool.lib.view.compare_screen import leaf_title
 from precision_tool.lib.view.findings import pair_json
-from precision_tool.lib.view.packed_columns import Number, number, sound, whole
+from precision_tool.lib.view.packed_columns import Number, both, number, sound, whole
 from precision_tool.lib.view.report_document import Material, document_of
 from precision_tool.lib.view.report_page import plain_verdict, write_page
 
@@ -78,7 +78,7 @@ def _material(
     checks: Sequence[Finding],
 ) -> Material:
     notes: list[Message | str] = []
-    blamed = verdict.runs[0] if verdict is not None and verdict.runs else None
+    blamed = verdict.runs[0] if verdict is not None else None
     if analysis is None:
         run, npu, golden = blamed, blamed.npu if blamed is not None else "", ""
         title = posixpath.basename(npu.rstrip("/")) or "run"
@@ -91,7 +91,7 @@ def _material(
     passports = find_passports(data.workspace, npu, golden) if npu and golden else None
     names = list(dict.fromkeys(map(names_in(file), _ops_with_details(analysis, verdict))))[:MAX_OPS]
     pairs_of = _pairs_at_hand(analysis, file, names) or _pairs_in_data(data, npu, file)
-    if analysis is not None and verdict is not None and blamed is not None and run is not blamed:
+    if analysis is not None and verdict is not None and run is not blamed:
         pairs_of = _pairs_of_blamed_run(data, analysis, verdict, pairs_of, notes)
     return Material(
         title=title,
@@ -162,7 +162,7 @@ def _ops_with_details(analysis: Analysis | None, verdict: StoredVerdict | None) 
     """Return the ops that get details: the suspects, those that findings name, then the worst ones."""
     names: dict[str, None] = {}
     names |= dict.fromkeys(verdict.blamed if verdict is not None else ())
-    if verdict is not None and verdict.runs:
+    if verdict is not None:
         names |= dict.fromkeys(op.name for op in verdict.runs[0].ops if op.is_wrong)
     if analysis is not None:
         names |= dict.fromkeys(finding.op_name for finding in analysis.findings if finding.op_name)
@@ -254,7 +254,7 @@ def tensor_details(pair: Pair, budget: Budget) -> dict[str, Any]:
     try:
         document |= _figures(pair, budget)
     except PrecisionToolError as error:
-        document["note"] = error.advice
+        document["note"] = both(error.advice_message)
     return document
 
 
@@ -271,16 +271,17 @@ def _tensor(tensor: AnyTensor | None) -> dict[str, Any] | None:
 
 
 def _figures(pair: Pair, budget: Budget) -> dict[str, Any]:
+    note = both(pair.reason or "")
     sides = [side for side in (pair.npu, pair.golden) if isinstance(side, Tensor)]
     if not sides or not all(data_types.BY_NAME[side.dtype].is_numeric for side in sides):
-        return {"note": pair.reason}
+        return {"note": note}
     if not all(budget.takes(prod(side.shape)) for side in sides):
-        return {"note": pair.reason, "too_large": True}
-    both = pair.status == Status.COMPARED and len(sides) == 2 and pair.npu_plan is not None
-    if not both or any(data_types.BY_NAME[side.dtype].is_complex for side in sides):
-        return {"note": pair.reason, **_single_sides(pair)}
+        return {"note": note, "too_large": True}
+    is_comparable = pair.status == Status.COMPARED and len(sides) == 2 and pair.npu_plan is not None
+    if not is_comparable or any(data_types.BY_NAME[side.dtype].is_complex for side in sides):
+        return {"note": note, **_single_sides(pair)}
     detail = compare_elements(pair, THIS_THREAD, atol=0.0, rtol=0.0, shown=_WORST)
-    return {"note": pair.reason, **_compared(pair, detail)}
+    return {"note": note, **_compared(pair, detail)}
 
 
 def _single_sides(pair: Pair) -> dict[str, Any]:

@@ -78,8 +78,9 @@ def _hash(text: str) -> str:
 
 def plain_verdict(material: Material) -> str:
     """Return the verdict on a result as plain text, or the title of the result."""
-    verdict = material.verdict_object()
-    return material.title if verdict is None or verdict.is_empty else plain_text(verdict_block(verdict))
+    if material.verdict is None or material.verdict.verdict.is_empty:
+        return material.title
+    return plain_text(verdict_block(material.verdict.verdict))
 
 
 def plain_text(block: RenderableType) -> str:
