@@ -169,7 +169,7 @@ def graph_json(
         return path, ()
     if is_json(read_graph_bytes(path)):
         return path, ()
-    out = tools.kept_json(path, "graph2json", __version__)
+    out = tools.cached_json(path, "graph2json", __version__)
     notes: tuple[str, ...] = ()
     if not is_file(out):
         document, notes = export_with_notes(path)
