@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from precision_tool.lib.compare import data_folder as cosines
-from precision_tool.lib.compare.data_folder import Cosines, result_cosines
+from precision_tool.lib.compare import result_files as cosines
 from precision_tool.lib.compare.result_csv import OutputFigures, read_output_figures
+from precision_tool.lib.compare.result_files import Cosines, result_cosines
 from precision_tool.lib.io import cache as cache_files
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import signature_of

@@ -6,28 +6,33 @@ the size of the tensors.
 
 from __future__ import annotations
 
+import csv
+import posixpath
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, field
 from heapq import nlargest
 from itertools import pairwise
-from math import floor, inf, log10
+from math import floor, inf, isnan, log10
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.compare import integers
-from precision_tool.lib.compare.bundles import Part, cost, cuts_of, worker
 from precision_tool.lib.compare.compiled import kernel_of_thread
-from precision_tool.lib.compare.pair_sums import KlSums, Sums
-from precision_tool.lib.compare.pairwise import run_in_parts
+from precision_tool.lib.compare.convert import digits_of
+from precision_tool.lib.compare.kernel import integer_errors
+from precision_tool.lib.compare.pair_sums import KlSums, Sums, ravel
+from precision_tool.lib.compare.pairwise import Part, cost, cuts_of, run_in_parts, worker
 from precision_tool.lib.compare.passes import MetricsPass, Pass, SecondPass, run_passes
-from precision_tool.lib.compare.scheduler import ALL_CORES, Meter, Resources, WorkStoppedError
-from precision_tool.lib.compare.stream import Block, PairStream, Span
+from precision_tool.lib.compare.scheduler import ALL_CORES, Meter, Progress, Resources, WorkStoppedError
+from precision_tool.lib.compare.stream import Block, PairStream, Span, tensors_of
 from precision_tool.lib.compare.tensor_reader import Budget, Scratch
+from precision_tool.lib.data.dump_names import file_part, flatten, shortened
+from precision_tool.lib.io import data_types, decode
 from precision_tool.lib.io.decode import Floats, Numbers
+from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.io.native.library import ErrorsAsked
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair
 from precision_tool.lib.model.elements import AxisShares, Detail, Element, ErrorBin
@@ -163,10 +168,7 @@ class ErrorStatistics:
 
     def flat_position(self, span: Span, item: int) -> int:
         """Return the position of an item of a span in the array of all."""
-        flat = 0
-        for extent, at in zip(self._shape, span.index(item), strict=True):
-            flat = flat * extent + at
-        return flat
+        return ravel(span.index(item), self._shape)
 
     def add_axes(self, span: Span, weights: Floats) -> None:
         """Add the sums of non-negative weights over all axes but one, for each axis.
@@ -301,7 +303,7 @@ class ElementsSecondPass(Pass[tuple[KlSums, ErrorStatistics], tuple[KlSums, Erro
     def _errors(self, x: Numbers, y: Numbers, name: str) -> Floats:
         """|x - y|; 0 where both are the same NaN or Inf, inf where only one is finite."""
         if x.dtype.kind != "f" or y.dtype.kind != "f":
-            return np.abs(integers.errors(x, y))
+            return np.abs(integer_errors(x, y))
         error = self._temporary(name, x)
         np.subtract(x, y, out=error)
         np.abs(error, out=error)
@@ -463,3 +465,105 @@ def elements_of(pair: Pair) -> Iterator[tuple[Span, Numbers, Numbers, int]]:
     with worker(_BUDGET) as here, here.stream(pair) as stream:
         for block in stream.blocks():
             yield block.span(stream.index_shape if stream.is_flat else None), block.npu, block.golden, stream.size
+
+
+_ELEMENT_COLUMNS = ("Index", "NPUDump", "GroundTruth", "AbsoluteError", "RelativeError")
+
+
+def write_elements(pair: Pair, path: str, progress: Progress | None = None) -> None:
+    """Write the table of all elements of a pair: index, both values, both errors (`-` relative to zero)."""
+    with atomic_text(path) as file:
+        file.write(",".join(_ELEMENT_COLUMNS) + "\n")
+        done = 0
+        total = sum(tensor.nbytes for tensor in tensors_of(pair))
+        for span, x, y, size in elements_of(pair):
+            error, relative = _errors(x, y)
+            digits = f".{digits_of(x.dtype)}g"
+            number = "" if x.dtype.kind in "iu" else digits
+            rows = zip(span.texts(x.size), x.tolist(), y.tolist(), error.tolist(), relative.tolist(), strict=True)
+            file.writelines(
+                f"{place},{npu:{number}},{golden:{number}},{absolute:{digits}},"
+                + (f"{share:{digits}}\n" if share == share else "-\n")
+                for place, npu, golden, absolute, share in rows
+            )
+            done += x.size
+            if progress is not None:
+                progress(total * done // size, total)
+
+
+def _errors(x: Numbers, y: Numbers) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """As those of `Element`: |x - y|, and that relative to |y|, nan where y counts as zero."""
+    golden = y.astype(np.float64)
+    with np.errstate(all="ignore"):
+        if x.dtype.kind in "iu":
+            error = np.abs(integer_errors(x, y))
+        else:
+            npu = x.astype(np.float64)
+            error = np.abs(npu - golden)
+            np.copyto(error, 0, where=(npu == golden) | (np.isnan(npu) & np.isnan(golden)))
+        relative = error / np.abs(golden)
+        np.copyto(relative, np.nan, where=~(np.abs(golden) > ZERO_BELOW))
+    return error, relative
+
+
+# --- files of the worst elements ---
+
+
+_MAX_NAME_BYTES = 255
+_SUFFIXES = ("_summary.txt", "_absolute_error_topn.csv", "_relative_error_topn.csv")
+
+
+def write_detail(folder: str, detail: Detail, prefix: str = "") -> list[str]:
+    """Write the three files and returns their paths. OutputError when they cannot be written."""
+    pair = detail.comparison.pair
+    digits = _digits(pair)
+    stem = file_part(f"{prefix}{flatten(pair.op_name)}_{pair.slot.replace(':', '_')}")
+    stem = shortened(stem, _MAX_NAME_BYTES - max(map(len, _SUFFIXES)))
+    paths = [posixpath.join(folder, stem + suffix) for suffix in _SUFFIXES]
+    with atomic_text(paths[0]) as file:
+        file.write(_summary(detail))
+    for path, elements in zip(paths[1:], (detail.worst_absolute, detail.worst_relative), strict=True):
+        with atomic_text(path) as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["Index", _axes(detail.shape), "NPUDump", "GroundTruth", "AbsoluteError", "RelativeError"])
+            writer.writerows(_line(element, detail.shape, digits) for element in elements)
+    return paths
+
+
+def _axes(shape: Sequence[int]) -> str:
+    """Return the header of the index: `ID` for a vector as the vendor has it, else the axes in the order compared."""
+    return " ".join(f"Dim{axis}" for axis in range(len(shape))) if len(shape) > 1 else "ID"
+
+
+def _line(element: Element, shape: tuple[int, ...], digits: int) -> list[str]:
+    npu, golden, error = (_number(value, digits) for value in (element.npu, element.golden, element.error))
+    relative = "-" if isnan(element.relative) else _number(element.relative, digits)
+    place = ravel(element.index, shape)
+    return [str(place), " ".join(map(str, element.index)), npu, golden, error, relative]
+
+
+def _number(value: float, digits: int) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
+
+
+def _digits(pair: Pair) -> int:
+    """Digits that tell the numbers compared from each other."""
+    types = [data_types.BY_NAME[side.dtype] for side in (pair.npu, pair.golden) if side is not None]
+    return digits_of(decode.compute_types(types[0], types[-1])[0])
+
+
+def _summary(detail: Detail) -> str:
+    pair = detail.comparison.pair
+    metrics = detail.comparison.metrics
+    digits = _digits(pair)
+    facts = [
+        ("TotalCount", str(detail.count)),
+        ("NPUDump", " ".join(pair.npu_ops)),
+        ("GroundTruth", " ".join(pair.golden_ops)),
+        ("Format", _axes(detail.shape)),
+        ("Shape", " ".join(map(str, detail.shape))),
+        ("EqualCount", str(detail.equal)),
+        ("MaxAbsoluteError", "-" if metrics is None else _number(metrics.max_absolute_error, digits)),
+        ("MaxRelativeError", "-" if metrics is None else _number(metrics.max_relative_error, digits)),
+    ]
+    return "".join(f"{name}:{' '.join(value.split())}\n" for name, value in facts)

@@ -90,9 +90,16 @@ class Toolkit:
 
 
 def find_toolkit(root: str, environment: Mapping[str, str] | None = None, memories: Sequence[Path] = ()) -> Toolkit:
-    """Return the toolkit below `root` (CMD_ROOT_PATH), or where the environment says it is.
+    """Return the vendor's toolkit.
 
-    `memories` are folders in which the result of a search is kept, the first one that exists is written to.
+    Parameters
+    ----------
+    root : str
+        The folder it is looked for below (CMD_ROOT_PATH).
+    environment : mapping, optional
+        Variables that may name it too, by default those of this process.
+    memories : sequence of Path
+        Folders in which the result of a search is cached; it is written to the first one that takes it.
     """
     environment = os.environ if environment is None else environment
     roots = list(dict.fromkeys(filter(None, (root, *(environment.get(name, "") for name in VARIABLES)))))
