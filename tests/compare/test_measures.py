@@ -18,6 +18,7 @@ from precision_tool.lib.compare.kernel import Kernel
 from precision_tool.lib.compare.pairwise import Measures, compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.compare.tensor_figures import reaches_limit
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor, TensorStatistics
@@ -179,16 +180,16 @@ def test_overflow_of_every_tensor_compared_or_not(tmp_path: Path, sizes: str) ->
     half = written_pair(tmp_path, big, big.astype(np.float32), name="half")
     single = written_pair(tmp_path, big.astype(np.float32), big.astype(np.float32), name="single")
     single = replace(single, golden=half.golden)
-    alone = replace(half, golden=None, status=Status.NO_BENCHMARK, reason="none")
+    alone = replace(half, golden=None, status=Status.NO_BENCHMARK, reason=Message("text", text="none"))
     gone = replace(alone, npu=Tensor(path=str(tmp_path / "gone"), offset=0, nbytes=8, dtype="float16", shape=(4,)))
-    nothing = replace(alone, npu=None, status=Status.NO_NPU_DUMP, reason="no dump")
+    nothing = replace(alone, npu=None, status=Status.NO_NPU_DUMP, reason=Message("text", text="no dump"))
     pairs = [half, single, alone, gone, nothing]
     with ThreadPoolExecutor(2) as pool:
         resources = Resources(workers=3, executor=pool) if sizes == "parts" else THIS_THREAD
         rows = compare_pairs(pairs, resources, measures=Measures(overflow=True))
     assert [row.overflow for row in rows] == [True, None, True, None, None]
     assert [row.pair.status for row in rows][2:] == [Status.NO_BENCHMARK, Status.UNREADABLE, Status.NO_NPU_DUMP]
-    assert "gone" in rows[3].reason
+    assert "gone" in str(rows[3].reason)
     assert all(row.overflow is None for row in compare_pairs(pairs, THIS_THREAD))
 
 
@@ -246,7 +247,7 @@ def test_a_metric_that_fails_leaves_the_row_its_metrics(tmp_path: Path, sizes: s
     assert row.metrics is not None
     assert row.pair.status is Status.COMPARED
     assert row.custom == {"compare_a": None, "compare_b": 1}
-    assert row.reason == "compare_a: AttributeError: 'numpy.ndarray' object has no attribute 'no'"
+    assert str(row.reason) == "compare_a: AttributeError: 'numpy.ndarray' object has no attribute 'no'"
 
 
 def test_a_pair_that_is_too_large_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,7 +256,7 @@ def test_a_pair_that_is_too_large_is_not_loaded(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(custom_metrics, "apply_metrics", None)
     row = only_row(written_pair(tmp_path, npu, golden), own(tmp_path))
     assert tuple(row.custom.values()) == (None, None, None)
-    assert "own metrics load whole tensors, and this pair takes 2 MiB of 1 allowed" in row.reason
+    assert "own metrics load whole tensors, and this pair takes 2 MiB of 1 allowed" in str(row.reason)
     assert row.metrics is not None
 
 

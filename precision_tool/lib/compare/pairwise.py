@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,9 +53,10 @@ from precision_tool.lib.compare.tensor_figures import (
 )
 from precision_tool.lib.compare.tensor_reader import Budget, OpenTensors, Scratch, key_of
 from precision_tool.lib.io.decode import Numbers
-from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
-from precision_tool.lib.model.comparison import Extremes, Pair, Status, Summary
+from precision_tool.lib.model.comparison import Pair, Status, Summary
+from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Access, AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.model.wording import changed
@@ -188,26 +189,21 @@ def row_of_results(pair: Pair, passes: Sequence[Pass[Any, Any]], results: Sequen
     row = Row(pair=pair)
     for each, result in zip(passes, results, strict=True):
         if isinstance(result, MetricsResult):
-            row = changed(
-                row,
-                metrics=result.metrics,
-                npu=result.npu,
-                golden=result.golden,
-                reason=render(_reason(pair, result), "en"),
-            )
+            reason = _reason(pair, result)
+            row = changed(row, metrics=result.metrics, npu=result.npu, golden=result.golden, reason=reason)
         elif isinstance(each, AtLimitPass) and row.npu is not None:
             row = changed(row, extremes=extremes_by(tensors_of(pair)[0], row.npu, result))
         elif isinstance(result, CustomValues) and row.metrics is not None:
             assert isinstance(each, OwnMetricsPass)
-            failures = (Message("row.compare.custom_metric", name=name, reason=why) for name, why in result.errors)
-            reasons = [*filter(None, [row.reason]), *(render(failure, "en") for failure in failures)]
+            failures = [Message("row.compare.custom_metric", name=name, reason=why) for name, why in result.errors]
+            reasons = (row.reason, *failures) if row.reason else tuple(failures)
             values = dict(zip(each.custom.names, result.values, strict=True))
-            row = changed(row, custom=values, custom_errors=result.errors, reason="; ".join(reasons))
+            row = changed(row, custom=values, custom_errors=result.errors, reason=joined(reasons))
     return row
 
 
-def _reason(pair: Pair, result: MetricsResult) -> Message | str:
-    """Return a remark on the figures of a pair; "" where there is nothing to say."""
+def _reason(pair: Pair, result: MetricsResult) -> Message | None:
+    """Return a remark on the figures of a pair."""
     metrics = result.metrics
     if metrics is None:
         return Message("row.compare.empty")
@@ -237,11 +233,11 @@ def _nothing_finite(result: MetricsResult) -> Message | None:
 def failed_row(pair: Pair, error: BaseException) -> Row:
     """Return the row of a pair whose comparison raised `error`."""
     if isinstance(error, PrecisionToolError):
-        reason = error.advice
+        reason = error.advice_message
     elif isinstance(error, MemoryError):
-        reason = render(Message("row.compare.no_memory"), "en")
+        reason = Message("row.compare.no_memory")
     else:
-        reason = render(Message("row.compare.internal", error=f"{type(error).__name__}: {error}"), "en")
+        reason = Message("row.compare.internal", error=f"{type(error).__name__}: {error}")
     return Row(pair=changed(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
 
 
@@ -265,20 +261,10 @@ def with_tensor(row: Row, measures: Measures, worker: Worker) -> Row:
     if measures.overflow and row.overflow is None:
         row = changed(row, overflow=reaches_limit(tensor, worker.opened))
     if measures.extremes and row.extremes is None:
-        row = changed(row, extremes=_extremes(row, measures, worker))
+        summary = row.npu if row.metrics is not None and not measures.limit else None
+        with suppress(PrecisionToolError):  # who asks for it is told why
+            row = changed(row, extremes=extremes_of(tensor, worker.opened, summary))
     return row
-
-
-def _extremes(row: Row, measures: Measures, worker: Worker) -> Extremes | None:
-    tensor = row.pair.npu
-    if isinstance(tensor, Tensor) and row.metrics is not None and row.npu is not None and not measures.limit:
-        extremes = extremes_by(tensor, row.npu)
-        if extremes is not None:
-            return extremes
-    try:
-        return None if tensor is None else extremes_of(tensor, worker.opened)
-    except PrecisionToolError:
-        return None  # who asks for it is told why
 
 
 # --- bundles ----------------------------------------------------------------------------------------------------------
@@ -647,7 +633,7 @@ class _Run:
 
     def rows_so_far(self) -> list[Row]:
         """Return all rows; those that were not reached say so."""
-        reason = render(Message("row.compare.not_reached"), "en")
+        reason = Message("row.compare.not_reached")
         return [
             row or Row(pair=replace(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
             for row, pair in zip(self.rows, self._pairs, strict=True)

@@ -16,7 +16,7 @@ from math import inf
 
 from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.scheduler import map_tasks
-from precision_tool.lib.compare.tensor_figures import extremes_by, extremes_of, merged
+from precision_tool.lib.compare.tensor_figures import extremes_of, merged
 from precision_tool.lib.compare.tensor_reader import TensorKey, key_of
 from precision_tool.lib.data.dump_names import base_name, flatten, whole_name
 from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Missing
@@ -25,6 +25,7 @@ from precision_tool.lib.data.neighbourhood import Link, Node, Wiring
 from precision_tool.lib.data.op_dumps import OpDumps
 from precision_tool.lib.data.origins import groups_of, in_order
 from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Extremes, Pair, Summary
 from precision_tool.lib.model.graph import GraphFile, Op
@@ -70,9 +71,8 @@ class KnownValues:
         golden = None if row is None else row.pair.golden
         if row is None or not isinstance(golden, Tensor) or not NPY.has_suffix(golden.path):
             return None
-        extremes = extremes_by(golden, row.golden) if row.golden is not None and row.metrics is not None else None
         try:
-            return extremes or extremes_of(golden)
+            return extremes_of(golden, summary=row.golden if row.metrics is not None else None)
         except PrecisionToolError:
             return None
 
@@ -141,7 +141,7 @@ class OpInput:
 
     slot: int
     tensor: AnyTensor | None = None
-    reason: str = ""
+    reason: Message | None = None
     producer: str = ""
     producer_type: str = ""
     in_place: bool = False
@@ -164,7 +164,7 @@ class RunValues:
         self._summaries = cached.summaries
         self._extremes: dict[object, Extremes | None] = dict(cached.extremes.items())
         #: What could not be read, with the reason, by file.
-        self.unreadable: dict[str, str] = {}
+        self.unreadable: dict[str, Message] = {}
         self._known_links: dict[tuple[str, str], dict[int, Link]] = {}
         self._op_dumps = None if file is None else OpDumps(self.index, in_order(file))
         self.ops = tuple(self._in_order(file))
@@ -269,10 +269,10 @@ class RunValues:
         """Return the input as the op before it put it out."""
         made = self.made_by(op, source.slot)
         if made is None:
-            return replace(source, reason=f"not dumped, nor is {source.producer}" if source.producer else "not dumped")
+            return replace(source, reason=Message("row.compare.not_dumped", producer=source.producer))
         maker, index = made
         tensor = dict(self.outputs(maker)).get(index)
-        reason = "" if tensor is not None else f"{maker.name} has no output {index} in its dump"
+        reason = None if tensor is not None else Message("row.compare.no_output", op=maker.name, index=index)
         return replace(source, tensor=tensor, reason=reason, producer=maker.name, producer_type=maker.op_type)
 
     def _before(self, op: RunOp, source: OpInput) -> OpInput:
@@ -395,7 +395,7 @@ class RunValues:
 
 
 #: A tensor, its extremes, and why there are none.
-_TensorExtremes = tuple[AnyTensor, Extremes | None, str]
+_TensorExtremes = tuple[AnyTensor, Extremes | None, Message | None]
 
 
 def _key_of(tensor: AnyTensor) -> object:
@@ -406,7 +406,7 @@ def _extremes_of_all(tensors: Sequence[AnyTensor]) -> list[_TensorExtremes]:
     results: list[_TensorExtremes] = []
     for tensor in tensors:
         try:
-            results.append((tensor, extremes_of(tensor), ""))
+            results.append((tensor, extremes_of(tensor), None))
         except PrecisionToolError as error:
-            results.append((tensor, None, error.advice))
+            results.append((tensor, None, error.advice_message))
     return results

@@ -233,16 +233,22 @@ def extremes_by(tensor: Tensor, summary: Summary, saturated: int | None = None) 
     )
 
 
-def extremes_of(tensor: AnyTensor, opened: OpenTensors | None = None) -> Extremes | None:
-    """Return the extremes of a tensor; None for one whose type has no limit. FormatError for a damaged file.
+def extremes_of(
+    tensor: AnyTensor, opened: OpenTensors | None = None, summary: Summary | None = None
+) -> Extremes | None:
+    """Return the extremes of a tensor, by its `summary` where one is there that tells them, else by its values.
 
-    Types of 8 bits and fewer count as saturated never: scaling to their limit is how they are used.
+    None for a tensor whose type has no limit; FormatError for a damaged file. Types of 8 bits and fewer count as
+    saturated never: scaling to their limit is how they are used.
     """
     limit = limit_of(tensor.dtype)
     if limit is None:
         return None
     if isinstance(tensor, TensorStatistics):
         return _of_statistics(tensor, limit)
+    extremes = None if summary is None else extremes_by(tensor, summary)
+    if extremes is not None:
+        return extremes
     if tensor.dtype not in _CODES:
         return extremes_by(tensor, figures_of(tensor).summary)
     return _of_codes(tensor, limit, open_bytes if opened is None else opened.open)
