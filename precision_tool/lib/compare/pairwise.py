@@ -194,11 +194,9 @@ def row_of_results(pair: Pair, passes: Sequence[Pass[Any, Any]], results: Sequen
         elif isinstance(each, AtLimitPass) and row.npu is not None:
             row = changed(row, extremes=extremes_by(tensors_of(pair)[0], row.npu, result))
         elif isinstance(result, CustomValues) and row.metrics is not None:
-            assert isinstance(each, OwnMetricsPass)
             failures = [Message("row.compare.custom_metric", name=name, reason=why) for name, why in result.errors]
             reasons = (row.reason, *failures) if row.reason else tuple(failures)
-            values = dict(zip(each.custom.names, result.values, strict=True))
-            row = changed(row, custom=values, custom_errors=result.errors, reason=joined(reasons))
+            row = changed(row, custom=result.values, custom_errors=result.errors, reason=joined(reasons))
     return row
 
 
