@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from precision_tool.lib.compare.result_files import (
     Cosines,
-    ResultCosines,
+    cosines_of_run,
     newest_results,
     result_cosines,
     results_in,
     source_path,
+    together,
 )
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data import graph_catalog as catalog
@@ -151,7 +152,7 @@ class DataFolder:
         self._cached: dict[tuple[CacheKind, *tuple[object, ...]], tuple[Any, Stamps]] = {}
         self._choices: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = {}
         self._op_pairs: dict[tuple[str, str], OpPairs] = {}
-        self._cosines: tuple[object, ResultCosines] = (None, ResultCosines(()))
+        self._cosines: tuple[object, Sequence[Cosines]] = (None, ())
         #: The graph that `use_graph` chose; None: not looked up yet.
         self._choice: Choice | None = None
         self._lock = threading.RLock()
@@ -167,7 +168,7 @@ class DataFolder:
         if kinds & {CacheKind.RUNS, CacheKind.GRAPHS, CacheKind.BENCHMARK}:
             self._op_pairs.clear()
         if CacheKind.RESULTS in kinds:
-            self._cosines = (None, ResultCosines(()))
+            self._cosines = (None, ())
         if CacheKind.CHOICE in kinds:
             self._choice = None
 
@@ -478,11 +479,11 @@ class DataFolder:
             if self._cosines[0] != key:
                 self._cosines = (key, result_cosines(paths, self._cache))
         except PrecisionToolError:
-            return Cosines({})  # `vcs` says what is wrong
-        result = self._cosines[1]
+            return Cosines()  # `vcs` says what is wrong
+        files = self._cosines[1]
         if run is None:
-            return result.whole
-        cosines, reason = result.of_run(run, self._others(run))
+            return together(files)
+        cosines, reason = cosines_of_run(files, run, self._others(run))
         if reason and reason not in self.workspace.notes:
             self.workspace.notes.append(reason)
         return cosines

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from itertools import pairwise
 from math import floor, inf, isnan, log10
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -274,7 +275,7 @@ class ElementsSecondPass(Pass[tuple[KlSums, ErrorStatistics], tuple[KlSums, Erro
             return False
         if x.dtype == np.float32 and self._first.max_error > _LARGEST_FLOAT32:  # float64 holds the differences
             x, y = x.astype(np.float64), y.astype(np.float64)
-        weights = _scratch().numbers("weights", x.size, x.dtype)
+        weights = cast(Floats, _scratch().numbers("weights", x.size, x.dtype))
         counted = kernel_of_thread().count_errors(x, y, weights, self._limits(errors, x.dtype))
         if counted is None:
             return False

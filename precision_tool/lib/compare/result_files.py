@@ -6,7 +6,7 @@ import json
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isnan
 from pathlib import Path, PurePath
 
@@ -242,13 +242,31 @@ _MIN_SHARED_OPS_FRACTION = 0.5
 
 
 class Cosines(Mapping[str, float]):
-    """Op name → cosine; a name is also found where one side spells it with `/` and the other with `_`."""
+    """Op name → the lowest cosine of its outputs, NaN lowest of all; of one result file, or of several together.
 
-    def __init__(self, values: Mapping[str, float], scalars: Mapping[str, tuple[float, float]] | None = None) -> None:
-        self._values = dict(values)
-        #: The values of both sides of ops that put out single numbers, by flattened name.
-        self.scalars = {flatten(name): pair for name, pair in (scalars or {}).items()}
+    A name is also found where one side spells it with `/` and the other with `_`.
+
+    Attributes
+    ----------
+    scalars : dict
+        The values of both sides of ops that put out single numbers, by flattened name.
+    source : ResultSource or None
+        What the file is of, if it says so.
+    """
+
+    def __init__(
+        self,
+        values: Iterable[tuple[str, float]] = (),
+        scalars: Iterable[tuple[str, tuple[float, float]]] = (),
+        source: ResultSource | None = None,
+    ) -> None:
+        self._values: dict[str, float] = {}
+        for name, cosine in values:
+            previous = self._values.get(name, cosine)
+            self._values[name] = previous if isnan(previous) or previous <= cosine else cosine
         self._flat = {flatten(name): value for name, value in self._values.items()}
+        self.scalars = {flatten(name): pair for name, pair in scalars}
+        self.source = source
 
     def __getitem__(self, name: str) -> float:
         cosine = self._values.get(name)
@@ -261,58 +279,37 @@ class Cosines(Mapping[str, float]):
         return len(self._values)
 
 
-@dataclass(frozen=True, slots=True)
-class FileCosines:
-    """The lowest cosine of the outputs of each op in one result file, and what the file is of, if it says so."""
-
-    values: Mapping[str, float]
-    scalars: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    source: ResultSource | None = None
-
-
-@dataclass(frozen=True)
-class ResultCosines:
-    """The cosines of all files of one result; `whole` takes them together, NaN lowest of all."""
-
-    files: tuple[FileCosines, ...]
-    whole: Cosines = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "whole", _together(self.files))
-
-    def of_run(self, run: RunGraph, others: Sequence[RunGraph]) -> tuple[Cosines, str]:
-        """Return the cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
-
-        Files that do not say what they are of, as the vendor's, count for the only run that has their ops.
-        """
-        runs = (run, *others)
-        owners = [_owners(file, runs) for file in self.files]
-        own = [file for file, owning in zip(self.files, owners, strict=True) if owning == [0]]
-        if own:
-            return (self.whole if len(own) == len(self.files) else _together(own)), ""
-        if any(len(owning) == 1 for owning in owners):  # it is of another run, which shows it
-            return Cosines({}), ""
-        return Cosines({}), _why_nobodys(self.files, [[runs[at] for at in owning] for owning in owners])
+def together(files: Sequence[Cosines]) -> Cosines:
+    """Return the cosines of some result files as one."""
+    if len(files) == 1:
+        return files[0]
+    values = (item for file in files for item in file.items())
+    scalars = (item for file in files for item in file.scalars.items())
+    return Cosines(values, scalars)
 
 
-def _together(files: Iterable[FileCosines]) -> Cosines:
-    lowest: dict[str, float] = {}
-    scalars: dict[str, tuple[float, float]] = {}
-    for file in files:
-        scalars |= file.scalars
-        for name, cosine in file.values.items():
-            previous = lowest.get(name, cosine)
-            lowest[name] = previous if isnan(previous) or previous <= cosine else cosine
-    return Cosines(lowest, scalars)
+def cosines_of_run(files: Sequence[Cosines], run: RunGraph, others: Sequence[RunGraph]) -> tuple[Cosines, str]:
+    """Return the cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
+
+    Files that do not say what they are of, as the vendor's, count for the only run that has their ops.
+    """
+    runs = (run, *others)
+    owners = [_owners(file, runs) for file in files]
+    own = [file for file, owning in zip(files, owners, strict=True) if owning == [0]]
+    if own:
+        return together(own), ""
+    if any(len(owning) == 1 for owning in owners):  # it is of another run, which shows it
+        return Cosines(), ""
+    return Cosines(), _why_nobodys(files, [[runs[at] for at in owning] for owning in owners])
 
 
-def _owners(file: FileCosines, runs: Sequence[RunGraph]) -> list[int]:
+def _owners(file: Cosines, runs: Sequence[RunGraph]) -> list[int]:
     """Return the places of the runs that a result file may be of."""
     if file.source is not None:
         return [at for at, run in enumerate(runs) if _is_of(file.source, run)][:1]
     if len(runs) == 1:
         return [0]
-    names = set(map(flatten, file.values))
+    names = set(map(flatten, file))
     shares = [len(names & {flatten(op.name) for op in run.file.ops}) for run in runs]
     return [at for at, share in enumerate(shares) if share and share >= _MIN_SHARED_OPS_FRACTION * len(names)]
 
@@ -324,7 +321,7 @@ def _is_of(source: ResultSource, run: RunGraph) -> bool:
     return compared in paths or real_path(compared) in map(real_path, paths)
 
 
-def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGraph]]) -> str:
+def _why_nobodys(files: Sequence[Cosines], owners: Sequence[Sequence[RunGraph]]) -> str:
     again = "`vc` compares again"
     for file, owning in zip(files, owners, strict=True):
         if file.source is not None:
@@ -340,18 +337,21 @@ def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGrap
 
 def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
     """Return the lowest cosine of the outputs of each op in some tables, rounded as result files have them."""
-    values = (
-        {row.op_name: round(row.cosine, 6)}
+    return Cosines(
+        (row.op_name, round(row.cosine, 6))
         for table in tables
         for row in table
         if row.slot.startswith("output") and row.cosine is not None
     )
-    return _together(map(FileCosines, values))
 
 
-def result_cosines(paths: Sequence[str], cache: CacheFiles) -> ResultCosines:
-    """Return the lowest cosine of the outputs of each op in some result files."""
-    return ResultCosines(tuple(FileCosines(*_of_file(path, cache), read_source(path)) for path in paths))
+def result_cosines(paths: Sequence[str], cache: CacheFiles) -> list[Cosines]:
+    """Return the lowest cosine of the outputs of each op in each of some result files."""
+    files = []
+    for path in paths:
+        figures = _of_file(path, cache)
+        files.append(Cosines(figures.cosines.items(), figures.scalars.items(), read_source(path)))
+    return files
 
 
 def _of_file(path: str, cache: CacheFiles) -> OutputFigures:
