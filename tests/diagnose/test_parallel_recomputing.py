@@ -20,7 +20,7 @@ from tiny_network import fused, layers
 from precision_tool.lib.compare import scheduler
 from precision_tool.lib.compare.scheduler import Resources, WorkersLostError
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.diagnose import parallel_recomputing as spread
+from precision_tool.lib.diagnose import recomputer as spread
 from precision_tool.lib.diagnose.decide import RunVerdict
 from precision_tool.lib.diagnose.error_shape import misfit
 from precision_tool.lib.diagnose.recomputer import Recomputer

@@ -45,9 +45,8 @@ from precision_tool.lib.diagnose.overwritten_memory import (
     is_repeated,
     overwritten,
 )
-from precision_tool.lib.diagnose.parallel_recomputing import recompute_ops
 from precision_tool.lib.diagnose.plan import plan
-from precision_tool.lib.diagnose.recomputer import Recomputer, largest_of, slot_of
+from precision_tool.lib.diagnose.recomputer import Recomputer, largest_of, recompute_ops, slot_of
 from precision_tool.lib.diagnose.sampling import narrowing
 from precision_tool.lib.diagnose.verdict_model import (
     Action,

@@ -67,6 +67,11 @@ class Stage:
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     output_specs: tuple[OutputSpec, ...] = ()
 
+    @property
+    def input_slots(self) -> set[int]:
+        """The slots of the op's inputs that it takes."""
+        return {ref.slot for ref in self.args if ref is not None and ref.stage is None}
+
 
 class _Remembered(Mapping[str, Any]):
     """Attributes, each of which a graph parses when it is asked for: here once for all parts of a batch."""
@@ -180,16 +185,17 @@ class Formula:
         rows, rank = inputs[ref.slot].array.shape[0], inputs[ref.slot].array.ndim
         slots = {ref.slot}
         if first.op_type in _STACKS and rank > 2:
-            others = [other for other in first.args[1:] if other is not None]
-            if any(other.stage is not None or inputs[other.slot].array.shape[:1] != (rows,) for other in others):
+            if any(other is not None and other.stage is not None for other in first.args[1:]):
                 return None
-            slots.update(other.slot for other in others)
+            slots = first.input_slots
+            if any(inputs[slot].array.shape[:1] != (rows,) for slot in slots):
+                return None
         for stage in self.stages[1:]:
             if stage.op_type == "BiasAdd":
                 continue
             if not table.is_by_element(stage.op_type):
                 return None
-            used = {ref.slot: inputs[ref.slot].array for ref in stage.args if ref is not None and ref.stage is None}
+            used = {slot: inputs[slot].array for slot in stage.input_slots}
             slots |= {slot for slot, array in used.items() if array.ndim == rank and array.shape[0] == rows}
         return Batch(rows, frozenset(slots))
 

@@ -17,8 +17,14 @@ from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
 from precision_tool.lib.diagnose import casts
 from precision_tool.lib.diagnose import fusion_effect as fusion
 from precision_tool.lib.diagnose import graph_diff as similarity
-from precision_tool.lib.diagnose.agreement import OpAgreement, Overview, ops_of, overview
-from precision_tool.lib.diagnose.first_fault import find_first_fault, find_unreadable
+from precision_tool.lib.diagnose.agreement import (
+    OpAgreement,
+    Overview,
+    find_first_fault,
+    find_unreadable,
+    ops_of,
+    overview,
+)
 from precision_tool.lib.diagnose.overflow_advice import check_overflow
 from precision_tool.lib.extensions import Registry
 from precision_tool.lib.io.files import real_path
