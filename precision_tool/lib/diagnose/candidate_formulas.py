@@ -611,7 +611,7 @@ class BenchmarkValues:
             own = _relative(flat_doubles(golden.input.array), f_b)
             inherited = _relative(f_n, f_b)
             kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
-            slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
+            slots.append(replace(slot, inherited=inherited, benchmark_own=own, amplification=kappa))
         return replace(result, slots=tuple(slots))
 
 

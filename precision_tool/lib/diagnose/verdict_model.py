@@ -35,7 +35,7 @@ class SlotResult:
 
     `own` is y_N − f(x_N), `rounding` what rounding makes of it (rms), `worst` the largest error of an element over its
     rms of rounding, `slack` what of that is allowed, `beyond` how many elements exceed it. `overflowed` counts the
-    elements whose true result is beyond the type's range, up to `largest`. `fed` is f(x_N) − f(x_B), `benchmark_own`
+    elements whose true result is beyond the type's range, up to `largest`. `inherited` is f(x_N) − f(x_B), `benchmark_own`
     y_B − f(x_B) and `amplification` κ (VERDICT.md §1); None where the benchmark does not tell.
     """
 
@@ -57,7 +57,7 @@ class SlotResult:
     places: Places | None = None
     #: Of an output with wrong elements, the cosine to the recomputed one.
     cosine: float | None = None
-    fed: float | None = None
+    inherited: float | None = None
     benchmark_own: float | None = None
     amplification: float | None = None
     #: Elements that were recomputed, where the op is too large for all of them.
@@ -124,7 +124,7 @@ class OpResult:
         if worst.sampled is not None:
             verdict = replace(verdict, looked_at=worst.sampled, size=worst.size, is_summed=worst.is_summed)
         return replace(
-            verdict, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, fed=worst.fed,
+            verdict, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, inherited=worst.inherited,
             benchmark_own=worst.benchmark_own, worst=worst.worst, slack=worst.slack,
             overflowed=over.overflowed if over is not None else 0, largest=over.largest if over is not None else None,
         )  # fmt: skip
