@@ -23,7 +23,8 @@ from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, in_ord
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.data_types import DataType
 from precision_tool.lib.io.layouts import Reading, reading_of
-from precision_tool.lib.io.tensor_bytes import TensorBytes, open_bytes
+from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Status, Summary
@@ -559,7 +560,7 @@ class RunValues:
         finally:
             self._is_reading = False
 
-    def _opens(self, tensor: Tensor) -> TensorBytes:
+    def _opens(self, tensor: Tensor) -> StoredFile:
         if not self._is_reading:
             return open_bytes(tensor)
         self._opened.keep(tensor)
@@ -587,7 +588,7 @@ class RunValues:
         read = slot.op.name, f"input:{slot.index}"
         return self.compared.is_same((root.op.name, f"output:{root.index}"), read)
 
-    def _opens_parts(self, tensor: Tensor) -> TensorBytes:
+    def _opens_parts(self, tensor: Tensor) -> StoredFile:
         """Return the same for a tensor of which only some rows are read."""
         return self._opened.open(tensor) if self._is_reading else open_bytes(tensor)
 

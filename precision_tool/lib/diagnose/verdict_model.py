@@ -35,8 +35,8 @@ class SlotResult:
 
     `own` is y_N − f(x_N), `rounding` what rounding makes of it (rms), `worst` the largest error of an element over its
     rms of rounding, `slack` what of that is allowed, `beyond` how many elements exceed it. `overflowed` counts the
-    elements whose true result is beyond the type's range, up to `largest`. `inherited` is f(x_N) − f(x_B), `benchmark_own`
-    y_B − f(x_B) and `amplification` κ (VERDICT.md §1); None where the benchmark does not tell.
+    elements whose true result is beyond the type's range, up to `largest`. `inherited` is f(x_N) − f(x_B),
+    `benchmark_own` y_B − f(x_B) and `amplification` κ (VERDICT.md §1); None where the benchmark does not tell.
     """
 
     slot: int
