@@ -27,6 +27,7 @@ from precision_tool.lib.diagnose.formulas import (
     Ref,
     Stage,
     UnfusedGraph,
+    arguments,
     direct,
     is_fused,
     is_turned,
@@ -38,7 +39,7 @@ from precision_tool.lib.diagnose.verdict_model import OpResult
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import op_table as table
-from precision_tool.lib.ops.base import Doubles, Input, NotComputedError, Output
+from precision_tool.lib.ops.base import Doubles, Input, Output
 
 #: Stages that are computed at most to find one chain.
 _MAX_CHAINS_TRIED = 600
@@ -232,7 +233,7 @@ class ChainSearch:
                     self._left -= 1
                     stage = Stage(name=self._names[number], op_type=op_type, args=args, attrs=self._op.attrs)
                     try:
-                        result = run_stage(stage, tuple(_value(ref, inputs, made) for ref in args), only_values=True)
+                        result = run_stage(stage, arguments(stage, inputs, made), only_values=True)
                     except FORMULA_ERRORS:
                         continue
                     if fits(number, result):
@@ -348,18 +349,6 @@ def _flows_backwards(stage: Stage) -> bool:
     return not from_stages or any(
         number < len(spec.inputs) and spec.inputs[number] in _GRADIENTS for number in from_stages
     )
-
-
-def _value(ref: Ref | None, inputs: Mapping[int, Input], made: Sequence[Sequence[Output | None]]) -> Input | None:
-    if ref is None:
-        return None
-    if ref.stage is None:
-        return inputs[ref.slot]
-    outputs = made[ref.stage]
-    output = outputs[ref.slot] if ref.slot < len(outputs) else None
-    if output is None:
-        raise NotComputedError("output_without_formula", slot=ref.slot)
-    return Input(array=output.array, dtype="float32", layout="ND")
 
 
 def _near(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], limit: float) -> bool:

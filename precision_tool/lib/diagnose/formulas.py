@@ -147,7 +147,7 @@ class Formula:
         for stage in self.stages:
             spec = table.find(stage.op_type)
             if spec is not None and spec.work is not None and all(_is_input(ref, inputs) for ref in stage.args):
-                total += spec.work(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
+                total += spec.work(_call(spec, stage, arguments(stage, inputs)))
         return total
 
     def sample(
@@ -161,7 +161,7 @@ class Formula:
         spec = table.find(stage.op_type)
         if others or spec is None or spec.sampled is None or spec.cheap_places is None or len(self.outputs) > 1:
             return None
-        call = _call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args))
+        call = _call(spec, stage, arguments(stage, inputs))
         places = spec.cheap_places(call, count)
         places = distinct(places if also is None else np.append(places, also))
         return places, spec.sampled(call, places)
@@ -172,7 +172,7 @@ class Formula:
         spec = table.find(stage.op_type)
         if others or spec is None or spec.row_sums is None or len(self.outputs) > 1:
             return None
-        return spec.row_sums(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
+        return spec.row_sums(_call(spec, stage, arguments(stage, inputs)))
 
     def batch_of(self, inputs: Mapping[int, Input]) -> Batch | None:
         """Return the batch that every stage treats row by row; None if there is none."""
@@ -216,7 +216,7 @@ class Formula:
         inputs = {**inputs, **self.lent}
         put_out = {ref.stage or 0 for ref in self.outputs.values()}
         for number, stage in enumerate(self.stages):
-            args = tuple(_value(ref, inputs, done, stage) for ref in stage.args)
+            args = arguments(stage, inputs, done)
             done.append(run_stage(stage, args, stored, only_values=number not in put_out))
         results = {}
         for slot, ref in self.outputs.items():
@@ -229,11 +229,14 @@ class Formula:
         return results
 
 
-def _value(
-    ref: Ref | None, inputs: Mapping[int, Input], done: list[Sequence[Output | None]], stage: Stage
-) -> Input | None:
-    if ref is None:
-        return None
+def arguments(
+    stage: Stage, inputs: Mapping[int, Input], done: Sequence[Sequence[Output | None]] = ()
+) -> tuple[Input | None, ...]:
+    """Return what a stage takes, of the op's inputs and of the results of the stages before it."""
+    return tuple(None if ref is None else _argument(ref, stage, inputs, done) for ref in stage.args)
+
+
+def _argument(ref: Ref, stage: Stage, inputs: Mapping[int, Input], done: Sequence[Sequence[Output | None]]) -> Input:
     if ref.stage is None:
         if ref.slot not in inputs:
             raise NotComputedError("fed_unknown", name=stage.name, slot=ref.slot)

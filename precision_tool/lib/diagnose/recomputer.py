@@ -202,7 +202,10 @@ class Recomputer:
         self._benchmark = BenchmarkValues(values)
         self.candidates = CandidateFormulas(values, self._benchmark, unfused)
         self.seconds_left = seconds
-        self._computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
+        #: Every op that computes something, in the order in which they ran.
+        self.computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
+        #: What ops that are fused alike share, and by that how such ops are fused, as the benchmark or a dump showed.
+        self.key, self.fitting = self.candidates.key, self.candidates.fitting
 
     def for_others(self) -> Callable[[], Recomputer]:
         """Return what makes this recomputer again, of all ops of the run, in a thread, process or machine of its own.
@@ -222,25 +225,12 @@ class Recomputer:
     def seconds_left(self, seconds: float) -> None:
         self.deadline = time.monotonic() + seconds
 
-    def computing(self) -> Sequence[Op]:
-        """Return every op that computes something, in the order in which they ran."""
-        return self._computing
-
     def recompute_guessed(self, judged: Sequence[OpResult]) -> list[OpResult]:
         """Return the same, with those done again whose way of being fused other ops have shown since."""
         return [
             self.recompute(result.op) if result.is_guessed and self.key(result.op) in self.fitting else result
             for result in judged
         ]
-
-    def key(self, op: Op) -> object:
-        """Return what ops that are fused alike share."""
-        return self.candidates.key(op)
-
-    @property
-    def fitting(self) -> dict[object, tuple[object, ...]]:
-        """Ways in which ops are fused that fitted the benchmark or a dump, by their key."""
-        return self.candidates.fitting
 
     def recompute(self, op: Op) -> OpResult:
         """Return one op. Whatever goes wrong in it is a reason, never an exception."""
@@ -681,7 +671,7 @@ def recompute_ops(recomputer: Recomputer, resources: Resources = ALL_CORES) -> l
     does it in any case: of a cluster the workers where the dump lies. Ops of a task that no worker can do say so, and
     so do those that are left when the cluster goes away.
     """
-    ops = recomputer.computing()
+    ops = recomputer.computing
     sizes = [elements_of(recomputer, op) for op in ops]
     meter = Meter(counting(resources.progress, "ops"), len(ops))
     if resources.executor is not None:
@@ -863,7 +853,7 @@ def _recompute_task(
     recomputer.seconds_left = seconds_left
     if fitting is not None:
         recomputer.fitting.setdefault(key, fitting)
-    ops = recomputer.computing()
+    ops = recomputer.computing
     recomputer.values.checksums = {}
     judged = []
     for number in numbers:

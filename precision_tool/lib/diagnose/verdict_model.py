@@ -166,11 +166,11 @@ class Gap:
 class Tally:
     """Counts of the ops of a run by outcome."""
 
-    ops: int
-    right: int
-    wrong: int
-    doubtful: int
-    not_recomputed: int
+    ops: int = 0
+    right: int = 0
+    wrong: int = 0
+    doubtful: int = 0
+    not_recomputed: int = 0
     #: Why some were not recomputed, each with how many were not; in words where they are rendered.
     reasons: tuple[tuple[Message | str, int], ...] = ()
     #: The kinds of reasons in words, with the same numbers.
@@ -406,7 +406,7 @@ class Verdict:
     suspects: tuple[Suspect, ...] = ()
     facts: tuple[Fact, ...] = ()
     next: tuple[Step | StepText, ...] = ()
-    tally: Tally = field(default_factory=lambda: Tally(ops=0, right=0, wrong=0, doubtful=0, not_recomputed=0))
+    tally: Tally = field(default_factory=Tally)
     run: int | None = None
     has_benchmark: bool = True
     worst: WorstCosine | None = None
