@@ -244,7 +244,7 @@ class _Result:
             "how": [op and texts[", ".join(op.how)] for op in ops],
             "own": numbers([None if op is None else op.own_error for op in ops], 4),
             "rounding": numbers([None if op is None else op.rounding for op in ops], 4),
-            "fed": numbers([None if op is None else op.fed for op in ops], 4),
+            "fed": numbers([None if op is None else op.inherited for op in ops], 4),
             "benchmark_own": numbers([None if op is None else op.benchmark_own for op in ops], 4),
             "beyond": numbers(beyond, 4),
         }  # fmt: skip
