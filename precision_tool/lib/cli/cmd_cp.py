@@ -24,12 +24,11 @@ from precision_tool.lib.cli.tensor_names import (
     TENSOR_HELP,
     look_up,
 )
-from precision_tool.lib.compare.element_errors import compare_elements
-from precision_tool.lib.compare.exports import write_elements
+from precision_tool.lib.compare.element_errors import compare_elements, write_elements
 from precision_tool.lib.compare.named_tensors import pair_up, split_slot
 from precision_tool.lib.compare.scheduler import Resources
-from precision_tool.lib.compare.tensor_reader import NO_MEMORY
 from precision_tool.lib.data.dump_names import shortened
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import tensors_screen as report
@@ -109,7 +108,7 @@ def _run_cp(session: Session, args: argparse.Namespace, output: Output) -> int:
                 pair, Resources(args.workers, progress=progress), atol=args.atol, rtol=args.rtol, shown=args.shown
             )
     except MemoryError:
-        raise FormatError.of(npu.path, "cli.no_memory", reason=NO_MEMORY) from None
+        raise FormatError.of(npu.path, "cli.no_memory", reason=Message("row.compare.no_memory")) from None
     saved = ""
     if args.save:
         stems = [saved_stem(session, named) for named in (npu, golden)]

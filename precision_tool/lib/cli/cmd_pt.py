@@ -29,7 +29,7 @@ from precision_tool.lib.cli.tensor_names import (
     look_up,
     one_name,
 )
-from precision_tool.lib.compare.exports import write_text
+from precision_tool.lib.compare.convert import write_text
 from precision_tool.lib.compare.named_tensors import NamedTensor, View, split_slot, views_of
 from precision_tool.lib.data.dump_names import file_part, shortened
 from precision_tool.lib.data.kinds import NPY

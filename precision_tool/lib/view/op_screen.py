@@ -88,8 +88,8 @@ def verdict_lines(title: str, judged: OpVerdict, elements: Sequence[Element]) ->
     if judged.looked_at is not None and judged.size is not None:
         sample = Message("verdict.op.sample", count=judged.looked_at, elements=judged.size, sums=judged.is_summed)
         rows.append(_row("sample", sample))
-    if judged.fed is not None:
-        rows.append(_row("inherited", Message("verdict.op.inherited", error=judged.fed)))
+    if judged.inherited is not None:
+        rows.append(_row("inherited", Message("verdict.op.inherited", error=judged.inherited)))
     if judged.benchmark_own is not None:
         rows.append(_row("benchmark", Message("verdict.op.benchmark", error=judged.benchmark_own)))
     return _block(title, rows, elements, judged.slot or 0)

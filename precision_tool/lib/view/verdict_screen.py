@@ -89,7 +89,8 @@ def judged_message(judged: OpVerdict) -> Message:
 
 
 def judged_json(judged: OpVerdict) -> dict[str, Any]:
-    return asdict(judged) | {"reason": reason_words(judged.reason), "reason_kind": reason_kind(judged.reason)}
+    document = {"fed" if name == "inherited" else name: value for name, value in asdict(judged).items()}
+    return document | {"reason": reason_words(judged.reason), "reason_kind": reason_kind(judged.reason)}
 
 
 def allowed_error(judged: OpVerdict) -> Message | None:
