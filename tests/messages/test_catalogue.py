@@ -161,7 +161,7 @@ def uses(source: str) -> Iterator[tuple[int, str, set[str], bool]]:
             yield node.lineno, first.value, fields, is_open
         elif name == "add_columns":
             for column in node.args[1:]:
-                if isinstance(column, ast.Constant):
+                if isinstance(column, ast.Constant) and isinstance(column.value, str):
                     yield node.lineno, f"{first.value}.{column.value}", set(), False
         elif name in ("NotComputedError", "NoValueError", "LayoutError", "SizeMismatchError"):
             yield node.lineno, f"reason.{first.value}", fields, is_open
