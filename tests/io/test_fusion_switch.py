@@ -24,6 +24,7 @@ from precision_tool.lib.io.fusion_switch import (
     render,
     text_to_write,
 )
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 
 #: The examples of the documents (shared/seeds), the first with its trailing comma.
@@ -131,7 +132,7 @@ def test_what_ge_takes_and_reads_in_its_own_way(text: str, sections: dict[str, d
     assert ge_takes(text)
     assert not found.refused
     assert found.sections == sections
-    assert any(words in note for note in found.notes)
+    assert any(words in str(note) for note in found.notes)
     again = parse_switches(render(found))
     assert again.refused == ()
 
@@ -174,7 +175,7 @@ def priority(text: str) -> str:
 def test_what_ge_refuses_is_read_and_told(text: str, words: str) -> None:
     assert not ge_takes(text)
     found = parse_switches(text)
-    assert words in found.refused[0]
+    assert words in str(found.refused[0])
     if found.others:  # which is the user's own to mend
         with pytest.raises(FormatError, match=r"f\.cfg: GE would refuse this file: "):
             text_to_write(found, "f.cfg")
@@ -260,7 +261,7 @@ def test_what_is_wrong_is_refused_with_its_line(text: str, line: int, words: str
 
 def test_the_documented_files() -> None:
     documented = parse_switches(DOCUMENTED)
-    assert documented.refused == ("line 4: a comma after the last member, which GE does not understand",)
+    assert documented.refused == (Message("note.io.switch.no_json.comma", line=4),)
     assert list(documented.named()) == [
         (GRAPH, "ConvToFullyConnectionFusionPass", False), (UB, "TbePool2dQuantFusionPass", False)
     ]  # fmt: skip
@@ -272,7 +273,7 @@ def test_the_documented_files() -> None:
     assert old.is_old_form
     assert old.is_on("SoftmaxFusionPass", GRAPH)
     assert not old.is_on("TbeAny")
-    assert old.refused == ("line 3: a comment, which GE does not understand",)
+    assert old.refused == (Message("note.io.switch.no_json.comment", line=3),)
 
 
 def test_a_named_pass_beats_all_and_nothing_named_is_on() -> None:

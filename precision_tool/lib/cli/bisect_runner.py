@@ -25,7 +25,7 @@ from precision_tool.lib.diagnose.fusion_bisect import FlakyCheckError
 from precision_tool.lib.io.files import could_be_path, open_to_write, read_text
 from precision_tool.lib.io.fusion_switch import Switches, parse_switches, text_to_write
 from precision_tool.lib.io.writing import lock_folder, only_writer, rewrite_text
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.training.fusion_files import FILE_VARIABLE
 
@@ -102,7 +102,7 @@ class BisectRun:
             for handle in handles:
                 _free(handle)
 
-    def open(self, fresh: bool) -> list[str]:
+    def open(self, fresh: bool) -> list[Message]:
         """Continue an earlier search for the same, restore a switch file that a killed one left, and return notes."""
         state = _read_state(self._state_path)
         notes = _put_back(state) if state.get("running") else []
@@ -111,9 +111,9 @@ class BisectRun:
         if same and not fresh and state.get("tries"):
             if state.get("base") == self._base():
                 self.tries = [_try_of(document) for document in state["tries"]]
-                notes.append(text("note.cli.bisect_continued", tries=len(self.tries)))
+                notes.append(Message("note.cli.bisect_continued", tries=len(self.tries)))
             else:
-                notes.append(text("note.cli.bisect_other_switches"))
+                notes.append(Message("note.cli.bisect_other_switches"))
         if not self.tries:
             for log in self.folder.glob("try_*.log"):
                 log.unlink(missing_ok=True)
@@ -281,15 +281,15 @@ def _text_of(path: str) -> str | None:
     return None
 
 
-def _put_back(state: dict[str, Any]) -> list[str]:
+def _put_back(state: dict[str, Any]) -> list[Message]:
     """Restore the switch file of an attempt that was killed, and return notes."""
     path, original = str(state["file"]), state.get("original")
     if _is_left_over(state):
         _restore(path, original)
-        return [text("note.cli.bisect_restored", path=path)]
+        return [Message("note.cli.bisect_restored", path=path)]
     if _text_of(path) == original:
         return []
-    return [text("note.cli.bisect_changed", path=path)]
+    return [Message("note.cli.bisect_changed", path=path)]
 
 
 def _is_left_over(state: dict[str, Any]) -> bool:

@@ -37,7 +37,7 @@ from precision_tool.lib.diagnose.casts import cast_pairs
 from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
 from precision_tool.lib.io.local import shared_open_files
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.model.finding import CheckResult, FindingKind
 from precision_tool.lib.session import Session
@@ -214,7 +214,7 @@ def _since_earlier(
         return change
     if not change.is_same_dump:  # else nothing can have changed
         line = f"{output.command_for(session)} ac --since {typed_path(change.file)}".lstrip()
-        session.workspace.notes.append(text("note.cli.earlier_verdict", culprit=change.culprit, line=line))
+        session.workspace.notes.append(Message("note.cli.earlier_verdict", culprit=change.culprit, line=line))
     return None
 
 

@@ -20,7 +20,7 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.io.urls import is_remote
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport
@@ -110,7 +110,7 @@ def run_study_command(session: Session, args: argparse.Namespace, output: Output
 
     if is_remote(session.settings.work or ""):
         folder = session.workspace.on_disk().output_dir("study")
-        session.workspace.notes.append(text("note.cli.state_folder", folder=folder))
+        session.workspace.notes.append(Message("note.cli.state_folder", folder=folder))
     with cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         options = StudyOptions(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
@@ -143,7 +143,7 @@ def _show_or_print(
     """Show a study, or print it as JSON: on one line if more will follow."""
     session.workspace.notes += study.notes
     if not study.table:
-        session.workspace.notes.append(text("note.cli.no_table"))
+        session.workspace.notes.append(Message("note.cli.no_table"))
     redump, written = _redump(session, study, budget)
     tell_notes(session, output)
     if page:

@@ -35,7 +35,7 @@ from precision_tool.lib.compare.scheduler import Resources, WorkStoppedError
 from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.io.files import atomic_text, folder_exists, real_path
 from precision_tool.lib.io.layouts import known_layouts
-from precision_tool.lib.messages import render
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import tensors_screen as report
@@ -155,7 +155,7 @@ def _write_failed(path: str, rows: Sequence[Decoded]) -> None:
 
 def _sources(
     session: Session, text: str, graph: str | None, folder: str | None
-) -> tuple[list[Source], tuple[str, ...]]:
+) -> tuple[list[Source], tuple[Message, ...]]:
     """Return the files to decode, each with its output folder, and notes."""
     if folder_exists(text):
         return sources_below(session, text, folder)

@@ -184,7 +184,7 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
         note_bisected(session, [file])
         switches = file.read()
     except PrecisionToolError as error:
-        session.workspace.notes.append(error.message)
+        session.workspace.notes.append(error.full_message)
     session.data.check_data()
     graphs = fusion_graphs(session.data, args.graph, switches)
     tell_notes(session, output)

@@ -22,7 +22,7 @@ from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome, bisect
 from precision_tool.lib.io.files import real_path
 from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
 from precision_tool.lib.io.fusion_switch import text_to_write
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import fusion_screen as report
@@ -66,7 +66,7 @@ def bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     with run.alone():
         session.workspace.notes += [*run.open(args.fresh), *([file.note] if file.note else [])]
         if left_out:
-            session.workspace.notes.append(text("note.cli.not_searched", names=left_out))
+            session.workspace.notes.append(Message("note.cli.not_searched", names=left_out))
         tell_notes(session, output)
         interrupted = True
         try:
@@ -78,7 +78,7 @@ def bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
             if interrupted:
                 output.err.print(plain(text("screen.cli.bisect_kept", tries=len(run.tries)), "yellow"), soft_wrap=True)
     if len(run.tries) == before:
-        show_note(output, text("note.cli.bisect_finished"))
+        show_note(output, Message("note.cli.bisect_finished"))
     _show_bisection(output, args, result, run, _searched(run, passes))
     if result.outcome is Outcome.FLAKY:
         raise UsageError("cli.bisect_flaky")
@@ -104,7 +104,7 @@ def _candidates(
     if named:
         unknown = [name for name in named if data_passes and name not in data_passes]
         if unknown:
-            session.workspace.notes.append(text("note.cli.passes_unknown", names=unknown))
+            session.workspace.notes.append(Message("note.cli.passes_unknown", names=unknown))
         return named, (), ()
     passes = tuple(sorted(filter(is_switchable, data_passes)))
     if not passes:

@@ -28,7 +28,7 @@ from precision_tool.lib.diagnose.fusion_blame import Blame, BlameVerdict, blame_
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.io.files import is_folder, list_folder
 from precision_tool.lib.io.fusion_switch import Switches
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.session import Session
@@ -98,7 +98,7 @@ def _blame_leaves(session: Session, analyses: Sequence[Analysis], output: Output
         results.append(_Blamed(blame=result, path=analysis.path, sources=sources))
     if not results:
         raise problems[0] if problems else DataNotFoundError("cli.nothing_to_blame")
-    session.workspace.notes += [error.message for error in problems]
+    session.workspace.notes += [error.full_message for error in problems]
     return results
 
 
@@ -122,7 +122,7 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
         if not has_benchmark or args.other_graph is not None:
             raise
         sides = _benchmark_sides(session)
-        workspace.notes.append(text("note.cli.benchmark_instead", reason=error.message))
+        workspace.notes.append(Message("note.cli.benchmark_instead", reason=error.full_message))
         return sides
     workspace.notes += pair.notes
     fused, unfused = pair.fused.number or 0, pair.unfused.number or 0

@@ -18,7 +18,7 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.compare.data_folder import search_graphs, survey_graphs
-from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import graphs_screen as report
 
@@ -69,8 +69,8 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.json:
         output.out.file.write(report.survey_json(survey) + "\n")
         return DONE
-    if not survey.rows and not survey.other_stages:
-        raise DataNotFoundError(survey.problem, survey.hint)
+    if not survey.rows and not survey.other_stages and survey.problem is not None:
+        raise survey.problem
     output.show(*spaced([[line] for line in report.survey_lines(survey)]))
     return DONE
 

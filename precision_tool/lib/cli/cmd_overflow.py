@@ -123,16 +123,16 @@ def _ask_toolkit(session: Session, args: argparse.Namespace, unread: Sequence[st
     """With `--engine auto`, hand the folders of status files that native could not read to the toolkit."""
     count = Message("screen.cli.native_failed.statuses", count=len(unread))
     if session.toolkit().msaccucmp is None:
-        session.workspace.notes.append(text("note.cli.toolkit_missing", count=count))
+        session.workspace.notes.append(Message("note.cli.toolkit_missing", count=count))
         return
     files, _ = statuses_asked_for(session.data, args.folder)
     try:
         made = overflow_by_toolkit(session, [file for file in files if file.path in unread], args.limit)
     except PrecisionToolError as error:
-        session.workspace.notes.append(text("note.cli.toolkit_failed", count=count, reason=error.message))
+        session.workspace.notes.append(Message("note.cli.toolkit_failed", count=count, reason=error.full_message))
         return
     paths = [shown_path(result.paths[0]) for result in made]
-    session.workspace.notes.append(text("note.cli.toolkit_overflow", count=count, paths=paths))
+    session.workspace.notes.append(Message("note.cli.toolkit_overflow", count=count, paths=paths))
 
 
 def _check_target(session: Session, path: str) -> None:

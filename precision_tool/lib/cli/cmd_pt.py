@@ -36,6 +36,7 @@ from precision_tool.lib.data.kinds import NPY
 from precision_tool.lib.data.settings import MOST_PRINTED
 from precision_tool.lib.data.workspace import path_below
 from precision_tool.lib.io.files import real_path
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.session import Session
@@ -119,7 +120,7 @@ def _run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
         output.show(*blocks, *map(report.saved_line, saved))
     if all(view.figures is None for group in views for view in group):
         raise FormatError.of(
-            views[0][0].named.path, "cli.no_values", what="nothing could be read", reason=views[0][0].reason
+            views[0][0].named.path, "cli.no_values", what=Message("note.cli.nothing_read"), reason=views[0][0].reason
         )
     return DONE
 

@@ -68,12 +68,12 @@ def ask_toolkit(
         return
     count = Message("screen.cli.native_failed.tensors", count=len(unread))
     if session.toolkit().msaccucmp is None:
-        session.workspace.notes.append(text("note.cli.toolkit_missing", count=count))
+        session.workspace.notes.append(Message("note.cli.toolkit_missing", count=count))
         return
     try:
         toolkit_analyses = by_toolkit(TOOLKIT_PREFIX)
     except PrecisionToolError as error:
-        session.workspace.notes.append(text("note.cli.toolkit_failed", count=count, reason=error.message))
+        session.workspace.notes.append(Message("note.cli.toolkit_failed", count=count, reason=error.full_message))
         return
     unread_tensors = {row.tensor_index for row in unread}
     compared = [
@@ -83,7 +83,8 @@ def ask_toolkit(
         if row.tensor_index in unread_tensors and row.cosine is not None
     ]
     paths = ", ".join(shown_path(analysis.path) for analysis in toolkit_analyses)
-    session.workspace.notes.append(text("note.cli.toolkit_compared", count=count, compared=len(compared), paths=paths))
+    compared_note = Message("note.cli.toolkit_compared", count=count, compared=len(compared), paths=paths)
+    session.workspace.notes.append(compared_note)
 
 
 def decode_by_toolkit(session: Session, sources: Sequence[Source], layout: str | None) -> list[str]:
@@ -106,14 +107,14 @@ def decode_the_rest(session: Session, sources: Sequence[Source], failed: Sequenc
     lost = {row.source for row in failed}
     count = Message("screen.cli.native_failed.decode", count=len(failed))
     if session.toolkit().msaccucmp is None:
-        session.workspace.notes.append(text("note.cli.toolkit_missing", count=count))
+        session.workspace.notes.append(Message("note.cli.toolkit_missing", count=count))
         return
     try:
         paths = decode_by_toolkit(session, [source for source in sources if source.path in lost], layout)
     except PrecisionToolError as error:
-        session.workspace.notes.append(text("note.cli.toolkit_failed", count=count, reason=error.message))
+        session.workspace.notes.append(Message("note.cli.toolkit_failed", count=count, reason=error.full_message))
         return
-    session.workspace.notes.append(text("note.cli.toolkit_decoded", count=count, files=len(paths)))
+    session.workspace.notes.append(Message("note.cli.toolkit_decoded", count=count, files=len(paths)))
 
 
 def show_decoded(paths: Sequence[str], output: Output, is_json: bool) -> None:

@@ -34,7 +34,8 @@ def _train(args: argparse.Namespace, settings: Settings) -> int:
         try:
             require_npu_bridge()  # before anything is half done
         except MissingPackageError as error:
-            raise MissingPackageError("cli.train_needs_npu", reason=error.message, advice=error.hint) from None
+            reason, advice = error.full_message, error.hint_message
+            raise MissingPackageError("cli.train_needs_npu", reason=reason, advice=advice) from None
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # what TensorFlow tells of the machine
     workspace = Workspace(settings.data)
     step = replay.load_step(workspace, settings.dump_seed)

@@ -31,7 +31,7 @@ from precision_tool.lib.data.kinds import kind_at
 from precision_tool.lib.data.pair_selection import OpNames, Selection, parse_ids, parse_range
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.io.local import shared_open_files
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport
@@ -201,7 +201,7 @@ def compare_sides(
         has_graph = kind_at(left or session.data.default_npu()).has_graph  # else msaccucmp is not asked
         if engine != "auto" or not has_graph or session.toolkit().msaccucmp is None:
             raise
-        session.workspace.notes.append(text("note.cli.toolkit_compares", reason=error.message))
+        session.workspace.notes.append(Message("note.cli.toolkit_compares", reason=error.full_message))
         return by_toolkit()
     if engine == "auto":
         ask_toolkit(session, analyses, by_toolkit)

@@ -24,7 +24,7 @@ from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.compare.noise import NoiseFloor, find_noise, read_noise
 from precision_tool.lib.compare.result_files import newer_than
 from precision_tool.lib.diagnose.run_checks import Analysis
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.table import ColumnChoice
 from precision_tool.lib.session import Session
 
@@ -110,6 +110,6 @@ def read_results(
     sources = [(analysis.path, analysis.source) for analysis in analyses if analysis.source is not None]
     changed = dict.fromkeys(source_path for result, source in sources for source_path in newer_than(result, source))
     session.workspace.notes += [
-        text("note.cli.newer_than_result", path=source_path, command=again) for source_path in changed
+        Message("note.cli.newer_than_result", path=source_path, command=again) for source_path in changed
     ]
     return analyses

@@ -35,6 +35,7 @@ from precision_tool.lib.data.pair_listing import find_ops
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists, real_path, signature_of
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
@@ -143,7 +144,7 @@ class ResultCosines:
     def __post_init__(self) -> None:
         object.__setattr__(self, "whole", _together(self.files))
 
-    def of_run(self, run: RunGraph, others: Sequence[RunGraph]) -> tuple[Cosines, str]:
+    def of_run(self, run: RunGraph, others: Sequence[RunGraph]) -> tuple[Cosines, Message | None]:
         """Return the cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
 
         Files that do not say what they are of, as the vendor's, count for the only run that has their ops.
@@ -152,9 +153,9 @@ class ResultCosines:
         owners = [_owners(file, runs) for file in self.files]
         own = [file for file, owning in zip(self.files, owners, strict=True) if owning == [0]]
         if own:
-            return (self.whole if len(own) == len(self.files) else _together(own)), ""
+            return (self.whole if len(own) == len(self.files) else _together(own)), None
         if any(len(owning) == 1 for owning in owners):  # it is of another run, which shows it
-            return Cosines({}), ""
+            return Cosines({}), None
         return Cosines({}), _why_nobodys(self.files, [[runs[at] for at in owning] for owning in owners])
 
 
@@ -187,18 +188,14 @@ def _is_of(source: ResultSource, run: RunGraph) -> bool:
     return compared in paths or real_path(compared) in map(real_path, paths)
 
 
-def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGraph]]) -> str:
-    again = "`vc` compares again"
+def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGraph]]) -> Message | None:
     for file, owning in zip(files, owners, strict=True):
         if file.source is not None:
-            return f"no cosines are shown: the newest result is of another dump, {file.source.npu}; {again}"
+            return Message("note.compare.no_cosines.other_dump", path=file.source.npu)
         if owning:
             runs = where_of(sorted(owning, key=lambda run: run.number or 0))
-            return (
-                f"no cosines are shown: the newest result does not say what it is of, and its ops are those of {runs}; "
-                f"{again}"
-            )
-    return f"no cosines are shown: the newest result has other ops than the graphs in use; {again}" if files else ""
+            return Message("note.compare.no_cosines.unnamed", runs=runs)
+    return Message("note.compare.no_cosines.other_ops") if files else None
 
 
 def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
@@ -361,7 +358,7 @@ class DataFolder:
             except DataNotFoundError:
                 return None  # `vc` says why
             except PrecisionToolError as error:
-                self.workspace.notes.append(f"{error.message}; the run is taken for one without a dump")
+                self.workspace.notes.append(Message("note.compare.no_dump_of_run", reason=error.full_message))
                 return None
 
         return self._keep((CacheKind.RUNS, number), read)
@@ -434,7 +431,7 @@ class DataFolder:
         """Return the dumped models that have no graph, with the reason: none, or none that can be read or fits."""
         return self._graphs(graph).missing
 
-    def graph_reasons(self) -> tuple[str, ...]:
+    def graph_reasons(self) -> tuple[Message, ...]:
         """Return why dumped models have no graph, for an error: the notes that say so are removed."""
         reasons = self._graphs(None).lost
         self.workspace.notes[:] = [note for note in self.workspace.notes if note not in reasons]
@@ -486,7 +483,7 @@ class DataFolder:
                 try:
                     reports += read_fusion_result(path)
                 except PrecisionToolError as error:
-                    self.workspace.notes.append(error.advice)
+                    self.workspace.notes.append(error.advice_message)
             return tuple(reports)
 
         return self._keep((CacheKind.FUSION, *paths), read)
@@ -592,9 +589,7 @@ class DataFolder:
             self._choice = graph_choice.read(self.workspace.result_dirs(), self.workspace.root)
         path = self._choice.path
         if path is not None and not exists(path):
-            self.workspace.notes.append(
-                f"the graph chosen with graphs --use is gone, so one is chosen automatically: {path}"
-            )
+            self.workspace.notes.append(Message("note.compare.chosen_graph_gone", path=path))
             self._choice = Choice(path=None)
             return None
         return path
@@ -658,9 +653,9 @@ def way_back_from(chosen: str | None) -> Iterator[None]:
     try:
         yield
     except (DataNotFoundError, FormatError) as error:
-        if chosen is None or chosen not in error.message:
+        if chosen is None or not error.names(chosen):
             raise
-        raise type(error)("compare.chosen_graph", reason=error.message) from error
+        raise type(error)("compare.chosen_graph", reason=error.full_message) from error
 
 
 # --- graph files ---

@@ -25,6 +25,7 @@ from precision_tool.lib.io.files import (
     read_small_json,
     signature_of,
 )
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError
 
 if TYPE_CHECKING:
@@ -45,9 +46,9 @@ RUN_PREFIX = "debug_"
 _SET_APART = (PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX, TOOLKIT_PREFIX, BLAME_PREFIX, RUN_PREFIX)
 #: What is said of such a result when it is read.
 _PARTS = {
-    PARTIAL_PREFIX: "only a part: the comparison was stopped; the rows that it did not reach say so",
-    OPS_PREFIX: "only a part: the ops that were asked for with -op",
-    PART_PREFIX: "only a part: the ops, or the first elements of each tensor, that were asked for",
+    PARTIAL_PREFIX: Message("note.compare.part.stopped"),
+    OPS_PREFIX: Message("note.compare.part.ops"),
+    PART_PREFIX: Message("note.compare.part.selected"),
 }
 
 
@@ -115,7 +116,7 @@ def newest_results(space: Workspace, *, notes_newer: bool = False) -> list[str]:
     paths = next(benchmarked, newest)
     if notes_newer and paths != newest:
         left_out = typed_path(posixpath.dirname(newest[0]))
-        space.notes.append(f"a newer result compares two NPU runs: `vcs -f {left_out}` shows it")
+        space.notes.append(Message("note.compare.newer_result", folder=left_out))
     if not paths:
         raise DataNotFoundError("compare.no_complete_result", folder=str(folders[0]))
     return paths
@@ -128,10 +129,10 @@ def results_in(folder: Path) -> list[str]:
         return []
 
 
-def part_of(path: str) -> str:
-    """Return what is missing of a result by its name, empty for a whole one."""
+def part_of(path: str) -> Message | None:
+    """Return what is missing of a result by its name; None for a whole one."""
     name = posixpath.basename(path)
-    return next((words for prefix, words in _PARTS.items() if name.startswith(prefix)), "")
+    return next((words for prefix, words in _PARTS.items() if name.startswith(prefix)), None)
 
 
 # --- sources of result files ---

@@ -26,6 +26,7 @@ from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.layouts import Box, copy_box, head_box, split_boxes, storage_slices
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.tensor_bytes import TensorBytes, open_bytes
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.tensor import Access, Plan, Tensor
 
@@ -36,7 +37,7 @@ _ROW_RUNS = 16
 #: Items of a box of a tensor that is read as it lies, and of one that is read in fewer and longer runs.
 _FLAT_ITEMS, _BOX_ITEMS = 1 << 17, 1 << 19
 #: What is said of a tensor that memory does not suffice for.
-NO_MEMORY = "not enough memory for this tensor"
+NO_MEMORY = Message("row.compare.no_memory")
 #: Bytes looked at, in each of two places, to find out how a type below eight bits is stored.
 _PROBE_BYTES = 1 << 16
 

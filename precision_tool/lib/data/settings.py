@@ -297,7 +297,7 @@ def _checked(name: str, value: object, place: Union[Message, str]) -> Any:
     try:
         return _CHECKS[name](value)
     except UsageError as error:  # of a URL, which may hold a password
-        raise UsageError("data.bad_url", place=place, reason=error.message, advice=error.hint) from None
+        raise UsageError("data.bad_url", place=place, reason=error.full_message, advice=error.hint_message) from None
     except ValueError as error:
         raise UsageError("data.bad_setting", place=place, problem=error.args[0], value=_shown(value)) from None
 

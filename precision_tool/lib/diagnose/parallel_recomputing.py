@@ -163,7 +163,7 @@ class _Spread:
         except BrokenExecutor:
             pass
         except WorkersLostError as error:
-            reason = Message("reason.not_done", detail=error.message)
+            reason = Message("reason.not_done", detail=error.full_message)
         return self._results(reason)
 
     def _results(self, reason: Message = _DIED) -> list[OpResult]:
@@ -217,7 +217,7 @@ class _Spread:
         except WorkersLostError:
             raise
         except PrecisionToolError as error:
-            reason = Message("reason.not_done", detail=error.message)
+            reason = Message("reason.not_done", detail=error.full_message)
             self._done |= {number: self._not_recomputed(number, reason) for number in task.numbers}
             self._end(task)
             return

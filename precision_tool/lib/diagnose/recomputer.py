@@ -259,7 +259,7 @@ class Recomputer:
         except (NotComputedError, NoValueError) as error:
             result = replace(base, reason=error.reason)
         except PrecisionToolError as error:
-            result = replace(base, reason=Message("reason.unreadable", detail=error.message))
+            result = replace(base, reason=Message("reason.unreadable", detail=error.full_message))
         except MemoryError:
             result = replace(base, reason=Message("reason.out_of_memory"))
         except Exception as error:  # a bug in one op's function is a row with a reason, no lost run

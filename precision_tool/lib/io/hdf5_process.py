@@ -44,7 +44,7 @@ MOST_DEATHS = 3
 
 #: What a pipe holds, at the most that any user may ask for.
 _PIPE_BYTES = 1 << 20
-_NO_ANSWER = "HDF5 itself broke down and gave no sensible answer"
+_NO_ANSWER = Message("row.io.h5.no_sensible_answer")
 #: With the modules that this process finds, and nothing from the working folder that it would not find.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from precision_tool.lib.io.hdf5_child import main; main()"
@@ -59,7 +59,7 @@ class Hdf5Error(Exception):
     `is_os_error` that the reason is the system's.
     """
 
-    reason: str
+    reason: Message | str
     died: bool = False
     opening: bool = False
     is_os_error: bool = False
@@ -145,7 +145,7 @@ class _Child:
         with self.lock:
             file = (full, _changed_at(full))
             if self._deaths[file] >= MOST_DEATHS:
-                raise Hdf5Error(reason="HDF5 has died of this file several times", died=True)
+                raise Hdf5Error(reason=Message("row.io.h5.died_often"), died=True)
             is_done = False
             try:
                 arguments = {"path": full, **arguments}
@@ -191,7 +191,7 @@ class _Child:
             if kind not in (BLOCK, JSON):
                 raise Hdf5Error(reason=_NO_ANSWER, died=True)
             if length > LONGEST or total > MOST_ANSWERED:
-                raise Hdf5Error(reason="it tells of more than such a file can hold", died=True)
+                raise Hdf5Error(reason=Message("row.io.h5.too_much"), died=True)
             data = self._exactly(length, seconds)
             try:
                 answer = {"row": data} if kind == BLOCK else json.loads(data)
@@ -208,7 +208,7 @@ class _Child:
         end = time.monotonic() + WAIT_SECONDS
         while len(self._read) < count:
             if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
-                raise Hdf5Error(reason=f"HDF5 itself gave no answer for {WAIT_SECONDS} seconds", died=True)
+                raise Hdf5Error(reason=Message("row.io.h5.silent", seconds=WAIT_SECONDS), died=True)
             piece = os.read(stdout, _PIPE_BYTES)
             if not piece:
                 raise self._death(seconds)
@@ -223,15 +223,14 @@ class _Child:
         try:
             code = self._process.wait(1)
         except subprocess.TimeoutExpired:
-            return Hdf5Error(reason="HDF5 itself broke down", died=True)
+            return Hdf5Error(reason=Message("row.io.h5.broke_down"), died=True)
         if code == -signal.SIGXCPU:
-            return Hdf5Error(reason=f"HDF5 itself computed for more than {seconds} seconds", died=True)
+            return Hdf5Error(reason=Message("row.io.h5.computed", seconds=seconds), died=True)
         if code < 0:
             with suppress(ValueError):
-                return Hdf5Error(
-                    reason=f"HDF5 itself ended with signal {-code} ({signal.Signals(-code).name})", died=True
-                )
-        return Hdf5Error(reason=f"HDF5 itself ended with code {code}", died=True)
+                name = signal.Signals(-code).name
+                return Hdf5Error(reason=Message("row.io.h5.signal", number=-code, name=name), died=True)
+        return Hdf5Error(reason=Message("row.io.h5.code", code=code), died=True)
 
     def close(self, kill: bool = False) -> None:
         """Ends the process and waits for it."""

@@ -19,6 +19,7 @@ from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.hdf5_process import Hdf5Error, ask_hdf5, check_file
 from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown_name
 from precision_tool.lib.model.tensor import Access, Tensor
 
@@ -131,7 +132,7 @@ class _Hdf5Bytes(_Reader):
             self._nbytes = data_types.BY_NAME[tensor.dtype].byte_size(prod(self._block))
             self._count = tensor.nbytes // self._nbytes
         elif tensor.nbytes > MAX_GATHERED:
-            raise self._damaged("the file has changed")
+            raise self._damaged(Message("row.io.changed"))
         #: The blocks that were read last.
         self._cached: OrderedDict[int, memoryview] = OrderedDict()
         self._read_blocks(0)
@@ -162,7 +163,7 @@ class _Hdf5Bytes(_Reader):
         except Hdf5Error as error:
             raise self._damaged(error.reason) from error
         if [len(block) for block in blocks] != [self._nbytes] * (stop - number):
-            raise self._damaged("the file has changed")
+            raise self._damaged(Message("row.io.changed"))
         if tensor.strides:
             view = np.lib.stride_tricks.as_strided(
                 np.frombuffer(blocks[0], dtype),
@@ -173,7 +174,7 @@ class _Hdf5Bytes(_Reader):
             blocks = [view.tobytes()]
         self._cached.update((number + index, memoryview(block)) for index, block in enumerate(blocks))
 
-    def _damaged(self, why: str) -> FormatError:
+    def _damaged(self, why: Message | str) -> FormatError:
         return FormatError.of(self._tensor.path, "io.h5.blocks", name=shown_name(self._tensor.dataset), reason=why)
 
     def close(self) -> None:

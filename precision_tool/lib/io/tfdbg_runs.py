@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 
 #: What chooses all runs, with all that they dumped.
@@ -142,8 +143,8 @@ class RunFiles:
 
     run: RunFolder
     tensors: Tuple[DumpedTensor, ...]
-    skipped: Tuple[Tuple[str, str], ...] = ()
-    unreadable: Tuple[Tuple[str, str], ...] = ()
+    skipped: Tuple[Tuple[str, Message], ...] = ()
+    unreadable: Tuple[Tuple[str, Message], ...] = ()
 
 
 def is_tensor_name(name: str) -> bool:
@@ -222,8 +223,8 @@ def choose_runs(runs: Sequence[RunFolder], choice: str) -> List[RunFolder]:
 def files_of_run(run: RunFolder, visit: Optional[Visit] = None, folders: Folders = ON_DISK) -> RunFiles:
     """Every tensor file of a run."""
     tensors: List[DumpedTensor] = []
-    skipped: List[Tuple[str, str]] = []
-    unreadable: List[Tuple[str, str]] = []
+    skipped: List[Tuple[str, Message]] = []
+    unreadable: List[Tuple[str, Message]] = []
     visited: Set[object] = set()
     # (folder, its device, the op name that its path spells)
     pending: List[Tuple[str, str, str]] = [(run.path, "", "")]
@@ -238,12 +239,12 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None, folders: Folders
             visited.add(identity)
             listed = folders.entries(folder)
         except UnlistedError as error:
-            unreadable.append((folder, f"cannot be listed ({error})"))
+            unreadable.append((folder, Message("note.io.tfdbg.unlisted", reason=str(error))))
             continue
         for name, is_folder in listed:
             path = os.path.join(folder, name)
             if not isinstance(is_folder, bool):
-                unreadable.append((path, f"cannot be read ({is_folder})"))
+                unreadable.append((path, Message("note.io.tfdbg.unread", reason=str(is_folder))))
                 continue
             if is_folder:
                 if device:
@@ -251,22 +252,22 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None, folders: Folders
                 elif name.startswith(_DEVICE_PREFIX):
                     pending.append((path, name[len(_DEVICE_PREFIX) :].lstrip(","), ""))
                 else:
-                    skipped.append((path, "a folder that tfdbg does not make"))
+                    skipped.append((path, Message("note.io.tfdbg.other_folder")))
                 continue
             if name.startswith(_METADATA_PREFIX):
                 continue
             match = _TENSOR_FILE.match(name) if device else None
             if match is None:
-                skipped.append((path, "not named like a tensor file of tfdbg"))
+                skipped.append((path, Message("note.io.tfdbg.other_name")))
                 continue
             op, slot = scope + match.group("name"), int(match.group("slot"))
             if _IDENTITY.match(match.group("watch")) is None:
-                skipped.append((f"{op}:{slot}", "no tensor but what {} says of it".format(match.group("watch"))))
+                skipped.append((f"{op}:{slot}", Message("note.io.tfdbg.watch", name=match.group("watch"))))
                 continue
             try:
                 size = folders.size(path)
             except UnlistedError as error:
-                unreadable.append((path, f"cannot be read ({error})"))
+                unreadable.append((path, Message("note.io.tfdbg.unread", reason=str(error))))
                 continue
             time, again = int(match.group("time")), int(match.group("again") or 0)
             tensors.append(DumpedTensor(path, op, slot, time, again, device, size))

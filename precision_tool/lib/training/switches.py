@@ -655,7 +655,7 @@ def _make_own_folder(name: str, folder: str) -> None:
     try:
         make_writable(Path(folder))
     except OutputError as error:
-        raise OutputError("training.named_by_script", reason=error.message, name=name) from None
+        raise OutputError("training.named_by_script", reason=error.full_message, name=name) from None
 
 
 def _update(custom_op: Any, actions: FrozenSet[str], settings: Optional[Settings]) -> None:

@@ -585,7 +585,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         "asked": report.requested or None,
         "graph": report.graph.name,
         "graph_file": run.file.path,
-        "reason": run.reason,
+        "reason": run.reason or "",
         "debug": run.number,
         "called_by": None if caller is None else caller.name,
         "subgraphs": list(op.subgraph_names),
