@@ -537,7 +537,7 @@ def test_tensors_that_claim_more_than_they_hold(one_run: Data, monkeypatch: pyte
     out = one_run.tf_dump()
     assert len(one_run.names()) == 2
     assert "cannot have the shape" in out
-    assert f"not read: fill2.0.{TIME}.npy: 21 MB by its shape, of which the file holds little, do not fit" in out
+    assert f"not read: fill2.0.{TIME}.npy: 21.0 MB by its shape, of which the file holds little, do not fit" in out
     monkeypatch.undo()
     assert "5 tensors (62.9 MB)" in one_run.tf_dump()
 

@@ -288,7 +288,7 @@ def fake_dot(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("echo half; echo 'Error: first' >&2; echo 'Format: \"svg\" not recognized' >&2; exit 3",
          'failed with exit code 3: Error: first; Format: "svg" not recognized'),
-        ("exit 0", "failed with exit code 0: it said nothing"),
+        ("exit 0", "failed with exit code 0: it printed nothing"),
         ("echo half; exec sleep 30", "was stopped after 0.2 s"),
         ("kill -9 $$", "failed with exit code -9"),
     ],

@@ -140,8 +140,8 @@ def _check_target(session: Session, path: str) -> None:
     folder = posixpath.dirname(posixpath.abspath(posixpath.expanduser(path)))
     session.workspace.check_outside_dumps(folder)
     reason = (
-        "it is a folder" if folder_exists(posixpath.expanduser(path))
-        else f"there is no folder {folder}" if not folder_exists(folder)
+        Message("note.io.is_folder") if folder_exists(posixpath.expanduser(path))
+        else Message("note.io.missing_folder", path=folder) if not folder_exists(folder)
         else why_no_file(posixpath.expanduser(path))
     )  # fmt: skip
     if reason:

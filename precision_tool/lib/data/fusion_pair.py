@@ -17,10 +17,6 @@ from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.model.graph import GraphFile, Op
 
-#: What a training script has to do for a run without fusion.
-COLLECT_UNFUSED = "collect a run with action='fusion_off|dump' into the other of npu/debug_0 and npu/debug_1"
-#: How a run must be compiled for its graph to name the passes.
-COLLECT_PASSES = "collect graphs of the compiled stage (ge_proto_*_Build.txt, with DUMP_GE_GRAPH=2)"
 #: Two graphs with a smaller share of the training script's ops in common are of different networks.
 _MIN_COMMON_FRACTION = 0.5
 _MAX_NAMED = 5

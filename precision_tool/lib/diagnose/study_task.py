@@ -147,7 +147,7 @@ def dump_leaf(path: str) -> DumpLeaf:
     for leaf in walk.find_run(path).leaves:
         if leaf.path == path:
             return leaf
-    raise DataNotFoundError.of(path, "no dump file any more", "run the command again")
+    raise DataNotFoundError.of(path, "diagnose.dump_gone")
 
 
 def _store(cache: str) -> GraphStore:

@@ -191,7 +191,8 @@ class NpySet:
         return plain
 
     def _inside(self) -> str:
-        return f"write into a folder inside it, where comparisons look too: -o {os.path.join(self._given, 'tensors')}"
+        """A folder below it, where comparisons look too."""
+        return os.path.join(self._given, "tensors")
 
 
 def _try_lock(folder: str) -> int:

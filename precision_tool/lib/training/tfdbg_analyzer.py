@@ -193,10 +193,12 @@ class _Analyzer:
         if matched == 2:
             raise PrecisionToolError("training.analyzer.no_prompt", limit=self._limit, command=what, log=self._log_path)
         lines = [line.strip() for line in output.splitlines() if line.strip()]
-        last = lines[-1] if lines else "it printed nothing"
+        last = lines[-1] if lines else ""
         if "No module named" in last and "tensorflow" in last:
             raise DataNotFoundError("training.analyzer.no_tensorflow", python=sys.executable, last=last)
-        raise PrecisionToolError("training.analyzer.ended", command=what, last=last, log=self._log_path)
+        raise PrecisionToolError(
+            "training.analyzer.ended", command=what, last=last or Message("note.io.printed_nothing"), log=self._log_path
+        )
 
     def _read_list(self) -> Dict[str, int]:
         """How many dumps of each tensor it knows."""

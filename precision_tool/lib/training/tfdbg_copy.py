@@ -144,12 +144,12 @@ def extract(
             return Extracted(folder, len(events), total, there, True, tuple(skipped), tuple(damaged), notes)
         new_folder = new_set.start(total)
 
-        def write(name: str, advance: Callable[[int], None]) -> str:
+        def write(name: str, advance: Callable[[int], None]) -> Optional[Message]:
             try:
                 write_npy(events[name], os.path.join(new_folder, name), advance)
             except FormatError as error:
-                return error.message
-            return ""
+                return error.full_message
+            return None
 
         # The largest first, so that no thread is left with one at the end.
         names = sorted(events, key=lambda name: -events[name].nbytes)

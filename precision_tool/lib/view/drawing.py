@@ -370,7 +370,7 @@ def _run_dot(dot: str, gv: str, svg: str, time_limit: float) -> None:
         except OSError as error:
             raise _DotError(Message("note.view.dot.not_run", dot=dot, reason=error.strerror or str(error))) from None
         if done.returncode or not out.seek(0, SEEK_END):
-            complaint = _last_lines(complaints) or Message("note.view.dot.silent")
+            complaint = _last_lines(complaints) or Message("note.io.printed_nothing")
             raise _DotError(Message("note.view.dot.failed", dot=dot, code=done.returncode, reason=complaint))
 
 
