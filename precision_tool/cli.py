@@ -8,7 +8,6 @@ does not need. This module runs on Python 3.7, so that training environments get
 import difflib
 import errno
 import glob
-import importlib
 import os
 import re
 import select
@@ -148,7 +147,7 @@ def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> in
             from precision_tool.lib.io.files import check_local
 
             check_local(settings.data)
-            code: int = importlib.import_module(word.module).COMMAND.main(arguments, settings)
+            code: int = word.load().main(arguments, settings)
             return code
         from precision_tool.lib.cli import app
 

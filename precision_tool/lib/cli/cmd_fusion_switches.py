@@ -11,14 +11,7 @@ from itertools import product
 from pathlib import Path
 
 from precision_tool.lib.cli.bisect_runner import check_edit, edit_alone, is_bisected
-from precision_tool.lib.cli.command import (
-    DONE,
-    Output,
-    collect_again,
-    show_note,
-    spaced,
-    tell_notes,
-)
+from precision_tool.lib.cli.command import DONE, Output, collect_again, show_note, spaced, tell_notes
 from precision_tool.lib.cli.switch_files import LAST, SwitchFile, find_switch_file, script_lines
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import fusion_graphs
@@ -29,7 +22,7 @@ from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import fusion_screen as report
-from precision_tool.lib.view.text import json_text, plain
+from precision_tool.lib.view.text import json_text
 
 #: Where bisections keep their state, below the results.
 BISECT_FOLDER = "fusion_bisect"
@@ -122,7 +115,7 @@ def show(session: Session, args: argparse.Namespace, output: Output) -> int:
         parts.append(report.switch_lines(file.path, switches, data_passes, warnings))
         documents.append(report.switch_json(file.path, switches, warnings))
     if args.json and not problems:
-        output.out.file.write(json_text({"files": documents}) + "\n")
+        output.write_json(json_text({"files": documents}))
     elif parts:
         output.show(*spaced(parts))
     if problems:
@@ -221,14 +214,12 @@ def reset(session: Session, args: argparse.Namespace, output: Output) -> int:
         documents.append(report.switch_json(paths[-1], file.shipped, ()))
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(json_text({"files": documents}) + "\n")
+        output.write_json(json_text({"files": documents}))
         return DONE
     for path in paths:
-        output.out.print(plain(text("screen.cli.as_installed", path=shown_path(path))), soft_wrap=True)
+        output.print_line(text("screen.cli.as_installed", path=shown_path(path)))
         if exists(path + LAST):
-            output.out.print(
-                plain(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim"), soft_wrap=True
-            )
+            output.print_line(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim")
     return DONE
 
 
@@ -261,12 +252,10 @@ def _write(
             show_note(output, text("note.cli.rewritten", problem=note))
         output.out.print(*report.switch_lines(path, after, data_passes, warnings), sep="\n")
         if exists(path + LAST):
-            output.out.print(
-                plain(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim"), soft_wrap=True
-            )
+            output.print_line(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim")
         output.out.print(report.script_block(script_lines(file)))
     if not args.json:
         output.out.print(collect_again(session, output))
     if args.json:
-        output.out.file.write(json_text({"files": documents}) + "\n")
+        output.write_json(json_text({"files": documents}))
     return DONE

@@ -7,21 +7,9 @@ import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
-from precision_tool.lib.cli.cmd_toolkit import add_engine, engine_of, overflow_by_toolkit, show_overflow
-from precision_tool.lib.cli.command import (
-    DONE,
-    FOUND,
-    Command,
-    Completion,
-    Output,
-    Parser,
-    add_graph,
-    add_json,
-    collect_again,
-    completes,
-    count,
-    tell_notes,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.cmd_toolkit import overflow_by_toolkit, show_overflow
+from precision_tool.lib.cli.command import DONE, FOUND, Output, Parser, collect_again, command, tell_notes
 from precision_tool.lib.cli.switch_files import helper_lines, option_lines
 from precision_tool.lib.compare.scheduler import Resources
 from precision_tool.lib.data.settings import load_settings
@@ -38,7 +26,6 @@ from precision_tool.lib.training.mixlist import MIXLIST_NAME, find_mixlist, mixe
 from precision_tool.lib.view import overflow_screen as report
 from precision_tool.lib.view.console import ProgressReport
 from precision_tool.lib.view.fusion_screen import script_block
-from precision_tool.lib.view.text import plain
 
 #: Stands for the usual place of the list.
 _DEFAULT = ""
@@ -46,40 +33,34 @@ _DEFAULT = ""
 _ALL = 1 << 31
 
 
-def _parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="overflow",
-        description="Find the op that overflows first: by the overflow status files (Opdebug) below overflow/dump, and "
-        "by the values of the data dump alone, or of any other dump folder. Says of each op whether it overflowed "
-        "itself or received it, which op spent the range, and what to do.",
-        epilog="example: overflow -l 5",
-    )
-    completes(
-        parser.add_argument(
-            "folder", nargs="?", metavar="DIR", help="a folder with dumps (default: overflow/dump and npu/debug_0/dump)"
-        ),
-        Completion.FOLDER,
-    )
-    parser.add_argument(
-        "-l", "--limit", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
-        help="how many ops to show, 0 for all (default %(default)s)",
+def _options(parser: Parser, session: Session) -> None:
+    flags.add(
+        parser, "folder", nargs="?", metavar="DIR", completes="folder",
+        help="a folder with dumps (default: overflow/dump and npu/debug_0/dump)",
     )  # fmt: skip
-    add_graph(parser)
-    mixlist = parser.add_argument(
-        "--mixlist", metavar="FILE", nargs="?", const=_DEFAULT, default=None,
+    flags.add_limit(parser, session.settings.limit)
+    flags.add_graph(parser)
+    flags.add(
+        parser, "--mixlist", metavar="FILE", nargs="?", const=_DEFAULT, default=None, completes="file",
         help="write the advised black list as a modify_mixlist file (default: modify_mixlist.json in the folder for "
         "results, which is precision_data/temp or that of --work)",
     )  # fmt: skip
-    completes(mixlist, Completion.FILE)
-    add_engine(parser, session)
-    add_json(parser)
+    flags.add_engine(parser, session)
+    flags.add_json(parser)
     parser.add_argument("--fail", action="store_true", help="exit code 1 if anything overflowed or could not be read")
-    return parser
 
 
-def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "overflow",
+    "Find the op that overflows first: by the overflow status files (Opdebug) below overflow/dump, and "
+    "by the values of the data dump alone, or of any other dump folder. Says of each op whether it overflowed "
+    "itself or received it, which op spent the range, and what to do.",
+    _options,
+    example="overflow -l 5",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     args.limit = args.limit or _ALL
-    engine = engine_of(session, args)
+    engine = flags.engine_of(session, args)
     if engine == "cann":
         return _run_toolkit(session, args, output)
     if args.mixlist:
@@ -93,11 +74,11 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         _ask_toolkit(session, args, [path for path, _ in result.unreadable])
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(result, advice, mixlist) + "\n")
+        output.write_json(report.to_json(result, advice, mixlist))
     else:
         output.show(*report.overflow_lines(result, advice, args.limit, looked_in))
         if mixlist:
-            output.out.print(plain(text("screen.cli.mixlist", path=shown_path(mixlist))), soft_wrap=True)
+            output.print_line(text("screen.cli.mixlist", path=shown_path(mixlist)))
             output.out.print(script_block(_script_lines(mixlist)))
         output.out.print(report.conclusion_box(result))
         if not result.is_clean:
@@ -165,6 +146,3 @@ def _write_mixlist(session: Session, path: str, advice: Sequence[Advice]) -> str
     if path == _DEFAULT:
         path = str(session.workspace.output_dir() / MIXLIST_NAME)
     return mixed_precision_list(black=types, path=Path(path))
-
-
-COMMAND = Command(_parser, _run)

@@ -10,15 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.cli.command import (
-    DONE,
-    Command,
-    Options,
-    Output,
-    Parser,
-    add_json,
-    tell_notes,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.command import DONE, Output, Parser, command, tell_notes
 from precision_tool.lib.compare.result_files import TOOLKIT_PREFIX
 from precision_tool.lib.data.overflow_files import DECODED_FOLDER, StatusFile
 from precision_tool.lib.data.workspace import shown_path
@@ -45,15 +38,13 @@ def engine_of(session: Session, args: argparse.Namespace) -> str:
     return engine or session.settings.engine
 
 
-def add_engine(parser: Options, session: Session) -> None:
+def add_engine(parser: flags.Options, session: Session) -> None:
     """Add the option --engine."""
     parser.add_argument(
-        "--engine",
-        choices=("native", "cann", "auto"),
-        default=None,
+        "--engine", choices=("native", "cann", "auto"), default=None,
         help="who does it: native (this tool), cann (the toolkit's msaccucmp and atc), auto (native, and the toolkit "
         f"for what native cannot read); default {session.settings.engine}",
-    )
+    )  # fmt: skip
 
 
 def ask_toolkit(
@@ -119,13 +110,11 @@ def decode_the_rest(session: Session, sources: Sequence[Source], failed: Sequenc
 def show_decoded(paths: Sequence[str], output: Output, is_json: bool) -> None:
     """Show the files that msaccucmp decoded."""
     if is_json:
-        output.out.file.write(json.dumps({"engine": "cann", "files": list(paths)}, indent=2) + "\n")
+        output.write_json(json.dumps({"engine": "cann", "files": list(paths)}, indent=2))
         return
     for folder in dict.fromkeys(map(posixpath.dirname, paths)):
         count = sum(posixpath.dirname(path) == folder for path in paths)
-        output.out.print(
-            plain(text("screen.cli.toolkit_decoded", folder=shown_path(folder), tensors=count)), soft_wrap=True
-        )
+        output.print_line(text("screen.cli.toolkit_decoded", folder=shown_path(folder), tensors=count))
 
 
 def overflow_by_toolkit(session: Session, files: Sequence[StatusFile], limit: int) -> list[Produced]:
@@ -153,41 +142,38 @@ def show_overflow(made: Sequence[Produced], output: Output, is_json: bool) -> No
     """Show msaccucmp's summaries and its files."""
     if is_json:
         documents = [{"summary": result.paths[0], "files": list(result.paths[1:])} for result in made]
-        output.out.file.write(json.dumps({"engine": "cann", "results": documents}, indent=2) + "\n")
+        output.write_json(json.dumps({"engine": "cann", "results": documents}, indent=2))
         return
     for result in made:
         summary, *files = result.paths
         with open_text(summary, errors="replace") as file:
             output.show(*(plain(line.rstrip()) for line in file))
         shown = text("screen.cli.toolkit_summary", path=shown_path(summary), files=len(files))
-        output.out.print(plain(shown), soft_wrap=True)
+        output.print_line(shown)
 
 
 # --- toolkit ----------------------------------------------------------------------------------------------------------
 
 
-def _toolkit_parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="toolkit",
-        description="Show what was found of the vendor's toolkit (atc, msaccucmp, set_env.sh), its version, and what "
-        "is missing. Nothing here needs it, unless --engine or the setting ENGINE asks for it.",
-        epilog="example: toolkit",
-    )
-    add_json(parser)
-    return parser
+def _options(parser: Parser, session: Session) -> None:
+    flags.add_json(parser)
 
 
-def _run_toolkit(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "toolkit",
+    "Show what was found of the vendor's toolkit (atc, msaccucmp, set_env.sh), its version, and what "
+    "is missing. Nothing here needs it, unless --engine or the setting ENGINE asks for it.",
+    _options,
+    example="toolkit",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     from precision_tool.lib.view import toolkit_screen as report
 
     toolkit = session.toolkit()
     python = session.settings.python or sys.executable
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(json.dumps(report.as_dict(toolkit, session.settings.engine, python), indent=2) + "\n")
+        output.write_json(json.dumps(report.as_dict(toolkit, session.settings.engine, python), indent=2))
     else:
         output.out.print(*report.lines(toolkit, session.settings.engine, python), sep="\n", soft_wrap=True)
     return DONE
-
-
-COMMAND = Command(_toolkit_parser, _run_toolkit)

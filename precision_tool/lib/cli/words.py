@@ -1,13 +1,16 @@
 """The one table of commands, light enough to show help without loading any analysis.
 
-A word's command is `COMMAND` of the module `cmd_WORD` beside this file, which is imported when the word is run; only
-`data` and the words of the prompt are done by the command line and the prompt themselves. This module runs on
-Python 3.7.
+A word's command is registered in `COMMANDS` by its module, `cmd_WORD` beside this file, which is imported when the word
+is run; only `data` and the words of the prompt are done by the command line and the prompt themselves. This module runs
+on Python 3.7.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+import importlib
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 _TRAINING = (3, 7)
+#: The commands of the modules that are imported, by name: each a Command, or a PlainCommand.
+COMMANDS: Dict[str, Any] = {}
 
 
 class Word(NamedTuple):
@@ -15,7 +18,7 @@ class Word(NamedTuple):
 
     `family` is the heading it stands below in the help. `plain` words need no analysis and so run in training
     environments: their `COMMAND` is a PlainCommand. A word that `makes_data` does not need a data folder that is there;
-    one of `many_folders` takes several.
+    one of `many_folders` takes several. `file` is the module of a command that shares it with another.
     """
 
     family: str
@@ -27,15 +30,16 @@ class Word(NamedTuple):
     plain: bool = False
     makes_data: bool = False
     many_folders: bool = False
+    file: str = ""
 
-    @property
-    def module(self) -> str:
-        """The module that has the command."""
-        return "precision_tool.lib.cli.cmd_" + self.name
+    def load(self) -> Any:
+        """Import the module of the command and return the command."""
+        importlib.import_module("precision_tool.lib.cli." + (self.file or "cmd_" + self.name))
+        return COMMANDS[self.name]
 
 
-def _training(family: str, name: str, arguments: str, help_: str, *, makes_data: bool = False) -> Word:
-    return Word(family, name, arguments, help_, min_python=_TRAINING, plain=True, makes_data=makes_data)
+def _training(family: str, name: str, arguments: str, help_: str, **more: Any) -> Word:
+    return Word(family, name, arguments, help_, min_python=_TRAINING, plain=True, **more)
 
 
 WORDS = (
@@ -49,6 +53,7 @@ WORDS = (
         "[-f FILE] [-c COS] [-l N]",
         "list the ops below a cosine similarity, in execution order",
         many_folders=True,
+        file="cmd_vc",
     ),
     Word("Compare", "report", "[RESULT] [-o FILE.html]", "all of a result as one HTML file, to look at and to send"),
     Word("Find causes", "overflow", "[DIR] [-l N] [--mixlist]", "the op that overflows first, and what to do about it"),
@@ -84,42 +89,25 @@ WORDS = (
     Word("Look closer", "graphs", "[--find WORD] [--use FILE]", "the graph files, and which one is in use and why"),
     Word("Look closer", "graph", "diff [LEFT RIGHT]", "what differs between the graphs of two runs, grouped"),
     Word("Tensors", "pt", "FILE|NAME [-c]", "one tensor: statistics, histogram, first values"),
-    Word("Tensors", "cp", "LEFT RIGHT [-p N] [-s]", "compare two tensors element by element", ("compare",)),
+    Word(
+        "Tensors", "cp", "LEFT RIGHT [-p N] [-s]", "compare two tensors element by element", ("compare",), file="cmd_pt"
+    ),
     Word("Tensors", "dc", "FILE|DIR|OP [-f FORMAT] [-o DIR]", "decode NPU dumps to .npy"),
     Word("PyTorch", "h5copy", "-i FILE -o FILE -s /OP/SEQ", "copy ops of a PyTorch .h5 dump into another file"),
+    _training("PyTorch", "acl_json", "[FILE] [--dump-path DIR]", "write or check the acl.json that dumps single ops"),
     _training(
-        "PyTorch",
-        "acl_json",
-        "[FILE] [--dump-path DIR]",
-        "write or check the acl.json that dumps single ops",
+        "Collect", "tf_dump", "[CMD]", "benchmark tensors out of what tfdbg dumped on CPU or GPU", makes_data=True
     ),
-    _training(
-        "Collect",
-        "tf_dump",
-        "[CMD]",
-        "benchmark tensors out of what tfdbg dumped on CPU or GPU",
-        makes_data=True,
-    ),
-    _training(
-        "Collect",
-        "npu_dump",
-        "CMD",
-        "run a training command with data dump on",
-        makes_data=True,
-    ),
+    _training("Collect", "npu_dump", "CMD", "run a training command with data dump on", makes_data=True),
     _training(
         "Collect",
         "npu_overflow",
         "CMD",
         "run a training command with overflow detection on",
         makes_data=True,
+        file="cmd_npu_dump",
     ),
-    _training(
-        "Collect",
-        "train",
-        "[-d DEVICE] [-a ACTION]",
-        "replay a saved training step on CPU and NPU",
-    ),
+    _training("Collect", "train", "[-d DEVICE] [-a ACTION]", "replay a saved training step on CPU and NPU"),
     Word("Toolkit", "toolkit", "", "what was found of the vendor's toolkit, its versions, and what is missing"),
     Word("Toolkit", "graph2json", "GRAPH [OUT]", "a graph, text or .om, as the JSON that atc makes of it"),
     Word("Data", "data", "DIR [COMMAND ...]", "the prompt, or COMMAND, on another data folder", min_python=_TRAINING),

@@ -392,10 +392,7 @@ def _statistics_row(side: str, index: int, tensor: OutTensor) -> dict[str, objec
 
 
 def write_statistics(
-    path: Path,
-    inputs: Sequence[OutTensor],
-    outputs: Sequence[OutTensor],
-    columns: Sequence[str] = STATISTICS_COLUMNS,
+    path: Path, inputs: Sequence[OutTensor], outputs: Sequence[OutTensor], columns: Sequence[str] = STATISTICS_COLUMNS
 ) -> None:
     """Write a statistics dump; what cannot be computed is `NA`."""
     with path.open("w", newline="", encoding="utf-8") as stream:
