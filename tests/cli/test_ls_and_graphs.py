@@ -256,8 +256,7 @@ def test_ls_says_what_is_wrong(tree: SmallTree, arguments: tuple[str, ...], said
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("ls", ""), ("ls", "-n", " "), ("ls", "-t", ""), ("ls", "dump", ""), ("graphs", "--find", "")],
+    "arguments", [("ls", ""), ("ls", "-n", " "), ("ls", "-t", ""), ("ls", "dump", ""), ("graphs", "--find", "")]
 )
 def test_an_empty_text_names_nothing(tree: SmallTree, arguments: tuple[str, ...]) -> None:
     run = tool(*arguments, cwd=tree.root.parent, code=2)
