@@ -65,7 +65,8 @@ def test_what_is_packed_is_read_back(layout: str, origin: str, lead: tuple[int, 
     array = values(*(*lead, extent, *[3] * rank)[:rank])
     packed = pack(array, layout, origin)
     out = np.empty_like(array)
-    copy_box(plan(layout, packed.shape, origin, array.shape), packed, out)
+    order = plan(layout, packed.shape, origin, array.shape)
+    copy_box(order, packed.reshape(order.storage_shape), out)  # FRACTAL_Z merges its first axes
     np.testing.assert_array_equal(out, array)
     assert packed.flags.c_contiguous
     assert np.count_nonzero(packed) == array.size

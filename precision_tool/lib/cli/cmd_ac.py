@@ -19,7 +19,7 @@ from precision_tool.lib.cli.comparison import compare_sides, measure_options, no
 from precision_tool.lib.cli.comparison_screen import Outcome, finish, finish_without_benchmark
 from precision_tool.lib.compare.result_csv import write_own_errors
 from precision_tool.lib.compare.result_files import named_result
-from precision_tool.lib.data.workspace import typed_path
+from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
 from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
@@ -184,12 +184,11 @@ def _report(
     """Write the report if --report asks for it."""
     if args.report is None:
         return
-    from precision_tool.lib.cli.cmd_report import tell_report
     from precision_tool.lib.view.report_material import make_report
 
     path = make_report(session.data, diagnoses, args.report, graph=args.graph, checks=checks)
     if not args.json:
-        tell_report(path, output)
+        output.print_line(text("screen.cli.report", path=shown_path(path)))
 
 
 def _since_earlier(
@@ -410,9 +409,7 @@ def _show_or_print_study(
     named = [part for option, path in (("-rt", args.right), ("-g", args.graph)) if path for part in (option, path)]
     _show_study(study, output, output.command_for(session), named if args.left else None)
     if page:
-        from precision_tool.lib.cli.cmd_report import tell_report
-
-        tell_report(page, output)
+        output.print_line(text("screen.cli.report", path=shown_path(page)))
     if study.statistics is not None:
         from precision_tool.lib.view.study_screen import statistics_block
 

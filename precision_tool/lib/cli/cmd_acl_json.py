@@ -4,6 +4,7 @@ import argparse
 import os
 
 from precision_tool.lib.cli.arguments import Parser, plain_command, print_line, print_note
+from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.messages import text
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         print_note(text("note.cli.acl_folder", folder=path))
     for line in text("screen.cli.acl_use").splitlines():
         print_line(line)
-    return 0
+    return DONE
 
 
 def _check(path: str) -> int:
@@ -72,4 +73,4 @@ def _check(path: str) -> int:
     if wrong:
         raise FormatError.of(path, "cli.acl_json_problems", problems=wrong, file=path)
     print_line(text("screen.cli.acl_ok", path=path))
-    return 0
+    return DONE

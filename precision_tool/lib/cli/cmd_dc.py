@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
 import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
 
 from precision_tool.lib.cli import flags
-from precision_tool.lib.cli.cmd_toolkit import decode_by_toolkit, decode_the_rest, show_decoded
+from precision_tool.lib.cli.cmd_toolkit import hand_over
 from precision_tool.lib.cli.command import DONE, Output, Parser, command, tell_notes
 from precision_tool.lib.cli.tensor_names import OP_GRAPH_HELP, TENSOR_HELP, add_name, look_up, one_name, sources_below
 from precision_tool.lib.compare.convert import Decoded, Source, convert_files
 from precision_tool.lib.compare.named_tensors import split_slot
 from precision_tool.lib.compare.scheduler import Resources, WorkStoppedError
-from precision_tool.lib.data.workspace import lies_in
+from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.io.files import atomic_text, folder_exists, real_path
 from precision_tool.lib.io.layouts import known_layouts
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import tensors_screen as report
@@ -73,9 +75,9 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     engine = flags.engine_of(session, args)
     if engine == "cann":
         _check_for_toolkit(sources, args)
-        decoded = decode_by_toolkit(session, sources, args.layout)
+        decoded = _decode_by_toolkit(session, sources, args.layout)
         tell_notes(session, output)
-        show_decoded(decoded, output, args.json)
+        _show_decoded(decoded, output, args.json)
         return DONE
     sources = [replace(source, text=args.text) for source in sources]
     folder = posixpath.commonpath([source.folder for source in sources])
@@ -90,7 +92,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if failed:
         _write_failed(failed_list, failed)
     if failed and engine == "auto" and stopped is None and not any(source.not_by_toolkit for source in sources):
-        decode_the_rest(session, sources, failed, args.layout)
+        _decode_the_rest(session, sources, failed, args.layout)
     tell_notes(session, output)
     if args.json:
         output.write_json(report.decoded_json(rows, folder))
@@ -139,3 +141,42 @@ def _sources(
         return sources_below(session, text, folder)
     name, slot = split_slot(text)
     return look_up(session, name, graph).sources(slot, folder), ()
+
+
+def _decode_by_toolkit(session: Session, sources: Sequence[Source], layout: str | None) -> list[str]:
+    """Decode dump files with msaccucmp and return the paths of the `.npy` files; add its notes."""
+    tools = session.tools()
+    options = [] if layout is None else ["-f", layout]
+    by_folder: dict[str, dict[str, str]] = {}
+    for source in sources:
+        by_folder.setdefault(source.folder, {})[source.name] = source.path
+    paths: list[str] = []
+    for folder, dumps in by_folder.items():
+        made = tools.convert(dumps, folder, options)
+        paths += made.paths
+        session.workspace.notes += made.notes
+    return paths
+
+
+def _show_decoded(paths: Sequence[str], output: Output, is_json: bool) -> None:
+    """Show the files that msaccucmp decoded."""
+    if is_json:
+        output.write_json(json.dumps({"engine": "cann", "files": list(paths)}, indent=2))
+        return
+    for folder in dict.fromkeys(map(posixpath.dirname, paths)):
+        count = sum(posixpath.dirname(path) == folder for path in paths)
+        output.print_line(text("screen.cli.toolkit_decoded", folder=shown_path(folder), tensors=count))
+
+
+def _decode_the_rest(
+    session: Session, sources: Sequence[Source], failed: Sequence[Decoded], layout: str | None
+) -> None:
+    """With `--engine auto`, hand the files of which native could not decode a tensor to the toolkit."""
+    lost = {row.source for row in failed}
+    count = Message("screen.cli.native_failed.decode", count=len(failed))
+
+    def decode() -> str:
+        paths = _decode_by_toolkit(session, [source for source in sources if source.path in lost], layout)
+        return text("note.cli.toolkit_decoded", count=count, files=len(paths))
+
+    hand_over(session, count, decode)

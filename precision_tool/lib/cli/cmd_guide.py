@@ -6,6 +6,7 @@ import pydoc
 import sys
 
 from precision_tool.lib.cli.arguments import Parser, plain_command
+from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 
 PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "GUIDE.md")
@@ -24,11 +25,11 @@ def _options(parser: Parser) -> None:
 def run(args: argparse.Namespace, settings: Settings) -> int:
     if args.path:
         print(PATH)
-        return 0
+        return DONE
     with open(PATH, encoding="utf-8") as file:
         text = file.read()
     if sys.stdout.isatty():
         pydoc.pager(text)
     else:
         sys.stdout.write(text)
-    return 0
+    return DONE

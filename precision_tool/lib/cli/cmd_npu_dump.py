@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Sequence
 
 from precision_tool.lib.cli.arguments import Parser, plain_command, print_note, run_in_shell, training_environment
+from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.training import switches as actions
-
-DONE = 0
 
 
 def _options(parser: Parser) -> None:

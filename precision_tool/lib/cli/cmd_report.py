@@ -53,7 +53,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     path = make_report(session.data, diagnoses, args.output, graph=args.graph)
     if is_new:
         output.print_line(text("screen.cli.made_folder", path=shown_path(folder)))
-    tell_report(path, output)
+    output.print_line(text("screen.cli.report", path=shown_path(path)))
     return DONE
 
 
@@ -80,8 +80,3 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
         for analysis, verdict in zip(analyses, verdicts, strict=True)
     ]
     return [Diagnosis(analysis=analysis, stored=verdict) for analysis, verdict in zip(analyses, verdicts, strict=True)]
-
-
-def tell_report(path: str, output: Output) -> None:
-    """Print the path of a report."""
-    output.print_line(text("screen.cli.report", path=shown_path(path)))

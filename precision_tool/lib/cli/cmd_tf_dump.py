@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Dict, List, Optional, Sequence
 
 from precision_tool.lib.cli.arguments import Parser, plain_command, print_line, run_in_shell, training_environment
+from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace, lies_in
 from precision_tool.lib.io import tfdbg_runs as runs
@@ -21,7 +22,6 @@ from precision_tool.lib.training import tfdbg_analyzer as analyzer
 from precision_tool.lib.training import tfdbg_copy as extract
 
 WORD = "tf_dump"
-DONE = 0
 
 _TIME_LIMIT = 600.0
 _SHOWN = 5

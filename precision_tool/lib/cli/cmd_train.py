@@ -5,14 +5,13 @@ import os
 from pathlib import Path
 
 from precision_tool.lib.cli.arguments import Parser, plain_command, print_line, print_note
+from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.messages import text
 from precision_tool.lib.training import replay
 from precision_tool.lib.training import switches as actions
 from precision_tool.lib.training.packages import MissingPackageError, require_npu_bridge
-
-DONE = 0
 
 
 def _options(parser: Parser) -> None:

@@ -14,6 +14,8 @@ from rich.text import Text
 from precision_tool.lib.cli.arguments import Parser as Parser
 from precision_tool.lib.cli.arguments import PlainCommand, program
 from precision_tool.lib.cli.words import COMMANDS, find_word
+from precision_tool.lib.cli.words import DONE as DONE
+from precision_tool.lib.cli.words import FOUND as FOUND
 from precision_tool.lib.data.settings import DEFAULT_DATA
 from precision_tool.lib.extensions import take_notes
 from precision_tool.lib.io import urls
@@ -23,8 +25,6 @@ from precision_tool.lib.view.text import plain, shown_reason
 
 if TYPE_CHECKING:  # the words of verdicts are loaded when one is shown
     from precision_tool.lib.view.verdict_screen import NextSteps
-
-DONE, FOUND = 0, 1
 
 
 @dataclass(frozen=True, slots=True)

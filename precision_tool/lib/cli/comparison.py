@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from precision_tool.lib.cli import flags
-from precision_tool.lib.cli.cmd_toolkit import ask_toolkit
+from precision_tool.lib.cli.cmd_toolkit import hand_over
 from precision_tool.lib.cli.command import Output
 from precision_tool.lib.compare.columns import columns_of
 from precision_tool.lib.compare.custom_metrics import load_metrics
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.noise import NoiseFloor, find_noise, read_noise
-from precision_tool.lib.compare.result_files import newer_than
+from precision_tool.lib.compare.result_files import TOOLKIT_PREFIX, newer_than
 from precision_tool.lib.data.kinds import kind_at
+from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import Analysis
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import FormatError
+from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.table import ColumnChoice
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import ProgressReport
+
+#: What rows say that native could not read, and that the toolkit is asked for.
+UNREADABLE = (Status.UNREADABLE, Status.LAYOUT, Status.NOT_NUMERIC)
 
 
 def noise_floor_of(session: Session, args: argparse.Namespace) -> NoiseFloor | None:
@@ -83,5 +89,28 @@ def compare_sides(
         session.workspace.notes.append(text("note.cli.toolkit_compares", reason=error.message))
         return by_toolkit()
     if engine == "auto":
-        ask_toolkit(session, analyses, by_toolkit)
+        _compare_unread(session, analyses, by_toolkit)
     return analyses
+
+
+def _compare_unread(
+    session: Session, analyses: Sequence[Analysis], by_toolkit: Callable[[str], Sequence[Analysis]]
+) -> None:
+    """With `--engine auto`, let the toolkit compare what native could not read, into a result file of its own.
+
+    `by_toolkit` has it compare all of it, into a file whose name begins as it is told.
+    """
+    unread = [row for analysis in analyses if analysis.has_graph for row in analysis.rows if row.status in UNREADABLE]
+    if not unread:
+        return
+    count = Message("screen.cli.native_failed.tensors", count=len(unread))
+
+    def compare() -> str:
+        made = by_toolkit(TOOLKIT_PREFIX)
+        tensors = {row.tensor_index for row in unread}
+        rows = [row for analysis in made for row in analysis.rows if row.tensor_index in tensors]
+        compared = sum(row.cosine is not None for row in rows)
+        paths = ", ".join(shown_path(analysis.path) for analysis in made)
+        return text("note.cli.toolkit_compared", count=count, compared=compared, paths=paths)
+
+    hand_over(session, count, compare)

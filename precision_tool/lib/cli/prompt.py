@@ -37,7 +37,17 @@ from rich.text import Text
 from precision_tool.lib.cli.arguments import NAME
 from precision_tool.lib.cli.command import Output, Parser, load_command
 from precision_tool.lib.cli.flags import Completion, completion_of
-from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, Word, find_word, words_by_family
+from precision_tool.lib.cli.words import (
+    DONE,
+    INTERNAL_ERROR,
+    PROMPT_WORDS,
+    STOPPED,
+    USER_ERROR,
+    WORDS,
+    Word,
+    find_word,
+    words_by_family,
+)
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.io.files import folder_exists, history_file, is_folder
@@ -49,7 +59,6 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import THEMES, ReportConsole, banner, command_list
 from precision_tool.lib.view.text import plain, safe, shown_reason
 
-DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
 #: Commands of cmd2 that have no place here: they start editors and Python code.
 _LEFT_OUT = ("edit", "run_pyscript")
 #: Commands of cmd2 that few need: they work, the help does not list them.

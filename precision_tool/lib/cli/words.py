@@ -8,6 +8,9 @@ on Python 3.7.
 import importlib
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+#: Exit codes: findings are for `--fail`, errors the user's or ours.
+DONE, FOUND, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 1, 2, 3, 130
+
 _TRAINING = (3, 7)
 #: The commands of the modules that are imported, by name: each a Command, or a PlainCommand.
 COMMANDS: Dict[str, Any] = {}
