@@ -788,7 +788,7 @@ def test_two_at_a_time_are_refused(tmp_path: Path, check: str) -> None:
 
 
 STATE_WITHOUT = {
-    "version": 2, "check": "true", "passes": ["Pass03"], "file": "my.cfg", "base": {}, "running": True,
+    "version": 3, "check": "true", "passes": ["Pass03"], "file": "my.cfg", "base": "{}", "running": True,
     "original": "Pass03:on\n", "written": ["Pass03:off\n"],
     "tries": [{"off": [], "succeeded": False, "code": 1, "seconds": 0.1, "log": "try_001.log"}],
 }  # fmt: skip

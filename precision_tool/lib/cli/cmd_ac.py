@@ -126,7 +126,12 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         code = finish_without_benchmark(session, args, output, missing, outcome)
     else:
         code = finish(session, args, output, outcome, is_whole=compares)
-    _report(session, args, output, diagnoses, checks)
+    if args.report is not None:
+        from precision_tool.lib.view.report_material import make_report
+
+        path = make_report(session.data, diagnoses, args.report, graph=args.graph, checks=checks)
+        if not args.json:
+            output.print_line(text("screen.cli.report", path=shown_path(path)))
     return code
 
 
@@ -172,23 +177,6 @@ def _compare_other(session: Session, args: argparse.Namespace, output: Output) -
     options = replace(measure_options(args), threshold=args.threshold, noise=noise_floor_of(session, args))
     with ProgressReport(output.err, "comparing the other run") as progress:
         return compare_other_run(session.data, options, flags.resources_of(session, args, progress=progress))
-
-
-def _report(
-    session: Session,
-    args: argparse.Namespace,
-    output: Output,
-    diagnoses: Sequence[Diagnosis],
-    checks: Sequence[CheckResult],
-) -> None:
-    """Write the report if --report asks for it."""
-    if args.report is None:
-        return
-    from precision_tool.lib.view.report_material import make_report
-
-    path = make_report(session.data, diagnoses, args.report, graph=args.graph, checks=checks)
-    if not args.json:
-        output.print_line(text("screen.cli.report", path=shown_path(path)))
 
 
 def _since_earlier(

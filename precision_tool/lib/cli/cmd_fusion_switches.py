@@ -189,7 +189,7 @@ def switch(session: Session, args: argparse.Namespace, output: Output) -> int:
             switches = switches.with_pass(name, on, args.section or sections.get(name))
         return switches
 
-    return _write(session, args, output, [(file, change)], data_passes)
+    return _write(session, args, output, file, change, data_passes)
 
 
 def edit(session: Session, file: SwitchFile, change: Callable[[Switches], Switches]) -> tuple[Switches, Switches, str]:
@@ -202,7 +202,7 @@ def edit(session: Session, file: SwitchFile, change: Callable[[Switches], Switch
 
 def all_off(session: Session, args: argparse.Namespace, output: Output) -> int:
     (file,) = files_asked_for(session, args)
-    return _write(session, args, output, [(file, Switches.all_off)], seen_passes(session))
+    return _write(session, args, output, file, Switches.all_off, seen_passes(session))
 
 
 def reset(session: Session, args: argparse.Namespace, output: Output) -> int:
@@ -218,8 +218,7 @@ def reset(session: Session, args: argparse.Namespace, output: Output) -> int:
         return DONE
     for path in paths:
         output.print_line(text("screen.cli.as_installed", path=shown_path(path)))
-        if exists(path + LAST):
-            output.print_line(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim")
+        _print_last(output, path)
     return DONE
 
 
@@ -227,35 +226,33 @@ def _write(
     session: Session,
     args: argparse.Namespace,
     output: Output,
-    changes: Sequence[tuple[SwitchFile, Callable[[Switches], Switches]]],
+    file: SwitchFile,
+    change: Callable[[Switches], Switches],
     data_passes: Mapping[str, str | None],
 ) -> int:
-    """Change files and show their switches."""
+    """Change a file and show its switches."""
     if session.workspace.work is not None and args.file is None and not args.installed:
         session.workspace.notes.append(text("note.cli.switch_file_place"))
     tell_notes(session, output)
-    documents = []
-    for file, change in changes:
-        before, after, path = edit(session, file, change)
-        warnings = _warnings(after, list(data_passes), [name for name in args.passes if is_switchable(name)])
-        warnings += [
-            text("note.cli.pass_always_on", name=name, reason=ALWAYS_ON_REASON)
-            for name in args.passes
-            if not is_switchable(name)
-        ]
-        if args.json:
-            documents.append(report.switch_json(path, after, warnings))
-            continue
-        if file.note:
-            show_note(output, file.note)
-        for note in (*before.refused, *before.notes):
-            show_note(output, text("note.cli.rewritten", problem=note))
-        output.out.print(*report.switch_lines(path, after, data_passes, warnings), sep="\n")
-        if exists(path + LAST):
-            output.print_line(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim")
-        output.out.print(report.script_block(script_lines(file)))
-    if not args.json:
-        output.out.print(collect_again(session, output))
+    before, after, path = edit(session, file, change)
+    always = [name for name in args.passes if not is_switchable(name)]
+    warnings = _warnings(after, list(data_passes), [name for name in args.passes if is_switchable(name)])
+    warnings += [text("note.cli.pass_always_on", name=name, reason=ALWAYS_ON_REASON) for name in always]
     if args.json:
-        output.write_json(json_text({"files": documents}))
+        output.write_json(json_text({"files": [report.switch_json(path, after, warnings)]}))
+        return DONE
+    if file.note:
+        show_note(output, file.note)
+    for note in (*before.refused, *before.notes):
+        show_note(output, text("note.cli.rewritten", problem=note))
+    output.out.print(*report.switch_lines(path, after, data_passes, warnings), sep="\n")
+    _print_last(output, path)
+    output.out.print(report.script_block(script_lines(file)))
+    output.out.print(collect_again(session, output))
     return DONE
+
+
+def _print_last(output: Output, path: str) -> None:
+    """Print where the version of a file before its last change is."""
+    if exists(path + LAST):
+        output.print_line(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim")
