@@ -89,7 +89,7 @@ def test_passes_in_effect(demo: Path, columns: int) -> None:
 
 
 def test_passes_in_effect_as_json(demo: Path) -> None:
-    unfused, fused = json.loads(tool("fusion", "--json", cwd=demo).out)["graphs"]
+    unfused, fused = tool("fusion", "--json", cwd=demo).json["graphs"]
     assert [row["name"] for row in unfused["rows"]] == ["AReduceMeanFusionPass"]
     assert {row["name"]: row["effective"] for row in fused["rows"]}[GUILTY] == 2
 
@@ -98,7 +98,7 @@ def test_the_panel_of_ac(demo: Path) -> None:
     shown = tool("ac", "-c", cwd=demo).text
     assert "Fusion passes in effect" in shown
     assert "4 fusion passes made 9 ops" in shown
-    checks = json.loads(tool("ac", "--json", cwd=demo).out)["checks"]
+    checks = tool("ac", "--json", cwd=demo).json["checks"]
     assert checks[0]["name"] == "fusion_passes"
 
 
@@ -276,7 +276,7 @@ def test_what_ge_does_with_a_file_is_shown(demo: Path) -> None:
     run = tool("fusion", "show", "--file", path, cwd=demo)
     assert "GE refuses this file: line 1: a comma after the last member" in run.text
     assert "GE refuses this file: Priority, UBFusion, Top, A: '1000' is not between 0 and 999" in run.text
-    (found,) = json.loads(tool("fusion", "show", "--file", path, "--json", cwd=demo).out)["files"]
+    (found,) = tool("fusion", "show", "--file", path, "--json", cwd=demo).json["files"]
     assert [found["passes"], len(found["refused"])] == [{"GraphFusion": {"A": False}}, 2]
     path.write_text("")
     run = tool("fusion", "show", "--file", path, cwd=demo)
@@ -329,7 +329,7 @@ def test_blame_finds_which_run_is_fused(tmp_path: Path, generated: tuple[Path, D
         (tmp_path / "precision_data" / "npu" / f"debug_{target}").symlink_to(root / "npu" / f"debug_{number}")
     before = fingerprint(root / "npu")
     run = tool("fusion", "blame", "--json", "--fail", cwd=tmp_path, code=1)
-    (found,) = json.loads(run.out)
+    (found,) = run.json
     assert found["switch_off"] == list(truth.culprit_passes)
     assert f"/precision_data/npu/debug_{0 if swapped else 1}/" in found["fused"]
     assert fingerprint(root / "npu") == before
@@ -352,24 +352,24 @@ def test_the_newest_result_is_that_of_a_comparison_with_the_benchmark(demo: Path
     assert "no complete result file" in tool("ac", cwd=demo, code=2).err
     # Of two NPU runs, where there is nothing else.
     tool("vc", "-cf", cwd=demo)
-    assert "debug_0" in json.loads(tool("vcs", "--json", cwd=demo).out)["results"][0]["benchmark"]
+    assert "debug_0" in tool("vcs", "--json", cwd=demo).results[0]["benchmark"]
     tool("vc", cwd=demo)
     for newer in (("fusion", "blame"), ("fusion", "blame", "--benchmark"), ("vc", "-cf")):
         run = tool(*newer, cwd=demo)
         for words in (("ac",), ("vcs",)):
-            (result,) = json.loads(tool(*words, "--json", cwd=demo).out)["results"]
+            (result,) = tool(*words, "--json", cwd=demo).results
             assert result["benchmark"].endswith("precision_data/tf/dump"), newer
         told = "a newer result compares two NPU runs: `vcs -f "
         assert (told in tool("vcs", cwd=demo).err) == (newer == ("vc", "-cf"))
-        ops = json.loads(tool("ls", "--json", cwd=demo).out)
+        ops = tool("ls", "--json", cwd=demo).json
         assert any(op["cosine"] is not None for op in ops["graphs"][0]["ops"])
     path = run.out.splitlines()[-1].split()[-1]
-    assert "debug_0" in json.loads(tool("vcs", "-f", path, "--json", cwd=demo).out)["results"][0]["benchmark"]
+    assert "debug_0" in tool("vcs", "-f", path, "--json", cwd=demo).results[0]["benchmark"]
 
 
 def test_blame_of_one_run_with_the_benchmark(demo: Path, generated: tuple[Path, DemoTruth]) -> None:
     """Asked for, and where there is no run without fusion."""
-    (found,) = json.loads(tool("fusion", "blame", "--benchmark", "--json", cwd=demo).out)
+    (found,) = tool("fusion", "blame", "--benchmark", "--json", cwd=demo).json
     assert found["switch_off"] == [GUILTY]
     root = demo / "precision_data" / "npu"
     root.unlink()
@@ -466,7 +466,7 @@ def test_nothing_judged_is_no_all_clear(demo: Path) -> None:
     run = tool("fusion", "blame", *folders, "--fail", cwd=demo, code=1)
     assert "nothing was judged: no op of a pass that a switch file can turn off could be judged" in run.text
     assert "no pass is guilty" not in run.text
-    (found,) = json.loads(tool("fusion", "blame", *folders, "--json", cwd=demo).out)
+    (found,) = tool("fusion", "blame", *folders, "--json", cwd=demo).json
     assert found["judged"] is False
 
 
@@ -555,7 +555,7 @@ def test_a_bisection(tmp_path: Path, check: str) -> None:
 
 def test_what_the_data_names_is_searched(demo: Path, check: str) -> None:
     run = bisect(demo, f"{check} {GUILTY}", "--json")
-    found = json.loads(run.out)
+    found = run.json
     assert (found["outcome"], found["off"]) == ("found", [GUILTY])
     assert found["passes"] == ["MatMulBiasAddFusionPass", GUILTY, "TbeMatmulElemwiseFusionPass"]
     assert "not searched, as GE never switches them off: AReduceMeanFusionPass" in run.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -36,7 +35,7 @@ def graphs(tree: SmallTree, *arguments: str, code: int = 0, columns: int = 200) 
 
 def as_json(run: Finished) -> Any:
     assert run.err == ""
-    return json.loads(run.out)
+    return run.json
 
 
 def picture(root: Path) -> SmallTree:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -62,7 +61,7 @@ def tree(tmp_path: Path) -> SmallTree:
 
 
 def shown_ops(run: Finished) -> list[dict[str, Any]]:
-    document: dict[str, list[dict[str, Any]]] = json.loads(run.out)
+    document: dict[str, list[dict[str, Any]]] = run.json
     return document["ops"]
 
 
@@ -346,7 +345,7 @@ def test_pictures_do_not_go_among_the_dumps(tree: SmallTree, tmp_path: Path) -> 
 
 def test_json_names_the_pictures(tree: SmallTree, tmp_path: Path) -> None:
     run = tool("ni", "pool", "-s", "1", "--json", cwd=tmp_path)
-    files = json.loads(run.out)["files"]
+    files = run.json["files"]
     assert sorted(os.path.splitext(path)[1] for path in files) == [".gv", ".svg"]
     assert all((tmp_path / path).is_file() for path in files)
 
@@ -404,7 +403,7 @@ def variable() -> np.ndarray:
 
 
 def test_ni_shows_both_sides(judged: Path) -> None:
-    (found,) = json.loads(tool("ni", NAME, "--json", cwd=judged).out)["ops"]
+    (found,) = tool("ni", NAME, "--json", cwd=judged).json["ops"]
     values, other = variable(), variable()[::-1]
     apart = np.linalg.norm(values - other) / np.linalg.norm(other)
     assert found["source"]["distance"] == pytest.approx(apart, rel=1e-5)

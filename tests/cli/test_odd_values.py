@@ -202,7 +202,7 @@ def test_single_numbers_show_their_values_and_no_cosine(scale: Path) -> None:
         assert "1024 / 1" in text, words
         assert "1.000000" not in text, words
     assert "0.5 / 0.5" in tool("ls", cwd=scale).text
-    rows = {row["name"]: row for one in json.loads(tool("ls", "--json", cwd=scale).out)["graphs"] for row in one["ops"]}
+    rows = {row["name"]: row for one in tool("ls", "--json", cwd=scale).json["graphs"] for row in one["ops"]}
     assert rows["scale"]["values"] == [1024.0, 1.0]
     assert rows["IteratorV2"]["values"] is None
 
@@ -234,7 +234,7 @@ def test_nobody_is_warned(tmp_path: Path, dtype: str) -> None:
     np.save(tmp_path / "b.npy", np.arange(8.0))
     for words in (["pt", "a.npy"], ["pt", "a.npy", "-c"], ["cp", "a.npy", "b.npy"], ["cp", "a.npy", "a.npy"]):
         assert "Warning" not in tool(*words, cwd=tmp_path, env={"PYTHONWARNINGS": "always"}).err
-    (found,) = json.loads(tool("pt", "a.npy", "--json", cwd=tmp_path).out)["tensors"]
+    (found,) = tool("pt", "a.npy", "--json", cwd=tmp_path).json["tensors"]
     assert (found["figures"]["nan_count"], found["figures"]["mean"]) == (5, 2.0)
 
 
@@ -279,7 +279,7 @@ def test_no_op_is_named(tmp_path: Path, damage: str) -> None:
     assert "unknown which op is wrong first: the graph of the run could not be read" in run.text
     assert str(tree.graph.relative_to(tmp_path)) in run.text
     tool("ac", "-c", "--fail", cwd=tmp_path, code=1)
-    (result,) = json.loads(tool("ac", "-c", "--json", cwd=tmp_path).out)["results"]
+    (result,) = tool("ac", "-c", "--json", cwd=tmp_path).results
     assert [finding["kind"] for finding in result["findings"]] == ["unreadable"]
     (leaf,) = precision_tool.compare(str(tree.root / "npu"), str(tree.root / "tf"))
     assert [finding.kind for finding in leaf.findings()] == [FindingKind.UNREADABLE]

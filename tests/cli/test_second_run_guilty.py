@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from pathlib import Path
 
@@ -53,7 +52,7 @@ def test_two_npu_runs_have_their_counts_own_errors_and_a_report(alone: tuple[Pat
     cwd, culprit = alone
     run = tool("ac", "-c", "--json", "--report", "report.html", cwd=cwd)
     assert "exists too" not in run.err
-    verdict = json.loads(run.out)["results"][0]["verdict"]
+    verdict = run.results[0]["verdict"]
     assert (verdict["culprit"], verdict["run"]) == (culprit, 1)
     assert verdict["suspects"][0]["below"] > 10
     assert verdict["worst_cosine"]["below"] > 10
@@ -89,11 +88,11 @@ def test_the_next_step_compares_the_guilty_run(beside: tuple[Path, str]) -> None
     assert report["ops"]["own"][at] > 0.1
     # The data folder's runs are found whatever the working folder is.
     then = tool("--data", str(cwd / "precision_data"), "ac", "-c", "-lt", "debug_1", "--json", cwd=cwd.parent)
-    (result,) = json.loads(then.out)["results"]
+    (result,) = then.results
     assert "/npu/debug_1/" in result["npu"]
     assert result["overview"]["below"] > 0
     assert result["verdict"]["suspects"][0]["below"] > 10
-    (similar,) = (one for one in json.loads(then.out)["checks"] if one["name"] == "graph_similarity")
+    (similar,) = (one for one in then.json["checks"] if one["name"] == "graph_similarity")
     assert "are 100.0% similar" in similar["finding"]["message"]
 
 
@@ -167,7 +166,7 @@ def test_both_runs_are_compared_and_the_guilty_one_is_named(demo: tuple[Path, st
 
 def test_json_has_both(demo: tuple[Path, str]) -> None:
     cwd, culprit = demo
-    document = json.loads(tool("--work", "work", "ac", "-c", "--json", cwd=cwd).out)
+    document = tool("--work", "work", "ac", "-c", "--json", cwd=cwd).json
     (result,), (other,) = document["results"], document["other_run"]["results"]
     assert (result["overview"]["below"], other["overview"]["below"] > 0) == (0, True)
     assert document["other_run"]["is_fused"] is True
