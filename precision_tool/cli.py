@@ -261,7 +261,7 @@ def _natural(path: str) -> List[Tuple[bool, int, str]]:
 
 
 def _help() -> str:
-    from precision_tool.lib.cli.words import WORDS, words_by_family
+    from precision_tool.lib.cli.words import FAMILIES, WORDS
 
     width = max(len(word.name) for word in WORDS) + 2
     margin = " " * (width + 2)
@@ -272,7 +272,7 @@ def _help() -> str:
         "operator that computes wrong. Without a command it starts the prompt, which",
         "knows the same commands and completes names with Tab.",
     ]
-    for family, words in words_by_family().items():
+    for family, words in FAMILIES.items():
         lines += ["", f"{family.lower()}:"]
         for word in words:
             text = textwrap.wrap(word.help, 79 - len(margin))

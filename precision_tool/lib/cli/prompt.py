@@ -39,6 +39,7 @@ from precision_tool.lib.cli.command import Output, Parser, load_command
 from precision_tool.lib.cli.flags import Completion, completion_of
 from precision_tool.lib.cli.words import (
     DONE,
+    FAMILIES,
     INTERNAL_ERROR,
     PROMPT_WORDS,
     STOPPED,
@@ -46,7 +47,6 @@ from precision_tool.lib.cli.words import (
     WORDS,
     Word,
     find_word,
-    words_by_family,
 )
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.data.dump_names import flatten
@@ -339,7 +339,7 @@ class Prompt(cmd2.Cmd):
         )
         self._ask_no_cursor_position()
         self.hidden_commands += [*_HIDDEN, *(alias for word in WORDS for alias in word.aliases)]
-        for family, all_words in words_by_family().items():
+        for family, all_words in FAMILIES.items():
             words = [word for word in all_words if word.name not in _OF_THE_PROMPT]
             if words:
                 self.register_command_set(word_set(family, words)(self))
@@ -559,7 +559,7 @@ class Prompt(cmd2.Cmd):
         if not isinstance(statement, cmd2.Statement):
             statement = self.statement_parser.parse(f"help {statement}")
         if not statement.arg_list:
-            families = words_by_family((*WORDS, *PROMPT_WORDS)).items()
+            families = {**FAMILIES, "Prompt": PROMPT_WORDS}.items()
             self.output().show(command_list({name: [(x.name, x.help) for x in words] for name, words in families}))
             return
         topic = statement.arg_list[0]
