@@ -195,11 +195,11 @@ WHOLE_SECTIONS = frozenset(kind.partition(".")[0] for kind in ENGLISH) - {"page"
 
 
 def patterns(source: str) -> Iterator[str]:
-    """The kinds that a module may name, as regular expressions: literals, f-strings and prefixes that end in a dot."""
+    """The kinds that a module may name, as regular expressions: literals, sections and f-strings."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            is_prefix = node.value.endswith(".") and node.value.count(".") > 1
-            yield re.escape(node.value) + (r"\w+" if is_prefix else "")
+            is_section = node.value.count(".") > 1  # which a name is added to
+            yield re.escape(node.value.removesuffix(".")) + (r"(\.\w+)?" if is_section else "")
         elif isinstance(node, ast.JoinedStr):
             yield "".join(
                 re.escape(str(part.value)) if isinstance(part, ast.Constant) else r"\w+" for part in node.values
@@ -218,7 +218,7 @@ def spelled(kind: str) -> Iterator[str]:
 
 def test_every_kind_is_used() -> None:
     sources = [path.read_text("utf-8") for path in MODULES]
-    forms = {form for source in sources for form in patterns(source) if re.fullmatch(r"[a-z][\w.+\\]*", form)}
+    forms = {form for source in sources for form in patterns(source) if re.fullmatch(r"[a-z][\w.+?()\\]*", form)}
     enumerations = {prefix for text in ENGLISH.values() for prefix in re.findall(r":of ([\w.]+)", text)}
     forms |= {re.escape(prefix) + r"\.\w+" for prefix in enumerations}
     named = re.compile("|".join(sorted(forms)))
