@@ -32,6 +32,7 @@ from precision_tool.lib.io import tfdbg_tensor as tfdbg_event
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.tfdbg_tensor import looks_like_event, read_tensor_event
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
@@ -65,9 +66,8 @@ def test_every_tensor_of_the_runs_is_found(tmp_path: Path) -> None:
     assert values_of(golden.output("scope_a_b", 1)) == [3, 4]  # the last run, not the newest time
     assert values_of(golden.output("once", 0)) == [5]
     assert values_of(golden.output("loop", 0)) == [1]
-    read_from = "the benchmark is read from what tfdbg dumped (2 runs, of each tensor the last that has it)"
-    assert read_from in golden.notes
-    assert "older dumps of the same benchmark tensors left out: 1" in golden.notes
+    assert Message("note.data.from_tfdbg", run=None, count=2) in golden.notes
+    assert Message("note.data.older_tensors", count=1) in golden.notes
 
 
 def test_ops_spelled_alike_are_told_apart_by_their_real_names(tmp_path: Path) -> None:
@@ -81,9 +81,8 @@ def test_ops_spelled_alike_are_told_apart_by_their_real_names(tmp_path: Path) ->
     unknown = golden.output("a_b", 0)
     assert isinstance(unknown, Missing)
     assert "several ops, spelled alike" in str(unknown.reason)
-    assert "older dumps of the same benchmark tensors left out: 1" in golden.notes
-    (note,) = [note for note in golden.notes if "spell alike" in note]
-    assert "spell alike: 1, the first a/b:0 and a_b:0;" in note
+    assert Message("note.data.older_tensors", count=1) in golden.notes
+    assert Message("note.data.spelled_alike", count=1, first=["a/b:0", "a_b:0"]) in golden.notes
 
 
 def test_a_graph_tells_ops_spelled_alike_apart(tmp_path: Path) -> None:
@@ -111,8 +110,8 @@ def test_what_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     benchmark = find_benchmark(str(tmp_path))
     assert list(benchmark.files) == [("op", 0)]
-    (note,) = [note for note in benchmark.notes if "cannot be read" in note]
-    assert note.startswith(f"parts of the tfdbg runs that cannot be read: 1, the first {path.parent / 'loop'}: ")
+    (note,) = [note for note in benchmark.notes if note.kind == "note.data.unread_tfdbg"]
+    assert (note.count, note.path) == (1, str(path.parent / "loop"))
 
 
 def test_npy_files_go_before_runs(tmp_path: Path) -> None:

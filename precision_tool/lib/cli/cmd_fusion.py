@@ -35,7 +35,7 @@ from precision_tool.lib.diagnose.run_checks import Analysis, fusion_graphs
 from precision_tool.lib.io.files import is_folder, list_folder, real_path
 from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, SECTIONS, is_switchable
 from precision_tool.lib.io.fusion_switch import Switches, text_to_write
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.session import Session
@@ -181,7 +181,7 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
         switching.note_bisected(session, [file])
         switches = file.read()
     except PrecisionToolError as error:
-        session.workspace.notes.append(error.message)
+        session.workspace.notes.append(error.full_message)
     session.data.check_data()
     graphs = fusion_graphs(session.data, args.graph, switches)
     return show_result(
@@ -255,7 +255,7 @@ def _blame_leaves(session: Session, analyses: Sequence[Analysis], output: Output
         results.append(_Blamed(blame=result, path=analysis.path, sources=sources))
     if not results:
         raise problems[0] if problems else DataNotFoundError("cli.nothing_to_blame")
-    session.workspace.notes += [error.message for error in problems]
+    session.workspace.notes += [error.full_message for error in problems]
     return results
 
 
@@ -279,7 +279,7 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
         if not has_benchmark or args.other_graph is not None:
             raise
         sides = _benchmark_sides(session)
-        workspace.notes.append(text("note.cli.benchmark_instead", reason=error.message))
+        workspace.notes.append(Message("note.cli.benchmark_instead", reason=error.full_message))
         return sides
     workspace.notes += pair.notes
     fused, unfused = pair.fused.number or 0, pair.unfused.number or 0
@@ -356,7 +356,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     with bisection.alone():
         session.workspace.notes += [*bisection.open(args.fresh), *([file.note] if file.note else [])]
         if left_out:
-            session.workspace.notes.append(text("note.cli.not_searched", names=left_out))
+            session.workspace.notes.append(Message("note.cli.not_searched", names=left_out))
         tell_notes(session, output)
         interrupted = True
         try:
@@ -372,7 +372,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
                     plain(text("screen.cli.bisect_kept", tries=len(bisection.tries)), "yellow"), soft_wrap=True
                 )
     if len(bisection.tries) == before:
-        show_note(output, text("note.cli.bisect_finished"))
+        show_note(output, Message("note.cli.bisect_finished"))
     searched = _searched(bisection, passes)
     if args.json:
         output.write_json(report.bisect_json(result, bisection.tries, searched))
@@ -402,7 +402,7 @@ def _candidates(
     if named:
         unknown = [name for name in named if data_passes and name not in data_passes]
         if unknown:
-            session.workspace.notes.append(text("note.cli.passes_unknown", names=unknown))
+            session.workspace.notes.append(Message("note.cli.passes_unknown", names=unknown))
         return named, (), ()
     passes = tuple(sorted(filter(is_switchable, data_passes)))
     if not passes:

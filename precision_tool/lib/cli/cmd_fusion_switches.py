@@ -18,7 +18,7 @@ from precision_tool.lib.diagnose.run_checks import fusion_graphs
 from precision_tool.lib.io.files import exists, real_path
 from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
 from precision_tool.lib.io.fusion_switch import ALL, Switches, read_switches
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import fusion_screen as report
@@ -66,7 +66,7 @@ def note_bisected(session: Session, files: Sequence[SwitchFile]) -> None:
     """Add a note for each of these files that a bisection has changed."""
     for folder, file in product(bisect_folders(session), files):
         if is_bisected(folder, file.target):
-            session.workspace.notes.append(text("note.cli.bisected", path=file.target))
+            session.workspace.notes.append(Message("note.cli.bisected", path=file.target))
 
 
 def bisect_folders(session: Session) -> list[Path]:
@@ -74,16 +74,16 @@ def bisect_folders(session: Session) -> list[Path]:
     return [Path(folder) / BISECT_FOLDER for folder in dict.fromkeys(map(real_path, session.workspace.result_dirs()))]
 
 
-def _warnings(switches: Switches, data_passes: Sequence[str], names: Sequence[str]) -> list[str]:
+def _warnings(switches: Switches, data_passes: Sequence[str], names: Sequence[str]) -> list[Message]:
     """Return warnings for passes that GE never switches off, or that no data names."""
-    warnings = []
+    warnings: list[Message] = []
     off = {name for _, name, on in switches.named() if not on}
     for name in names:
         if not is_switchable(name):
             if name in off:
-                warnings.append(text("note.cli.pass_never_off", name=name, reason=ALWAYS_ON_REASON))
+                warnings.append(Message("note.cli.pass_never_off", name=name, reason=ALWAYS_ON_REASON))
         elif data_passes and name not in data_passes:
-            warnings.append(text("note.cli.pass_closest", name=name, closest=_closest(name, data_passes)))
+            warnings.append(Message("note.cli.pass_closest", name=name, closest=_closest(name, data_passes)))
     return warnings
 
 
@@ -142,7 +142,7 @@ def meant_passes(
         ):
             meant.append(name)
         elif len(parts) == 1:
-            session.workspace.notes.append(text("note.cli.taken_for", name=name, match=parts[0]))
+            session.workspace.notes.append(Message("note.cli.taken_for", name=name, match=parts[0]))
             meant.append(parts[0])
         elif parts or (close := _closest(name, candidates)):
             raise UsageError("cli.pass_ambiguous", name=name, is_part=bool(parts), candidates=parts or close)
@@ -153,7 +153,7 @@ def meant_passes(
     for name in dict.fromkeys(meant):
         if candidates and name not in candidates and is_switchable(name):
             close = _closest(name, candidates)
-            session.workspace.notes.append(text("note.cli.pass_not_in_data", name=name, closest=close))
+            session.workspace.notes.append(Message("note.cli.pass_not_in_data", name=name, closest=close))
     return list(dict.fromkeys(meant))
 
 
@@ -232,19 +232,19 @@ def _write(
 ) -> int:
     """Change a file and show its switches."""
     if session.workspace.work is not None and args.file is None and not args.installed:
-        session.workspace.notes.append(text("note.cli.switch_file_place"))
+        session.workspace.notes.append(Message("note.cli.switch_file_place"))
     tell_notes(session, output)
     before, after, path = edit(session, file, change)
     always = [name for name in args.passes if not is_switchable(name)]
     warnings = _warnings(after, list(data_passes), [name for name in args.passes if is_switchable(name)])
-    warnings += [text("note.cli.pass_always_on", name=name, reason=ALWAYS_ON_REASON) for name in always]
+    warnings += [Message("note.cli.pass_always_on", name=name, reason=ALWAYS_ON_REASON) for name in always]
     if args.json:
         output.write_json(json_text({"files": [report.switch_json(path, after, warnings)]}))
         return DONE
     if file.note:
         show_note(output, file.note)
     for note in (*before.refused, *before.notes):
-        show_note(output, text("note.cli.rewritten", problem=note))
+        show_note(output, Message("note.cli.rewritten", problem=note))
     output.out.print(*report.switch_lines(path, after, data_passes, warnings), sep="\n")
     _print_last(output, path)
     output.out.print(report.script_block(script_lines(file)))

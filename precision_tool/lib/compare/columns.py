@@ -612,7 +612,7 @@ def row_json(row: Row, choice: ColumnChoice, path: str = "") -> dict[str, Any]:
     FormatError for a row that was read, of the file `path`, and has a cell which holds no number.
     """
     for name, text in row.damaged:
-        where = f"line {row.line} of the result file"
+        where = Message("note.compare.line_of_result", line=row.line)
         raise FormatError.of(path, "compare.bad_number", line=row.line, what=where, column=name, value=shown(text))
     document: dict[str, Any] = {key: getattr(row, name) for key, name in _BESIDE.items()}
     for key, column in _COLUMNS.items():
