@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Mapping
 
-from precision_tool.lib.cli.bisect_runner import BisectRun, Try, check_edit
+from precision_tool.lib.cli.bisect_runner import BisectRun, check_edit
 from precision_tool.lib.cli.cmd_fusion_blame import write_off
 from precision_tool.lib.cli.cmd_fusion_switches import (
     BISECT_FOLDER,
@@ -18,7 +18,7 @@ from precision_tool.lib.cli.cmd_fusion_switches import (
     seen_passes,
 )
 from precision_tool.lib.cli.command import DONE, FOUND, Output, show_note, tell_notes
-from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome, bisect_passes
+from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome, Try, bisect_passes
 from precision_tool.lib.io.files import real_path
 from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
 from precision_tool.lib.io.fusion_switch import text_to_write
@@ -42,16 +42,7 @@ def bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
 
     def show_try(attempt: Try, number: int) -> None:
         again = any(before.off == attempt.off for before in run.tries[: number - 1])
-        line = report.try_line(
-            number,
-            len(attempt.off),
-            len(_searched(run, passes)),
-            attempt.succeeded,
-            attempt.code,
-            attempt.seconds,
-            again,
-        )
-        output.err.print(line, soft_wrap=True)
+        output.err.print(report.try_line(number, attempt, len(_searched(run, passes)), again), soft_wrap=True)
 
     run = BisectRun(
         folder=folder,
@@ -125,8 +116,7 @@ def _searched(run: BisectRun, passes: tuple[str, ...]) -> tuple[str, ...]:
 def _show_bisection(
     output: Output, args: argparse.Namespace, result: Bisection, run: BisectRun, passes: tuple[str, ...]
 ) -> None:
-    tries = [(attempt.off, attempt.succeeded, attempt.code, attempt.seconds, attempt.log) for attempt in run.tries]
     if args.json:
-        output.out.file.write(report.bisect_json(result, tries, passes) + "\n")
+        output.out.file.write(report.bisect_json(result, run.tries, passes) + "\n")
     else:
-        output.show(*report.bisect_lines(result, tries, len(passes)))
+        output.show(*report.bisect_lines(result, run.tries, len(passes)))
