@@ -248,7 +248,8 @@ class _Result:
             "state": [op and texts[op.state] for op in ops],
             "reason": [op and texts.at(op.reason) for op in ops],
             "how": [op and texts[", ".join(op.how)] for op in ops],
-            "own": own, "rounding": rounding, "fed": inherited, "benchmark_own": benchmark, "beyond": numbers(beyond, 4),
+            "own": own, "rounding": rounding, "fed": inherited, "benchmark_own": benchmark,
+            "beyond": numbers(beyond, 4),
         }  # fmt: skip
 
     def _compared(self, ops: Sequence[OpAgreement | None]) -> dict[str, list[Any]]:
