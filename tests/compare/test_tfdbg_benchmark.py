@@ -46,6 +46,13 @@ def floats(*values: float) -> bytes:
     return tensor_proto("float32", (len(values),), content(struct.pack(f"<{len(values)}f", *values)))
 
 
+def write_goldens(tree: SmallTree, run: Path, time: int = TIME) -> None:
+    """Write the benchmark of a tree as a run of tfdbg."""
+    for name, path in tree.goldens.items():
+        array = np.load(path)
+        write_tensor(run, name, 0, time, tensor_proto("float32", array.shape, content(array.tobytes())))
+
+
 def values_of(tensor: object) -> list[float]:
     assert isinstance(tensor, Tensor)
     with open(tensor.path, "rb") as file:
@@ -227,11 +234,7 @@ def test_runs_of_a_store_that_is_no_disk(tmp_path: Path) -> None:
     """Found, read and compared as those of a disk; only values that have to be decoded want one."""
     data = tmp_path / "data"
     tree = small_tree(data, faulty_chain())
-    for name, path in tree.goldens.items():
-        array = np.load(path)
-        write_tensor(
-            tmp_path / "runs" / "run_1_0", name, 0, TIME, tensor_proto("float32", array.shape, content(array.tobytes()))
-        )
+    write_goldens(tree, tmp_path / "runs" / "run_1_0")
     write_tensor(
         tmp_path / "runs" / "run_1_0", "coded", 0, TIME, tensor_proto("int32", (2,), number(7, 5) + number(7, 6))
     )
@@ -265,9 +268,7 @@ def test_a_comparison_is_that_with_the_files(tmp_path: Path) -> None:
     data = tmp_path / "precision_data"
     tree = small_tree(data, faulty_chain())
     first, second = data / "tf" / "tf_debug" / "run_1_0", data / "tf" / "tf_debug" / "run_2_1"
-    for name, golden in tree.goldens.items():
-        array = np.load(golden)
-        write_tensor(second, name, 0, TIME, tensor_proto("float32", array.shape, content(array.tobytes())))
+    write_goldens(tree, second)
     write_tensor(first, "first/Add", 0, TIME - 1, floats(7, 7, 7))  # of an earlier run
     (never,) = second.rglob("Sub_0_*")
     never.write_bytes(event(tensor_proto("float32", (2,))))
@@ -328,10 +329,7 @@ def test_a_real_run_gives_the_rows_of_its_files(real_data: Path, tmp_path: Path)
 def data_with_a_run(root: Path, time: int = TIME) -> SmallTree:
     """A data folder whose benchmark is a run of tfdbg; tf/dump holds nothing but a .gitkeep."""
     tree = small_tree(root / "precision_data", chain())
-    run = tree.root / "tf" / "tf_debug" / f"run_{time}_0"
-    for name, golden in tree.goldens.items():
-        array = np.load(golden)
-        write_tensor(run, name, 0, time, tensor_proto("float32", array.shape, content(array.tobytes())))
+    write_goldens(tree, tree.root / "tf" / "tf_debug" / f"run_{time}_0", time)
     for path in (tree.root / "tf" / "dump").iterdir():
         path.unlink()
     (tree.root / "tf" / "dump" / ".gitkeep").touch()

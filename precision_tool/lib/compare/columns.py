@@ -505,7 +505,6 @@ METRIC_FIELDS = {
     field: column.name for column in METRICS for part, _, field in [column.field.partition(".")] if part == "metrics"
 }
 METRIC_COLUMNS = tuple(column.name for column in METRICS)
-EXTRA_COLUMNS = tuple(column.name for column in EXTRA)
 #: Each column once, as `ni` and the report show them.
 _ALL = tuple(dict.fromkeys(READABLE.values()))
 IN_NI = tuple(column for column in _ALL if column.ni_heading)
