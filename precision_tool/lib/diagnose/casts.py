@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from precision_tool.lib.compare.known_values import NOTHING, KnownValues
 from precision_tool.lib.compare.pairwise import compare_pairs
+from precision_tool.lib.compare.run_values import NOTHING, KnownValues
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data.axis_alignment import align
 from precision_tool.lib.data.dump_names import flatten

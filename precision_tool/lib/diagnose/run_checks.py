@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from precision_tool.lib.compare.data_folder import DataFolder, cosines_of
+from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.compare.folders import LeafResult
-from precision_tool.lib.compare.known_values import KnownValues, known_values
-from precision_tool.lib.compare.result_files import ResultSource, source_of
+from precision_tool.lib.compare.result_files import ResultSource, cosines_of, source_of
+from precision_tool.lib.compare.run_values import KnownValues, known_values
 from precision_tool.lib.compare.scheduler import WorkStoppedError
 from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
 from precision_tool.lib.diagnose import casts
