@@ -19,7 +19,7 @@ from pathlib import Path
 
 from precision_tool.lib.cli.switch_files import SwitchFile
 from precision_tool.lib.compare.toolkit import end_group
-from precision_tool.lib.diagnose.fusion_bisect import FlakyCheckError
+from precision_tool.lib.diagnose.fusion_bisect import FlakyCheckError, Try
 from precision_tool.lib.io.files import could_be_path, open_to_write, read_text
 from precision_tool.lib.io.fusion_switch import Switches, parse_switches, text_to_write
 from precision_tool.lib.io.writing import lock_folder, only_writer, rewrite_text
@@ -36,17 +36,6 @@ _VERSION = 3
 _EDIT_TAKES, _POLL = 1.0, 0.02
 #: Exit codes of a shell that could not run the command.
 _NOT_EXECUTABLE, _NO_COMMAND = 126, 127
-
-
-@dataclass(frozen=True, kw_only=True)
-class Try:
-    """One run of the check: the passes that were off, whether it succeeded, its exit code (None: out of time)."""
-
-    off: tuple[str, ...]
-    succeeded: bool
-    code: int | None
-    seconds: float
-    log: str
 
 
 @dataclass(frozen=True, kw_only=True)

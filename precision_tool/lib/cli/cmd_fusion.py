@@ -7,12 +7,12 @@ import difflib
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 from precision_tool.lib.cli import flags
-from precision_tool.lib.cli.bisect_runner import BisectRun, Try, check_edit, edit_alone, is_bisected
+from precision_tool.lib.cli.bisect_runner import BisectRun, check_edit, edit_alone, is_bisected
 from precision_tool.lib.cli.command import (
     DONE,
     FOUND,
@@ -32,7 +32,7 @@ from precision_tool.lib.data.dump_tree import nothing_below
 from precision_tool.lib.data.fusion_pair import Fusion
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.comparing import compare, fusion_pair
-from precision_tool.lib.diagnose.fusion_bisect import Outcome, bisect_passes
+from precision_tool.lib.diagnose.fusion_bisect import Outcome, Try, bisect_passes
 from precision_tool.lib.diagnose.fusion_blame import Blame, BlameVerdict, blame_compared
 from precision_tool.lib.diagnose.run_checks import Analysis, fusion_graphs
 from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
@@ -580,9 +580,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
 
     def show_try(attempt: Try, number: int) -> None:
         again = any(before.off == attempt.off for before in bisection.tries[: number - 1])
-        searched = len(_searched(bisection, passes))
-        code, seconds = attempt.code, attempt.seconds
-        line = report.try_line(number, len(attempt.off), searched, attempt.succeeded, code, seconds, again)
+        line = report.try_line(number, attempt, len(_searched(bisection, passes)), again)
         output.err.print(line, soft_wrap=True)
 
     bisection = BisectRun(
@@ -615,12 +613,11 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
                 )
     if len(bisection.tries) == before:
         show_note(output, text("note.cli.bisect_finished"))
-    tries = [astuple(attempt) for attempt in bisection.tries]
     searched = _searched(bisection, passes)
     if args.json:
-        output.write_json(report.bisect_json(result, tries, searched))
+        output.write_json(report.bisect_json(result, bisection.tries, searched))
     else:
-        output.show(*report.bisect_lines(result, tries, len(searched)))
+        output.show(*report.bisect_lines(result, bisection.tries, len(searched)))
     if result.outcome is Outcome.FLAKY:
         raise UsageError("cli.bisect_flaky")
     if args.write:

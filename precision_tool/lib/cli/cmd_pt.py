@@ -14,16 +14,16 @@ from rich.console import RenderableType
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, Output, Parser, command, show_result
 from precision_tool.lib.cli.tensor_names import OP_GRAPH_HELP, TENSOR_HELP, add_name, look_up, one_name
-from precision_tool.lib.compare.element_errors import compare_elements
-from precision_tool.lib.compare.exports import write_elements, write_text
+from precision_tool.lib.compare.convert import write_text
+from precision_tool.lib.compare.element_errors import compare_elements, write_elements
 from precision_tool.lib.compare.named_tensors import NamedTensor, View, pair_up, split_slot, views_of
 from precision_tool.lib.compare.scheduler import Resources
-from precision_tool.lib.compare.tensor_reader import NO_MEMORY
 from precision_tool.lib.data.dump_names import file_part, shortened
 from precision_tool.lib.data.kinds import NPY
 from precision_tool.lib.data.settings import MOST_PRINTED
 from precision_tool.lib.data.workspace import path_below
 from precision_tool.lib.io.files import real_path
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.session import Session
@@ -246,7 +246,7 @@ def run_cp(session: Session, args: argparse.Namespace, output: Output) -> int:
                 pair, Resources(args.workers, progress=progress), atol=args.atol, rtol=args.rtol, shown=args.shown
             )
     except MemoryError:
-        raise FormatError.of(npu.path, "cli.no_memory", reason=NO_MEMORY) from None
+        raise FormatError.of(npu.path, "cli.no_memory", reason=Message("row.compare.no_memory")) from None
     saved = ""
     if args.save:
         stems = [_saved_stem(session, named) for named in (npu, golden)]

@@ -39,7 +39,8 @@ def _options(parser: Parser, session: Session) -> None:
     example="report -o resnet.html",
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    from precision_tool.lib.view.report_material import export_graphs, make_report
+    from precision_tool.lib.view.model_explorer import export_graphs
+    from precision_tool.lib.view.report_material import make_report
 
     if args.exchange is not None and args.output:
         raise UsageError("cli.options_exclude", command="report", option="-o", other="--model-explorer")
