@@ -8,7 +8,6 @@ does not need. This module runs on Python 3.7, so that training environments get
 import difflib
 import errno
 import glob
-import importlib
 import os
 import re
 import select
@@ -148,7 +147,7 @@ def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> in
             from precision_tool.lib.io.files import check_local
 
             check_local(settings.data)
-            code: int = importlib.import_module(word.module).COMMAND.main(arguments, settings)
+            code: int = word.load().main(arguments, settings)
             return code
         from precision_tool.lib.cli import app
 
@@ -183,13 +182,14 @@ def _settings(options: Dict[str, Any]) -> Any:
     """The settings in force, and the language they name in use; what their files ask for without effect is told."""
     from precision_tool.lib.cli.arguments import print_line
     from precision_tool.lib.data.settings import load_settings
+    from precision_tool.lib.messages import Message, text
     from precision_tool.lib.messages.language import choose_language
 
-    notes: List[str] = []
+    notes: List[Message] = []
     settings = load_settings(options, notes=notes)
     choose_language(settings.language)
     for note in notes:
-        print_line(f"note: {note}", sys.stderr)
+        print_line(text("screen.cli.note", text=note), sys.stderr)
     return settings
 
 
@@ -262,7 +262,7 @@ def _natural(path: str) -> List[Tuple[bool, int, str]]:
 
 
 def _help() -> str:
-    from precision_tool.lib.cli.words import WORDS, words_by_family
+    from precision_tool.lib.cli.words import FAMILIES, WORDS
 
     width = max(len(word.name) for word in WORDS) + 2
     margin = " " * (width + 2)
@@ -273,7 +273,7 @@ def _help() -> str:
         "operator that computes wrong. Without a command it starts the prompt, which",
         "knows the same commands and completes names with Tab.",
     ]
-    for family, words in words_by_family().items():
+    for family, words in FAMILIES.items():
         lines += ["", f"{family.lower()}:"]
         for word in words:
             text = textwrap.wrap(word.help, 79 - len(margin))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tfdbg_files import content, sized, tensor_proto, write_tensor
 
-from precision_tool.lib.cli.cmd_tf_dump import COMMAND as TF_DUMP
+from precision_tool.lib.cli.cmd_tf_dump import tf_dump
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 
@@ -66,7 +66,7 @@ class Setup:
     def tf_dump(self, *arguments: str) -> int:
         (self.root / "tf" / "answers").write_text("\n".join(self._answers))
         settings = load_settings({"data": self.root}, folder=self.root, environment={})
-        return TF_DUMP.main(["--engine", "tfdbg", *arguments], settings)
+        return tf_dump.main(["--engine", "tfdbg", *arguments], settings)
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.root / "tf" / "dump"))
@@ -111,7 +111,7 @@ def test_what_it_does_not_write_is_told(setup: Setup, capsys: pytest.CaptureFixt
     assert setup.names() == [f"good.0.{TIME}.npy"]
     assert 'gone:0: the analyzer did not write it: ERROR: Node "gone" does not exist in partition graphs' in out
     assert "objects:0: it holds Python objects, not numbers" in out
-    assert "two words:0: the analyzer cannot be asked for a tensor of this name" in out
+    assert "two words:0: the analyzer does not take a tensor of this name" in out
     assert "unlisted:0: the analyzer lists 0 dumps of it, the folder has 1" in out
     assert "skipped 1: string (the first: text:0)" in out
 

@@ -18,8 +18,7 @@ import pytest
 from real_tree import tensors_of, unpack
 from tfdbg_files import CODES, DEVICE, content, number, shape_proto, sized, tensor_proto, varint, write_tensor
 
-from precision_tool.lib.cli.cmd_tf_dump import COMMAND as TF_DUMP
-from precision_tool.lib.cli.cmd_tf_dump import _Progress
+from precision_tool.lib.cli.cmd_tf_dump import _Progress, tf_dump
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError, UsageError
 
@@ -47,7 +46,7 @@ class Data:
     def tf_dump(self, *arguments: str | Path) -> str:
         """What it prints on standard output; exit code 0."""
         settings = load_settings({"data": self.root}, folder=self.root, environment={})
-        assert TF_DUMP.main([str(argument) for argument in arguments], settings) == 0
+        assert tf_dump.main([str(argument) for argument in arguments], settings) == 0
         self.err = ""
         out, self.err = self._capsys.readouterr()
         return out
@@ -166,7 +165,7 @@ def test_devices_and_what_is_no_tensor(one_run: Data) -> None:
     out = one_run.tf_dump()
     assert len(one_run.names()) == 3
     assert f"gpu_op.2.{TIME}.npy" in one_run.names()
-    assert "skipped 1: no tensor but what DebugNanCount says of it (the first: conv1/Conv2D:0)" in out
+    assert "skipped 1: not a tensor, but what DebugNanCount reports of it (the first: conv1/Conv2D:0)" in out
     assert "skipped 1: not named like a tensor file of tfdbg (the first: " in out
     assert "graph_hash" not in out
 
@@ -227,7 +226,7 @@ def test_names_that_come_out_alike(data: Data) -> None:
     assert "note: " not in out
     write_tensor(run, "c/d", 0, TIME, floats(1))
     write_tensor(run, "c_d", 0, TIME + 1, floats(2))
-    assert "have the same file name but for the time: 1, the first c/d:0 and c_d:0; what is" in data.tf_dump()
+    assert "have the same file name but for the time: 1, the first c/d:0 and c_d:0; which of" in data.tf_dump()
     assert "its name is too long for a file" in out
 
 
@@ -537,7 +536,7 @@ def test_tensors_that_claim_more_than_they_hold(one_run: Data, monkeypatch: pyte
     out = one_run.tf_dump()
     assert len(one_run.names()) == 2
     assert "cannot have the shape" in out
-    assert f"not read: fill2.0.{TIME}.npy: 21 MB by its shape, of which the file holds little, do not fit" in out
+    assert f"not read: fill2.0.{TIME}.npy: 21.0 MB by its shape, of which the file holds little, do not fit" in out
     monkeypatch.undo()
     assert "5 tensors (62.9 MB)" in one_run.tf_dump()
 
@@ -571,10 +570,10 @@ def test_a_command_runs_first_where_there_is_no_run(tmp_path: Path, capfd: pytes
     show = "print('step', 1, os.environ['PRECISION_TOOL_DATA'])"
     command = python(f"import os, shutil; {show}; shutil.copytree({str(template)!r}, {str(made)!r})")
     settings = load_settings({"data": data.root}, folder=data.root, environment={})
-    assert TF_DUMP.main([command], settings) == 0
+    assert tf_dump.main([command], settings) == 0
     assert f"step 1 {data.root}\n" in capfd.readouterr().out
     assert data.values(f"op.0.{TIME}.npy") == [4]
-    assert TF_DUMP.main(["exit 9"], settings) == 0
+    assert tf_dump.main(["exit 9"], settings) == 0
     first, second = capfd.readouterr().err.splitlines()
     assert first == "not run: exit 9"
     assert second.endswith("already holds 1 run, the last run_1_0: it is used; to dump again remove it first")
@@ -582,13 +581,13 @@ def test_a_command_runs_first_where_there_is_no_run(tmp_path: Path, capfd: pytes
 
 def test_a_command_that_fails_passes_its_exit_code_on(data: Data, capsys: pytest.CaptureFixture[str]) -> None:
     settings = load_settings({"data": data.root}, folder=data.root, environment={})
-    assert TF_DUMP.main([python("raise SystemExit(7)")], settings) == 7
+    assert tf_dump.main([python("raise SystemExit(7)")], settings) == 7
     assert capsys.readouterr().err == "the command ended with exit code 7\n"
-    assert TF_DUMP.main(["kill -TERM $$"], settings) == 143
+    assert tf_dump.main(["kill -TERM $$"], settings) == 143
     with pytest.raises(DataNotFoundError):
-        TF_DUMP.main(["true"], settings)
+        tf_dump.main(["true"], settings)
     run = data.run("run_1_0") / DEVICE
-    assert TF_DUMP.main([f"mkdir -p '{run}'; exit 5"], settings) == 5
+    assert tf_dump.main([f"mkdir -p '{run}'; exit 5"], settings) == 5
     assert "exit code 5; tf_dump without it uses what was dumped" in capsys.readouterr().err
     assert not data.dump.exists()
 
