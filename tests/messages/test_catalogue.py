@@ -159,12 +159,12 @@ def uses(source: str) -> Iterator[tuple[int, str, set[str], bool]]:
         is_open = any(keyword.arg is None for keyword in node.keywords)
         if name in ("Message", "text"):
             yield node.lineno, first.value, fields, is_open
+        elif name in ("say", "_say_once"):
+            yield node.lineno, f"note.training.{first.value}", fields, is_open
         elif name == "add_columns":
             for column in node.args[1:]:
                 if isinstance(column, ast.Constant) and isinstance(column.value, str):
                     yield node.lineno, f"{first.value}.{column.value}", set(), False
-        elif name in ("say", "_say_once"):
-            yield node.lineno, f"note.training.{first.value}", fields, is_open
         elif name in ("NotComputedError", "NoValueError", "LayoutError", "SizeMismatchError"):
             yield node.lineno, f"reason.{first.value}", fields, is_open
         elif is_error and " " not in first.value and f"error.{first.value}.text" in ENGLISH:
