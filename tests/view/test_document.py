@@ -207,7 +207,7 @@ def test_a_comparison_that_was_stopped(tmp_path: Path) -> None:
     partial = result.with_name(f"partial_{result.name}")
     result.rename(partial)
     tool("report", str(partial), "-o", "part.html", cwd=tmp_path)
-    assert "stopped" in result_of(tmp_path / "part.html")["part"]
+    assert "stopped" in result_of(tmp_path / "part.html")["part"]["en"]
 
 
 def test_two_results_are_both_there(tmp_path: Path) -> None:
