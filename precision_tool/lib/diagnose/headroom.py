@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, floor, isfinite, isnan, log2
 from statistics import median
 
@@ -183,48 +184,37 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
     if not gradients:
         return None
     current, source = _current_scale(values)
+    scale = partial(LossScale, current=current, source=source)
     if first is not None and not is_gradient(first):
-        reason = Message("check.loss_scale.forward_pass", op_name=first.name)
-        return LossScale(reason=reason, current=current, source=source)
+        return scale(reason=Message("check.loss_scale.forward_pass", op_name=first.name))
     bad = [gradient for gradient in gradients if not gradient[2].is_clean]
     if not bad:
         measured = [gradient for gradient in gradients if not isnan(gradient[2].headroom)]
         op, _, extremes = min(measured or gradients, key=lambda gradient: gradient[2].headroom)
         if not isfinite(extremes.headroom):
-            reason = Message("check.loss_scale.zero" if len(measured) == len(gradients) else "check.loss_scale.unknown")
-            return LossScale(reason=reason, current=current, source=source)
-        return LossScale(
+            are_zero = len(measured) == len(gradients)
+            return scale(reason=Message("check.loss_scale.zero" if are_zero else "check.loss_scale.unknown"))
+        return scale(
             reason=Message("check.loss_scale.bits_left", bits=extremes.headroom),
             exponent=floor(extremes.headroom) - MARGIN,
             is_bound=len(measured) < len(gradients),
-            current=current,
-            source=source,
             tightest=op.name,
             headroom=extremes.headroom,
         )
     sizes = _true_sizes(gradients, bad, golden)
     if sizes is None:
-        return LossScale(
+        return scale(
             reason=Message("check.loss_scale.cut_off", gradients=len(bad)),
             exponent=-MARGIN,
             is_bound=True,
-            current=current,
-            source=source,
             tightest=bad[0][0].name,
         )
     need, worst = max(
         (log2(size / gradient[2].limit), gradient[0].name) for gradient, size in zip(bad, sizes, strict=True)
     )
-    return LossScale(
-        reason=Message("check.loss_scale.needs", op_name=worst, bits=need)
-        if need > 0
-        else Message("check.loss_scale.fits", bits=-need),
-        exponent=-(ceil(need) + MARGIN),
-        current=current,
-        source=source,
-        tightest=worst,
-        headroom=-need,
-    )
+    fits = Message("check.loss_scale.fits", bits=-need)
+    reason = Message("check.loss_scale.needs", op_name=worst, bits=need) if need > 0 else fits
+    return scale(reason=reason, exponent=-(ceil(need) + MARGIN), tightest=worst, headroom=-need)
 
 
 def _gradients(values: RunValues) -> Iterator[tuple[RunOp, int, Extremes]]:
