@@ -17,8 +17,9 @@ from precision_tool.lib.compare.compiled import CompiledKernel
 from precision_tool.lib.compare.kernel import Kernel
 from precision_tool.lib.compare.pair_sums import KlSums, SideSums, Sums
 from precision_tool.lib.compare.scheduler import reuse_memory
-from precision_tool.lib.io import data_types, decode
-from precision_tool.lib.io.decode import Bytes, Numbers
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io import data_types as decode
+from precision_tool.lib.io.data_types import Bytes, Numbers
 from precision_tool.lib.io.native.library import library
 
 #: Items of a block, as the comparison works on them.

@@ -17,7 +17,7 @@ from small_tree import Node, chain, small_tree, values
 import precision_tool
 from precision_tool.lib.io.ge_graph import load_graph_bytes
 from precision_tool.lib.io.npy import read_npy
-from precision_tool.lib.io.statistics_csv import read_statistics
+from precision_tool.lib.io.readers import read_statistics
 from precision_tool.lib.messages.errors import FormatError
 
 

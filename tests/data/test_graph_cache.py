@@ -28,6 +28,7 @@ from precision_tool.lib.io.ge_graph import load_graph_bytes, load_graph_file
 from precision_tool.lib.io.ge_graph_partial import load_graph_lines, skim_graph_file, skim_ops
 from precision_tool.lib.io.proto_text import ProtoText
 from precision_tool.lib.io.stores import Signature, StoredFile
+from precision_tool.lib.io.writing import PART, TEMPORARY
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.graph import GraphFile
 
@@ -638,7 +639,7 @@ def test_the_oldest_cache_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_was_never_finished_goes_and_what_is_being_written_stays(tmp_path: Path, graph: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()
-    old, new = folder / ".a.ptcache.part", folder / ".b.ptcache.part"
+    old, new = folder / f"{TEMPORARY}a{PART}", folder / f"{TEMPORARY}b{PART}"
     for part in (old, new):
         part.write_bytes(b"x")
     os.utime(old, (time.time() - 7200, time.time() - 7200))

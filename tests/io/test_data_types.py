@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.compare import tensor_figures
 from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader
-from precision_tool.lib.io import data_types, decode, layouts
+from precision_tool.lib.io import data_types, layouts
+from precision_tool.lib.io import data_types as decode
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.model.tensor import Tensor
 

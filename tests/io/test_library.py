@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_tool.lib.io import data_types, layouts
-from precision_tool.lib.io.decode import decoder
+from precision_tool.lib.io.data_types import decoder
 from precision_tool.lib.io.native import library as module
 
 

@@ -26,11 +26,11 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader
-from precision_tool.lib.io import data_types, decode, layouts
+from precision_tool.lib.io import data_types, layouts
+from precision_tool.lib.io import data_types as decode
 from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.npy import read_npy
-from precision_tool.lib.io.readers import open_op_dump
-from precision_tool.lib.io.statistics_csv import read_statistics
+from precision_tool.lib.io.readers import open_op_dump, read_statistics
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
 

@@ -24,8 +24,7 @@ from precision_tool.lib.cli.command import (
 )
 from precision_tool.lib.cli.switch_files import find_switch_file
 from precision_tool.lib.diagnose.run_checks import fusion_graphs
-from precision_tool.lib.io.fusion_passes import SECTIONS
-from precision_tool.lib.io.fusion_switch import Switches
+from precision_tool.lib.io.fusion_passes import SECTIONS, Switches
 from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.training.fusion_files import FILE_VARIABLE

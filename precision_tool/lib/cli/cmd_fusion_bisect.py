@@ -20,8 +20,7 @@ from precision_tool.lib.cli.cmd_fusion_switches import (
 from precision_tool.lib.cli.command import DONE, FOUND, Output, show_note, tell_notes
 from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome, bisect_passes
 from precision_tool.lib.io.files import real_path
-from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
-from precision_tool.lib.io.fusion_switch import text_to_write
+from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable, text_to_write
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session

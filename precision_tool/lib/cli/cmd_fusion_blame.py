@@ -27,7 +27,7 @@ from precision_tool.lib.diagnose.comparing import compare, fusion_pair
 from precision_tool.lib.diagnose.fusion_blame import Blame, BlameVerdict, blame_compared
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.io.files import is_folder, list_folder
-from precision_tool.lib.io.fusion_switch import Switches
+from precision_tool.lib.io.fusion_passes import Switches
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import Run

@@ -23,8 +23,14 @@ from precision_tool.lib.cli.switch_files import LAST, SwitchFile, find_switch_fi
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import fusion_graphs
 from precision_tool.lib.io.files import exists, real_path
-from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, is_switchable
-from precision_tool.lib.io.fusion_switch import ALL, Switches, read_switches
+from precision_tool.lib.io.fusion_passes import (
+    ALL,
+    ALWAYS_ON_REASON,
+    ON_BY_NAME,
+    Switches,
+    is_switchable,
+    read_switches,
+)
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
 from precision_tool.lib.session import Session

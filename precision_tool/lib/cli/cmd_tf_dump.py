@@ -14,7 +14,7 @@ from typing import Dict, List, Optional, Sequence
 from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line, run_in_shell, training_environment
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace, lies_in
-from precision_tool.lib.io import tfdbg_runs as runs
+from precision_tool.lib.io import tfdbg_files as runs
 from precision_tool.lib.messages import render, text
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.training import tfdbg_analyzer as analyzer

@@ -34,7 +34,7 @@ from precision_tool.lib.compare.tensor_reader import (
     Scratch,
     key_of,
 )
-from precision_tool.lib.io.decode import Numbers
+from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import PrecisionToolError

@@ -27,7 +27,7 @@ from precision_tool.lib.compare.passes import MetricsPass, Pass, SecondPass, run
 from precision_tool.lib.compare.scheduler import ALL_CORES, Meter, Resources, WorkStoppedError
 from precision_tool.lib.compare.stream import Block, PairStream, Span
 from precision_tool.lib.compare.tensor_reader import Budget, Scratch
-from precision_tool.lib.io.decode import Floats, Numbers
+from precision_tool.lib.io.data_types import Floats, Numbers
 from precision_tool.lib.io.native.library import ErrorsAsked
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair
 from precision_tool.lib.model.elements import AxisShares, Detail, Element, ErrorBin

@@ -19,8 +19,9 @@ from precision_tool.lib.compare.element_errors import elements_of
 from precision_tool.lib.compare.scheduler import Progress
 from precision_tool.lib.compare.stream import tensors_of
 from precision_tool.lib.data.dump_names import file_part, flatten
-from precision_tool.lib.io import data_types, decode
-from precision_tool.lib.io.decode import Numbers
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io import data_types as decode
+from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.io.files import atomic_text, open_binary
 from precision_tool.lib.io.layouts import Reading
 from precision_tool.lib.io.writing import temporary_path

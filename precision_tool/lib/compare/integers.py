@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.compare.pair_sums import SideSums
-from precision_tool.lib.io.decode import Numbers
+from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.io.native.library import address
 from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.model.tensor import Tensor

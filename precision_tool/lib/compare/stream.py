@@ -14,8 +14,9 @@ import numpy.typing as npt
 from precision_tool.lib.compare.integers import equal_bytes
 from precision_tool.lib.compare.pair_sums import unravel
 from precision_tool.lib.compare.tensor_reader import Budget, OpenTensors, Scratch, TensorReader, box_size
-from precision_tool.lib.io import data_types, decode
-from precision_tool.lib.io.decode import Numbers
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io import data_types as decode
+from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.io.layouts import Box, split_boxes
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.messages.errors import PrecisionToolError

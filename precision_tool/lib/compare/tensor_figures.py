@@ -23,8 +23,9 @@ from precision_tool.lib.compare.kernel import deviations
 from precision_tool.lib.compare.pair_sums import SideSums, summarize
 from precision_tool.lib.compare.scheduler import check_stopping
 from precision_tool.lib.compare.tensor_reader import Opens, OpenTensors, Scratch, TensorReader, box_size
-from precision_tool.lib.io import data_types, decode, layouts
-from precision_tool.lib.io.decode import Numbers
+from precision_tool.lib.io import data_types, layouts
+from precision_tool.lib.io import data_types as decode
+from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.io.native.library import Codes, library
 from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.messages.errors import FormatError

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.io import data_types, decode
-from precision_tool.lib.io.data_types import DataType
-from precision_tool.lib.io.decode import Numbers
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io import data_types as decode
+from precision_tool.lib.io.data_types import DataType, Numbers
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.layouts import Box, copy_box, head_box, split_boxes, storage_slices
 from precision_tool.lib.io.stores import StoredFile

@@ -45,8 +45,7 @@ from precision_tool.lib.diagnose.passport_file import parse_passport, read_passp
 from precision_tool.lib.diagnose.passports import compare_passports
 from precision_tool.lib.io.cache import OddCacheError
 from precision_tool.lib.io.files import read_small_json, signature_of
-from precision_tool.lib.io.fusion_passes import read_fusion_result
-from precision_tool.lib.io.fusion_switch import parse_switches, read_switches, render
+from precision_tool.lib.io.fusion_passes import parse_switches, read_fusion_result, read_switches, render
 from precision_tool.lib.io.ge_graph import is_json, load_graph_file
 from precision_tool.lib.io.ge_graph_export import export_graph, json_text
 from precision_tool.lib.io.ge_graph_partial import load_graph_lines, peek_graph_name, skim_graph_file, skim_ops
