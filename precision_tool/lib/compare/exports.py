@@ -20,7 +20,6 @@ from precision_tool.lib.compare.scheduler import Progress
 from precision_tool.lib.compare.stream import tensors_of
 from precision_tool.lib.data.dump_names import file_part, flatten
 from precision_tool.lib.io import data_types
-from precision_tool.lib.io import data_types as decode
 from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.io.files import atomic_text, open_binary
 from precision_tool.lib.io.layouts import Reading
@@ -195,7 +194,7 @@ def _number(value: float, digits: int) -> str:
 def _digits(pair: Pair) -> int:
     """Digits that tell the numbers compared from each other."""
     types = [data_types.BY_NAME[side.dtype] for side in (pair.npu, pair.golden) if side is not None]
-    return digits_of(decode.compute_types(types[0], types[-1])[0])
+    return digits_of(data_types.compute_types(types[0], types[-1])[0])
 
 
 def _summary(detail: Detail) -> str:

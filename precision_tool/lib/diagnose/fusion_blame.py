@@ -94,7 +94,7 @@ class Ground:
     sign: Sign
     shared: tuple[str, ...] = ()
     slot: str = ""
-    reason: str = ""
+    reason: Message | None = None
     other_error: float | None = None
 
 
@@ -304,7 +304,7 @@ def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValue
         if edge is None:
             continue
         producer = values.origins.producer(op, edge)
-        root = values.fed_by.get((id(op), number))
+        root = values.sources.get((id(op), number))
         made = agreements.get(producer.name) if producer is not None else None
         row = next((row for row in made.outputs if row.slot == f"output:{edge.index}"), None) if made else None
         if row is not None:
@@ -481,7 +481,7 @@ def _error(row: Row) -> float:
 def _not_compared(outputs: Sequence[Row]) -> Ground:
     if any(row.status == Status.STATISTICS_ONLY for row in outputs):
         return Ground(sign=Sign.ONLY_STATISTICS)
-    return Ground(sign=Sign.NOT_COMPARED, reason=next((row.reason for row in outputs if row.reason), ""))
+    return Ground(sign=Sign.NOT_COMPARED, reason=next((row.reason for row in outputs if row.reason), None))
 
 
 # --- passes -----------------------------------------------------------------------------------------------------------
