@@ -26,7 +26,6 @@ from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import open_file, signature_of
 from precision_tool.lib.io.ge_graph import load_graph_bytes, load_graph_file
 from precision_tool.lib.io.ge_graph_partial import load_graph_lines, skim_graph_file, skim_ops
-from precision_tool.lib.io.proto_text import ProtoText
 from precision_tool.lib.io.stores import Signature, StoredFile
 from precision_tool.lib.io.writing import PART, TEMPORARY
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
@@ -372,7 +371,7 @@ def test_attributes_of_an_op_are_those_of_a_full_parse_and_only_what_is_asked_fo
     parsed: list[int] = []
     real = proto_text.parse_proto_text
 
-    def counted(data: bytes | str, source: str = "") -> ProtoText:
+    def counted(data: bytes | str, source: str = "") -> proto_text.Message:
         parsed.append(len(data))
         return real(data, source)
 

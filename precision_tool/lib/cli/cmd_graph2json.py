@@ -17,7 +17,7 @@ from precision_tool.lib.cli.command import (
 from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary, real_path, size_of
 from precision_tool.lib.io.ge_graph import is_json
-from precision_tool.lib.io.ge_graph_export import export_with_notes, json_text
+from precision_tool.lib.io.ge_graph_export import export_graph, json_text
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
@@ -45,7 +45,7 @@ def _graph2json_parser(session: Session) -> Parser:
 
 
 def _run_graph2json(session: Session, args: argparse.Namespace, output: Output) -> int:
-    document, notes = export_with_notes(args.graph)
+    document, notes = export_graph(args.graph)
     session.workspace.notes += [f"{shown_path(args.graph)}: {note}" for note in notes]
     content = json_text(document)
     path = args.out

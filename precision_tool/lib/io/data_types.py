@@ -348,9 +348,26 @@ def _packed_decoder(data_type: DataType) -> Decode:
 
 
 def decoder(data_type: DataType, *, packed: bool = False, big_endian: bool = False) -> Decode:
-    """A function that decodes a block of bytes into `out` (float32 or float64, one item a real number).
+    """Return a function that decodes a block of bytes into an array of the caller's.
 
-    `packed` says that a type below eight bits really has several elements a byte (some dumps use a byte each).
+    Parameters
+    ----------
+    data_type : DataType
+        The type of the stored elements.
+    packed : bool
+        A type below eight bits really has several elements a byte; some dumps use a byte each.
+    big_endian : bool
+        The order of the bytes of an element.
+
+    Returns
+    -------
+    callable
+        Takes the bytes (uint8) and `out`: float32 or float64, one item a real number, two for a complex one.
+
+    Raises
+    ------
+    ValueError
+        The type has no numbers.
     """
     if data_type.decode == "none":
         raise ValueError(f"{data_type.name} has no numbers")

@@ -212,8 +212,7 @@ def graph_tree(data: bytes, path: str, *, first_model: bool = False) -> tuple[No
     if is_json(data):
         root, notes = parse_graph_json(data, path)
         return root, notes, JsonScalars()
-    parsed = proto_text.parse_proto_text(data, path)
-    return parsed.root, parsed.notes, TextScalars()
+    return proto_text.parse_proto_text(data, path), not_utf8_notes(data), TextScalars()
 
 
 def is_json(data: bytes) -> bool:

@@ -29,13 +29,11 @@ _MAX_FLOAT_TEXT = 9
 _MAX_DEPTH = 20
 
 
-def export_graph(path: str) -> dict[str, Any]:
-    """A graph file, text or offline model, as the vendor's JSON. FormatError for others."""
-    return export_with_notes(path)[0]
+def export_graph(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """A graph file, text or offline model, as the vendor's JSON, and notes on it. FormatError for others.
 
-
-def export_with_notes(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """As `export_graph`, and what to say of it. Of an offline model of several models the first, as atc writes it."""
+    Of an offline model of several models the first, as atc writes it.
+    """
     data = read_graph_bytes(path)
     if is_json(data):
         raise FormatError.of(path, "io.graph.json_already")

@@ -288,9 +288,27 @@ READERS = Registry(
 
 
 def open_op_dump(path: str) -> OpDump:
-    """Return the tensors of a dump, statistics or `.npy` file, or of a third party's format, whatever its name says.
+    """Read the tensors of a file of any format, whatever its name says; their values stay undecoded.
 
-    GE's dump files have no mark: what is none of the others is read as one, and asked of third parties if it is none.
+    GE's dump files have no mark: what is none of the others is read as one, and by third parties' readers if it is
+    none.
+
+    Parameters
+    ----------
+    path : str
+        A dump of GE, a statistics CSV, a `.npy` file, a tensor of tfdbg, or a file of a third party's format.
+
+    Returns
+    -------
+    OpDump
+        Inputs and outputs of one op; what alone is damaged is listed in `bad_slots`.
+
+    Raises
+    ------
+    DataNotFoundError
+        The file is not there.
+    FormatError
+        It is none of these, or damaged as a whole.
     """
     with open_file(path) as file:
         head = file.read_at(0, min(HEAD_BYTES, file.size))

@@ -52,7 +52,7 @@ from precision_tool.lib.io.ge_graph_partial import load_graph_lines, peek_graph_
 from precision_tool.lib.io.hdf5 import copy_ops, read_h5
 from precision_tool.lib.io.om_file import read_om_header
 from precision_tool.lib.io.opdebug import document_text, read_opdebug
-from precision_tool.lib.io.proto_text import parse_proto_text
+from precision_tool.lib.io.proto_text import not_utf8_notes, parse_proto_text
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.tfdbg_files import is_same_npy, read_event, write_npy
 from precision_tool.lib.messages import Message
@@ -188,7 +188,7 @@ def _graph(path: str) -> Reasons:
     if lines is not None and names != [(op.name, op.type) for op in file.ops]:
         raise WrongAnswerError("a skim of the ops finds others")
     if not is_json(data):
-        json_text(export_graph(path))
+        json_text(export_graph(path)[0])
     return file.notes
 
 
@@ -208,7 +208,9 @@ def _om(path: str) -> Reasons:
 
 
 def _proto_text(path: str) -> Reasons:
-    return parse_proto_text(Path(path).read_bytes(), path).notes
+    data = Path(path).read_bytes()
+    parse_proto_text(data, path)
+    return not_utf8_notes(data)
 
 
 def _graph_columns(path: str) -> Reasons:
