@@ -149,18 +149,17 @@ def find_runs(folder: str, visit: Optional[Visit] = None) -> List[RunFolder]:
         except DataNotFoundError:
             continue
         except PrecisionToolError as error:
-            is_on_disk = store_of(path) is LOCAL
             if _RUN_FOLDER.match(os.path.basename(path)):
                 run_folders.append(_run_at(path))
-            elif not is_on_disk:
+            elif store_of(path) is not LOCAL:
                 raise
             elif depth == 0:
                 raise FormatError.of(path, "io.tfdbg.unlisted", reason=_reason(error)) from error
             continue
-        if any(os.path.basename(each).startswith(_DEVICE_PREFIX) for each in below):
+        if any(os.path.basename(path_below).startswith(_DEVICE_PREFIX) for path_below in below):
             run_folders.append(_run_at(path))
         elif depth < _RUN_DEPTH:
-            pending += [(each, depth + 1) for each in below]
+            pending += [(path_below, depth + 1) for path_below in below]
     return sorted(run_folders, key=lambda run: (run.time, -1 if run.number is None else run.number, run.path))
 
 
@@ -337,7 +336,7 @@ TYPES: Dict[int, TensorType] = {
     23: TensorType("uint64", "<u8", 8, 17, VARINT),
 }
 _WITHOUT_NUMBERS = {7: "string", 20: "resource", 21: "object (variant)"}
-_VALUE_KINDS = {each.field: each.kind for each in TYPES.values()}
+_VALUE_KINDS = {row.field: row.kind for row in TYPES.values()}
 
 
 class Span(NamedTuple):
