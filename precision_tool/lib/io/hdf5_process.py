@@ -203,7 +203,7 @@ class _Child:
             yield answer
 
     def _death(self, seconds: int = 0) -> Hdf5Error:
-        """What the child died of; it has closed its end of the pipe."""
+        """What the child died of; it has closed its end of the socket."""
         assert self._process is not None
         try:
             code = self._process.wait(1)
