@@ -23,6 +23,7 @@ from precision_tool.lib.io.proto_text import (
     parse_proto_text,
     string_of,
 )
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
 
 
@@ -149,7 +150,7 @@ def test_bytes_that_are_not_utf8_are_noted_and_printable() -> None:
     (token,) = tree_of(data)["a"]
     assert string_of(token) == "x\\xffé\\xfe"
     assert bytes_of(token) == b"x\xff\xc3\xa9\xfe"
-    assert not_utf8_notes(data) == ("3 byte(s) are not UTF-8, the first at byte 5; they are shown as \\xNN",)
+    assert not_utf8_notes(data) == (Message("note.io.not_utf8", count=3, offset=5),)
     string_of(token).encode()  # no lone surrogate in it
 
 

@@ -29,7 +29,7 @@ _MAX_FLOAT_TEXT = 9
 _MAX_DEPTH = 20
 
 
-def export_graph(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def export_graph(path: str) -> tuple[dict[str, Any], tuple[Message, ...]]:
     """A graph file, text or offline model, as the vendor's JSON, and notes on it. FormatError for others.
 
     Of an offline model of several models the first, as atc writes it.

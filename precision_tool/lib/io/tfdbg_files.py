@@ -31,6 +31,7 @@ from precision_tool.lib.io.files import entries, open_binary, real_path, store_o
 from precision_tool.lib.io.local import LOCAL, open_descriptor
 from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.io.wire import FIXED32, FIXED64, LENGTH, VARINT, WireReader
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import (
     DataNotFoundError,
     FormatError,
@@ -117,8 +118,8 @@ class RunFiles:
 
     run: RunFolder
     tensors: Tuple[DumpedTensor, ...]
-    skipped: Tuple[Tuple[str, str], ...] = ()
-    unreadable: Tuple[Tuple[str, str], ...] = ()
+    skipped: Tuple[Tuple[str, Message], ...] = ()
+    unreadable: Tuple[Tuple[str, Message], ...] = ()
 
 
 def is_tensor_name(name: str) -> bool:
@@ -207,8 +208,8 @@ def choose_runs(runs: Sequence[RunFolder], choice: str) -> List[RunFolder]:
 def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
     """Every tensor file of a run."""
     tensors: List[DumpedTensor] = []
-    skipped: List[Tuple[str, str]] = []
-    unreadable: List[Tuple[str, str]] = []
+    skipped: List[Tuple[str, Message]] = []
+    unreadable: List[Tuple[str, Message]] = []
     visited: Set[str] = set()
     # (folder, its device, the op name that its path spells)
     pending: List[Tuple[str, str, str]] = [(run.path, "", "")]
@@ -223,7 +224,7 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
         try:
             listed = entries(folder)
         except PrecisionToolError as error:
-            unreadable.append((folder, f"cannot be listed ({_reason(error)})"))
+            unreadable.append((folder, Message("note.io.tfdbg.unlisted", reason=_reason(error))))
             continue
         for name, kind in listed:
             path = os.path.join(folder, name)
@@ -231,7 +232,7 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
                 if kind is None:  # a link to itself, or to what may not be looked at
                     store_of(path).stat(path)
             except PrecisionToolError as error:
-                unreadable.append((path, f"cannot be read ({_reason(error)})"))
+                unreadable.append((path, Message("note.io.tfdbg.unread", reason=_reason(error))))
                 continue
             if kind is Kind.FOLDER:
                 if device:
@@ -239,22 +240,22 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
                 elif name.startswith(_DEVICE_PREFIX):
                     pending.append((path, name[len(_DEVICE_PREFIX) :].lstrip(","), ""))
                 else:
-                    skipped.append((path, "a folder that tfdbg does not make"))
+                    skipped.append((path, Message("note.io.tfdbg.other_folder")))
                 continue
             if name.startswith(_METADATA_PREFIX):
                 continue
             match = _TENSOR_FILE.match(name) if device else None
             if match is None:
-                skipped.append((path, "not named like a tensor file of tfdbg"))
+                skipped.append((path, Message("note.io.tfdbg.other_name")))
                 continue
             op, slot = scope + match.group("name"), int(match.group("slot"))
             if _IDENTITY.match(match.group("watch")) is None:
-                skipped.append((f"{op}:{slot}", "no tensor but what {} says of it".format(match.group("watch"))))
+                skipped.append((f"{op}:{slot}", Message("note.io.tfdbg.watch", name=match.group("watch"))))
                 continue
             try:
                 size = _size(path)
             except PrecisionToolError as error:
-                unreadable.append((path, f"cannot be read ({_reason(error)})"))
+                unreadable.append((path, Message("note.io.tfdbg.unread", reason=_reason(error))))
                 continue
             time, again = int(match.group("time")), int(match.group("again") or 0)
             tensors.append(DumpedTensor(path, op, slot, time, again, device, size))
@@ -335,7 +336,7 @@ TYPES: Dict[int, TensorType] = {
     22: TensorType("uint32", "<u4", 4, 16, VARINT),
     23: TensorType("uint64", "<u8", 8, 17, VARINT),
 }
-_WITHOUT_NUMBERS = {7: "string", 20: "resource", 21: "object (variant)"}
+_WITHOUT_NUMBERS = {7: "string", 20: "resource", 21: "variant"}
 _VALUE_KINDS = {row.field: row.kind for row in TYPES.values()}
 
 
@@ -361,7 +362,7 @@ class TensorEvent:
     count: int
     content: Optional[Span] = None
     spans: Tuple[Span, ...] = ()
-    skip: str = ""
+    skip: Optional[Message] = None
     is_unknown: bool = False
 
     @property
@@ -449,7 +450,8 @@ def _read_tensor(reader: WireReader, start: int, end: int) -> TensorEvent:
     if code == 0:
         raise FormatError.of(reader.path, "io.tfdbg.no_type", offset=start)
     unknown = code not in _WITHOUT_NUMBERS
-    reason = f"data type {code} of TensorFlow, which is not known here" if unknown else _WITHOUT_NUMBERS[code]
+    name = _WITHOUT_NUMBERS.get(code)
+    reason = Message(f"row.io.tfdbg.{name}") if name else Message("row.io.tfdbg.unknown_type", code=code)
     return TensorEvent(reader.path, TensorType("", "", 0, 0, 0), shape or (), 0, skip=reason, is_unknown=unknown)
 
 
@@ -472,7 +474,7 @@ def _with_values(
                 shape=shape, dtype=stored_type.name, needed=event.nbytes, size=held,
             )  # fmt: skip
     elif count and not pieces:
-        return TensorEvent(reader.path, stored_type, shape, count, skip="not initialized")
+        return TensorEvent(reader.path, stored_type, shape, count, skip=Message("row.io.tfdbg.not_initialized"))
     elif event.nbytes > max(_MAX_FILLED, 8 * reader.size):
         raise FormatError.of(reader.path, "io.tfdbg.shape_of_file", offset=start, shape=shape, size=reader.size)
     return event
