@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from builders import TIMESTAMP, Array, write_dump
+from tfdbg_files import sized
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 
@@ -36,19 +37,10 @@ def with_attribute(path: Path, text: str) -> Path:
     """Adds the attribute to the header of a dump file of version 2."""
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
-    inner = _field(1, b"ffts_plus") + _field(2, text.encode())
-    header = data[8 : 8 + length] + _field(7, inner)
+    inner = sized(1, b"ffts_plus") + sized(2, text.encode())
+    header = data[8 : 8 + length] + sized(7, inner)
     path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
     return path
-
-
-def _field(number: int, data: bytes) -> bytes:
-    return bytes([number << 3 | 2]) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    low, rest = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + _varint(rest) if rest else bytes([low])
 
 
 def write_slices(

@@ -36,7 +36,7 @@ with open(options["om"], "rb") as file:
     is_om = file.read(4) == b"IMOD"
 if is_om != (options["mode"] == "1"):
     sys.exit("E10002: wrong mode for this file")
-text = json_text(export_graph(options["om"]))
+text = json_text(export_graph(options["om"])[0])
 if FAULT == "half":
     text = text[: len(text) // 2]
 if FAULT != "nothing":

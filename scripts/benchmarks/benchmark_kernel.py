@@ -17,8 +17,8 @@ from precision_tool.lib.compare.compiled import CompiledKernel
 from precision_tool.lib.compare.kernel import Kernel
 from precision_tool.lib.compare.pair_sums import KlSums, SideSums, Sums
 from precision_tool.lib.compare.scheduler import reuse_memory
-from precision_tool.lib.io import data_types, decode
-from precision_tool.lib.io.decode import Bytes, Numbers
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io.data_types import Bytes, Numbers
 from precision_tool.lib.io.native.library import library
 
 #: Items of a block, as the comparison works on them.
@@ -65,8 +65,8 @@ class _Case:
             near[np.isnan(values)] = np.nan
         types = tuple(data_types.BY_NAME[name] for name in (npu, golden))
         self._sides = tuple(_stored(name, side) for name, side in ((npu, values), (golden, near)))
-        self._decoders = tuple(decode.decoder(kind) for kind in types)
-        self._blocks: tuple[Numbers, ...] = tuple(np.empty(_BLOCK, dtype) for dtype in decode.compute_types(*types))
+        self._decoders = tuple(data_types.decoder(kind) for kind in types)
+        self._blocks: tuple[Numbers, ...] = tuple(np.empty(_BLOCK, dtype) for dtype in data_types.compute_types(*types))
 
     def decode(self) -> None:
         for decoder, side, block in zip(self._decoders, self._sides, self._blocks, strict=True):
@@ -89,12 +89,12 @@ class _Case:
 @contextmanager
 def _without_compiled() -> Iterator[None]:
     """Decoding by numpy too."""
-    original = decode.library
-    decode.library = lambda: None  # type: ignore[assignment]
+    original = data_types.library
+    data_types.library = lambda: None  # type: ignore[assignment]
     try:
         yield
     finally:
-        decode.library = original
+        data_types.library = original
 
 
 def bench_kernels() -> None:

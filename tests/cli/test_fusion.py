@@ -24,7 +24,7 @@ import precision_tool
 from precision_tool.lib.cli.bisect_runner import BisectRun, is_bisected
 from precision_tool.lib.cli.switch_files import SwitchFile
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
-from precision_tool.lib.io.fusion_switch import SHIPPED_SWITCH, read_switches, render
+from precision_tool.lib.io.fusion_passes import SHIPPED_SWITCH, read_switches, render
 
 GUILTY = "TbeConvDequantVaddReluQuantFusionPass"
 

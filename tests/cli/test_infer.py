@@ -24,7 +24,7 @@ def msquickcmp_output(folder: Path, tree: SmallTree, benchmark: str = "tf") -> P
     shutil.copytree(tree.leaf, leaf)
     shutil.copytree(tree.root / "tf" / "dump", folder / "dump_data" / benchmark)
     (folder / "model").mkdir()
-    (folder / "model" / "net.json").write_text(json_text(export_graph(str(tree.graph))), encoding="utf-8")
+    (folder / "model" / "net.json").write_text(json_text(export_graph(str(tree.graph))[0]), encoding="utf-8")
     return folder
 
 

@@ -26,7 +26,7 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.io.ge_graph import load_graph_bytes
 from precision_tool.lib.io.npy import read_npy
-from precision_tool.lib.io.statistics_csv import read_statistics
+from precision_tool.lib.io.readers import read_statistics
 from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.finding import FindingKind

@@ -14,7 +14,7 @@ from precision_tool.lib.cli.bisect_runner import edit_alone
 from precision_tool.lib.cli.switch_files import LAST, find_switch_file, script_lines
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.io import writing
-from precision_tool.lib.io.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
+from precision_tool.lib.io.fusion_passes import SHIPPED_OFF, SHIPPED_SWITCH, parse_switches, read_switches
 from precision_tool.lib.io.writing import only_writer, rewrite_text
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError
 

@@ -14,7 +14,7 @@ from precision_tool.lib.compare.pairwise import Measures, compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
 from precision_tool.lib.io.npy import read_npy
-from precision_tool.lib.io.statistics_csv import read_statistics
+from precision_tool.lib.io.readers import read_statistics
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row

@@ -20,7 +20,7 @@ from precision_tool.lib.compare.tensor_figures import TensorFigures, figures_of
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
 from precision_tool.lib.io import layouts
 from precision_tool.lib.io.npy import read_npy
-from precision_tool.lib.io.statistics_csv import read_statistics
+from precision_tool.lib.io.readers import read_statistics
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import Tensor, TensorStatistics
 

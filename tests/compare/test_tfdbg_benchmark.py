@@ -28,10 +28,9 @@ from precision_tool.lib.data.origins import NoOrigin, Origin, Origins, groups_of
 from precision_tool.lib.data.overview import overview
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.io import tfdbg_tensor as tfdbg_event
+from precision_tool.lib.io import readers as tfdbg_event
 from precision_tool.lib.io.files import mounted
-from precision_tool.lib.io.readers import open_op_dump
-from precision_tool.lib.io.tfdbg_tensor import looks_like_event, read_tensor_event
+from precision_tool.lib.io.readers import looks_like_event, open_op_dump, read_tensor_event
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op

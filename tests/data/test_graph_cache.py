@@ -26,8 +26,8 @@ from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import open_file, signature_of
 from precision_tool.lib.io.ge_graph import load_graph_bytes, load_graph_file
 from precision_tool.lib.io.ge_graph_partial import load_graph_lines, skim_graph_file, skim_ops
-from precision_tool.lib.io.proto_text import ProtoText
 from precision_tool.lib.io.stores import Signature, StoredFile
+from precision_tool.lib.io.writing import PART, TEMPORARY
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.graph import GraphFile
 
@@ -371,7 +371,7 @@ def test_attributes_of_an_op_are_those_of_a_full_parse_and_only_what_is_asked_fo
     parsed: list[int] = []
     real = proto_text.parse_proto_text
 
-    def counted(data: bytes | str, source: str = "") -> ProtoText:
+    def counted(data: bytes | str, source: str = "") -> proto_text.Message:
         parsed.append(len(data))
         return real(data, source)
 
@@ -638,7 +638,7 @@ def test_the_oldest_cache_files_go(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_what_was_never_finished_goes_and_what_is_being_written_stays(tmp_path: Path, graph: Path) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()
-    old, new = folder / ".a.ptcache.part", folder / ".b.ptcache.part"
+    old, new = folder / f"{TEMPORARY}a{PART}", folder / f"{TEMPORARY}b{PART}"
     for part in (old, new):
         part.write_bytes(b"x")
     os.utime(old, (time.time() - 7200, time.time() - 7200))

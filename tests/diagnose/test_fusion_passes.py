@@ -10,8 +10,7 @@ from builders import graph_op
 
 from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
 from precision_tool.lib.diagnose.fusion_effect import GraphFusion, check_fusion, passes_in_effect
-from precision_tool.lib.io.fusion_passes import GRAPH, UB, GraphPasses, PassCount
-from precision_tool.lib.io.fusion_switch import Switches
+from precision_tool.lib.io.fusion_passes import GRAPH, UB, GraphPasses, PassCount, Switches
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.finding import Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op

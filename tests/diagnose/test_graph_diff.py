@@ -7,8 +7,7 @@ from dataclasses import replace
 from builders import graph_op
 
 from precision_tool.lib.diagnose.graph_diff import diff_graphs
-from precision_tool.lib.io.fusion_passes import GRAPH, UB
-from precision_tool.lib.io.fusion_switch import Switches
+from precision_tool.lib.io.fusion_passes import GRAPH, UB, Switches
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.compare import tensor_figures
 from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader
-from precision_tool.lib.io import data_types, decode, layouts
+from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.model.tensor import Tensor
 
@@ -52,7 +52,9 @@ def decoded(
 ) -> npt.NDArray[Any]:
     """`count` real numbers, decoded into a buffer that held something else before."""
     out = np.full(count, -77.25, out_type)
-    decode.decoder(data_types.BY_NAME[name], packed=packed, big_endian=big_endian)(np.frombuffer(raw, np.uint8), out)
+    data_types.decoder(data_types.BY_NAME[name], packed=packed, big_endian=big_endian)(
+        np.frombuffer(raw, np.uint8), out
+    )
     return out
 
 
@@ -181,7 +183,7 @@ def test_bytes_of_elements(name: str, count: int, expected: int) -> None:
 @pytest.mark.parametrize("name", ["string", "resource"])
 def test_types_without_numbers_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
-        decode.decoder(data_types.BY_NAME[name])
+        data_types.decoder(data_types.BY_NAME[name])
 
 
 # ---- what the comparison computes in
@@ -191,9 +193,9 @@ def test_float32_only_where_it_holds_every_value() -> None:
     for row in data_types.BY_CODE.values():
         if row.is_numeric:
             expected = FLOAT64 if row.name in WIDE else FLOAT32
-            assert decode.compute_type(row) == expected, row.name
-            assert decode.compute_type(row, data_types.BY_NAME["float16"]) == expected, row.name
-            assert decode.compute_type(data_types.BY_NAME["float16"], row) == expected, row.name
+            assert data_types.compute_type(row) == expected, row.name
+            assert data_types.compute_type(row, data_types.BY_NAME["float16"]) == expected, row.name
+            assert data_types.compute_type(data_types.BY_NAME["float16"], row) == expected, row.name
 
 
 # ---- types that struct reads
@@ -217,9 +219,9 @@ def test_whatever_the_bytes(name: str, big_endian: bool, data: st.DataObject) ->
 def test_bytes_that_start_at_an_odd_address(name: str) -> None:
     raw = bytes(range(1, 50))
     array = np.frombuffer(b"\0" + raw[:48], np.uint8)[1:]
-    reals = 48 * 8 // data_types.BY_NAME[name].bits * decode.reals_per_element(data_types.BY_NAME[name])
+    reals = 48 * 8 // data_types.BY_NAME[name].bits * data_types.reals_per_element(data_types.BY_NAME[name])
     out = np.empty(reals, FLOAT64)
-    decode.decoder(data_types.BY_NAME[name])(array, out)
+    data_types.decoder(data_types.BY_NAME[name])(array, out)
     assert np.array_equal(out, decoded(name, raw[:48], reals, FLOAT64))
 
 
@@ -334,7 +336,7 @@ def read_all(path: Path) -> npt.NDArray[Any]:
     """Every number of a `.npy` file, in C order, as the comparison would see it."""
     tensor = read_npy(str(path))
     plan = layouts.plain_plan(tensor.shape, tensor.fortran_order)
-    dtype = decode.compute_type(data_types.BY_NAME[tensor.dtype])
+    dtype = data_types.compute_type(data_types.BY_NAME[tensor.dtype])
     reader = TensorReader(tensor, plan, dtype, Scratch(), "npu")
     try:
         out = np.empty(math.prod(reader.logical_shape), dtype)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import precision_tool
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
-from precision_tool.lib.io import data_types, ge_schema
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io import om_file as ge_schema
 from precision_tool.lib.view.overflow_screen import UNITS
 
 PACKAGE = Path(precision_tool.__file__).parent

@@ -12,13 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_tool import tf_config
-from precision_tool.lib.io.fusion_passes import ALWAYS_ON, GRAPH, ON_BY_NAME, SECTIONS, UB, is_switchable
-from precision_tool.lib.io.fusion_switch import (
+from precision_tool.lib.io.fusion_passes import (
     ALL,
+    ALWAYS_ON,
     EITHER,
+    GRAPH,
+    ON_BY_NAME,
+    SECTIONS,
     SHIPPED_OFF,
     SHIPPED_SWITCH,
+    UB,
     Switches,
+    is_switchable,
     parse_switches,
     read_switches,
     render,

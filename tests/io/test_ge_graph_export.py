@@ -15,7 +15,7 @@ from precision_tool.lib.messages.errors import FormatError
 def exported(tmp_path: Path, text: str) -> Any:
     path = tmp_path / "graph.txt"
     path.write_bytes(text.encode("latin-1"))
-    return json.loads(json_text(export_graph(str(path))))
+    return json.loads(json_text(export_graph(str(path))[0]))
 
 
 def attr(tmp_path: Path, value: str) -> Any:
@@ -90,7 +90,7 @@ def test_the_layout_of_the_text(tmp_path: Path) -> None:
     path = tmp_path / "graph.txt"
     path.write_text('name: "m"\ngraph { name: "卷积" }\n', encoding="utf-8")
     assert (
-        json_text(export_graph(str(path)))
+        json_text(export_graph(str(path))[0])
         == '{\n  "graph": [\n    {\n      "name": "卷积"\n    }\n  ],\n  "name": "m"\n}'
     )
 

@@ -146,16 +146,18 @@ def test_boxes_need_not_begin_where_chunks_do(tmp_path: Path, box: tuple[tuple[i
     np.testing.assert_array_equal(items.reshape(expected.shape), expected)
 
 
-def test_a_compact_data_set_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shape", [(2, 3), (), (0, 3)])
+def test_a_compact_data_set_is_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
     path = tmp_path / "d.h5"
     with h5py.File(path, "w") as file:
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_layout(h5py.h5d.COMPACT)
         group = file.create_group("/Op/1/output")
-        space = h5py.h5s.create_simple((2, 3))
+        space = h5py.h5s.create_simple(shape) if shape else h5py.h5s.create(h5py.h5s.SCALAR)
         made = h5py.h5d.create(group.id, b"y", h5py.h5t.IEEE_F32LE, space, properties)
-        made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(6, dtype=np.float32).reshape(2, 3))
-    np.testing.assert_array_equal(read(tensor_of(path)), np.arange(6.0).reshape(2, 3))
+        values = np.arange(1, 1 + prod(shape), dtype=np.float32).reshape(shape)
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    np.testing.assert_array_equal(read(tensor_of(path)), values)
 
 
 @pytest.mark.parametrize("array", [np.float32(2.5), np.zeros((0, 3), np.float32), np.array([4.0])])

@@ -13,13 +13,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.io.proto_text import MAX_DEPTH, bool_of, bytes_of, float_of, int_of, parse_proto_text, string_of
+from precision_tool.lib.io.proto_text import (
+    MAX_DEPTH,
+    bool_of,
+    bytes_of,
+    float_of,
+    int_of,
+    not_utf8_notes,
+    parse_proto_text,
+    string_of,
+)
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
 
 
 def tree_of(text: str | bytes) -> dict[str, list[Any]]:
-    return parse_proto_text(text, "f.txt").root
+    return parse_proto_text(text, "f.txt")
 
 
 def error_of(text: str | bytes) -> str:
@@ -137,18 +146,17 @@ def test_the_collector_is_restored() -> None:
 
 
 def test_bytes_that_are_not_utf8_are_noted_and_printable() -> None:
-    parsed = parse_proto_text(b'a: "x\xff\xc3\xa9\xfe" # \xfd\n', "f.txt")
-    (token,) = parsed.root["a"]
+    data = b'a: "x\xff\xc3\xa9\xfe" # \xfd\n'
+    (token,) = tree_of(data)["a"]
     assert string_of(token) == "x\\xffé\\xfe"
     assert bytes_of(token) == b"x\xff\xc3\xa9\xfe"
-    assert parsed.notes == (Message("note.io.not_utf8", count=3, offset=5),)
+    assert not_utf8_notes(data) == (Message("note.io.not_utf8", count=3, offset=5),)
     string_of(token).encode()  # no lone surrogate in it
 
 
 def test_utf8_gives_no_note() -> None:
-    parsed = parse_proto_text('a: "é中"', "f.txt")
-    assert string_of(parsed.root["a"][0]) == "é中"
-    assert parsed.notes == ()
+    assert string_of(tree_of('a: "é中"')["a"][0]) == "é中"
+    assert not_utf8_notes('a: "é中"'.encode()) == ()
 
 
 @settings(deadline=None)

@@ -24,41 +24,24 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
+from tfdbg_files import number, sized, varint
 
 from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader
-from precision_tool.lib.io import data_types, decode, layouts
+from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.npy import read_npy
-from precision_tool.lib.io.readers import open_op_dump
-from precision_tool.lib.io.statistics_csv import read_statistics
+from precision_tool.lib.io.readers import open_op_dump, read_statistics
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
 
 Array = npt.NDArray[Any]
 
 
-# ---- bytes by hand: protobuf and the dump's messages
-
-
-def varint(value: int) -> bytes:
-    out = bytearray()
-    value &= (1 << 64) - 1
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
-
-
-def chunk(field: int, content: bytes) -> bytes:
-    return varint(field << 3 | 2) + varint(len(content)) + content
+# ---- the messages of dumps, byte by byte
 
 
 def packed_dims(*dims: int) -> bytes:
-    return chunk(1, b"".join(map(varint, dims)))
+    return sized(1, b"".join(map(varint, dims)))
 
 
 def single_dims(*dims: int) -> bytes:
@@ -69,20 +52,20 @@ def op_input(
     data_type: int, layout: int, dims: Iterable[int], size: int | None, data: bytes | None = None, more: bytes = b""
 ) -> bytes:
     """An OpInput in the field numbers of FORMATS.md §2: data 4, size 5, original_shape 6, address 8."""
-    out = number(1, data_type) + number(2, layout) + chunk(3, packed_dims(*dims))
-    out += chunk(4, data) if data is not None else b""
+    out = number(1, data_type) + number(2, layout) + sized(3, packed_dims(*dims))
+    out += sized(4, data) if data is not None else b""
     out += number(5, size) if size is not None else b""
-    return chunk(4, out + more)
+    return sized(4, out + more)
 
 
 def op_output(
     data_type: int, layout: int, dims: Iterable[int], size: int | None, data: bytes | None = None, more: bytes = b""
 ) -> bytes:
     """An OpOutput: data 5, size 6, original_shape 7, address 9."""
-    out = number(1, data_type) + number(2, layout) + chunk(3, packed_dims(*dims))
-    out += chunk(5, data) if data is not None else b""
+    out = number(1, data_type) + number(2, layout) + sized(3, packed_dims(*dims))
+    out += sized(5, data) if data is not None else b""
     out += number(6, size) if size is not None else b""
-    return chunk(3, out + more)
+    return sized(3, out + more)
 
 
 def v2(header: bytes, data: bytes = b"") -> bytes:
@@ -119,12 +102,12 @@ TENSORS = (
 def v1_bytes() -> bytes:
     return b"".join(
         (
-            chunk(1, b"1.0"),
+            sized(1, b"1.0"),
             number(2, 1_772_443_800_000_000),
             op_output(1, 0, (2, 1, 2), RESULT.nbytes, RESULT.tobytes()),
             op_input(2, 1, (2, 3), FIRST.nbytes, FIRST.tobytes()),
             op_input(7, 2, (4,), SECOND.nbytes, SECOND.tobytes()),
-            chunk(6, b"block/add"),
+            sized(6, b"block/add"),
         )
     )
 
@@ -132,14 +115,14 @@ def v1_bytes() -> bytes:
 def v2_bytes() -> bytes:
     header = b"".join(
         (
-            chunk(1, b"2.0"),
+            sized(1, b"2.0"),
             number(2, 1_772_443_800_000_000),
             op_output(1, 0, (2, 1, 2), RESULT.nbytes),
             op_input(2, 1, (2, 3), FIRST.nbytes),
             op_input(7, 2, (4,), SECOND.nbytes),
-            chunk(5, number(1, 1) + number(3, 5)),  # a buffer of five bytes
-            chunk(6, b"block/add"),
-            chunk(8, number(1, 1) + number(3, 3)),  # a space of three
+            sized(5, number(1, 1) + number(3, 5)),  # a buffer of five bytes
+            sized(6, b"block/add"),
+            sized(8, number(1, 1) + number(3, 3)),  # a space of three
         )
     )
     return v2(header, FIRST.tobytes() + SECOND.tobytes() + RESULT.tobytes() + b"bbbbb" + b"sss")
@@ -204,7 +187,7 @@ def slots(dump: OpDump) -> dict[tuple[str, int], AnyTensor]:
 
 def read_values(tensor: Tensor) -> Array:
     """The numbers, decoded as the comparison would, in storage order."""
-    dtype = decode.compute_type(data_types.BY_NAME[tensor.dtype])
+    dtype = data_types.compute_type(data_types.BY_NAME[tensor.dtype])
     plan = layouts.flat_plan(tensor.size)
     reader = TensorReader(tensor, plan, dtype, Scratch(), "npu")
     try:
@@ -462,11 +445,11 @@ CLAIMS = {
     "v2 name length": v2(varint(6 << 3 | 2) + varint(TERA) + b"name"),
     "v2 ten thousand dims": v2(op_output(1, 2, (1,) * 10_000, 4), b"1234"),
     "v2 many dims": v2(op_output(1, 2, (1,) * MANY, 4), b"1234"),
-    "v2 many dims one by one": v2(chunk(3, number(1, 1) + chunk(3, number(1, 1) * MANY)), b"1234"),
-    "v2 many dims of the original": v2(op_output(1, 2, (1,), 4, more=chunk(7, packed_dims(*(1,) * MANY)))),
+    "v2 many dims one by one": v2(sized(3, number(1, 1) + sized(3, number(1, 1) * MANY)), b"1234"),
+    "v2 many dims of the original": v2(op_output(1, 2, (1,), 4, more=sized(7, packed_dims(*(1,) * MANY)))),
     "v2 many outputs": v2(b"\x1a\x00" * MANY),
     "v2 many spaces": v2(b"\x42\x00" * MANY),
-    "v1 data": chunk(6, b"add") + varint(3 << 3 | 2) + varint(TERA) + b"1234",
+    "v1 data": sized(6, b"add") + varint(3 << 3 | 2) + varint(TERA) + b"1234",
     "npy shape": npy_head(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({TERA}, {TERA}), }}"),
     "npy largest shape": npy_head(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({10**400},), }}"),
     "npy item": npy_head("{'descr': '|V2000000000', 'fortran_order': False, 'shape': (1,), }"),
@@ -533,8 +516,8 @@ def only_output(dump: OpDump) -> Tensor:
 UNKNOWN = {
     "varint": number(600, 1 << 63),
     "fixed64": varint(601 << 3 | 1) + b"\xff" * 8,
-    "bytes": chunk(602, b"\xff" * 300),
-    "empty bytes": chunk(603, b""),
+    "bytes": sized(602, b"\xff" * 300),
+    "empty bytes": sized(603, b""),
     "fixed32": varint(604 << 3 | 5) + b"\xff" * 4,
     "largest field number": varint(((1 << 29) - 1) << 3) + b"\x01",
 }
@@ -542,10 +525,10 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("extra", UNKNOWN.values(), ids=[*UNKNOWN])
 def test_unknown_fields_are_skipped_everywhere(tmp_path: Path, extra: bytes) -> None:
-    shape = chunk(3, extra + packed_dims(2) + extra + packed_dims(3) + extra)
-    output = chunk(3, extra + number(1, 1) + extra + number(2, 1) + shape + extra + number(6, 24) + extra)
+    shape = sized(3, extra + packed_dims(2) + extra + packed_dims(3) + extra)
+    output = sized(3, extra + number(1, 1) + extra + number(2, 1) + shape + extra + number(6, 24) + extra)
     data = np.arange(6, dtype=np.float32)
-    dump = output_of(tmp_path, extra + output + extra + chunk(6, b"op") + extra, data.tobytes())
+    dump = output_of(tmp_path, extra + output + extra + sized(6, b"op") + extra, data.tobytes())
     tensor = only_output(dump)
     assert (dump.op_name, tensor.shape, tensor.layout) == ("op", (2, 3), "NHWC")
     assert np.array_equal(read_values(tensor), data)
@@ -557,30 +540,30 @@ def test_unknown_fields_are_skipped_everywhere(tmp_path: Path, extra: bytes) -> 
         packed_dims(2, 300, 1),
         single_dims(2, 300, 1),
         single_dims(2) + packed_dims(300, 1),
-        chunk(1, b"") * 3 + single_dims(2, 300, 1),
+        sized(1, b"") * 3 + single_dims(2, 300, 1),
     ],
     ids=["packed", "one by one", "mixed", "empty runs before"],
 )
 def test_dims_packed_or_not(tmp_path: Path, dims: bytes) -> None:
-    header = chunk(3, number(1, 4) + chunk(3, dims) + chunk(7, dims) + number(6, 600))
+    header = sized(3, number(1, 4) + sized(3, dims) + sized(7, dims) + number(6, 600))
     tensor = only_output(output_of(tmp_path, header, bytes(600)))
     assert tensor.shape == (2, 300, 1)
     assert tensor.origin_shape == (2, 300, 1)
 
 
 def test_no_shape_is_a_scalar(tmp_path: Path) -> None:
-    tensor = only_output(output_of(tmp_path, chunk(3, number(1, 1) + number(6, 4)), struct.pack("<f", 2.5)))
+    tensor = only_output(output_of(tmp_path, sized(3, number(1, 1) + number(6, 4)), struct.pack("<f", 2.5)))
     assert tensor.shape == ()
     assert tensor.origin_shape is None
     assert read_values(tensor).tolist() == [2.5]
 
 
 def test_an_original_shape_without_dims_is_a_scalar(tmp_path: Path) -> None:
-    assert only_output(output_of(tmp_path, chunk(3, number(1, 1) + number(6, 4) + chunk(7, b"")))).origin_shape == ()
+    assert only_output(output_of(tmp_path, sized(3, number(1, 1) + number(6, 4) + sized(7, b"")))).origin_shape == ()
 
 
 def test_an_original_shape_with_an_unknown_dim_says_nothing(tmp_path: Path) -> None:
-    header = op_output(1, 2, (2,), 8, more=chunk(7, packed_dims(-1, 3)))
+    header = op_output(1, 2, (2,), 8, more=sized(7, packed_dims(-1, 3)))
     assert only_output(output_of(tmp_path, header)).origin_shape is None
 
 
@@ -614,7 +597,7 @@ def test_layout_codes(tmp_path: Path, code: int, layout: str) -> None:
 
 def test_no_layout_is_nchw_as_the_enum_has_it(tmp_path: Path) -> None:
     """proto3 leaves zeros out: no data type is code 0 (undefined), no format is code 0 (NCHW)."""
-    tensor = only_output(output_of(tmp_path, chunk(3, chunk(3, packed_dims(1, 2)) + number(6, 2)), b"\x01\xff"))
+    tensor = only_output(output_of(tmp_path, sized(3, sized(3, packed_dims(1, 2)) + number(6, 2)), b"\x01\xff"))
     assert (tensor.dtype, tensor.layout) == ("undefined", "NCHW")
     assert read_values(tensor).tolist() == [1, -1]
 
@@ -622,9 +605,9 @@ def test_no_layout_is_nchw_as_the_enum_has_it(tmp_path: Path) -> None:
 def test_of_repeated_numbers_the_last_counts_and_messages_merge(tmp_path: Path) -> None:
     """What the protobuf documentation asks of every parser."""
     output = number(1, 7) + number(1, 1) + number(2, 3) + number(2, 1) + number(6, 999) + number(6, 24)
-    output += chunk(3, packed_dims(2)) + chunk(3, packed_dims(3))
+    output += sized(3, packed_dims(2)) + sized(3, packed_dims(3))
     data = np.arange(6, dtype=np.float32)
-    dump = output_of(tmp_path, chunk(6, b"first") + chunk(3, output) + chunk(6, b"last"), data.tobytes())
+    dump = output_of(tmp_path, sized(6, b"first") + sized(3, output) + sized(6, b"last"), data.tobytes())
     tensor = only_output(dump)
     assert (dump.op_name, tensor.dtype, tensor.layout, tensor.shape) == ("last", "float32", "NHWC", (2, 3))
     assert np.array_equal(read_values(tensor), data)
@@ -633,10 +616,10 @@ def test_of_repeated_numbers_the_last_counts_and_messages_merge(tmp_path: Path) 
 @pytest.mark.parametrize("field", [1, 2, 3, 5, 6, 7, 9])
 @pytest.mark.parametrize("wrong", [b"\x00", None], ids=["as a number", "as bytes"])
 def test_a_known_field_of_another_kind_is_an_unknown_field(tmp_path: Path, field: int, wrong: bytes | None) -> None:
-    extra = varint(field << 3) + b"\x05" if wrong is not None else chunk(field, b"\xff\xff")
+    extra = varint(field << 3) + b"\x05" if wrong is not None else sized(field, b"\xff\xff")
     if field in (3, 5, 7) and wrong is None:
         return  # these are bytes and messages: that is their kind
-    header = op_output(1, 1, (2, 2), 16, more=chunk(7, packed_dims(4)) + extra)
+    header = op_output(1, 1, (2, 2), 16, more=sized(7, packed_dims(4)) + extra)
     if field in (1, 2, 6, 9) and wrong is not None:
         return  # these are numbers
     tensor = only_output(output_of(tmp_path, header))
@@ -668,7 +651,7 @@ def test_a_damaged_slot_costs_only_itself(tmp_path: Path) -> None:
 def test_a_field_that_claims_more_than_its_message_has(tmp_path: Path, excess: int) -> None:
     """Even where the file goes on behind it."""
     shape = varint(3 << 3 | 2) + varint(2 + excess) + b"\x08\x02"
-    header = chunk(3, number(1, 1) + number(6, 8) + shape) + op_output(1, 2, (2,), 8)
+    header = sized(3, number(1, 1) + number(6, 8) + shape) + op_output(1, 2, (2,), 8)
     with pytest.raises(FormatError, match="not a dump header"):
         output_of(tmp_path, header)
 
@@ -1008,7 +991,7 @@ def test_statistics_shapes(tmp_path: Path, text: str, shape: tuple[int, ...]) ->
 
 @pytest.mark.parametrize(
     "content",
-    [b"\x40\x01" * (2 << 20), v2(b"\x40\x01" * (2 << 20)), chunk(3, b"\x40\x01" * (1 << 20)) * 2],
+    [b"\x40\x01" * (2 << 20), v2(b"\x40\x01" * (2 << 20)), sized(3, b"\x40\x01" * (1 << 20)) * 2],
     ids=["v1", "v2", "one slot"],
 )
 def test_junk_that_looks_like_fields_is_given_up_soon(tmp_path: Path, content: bytes) -> None:
@@ -1022,7 +1005,7 @@ def test_junk_that_looks_like_fields_is_given_up_soon(tmp_path: Path, content: b
 
 
 def test_thousands_of_tensors_are_read(tmp_path: Path) -> None:
-    header = b"".join(op_input(1, 2, (1,), 4, more=chunk(6, single_dims(1))) for _ in range(5000))
+    header = b"".join(op_input(1, 2, (1,), 4, more=sized(6, single_dims(1))) for _ in range(5000))
     path = tmp_path / "dump"
     path.write_bytes(v2(header, bytes(4 * 5000)))
     assert len(read_dump(str(path)).inputs) == 5000
@@ -1030,9 +1013,9 @@ def test_thousands_of_tensors_are_read(tmp_path: Path) -> None:
 
 def test_a_shape_in_pieces_is_read_as_one_however_often(tmp_path: Path) -> None:
     def output(*pieces: tuple[int, ...]) -> bytes:
-        shape = b"".join(chunk(3, packed_dims(*dims)) for dims in pieces)
+        shape = b"".join(sized(3, packed_dims(*dims)) for dims in pieces)
         size = 4 * math.prod(extent for dims in pieces for extent in dims)
-        return chunk(3, number(1, data_types.BY_NAME["float32"].code) + number(2, 2) + shape + number(6, size))
+        return sized(3, number(1, data_types.BY_NAME["float32"].code) + number(2, 2) + shape + number(6, size))
 
     outputs = [output((2,), (3,)), output((2,)), output((3,)), output((2,), (3,), (2,)), output((2,), (3,))]
     header = b"".join(outputs)

@@ -27,7 +27,7 @@ from precision_tool.lib.io import files, local, remote, urls
 from precision_tool.lib.io.files import read_bytes, store_of
 from precision_tool.lib.io.remote import RemoteStore, error_of, filesystem_of
 from precision_tool.lib.io.stores import Entry, Kind
-from precision_tool.lib.io.tfdbg_runs import files_of_run, find_runs
+from precision_tool.lib.io.tfdbg_files import files_of_run, find_runs
 from precision_tool.lib.io.urls import path_of
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 

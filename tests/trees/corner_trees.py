@@ -130,7 +130,7 @@ class CornerTree:
         ends = [graph_op("NetOutput", "NetOutput", [f"{self.ops[0].name}:0"], output_descs=(), kernel=False)]
         source = [graph_op("IteratorV2", "IteratorV2", output_descs=(), kernel=False)]
         write_graph(self.root, [*source, *self.ops, *ends], self.run)
-        self.graph_json.write_text(json_text(export_graph(str(self.graph))), encoding="utf-8")
+        self.graph_json.write_text(json_text(export_graph(str(self.graph))[0]), encoding="utf-8")
         self.leaf.mkdir(parents=True, exist_ok=True)
         self.golden.mkdir(parents=True, exist_ok=True)
 

@@ -24,7 +24,7 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dump_tree import find_benchmark
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
 from precision_tool.lib.io.layouts import as_stored
-from precision_tool.lib.io.tfdbg_tensor import read_tensor_event
+from precision_tool.lib.io.readers import read_tensor_event
 from precision_tool.lib.model.graph import Op, TensorDesc
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "real_step.tar.xz"

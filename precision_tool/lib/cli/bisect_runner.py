@@ -21,7 +21,7 @@ from precision_tool.lib.cli.switch_files import SwitchFile
 from precision_tool.lib.compare.toolkit import end_group
 from precision_tool.lib.diagnose.fusion_bisect import FlakyCheckError, Try
 from precision_tool.lib.io.files import could_be_path, open_to_write, read_text
-from precision_tool.lib.io.fusion_switch import Switches, parse_switches, text_to_write
+from precision_tool.lib.io.fusion_passes import Switches, parse_switches, text_to_write
 from precision_tool.lib.io.writing import lock_folder, only_writer, rewrite_text
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError

@@ -36,8 +36,16 @@ from precision_tool.lib.diagnose.fusion_bisect import Outcome, Try, bisect_passe
 from precision_tool.lib.diagnose.fusion_blame import Blame, BlameVerdict, blame_compared
 from precision_tool.lib.diagnose.run_checks import Analysis, fusion_graphs
 from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
-from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, SECTIONS, is_switchable
-from precision_tool.lib.io.fusion_switch import ALL, Switches, read_switches, text_to_write
+from precision_tool.lib.io.fusion_passes import (
+    ALL,
+    ALWAYS_ON_REASON,
+    ON_BY_NAME,
+    SECTIONS,
+    Switches,
+    is_switchable,
+    read_switches,
+    text_to_write,
+)
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import Run

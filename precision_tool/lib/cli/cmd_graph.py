@@ -9,7 +9,7 @@ from precision_tool.lib.cli.command import Output, Parser, command, show_result,
 from precision_tool.lib.cli.switch_files import find_switch_file
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.diagnose.graph_diff import compare_graphs, diff_graphs
-from precision_tool.lib.io.fusion_switch import Switches
+from precision_tool.lib.io.fusion_passes import Switches
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import fusion_screen as report

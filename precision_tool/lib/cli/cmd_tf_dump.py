@@ -15,7 +15,7 @@ from precision_tool.lib.cli.arguments import Parser, plain_command, print_line, 
 from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace, lies_in
-from precision_tool.lib.io import tfdbg_runs as runs
+from precision_tool.lib.io import tfdbg_files as runs
 from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.training import tfdbg_analyzer as analyzer

@@ -13,7 +13,7 @@ from pathlib import Path
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 from precision_tool.lib.io.files import is_file, real_path
-from precision_tool.lib.io.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, Switches, read_switches, text_to_write
+from precision_tool.lib.io.fusion_passes import SHIPPED_OFF, SHIPPED_SWITCH, Switches, read_switches, text_to_write
 from precision_tool.lib.io.writing import is_read_only, rewrite_text, why_no_file
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError

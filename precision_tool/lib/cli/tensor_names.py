@@ -19,7 +19,7 @@ from precision_tool.lib.data.kinds import NPY, PYTORCH, kind_at
 from precision_tool.lib.data.overflow_files import DECODED_FOLDER, parse_status_name
 from precision_tool.lib.data.pytorch_pairing import H5Hit, parse_h5_name
 from precision_tool.lib.data.workspace import lies_in, shown_path
-from precision_tool.lib.io import tfdbg_runs as tfdbg
+from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import exists, folder_exists, is_folder
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, UsageError

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from precision_tool.lib.compare.kernel import LARGEST, SMALLEST, Doubles, ErrorsCounted, Kernel
 from precision_tool.lib.compare.pair_sums import LARGEST_DOUBLE, SMALLEST_DOUBLE, Extent, KlSums, Ranges, SideSums, Sums
-from precision_tool.lib.io.decode import Floats, Numbers
+from precision_tool.lib.io.data_types import Floats, Numbers
 from precision_tool.lib.io.native import library as native
 from precision_tool.lib.io.native.library import Library, address, library
 

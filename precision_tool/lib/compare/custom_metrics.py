@@ -26,7 +26,7 @@ import numpy.typing as npt
 from precision_tool.lib.compare.passes import Pass
 from precision_tool.lib.compare.stream import Block, PairStream, tensors_of
 from precision_tool.lib.io import data_types
-from precision_tool.lib.io.decode import Numbers
+from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import UsageError, escaped

@@ -30,8 +30,8 @@ from precision_tool.lib.compare.scheduler import ALL_CORES, Meter, Progress, Res
 from precision_tool.lib.compare.stream import Block, PairStream, Span, tensors_of
 from precision_tool.lib.compare.tensor_reader import Budget, Scratch
 from precision_tool.lib.data.dump_names import file_part, flatten, shortened
-from precision_tool.lib.io import data_types, decode
-from precision_tool.lib.io.decode import Floats, Numbers, as_float64
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io.data_types import Floats, Numbers, as_float64
 from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.io.native.library import ErrorsAsked
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair
@@ -485,7 +485,7 @@ def _number(value: float, digits: int) -> str:
 def _digits(pair: Pair) -> int:
     """Digits that tell the numbers compared from each other."""
     types = [data_types.BY_NAME[side.dtype] for side in (pair.npu, pair.golden) if side is not None]
-    return digits_of(decode.compute_types(types[0], types[-1])[0])
+    return digits_of(data_types.compute_types(types[0], types[-1])[0])
 
 
 def _summary(detail: Detail) -> str:

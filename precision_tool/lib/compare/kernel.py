@@ -26,7 +26,7 @@ from precision_tool.lib.compare.pair_sums import (
     Sums,
     second_task,
 )
-from precision_tool.lib.io.decode import Floats, Numbers, as_float64
+from precision_tool.lib.io.data_types import Floats, Numbers, as_float64
 from precision_tool.lib.io.native.library import ErrorsAsked, ErrorsFound
 from precision_tool.lib.model.comparison import ZERO_BELOW
 

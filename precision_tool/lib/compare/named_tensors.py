@@ -19,8 +19,7 @@ from precision_tool.lib.data.pytorch_pairing import Refused, align_h5
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import exists, open_binary
 from precision_tool.lib.io.layouts import LayoutError, Reading, reading_of
-from precision_tool.lib.io.readers import open_op_dump
-from precision_tool.lib.io.tfdbg_tensor import looks_like_event
+from precision_tool.lib.io.readers import looks_like_event, open_op_dump
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Summary

@@ -52,7 +52,7 @@ from precision_tool.lib.compare.tensor_figures import (
     summary_of_statistics,
 )
 from precision_tool.lib.compare.tensor_reader import Budget, OpenTensors, Scratch, key_of
-from precision_tool.lib.io.decode import Numbers
+from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Status, Summary

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from precision_tool.lib.compare.pair_sums import ravel, unravel
 from precision_tool.lib.compare.tensor_reader import Budget, OpenTensors, Scratch, TensorReader, box_size, equal_bytes
-from precision_tool.lib.io import data_types, decode
-from precision_tool.lib.io.decode import Numbers
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.io.layouts import Box, split_boxes
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.messages.errors import PrecisionToolError
@@ -119,14 +119,14 @@ class PairStream:
         self._scratch = scratch
         self._budget = budget
         npu_type = data_types.BY_NAME[npu.dtype]
-        self._dtype, self._golden_dtype = decode.compute_types(npu_type, data_types.BY_NAME[golden.dtype])
+        self._dtype, self._golden_dtype = data_types.compute_types(npu_type, data_types.BY_NAME[golden.dtype])
         self._opened = opened
         self._twins: list[_Twin] = []
         #: Boxes in which these are still to be looked at.
         self._unseen = 0
         #: Bytes that these were held against, and that were needed to be sure.
         self._held = self._needed = 0
-        self._reals = decode.reals_per_element(data_types.BY_NAME[npu.dtype])
+        self._reals = data_types.reals_per_element(data_types.BY_NAME[npu.dtype])
         self._npu = TensorReader(npu, pair.npu_plan, self._dtype, scratch, "npu", opened.open)
         try:
             self._golden = TensorReader(golden, pair.golden_plan, self._golden_dtype, scratch, "golden", opened.open)
@@ -154,8 +154,8 @@ class PairStream:
         #: What indices of elements are indices of.
         self.index_shape = shape
         if self.is_flat:
-            self.index_shape = _shape_of_indices(pair.error_shape, decode.reals_per_element(npu_type), self.size)
-        self.end = min(self.size, limit * decode.reals_per_element(npu_type) or self.size)
+            self.index_shape = _shape_of_indices(pair.error_shape, data_types.reals_per_element(npu_type), self.size)
+        self.end = min(self.size, limit * data_types.reals_per_element(npu_type) or self.size)
         self.is_limited = self.end < self.size
         if self.is_limited:
             self.boxes = [box for box in self.boxes if self._flat_index(box, 0) < self.end]
@@ -190,7 +190,7 @@ class PairStream:
             # Of a type below eight bits what lies behind the elements tells how they are stored.
             if data_type.bits >= 8 and stored_alike(self.pair, pair):
                 return _Twin(npu, file=self._opened.open(npu))
-            if decode.compute_types(data_type, data_types.BY_NAME[golden.dtype]) == self.dtypes and pair.npu_plan:
+            if data_types.compute_types(data_type, data_types.BY_NAME[golden.dtype]) == self.dtypes and pair.npu_plan:
                 reader = TensorReader(npu, pair.npu_plan, self._dtype, self._scratch, "twin", self._opened.open)
                 reader.reads_whole = False
                 shape = (reader.size,) if self.is_flat else reader.logical_shape

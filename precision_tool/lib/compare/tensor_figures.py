@@ -23,8 +23,8 @@ from precision_tool.lib.compare.kernel import deviations
 from precision_tool.lib.compare.pair_sums import SideSums, summarize
 from precision_tool.lib.compare.scheduler import check_stopping
 from precision_tool.lib.compare.tensor_reader import Opens, OpenTensors, Scratch, TensorReader, box_size
-from precision_tool.lib.io import data_types, decode, layouts
-from precision_tool.lib.io.decode import Numbers
+from precision_tool.lib.io import data_types, layouts
+from precision_tool.lib.io.data_types import Numbers
 from precision_tool.lib.io.native.library import Codes, library
 from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.messages.errors import FormatError
@@ -140,7 +140,7 @@ def open_reader(
     if plan is None:
         plan = tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order)
     if dtype is None:
-        dtype, _ = decode.compute_types(data_type, data_type)
+        dtype, _ = data_types.compute_types(data_type, data_type)
     reader = TensorReader(tensor, plan, dtype, Scratch(), "tensor", opens)
     try:
         yield reader
@@ -151,7 +151,7 @@ def open_reader(
 def first_values(reader: TensorReader, tensor: Tensor, count: int) -> tuple[float | complex, ...]:
     """Return the first `count` elements in logical order."""
     data_type = data_types.BY_NAME[tensor.dtype]
-    reals = reader.head(count * decode.reals_per_element(data_type))
+    reals = reader.head(count * data_types.reals_per_element(data_type))
     if data_type.is_complex:
         return tuple(map(complex, reals[::2].tolist(), reals[1::2].tolist()))
     return tuple(reals.tolist())

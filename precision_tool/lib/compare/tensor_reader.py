@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.compare.scheduler import check_stopping
-from precision_tool.lib.io import data_types, decode
-from precision_tool.lib.io.data_types import DataType
-from precision_tool.lib.io.decode import Numbers
+from precision_tool.lib.io import data_types
+from precision_tool.lib.io.data_types import DataType, Numbers
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.layouts import Box, copy_box, head_box, split_boxes, storage_slices
 from precision_tool.lib.io.native.library import address
@@ -104,7 +103,7 @@ class TensorReader:
     ) -> None:
         self._tensor = tensor
         self._type = data_types.BY_NAME[tensor.dtype]
-        self._reals = decode.reals_per_element(self._type)
+        self._reals = data_types.reals_per_element(self._type)
         self._plan = plan.with_trailing(self._reals) if self._reals > 1 else plan
         self.logical_shape = self._plan.logical_shape
         self.granules = self._plan.blocks
@@ -121,7 +120,7 @@ class TensorReader:
                 self._file.close()
                 raise
             self._bits = self._bits if packed else 8
-        self._decode = decode.decoder(self._type, packed=packed, big_endian=tensor.big_endian)
+        self._decode = data_types.decoder(self._type, packed=packed, big_endian=tensor.big_endian)
         # Stored just as it is computed with: read straight into the caller's buffer.
         self._is_direct = (
             self._type.decode == "numpy" and np.dtype(self._type.numpy_name) == dtype and not tensor.big_endian

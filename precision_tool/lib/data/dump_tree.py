@@ -14,7 +14,7 @@ from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data.dump_names import StepAndRank, placed_below
 from precision_tool.lib.io.files import check_folder, is_folder, may_change_unseen, read_text, signature_of, store_of
 from precision_tool.lib.io.stores import Kind, Signature
-from precision_tool.lib.io.tfdbg_runs import files_of_run, find_runs, last_of_each
+from precision_tool.lib.io.tfdbg_files import files_of_run, find_runs, last_of_each
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run

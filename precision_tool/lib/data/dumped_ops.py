@@ -10,10 +10,9 @@ from precision_tool.lib.data.dump_names import NPY, StepAndRank, base_name, flat
 from precision_tool.lib.data.dump_tree import find_benchmark
 from precision_tool.lib.io.files import signature_of
 from precision_tool.lib.io.npy import read_npy
-from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.io.readers import NoNumbersError, open_op_dump, read_tensor_event
 from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.io.tensor_bytes import joined
-from precision_tool.lib.io.tfdbg_tensor import NoNumbersError, read_tensor_event
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf

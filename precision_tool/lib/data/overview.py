@@ -11,7 +11,7 @@ from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data.dump_tree import is_status_file, list_folders
 from precision_tool.lib.data.kinds import DEVICE_KINDS, NPY, PYTORCH
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.io import tfdbg_runs as tfdbg
+from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import folder_exists, list_folder
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 

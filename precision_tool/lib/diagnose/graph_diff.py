@@ -16,8 +16,7 @@ from precision_tool.lib.compare.run_values import KnownValues
 from precision_tool.lib.data.fusion_pair import Fusion
 from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
 from precision_tool.lib.diagnose.agreement import no_graph
-from precision_tool.lib.io.fusion_passes import is_switchable
-from precision_tool.lib.io.fusion_switch import Switches
+from precision_tool.lib.io.fusion_passes import Switches, is_switchable
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.finding import CheckResult, Fact, Finding, FindingKind, Grade, joined
 from precision_tool.lib.model.graph import Edge, GraphFile, Op

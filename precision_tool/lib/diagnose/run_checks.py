@@ -28,7 +28,7 @@ from precision_tool.lib.diagnose.agreement import (
 from precision_tool.lib.diagnose.overflow_advice import check_overflow
 from precision_tool.lib.extensions import Registry
 from precision_tool.lib.io.files import real_path
-from precision_tool.lib.io.fusion_switch import Switches
+from precision_tool.lib.io.fusion_passes import Switches
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.finding import CheckResult, Fact, Finding, FindingKind

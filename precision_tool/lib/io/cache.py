@@ -11,8 +11,6 @@ import logging
 import os
 import struct
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from pathlib import Path
 from precision_tool.lib.io.files import may_change_unseen, signature_of, store_of
 from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.io.stores import Signature
+from precision_tool.lib.io.writing import replacing
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.version import __version__
 
@@ -37,8 +36,6 @@ SUFFIX = ".ptcache"
 _MAX_REQUESTS = 256
 #: All cache files together; the oldest go first.
 MAX_FILES, MAX_BYTES = 64, 512 << 20
-#: Files that were being written this long ago (s) never will be finished.
-_LEFT_BEHIND = 3600
 
 
 class OddCacheError(Exception):
@@ -114,19 +111,11 @@ def _read(path: str, signature: Signature, version: int) -> bytes:
 def _write(folder: Path, name: str, data: bytes) -> bool:
     """Writes a file that appears when it is complete; False if that does not work."""
     made = not folder.exists()
-    part = ""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, part = tempfile.mkstemp(dir=folder, prefix=".", suffix=f"{SUFFIX}.part")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(part, folder / name)
-    except BaseException as error:
-        with suppress(OSError):
-            if part:
-                os.unlink(part)
-        if not isinstance(error, OSError):
-            raise
+        with replacing(str(folder / name)) as temporary:
+            Path(temporary).write_bytes(data)
+    except OSError as error:
         _log.info("%s: no cache: %s", folder, error)
         if made:
             with suppress(OSError):
@@ -136,7 +125,7 @@ def _write(folder: Path, name: str, data: bytes) -> bool:
 
 
 def _tidy(folder: Path) -> None:
-    """Removes the oldest cache files beyond the limits, and what others left half written."""
+    """Removes the oldest cache files beyond the limits."""
     cached_files: list[tuple[float, int, str]] = []
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
@@ -144,8 +133,6 @@ def _tidy(folder: Path) -> None:
                 stat = entry.stat(follow_symlinks=False)
                 if entry.name.endswith(SUFFIX):
                     cached_files.append((stat.st_mtime, stat.st_size, entry.path))
-                elif entry.name.endswith(f"{SUFFIX}.part") and time.time() - stat.st_mtime > _LEFT_BEHIND:
-                    os.unlink(entry.path)
     cached_files.sort(reverse=True)
     sizes = accumulate(size for _, size, _ in cached_files)
     for number, (total, (_, _, path)) in enumerate(zip(sizes, cached_files, strict=True)):

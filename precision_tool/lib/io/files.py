@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, TextIO, Union
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.local import LOCAL, folder_error, open_descriptor, user_error
 from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
-from precision_tool.lib.io.writing import temporary_file
+from precision_tool.lib.io.writing import replacing_text
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import (
     DataNotFoundError,
@@ -343,27 +343,12 @@ def atomic_text(path: str) -> Iterator[TextIO]:
         with store.create(path) as new:
             new.write_at(0, text.getvalue().encode("utf-8", "backslashreplace"))
         return
-    folder = os.path.dirname(path) or "."
-    name = ""
     try:
-        os.makedirs(folder, exist_ok=True)
-        handle, name = temporary_file(folder)
-        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace", newline="") as file:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        with replacing_text(path) as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
     except OSError as error:
-        _remove(name)
         raise OutputError.of(path, "io.not_writable", reason=error.strerror or str(error)) from error
-    except BaseException:
-        _remove(name)
-        raise
-
-
-def _remove(path: str) -> None:
-    if path and os.path.exists(path):
-        os.unlink(path)
 
 
 def open_to_write(path: str) -> BinaryIO:

@@ -11,12 +11,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import PurePath
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from precision_tool.lib.io import proto_text
 from precision_tool.lib.io.data_types import BY_CODE, BY_GE_NAME
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.om_file import MAGIC, WireScalars, model_bytes, parse_om
+from precision_tool.lib.io.om_file import MAGIC, model_bytes, parse_om
 from precision_tool.lib.io.proto_text import int_of_64_bits, not_utf8_notes, paused_gc, refuse_nul_bytes, unescape
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
@@ -120,7 +120,22 @@ class JsonScalars:
 
     def guess(self, value: Any) -> Any:
         """A scalar of a field that is not known."""
-        return self.text(value) if isinstance(value, str) else value
+        return self.text(value) if isinstance(value, (str, bytes)) else value
+
+
+class WireScalars(JsonScalars):
+    """Scalars of the wire format, which `parse_om` has given their types; texts are bytes."""
+
+    def text(self, value: Any) -> str:
+        return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else super().text(value)
+
+    def data(self, value: Any) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        raise FormatError.within("io.graph.wrong_value", value=Message("error.io.type.number"), expected="bytes")
+
+    bytes_text = text
+    listed_data = data
 
 
 def _shown(value: Any) -> str | Message:
@@ -133,20 +148,6 @@ def _shown(value: Any) -> str | Message:
 #: Larger files are refused before they are read: the tree takes several times the size of the file.
 MAX_FILE_SIZE = 1 << 30
 Node: TypeAlias = dict[str, list[Any]]
-
-
-class Scalars(Protocol):
-    """How the scalars of a tree are written; each method raises `FormatError` for what it cannot read."""
-
-    def text(self, value: Any) -> str: ...
-    def bytes_text(self, value: Any) -> str: ...
-    def data(self, value: Any) -> bytes: ...
-    def listed_data(self, value: Any) -> bytes: ...
-    def integer(self, value: Any) -> int: ...
-    def number(self, value: Any) -> float: ...
-    def boolean(self, value: Any) -> bool: ...
-    def word(self, value: Any) -> str: ...
-    def guess(self, value: Any) -> Any: ...
 
 
 class TextScalars:
@@ -181,6 +182,10 @@ class TextScalars:
         return value
 
 
+#: How the scalars of a tree are written; each method raises `FormatError` for what it cannot read.
+Scalars: TypeAlias = JsonScalars | TextScalars
+
+
 def read_graph_bytes(path: str) -> bytes:
     """The contents of a graph file, which is neither empty nor too large; of an offline model without the weights."""
     with open_file(path) as file:
@@ -195,19 +200,19 @@ def read_graph_bytes(path: str) -> bytes:
     return data
 
 
-def graph_tree(data: bytes, path: str) -> tuple[Node, tuple[Message, ...], Scalars]:
+def graph_tree(data: bytes, path: str, *, first_model: bool = False) -> tuple[Node, tuple[Message, ...], Scalars]:
     """The tree of a graph file's contents, notes about it, and how its scalars are read.
 
-    Parsed by what the content looks like: no text format starts with a brace, all JSON objects do.
+    Parsed by what the content looks like: no text format starts with a brace, all JSON objects do. Of an offline model
+    with several models `first_model` takes the first alone.
     """
     if data.startswith(MAGIC):
-        root, notes = parse_om(data, path)
+        root, notes = parse_om(data, path, first=first_model)
         return root, notes, WireScalars()
     if is_json(data):
         root, notes = parse_graph_json(data, path)
         return root, notes, JsonScalars()
-    parsed = proto_text.parse_proto_text(data, path)
-    return parsed.root, parsed.notes, TextScalars()
+    return proto_text.parse_proto_text(data, path), not_utf8_notes(data), TextScalars()
 
 
 def is_json(data: bytes) -> bool:

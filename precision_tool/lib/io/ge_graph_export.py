@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from precision_tool.lib.io.ge_graph import Node, Scalars, graph_nodes, graph_tree, is_json, read_graph_bytes
-from precision_tool.lib.io.ge_schema import ENUMS, MESSAGES, Field
-from precision_tool.lib.io.om_file import MAGIC, WireScalars, parse_om
+from precision_tool.lib.io.om_file import ENUMS, MESSAGES, Field
 from precision_tool.lib.io.proto_text import escape, paused_gc
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
@@ -30,22 +29,15 @@ _MAX_FLOAT_TEXT = 9
 _MAX_DEPTH = 20
 
 
-def export_graph(path: str) -> dict[str, Any]:
-    """A graph file, text or offline model, as the vendor's JSON. FormatError for others."""
-    return export_with_notes(path)[0]
+def export_graph(path: str) -> tuple[dict[str, Any], tuple[Message, ...]]:
+    """A graph file, text or offline model, as the vendor's JSON, and notes on it. FormatError for others.
 
-
-def export_with_notes(path: str) -> tuple[dict[str, Any], tuple[Message, ...]]:
-    """As `export_graph`, and what to say of it. Of an offline model of several models the first, as atc writes it."""
+    Of an offline model of several models the first, as atc writes it.
+    """
     data = read_graph_bytes(path)
     if is_json(data):
         raise FormatError.of(path, "io.graph.json_already")
-    scalars: Scalars
-    if data.startswith(MAGIC):
-        root, notes = parse_om(data, path, first=True)
-        scalars = WireScalars()
-    else:
-        root, notes, scalars = graph_tree(data, path)
+    root, notes, scalars = graph_tree(data, path, first_model=True)
     graph_nodes(root, path)  # anything else than a GE graph is refused
     with paused_gc():
         return GraphExport(scalars, path).model(root), notes

@@ -281,7 +281,7 @@ def _apart(text: str, path: str) -> tuple[tuple[Node, ...], list[tuple[int, int,
         between.append(text[done:start])
         done = end + len("\n  }")
     between.append(text[done:])
-    root = proto_text.parse_proto_text(_EMPTY_OP.join(between).encode("latin-1"), path).root
+    root = proto_text.parse_proto_text(_EMPTY_OP.join(between).encode("latin-1"), path)
     nodes = graph_nodes(root, path)
     if sum(len(node.get("op", ())) for node in nodes) != len(spans):
         raise _OtherwiseError
@@ -366,7 +366,7 @@ class _Builder(GraphBuilder):
     def _parsed(self, lines: str) -> Node:
         cached = self._parsed_before.get(lines)
         if cached is None:
-            cached = self._parsed_before[lines] = proto_text.parse_proto_text(lines.encode("latin-1")).root
+            cached = self._parsed_before[lines] = proto_text.parse_proto_text(lines.encode("latin-1"))
         return cached
 
 
@@ -400,8 +400,7 @@ class AttrSource:
         texts = {match[1].decode("ascii", "replace"): match[0] for match in _ATTR_TEXT.finditer(block)}
         if block.count(b"\n    attr") == len(texts) and all(map(str.isascii, texts)):
             return Attrs(_UnreadNodes(texts, self._path), TextScalars())
-        parsed = proto_text.parse_proto_text(block, self._path)
-        root: Node = parsed.root
+        root: Node = proto_text.parse_proto_text(block, self._path)
         return Attrs(attr_nodes(root["op"][-1], TextScalars()), TextScalars())
 
     def _read_op(self, offset: int) -> bytes:
@@ -447,8 +446,7 @@ class _UnreadNodes(Mapping[str, Node]):
         self._texts, self._path = texts, path
 
     def __getitem__(self, key: str) -> Node:
-        parsed = proto_text.parse_proto_text(self._texts[key], self._path)
-        return attr_nodes(parsed.root, TextScalars())[key]
+        return attr_nodes(proto_text.parse_proto_text(self._texts[key], self._path), TextScalars())[key]
 
     def __contains__(self, key: object) -> bool:
         return key in self._texts

@@ -54,9 +54,24 @@ _BYTES_PER_SECOND = 10 << 20
 
 
 def read_h5(path: str) -> H5Dump:
-    """The ops of a `.h5` dump in the order they ran, their tensors undecoded.
+    """Read the ops of a `.h5` dump of PyTorch in the order they ran; their values stay undecoded (FORMATS.md §3).
 
-    FormatError for what is no HDF5 file, is damaged or is refused; UsageError where h5py is not installed.
+    Parameters
+    ----------
+    path : str
+        A file on a disk of this machine.
+
+    Returns
+    -------
+    H5Dump
+        Its ops; a data set that is no tensor has a reason, one that is no part of the format is in `ignored`.
+
+    Raises
+    ------
+    FormatError
+        It is no HDF5 file, is damaged, or is refused, as it leads elsewhere or claims more than it holds.
+    UsageError
+        h5py is not installed.
     """
     size = check_file(path)
     contents = _Contents(path, size)

@@ -190,7 +190,8 @@ class _Hdf5:
         grid = [-(-extent // step) if step else 1 for extent, step in zip(shape, block, strict=True)]
         start, stop = numbers
         filled = np.ndarray((stop - start, *block), identity.dtype, self._buffer)
-        for number, target in zip(range(start, stop), filled, strict=True):
+        for number in range(start, stop):
+            target = filled[number - start, ...]  # an array also where a block is a single number
             place = [int(index) * step for index, step in zip(np.unravel_index(number, grid), block, strict=True)]
             part = tuple(min(extent - at, step) for extent, at, step in zip(shape, place, block, strict=True))
             array = target if part == target.shape else np.empty(part, identity.dtype)

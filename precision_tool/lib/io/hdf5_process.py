@@ -17,7 +17,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Generator, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import util
 from types import ModuleType
@@ -203,7 +203,7 @@ class _Child:
             yield answer
 
     def _death(self, seconds: int = 0) -> Hdf5Error:
-        """What the child died of; it has closed its end of the pipe."""
+        """What the child died of; it has closed its end of the socket."""
         assert self._process is not None
         try:
             code = self._process.wait(1)
@@ -218,25 +218,26 @@ class _Child:
         return Hdf5Error(reason=Message("row.io.h5.code", code=code), died=True)
 
     def _start(self) -> None:
-        ours, theirs = socket.socketpair()
-        buffer = os.memfd_create("hdf5")
-        os.truncate(buffer, BUFFER)
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _START, json.dumps(sys.path), str(buffer), str(MEMORY)],
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # the last words of a C library are not for the user
-                pass_fds=(buffer,),
-                process_group=0,  # Ctrl+C is for its parent
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HDF5_PLUGIN_PRELOAD": "::"},
-            )
-        except OSError as error:
-            ours.close()
-            os.close(buffer)
-            raise OutputError("io.h5.no_process", reason=error.strerror) from error
-        finally:
-            theirs.close()
+        with ExitStack() as opened:
+            try:
+                ours, theirs = map(opened.enter_context, socket.socketpair())
+                buffer = os.memfd_create("hdf5")
+                opened.callback(os.close, buffer)
+                os.truncate(buffer, BUFFER)
+                environment = {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HDF5_PLUGIN_PRELOAD": "::"}
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-c", _START, json.dumps(sys.path), str(buffer), str(MEMORY)],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,  # the last words of a C library are not for the user
+                    pass_fds=(buffer,),
+                    process_group=0,  # Ctrl+C is for its parent
+                    env=os.environ | environment,
+                )
+            except OSError as error:
+                raise OutputError("io.h5.no_process", reason=error.strerror) from error
+            opened.pop_all()
+        theirs.close()
         ours.settimeout(WAIT_SECONDS)
         self._socket, self._lines, self.buffer = ours, ours.makefile("rb"), buffer
 

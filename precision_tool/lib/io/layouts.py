@@ -154,10 +154,22 @@ def _nz_plan(storage_shape: tuple[int, ...], shape: tuple[int, ...]) -> Plan:
 
 
 def plan(layout: str, storage_shape: tuple[int, ...], target: str, shape: tuple[int, ...]) -> Plan:
-    """How a tensor stored as `layout` is read in the order of `target`, whose shape is `shape`.
+    """Plan how a stored tensor is read in another order of axes (FORMATS.md §2).
 
-    LayoutError says which axis does not fit. `target` "ND" takes the named axes in the order of the layout
-    (NC1HWC0 → NCHW, NDC1HWC0 → NCDHW); FRACTAL_NZ has no names and takes any target.
+    Parameters
+    ----------
+    layout, storage_shape
+        How the tensor is stored, and the extents of its storage axes.
+    target : str
+        A plain layout. "ND" takes the named axes in the order of the layout (NC1HWC0 → NCHW, NDC1HWC0 → NCDHW);
+        FRACTAL_NZ has no names and takes any target.
+    shape : tuple of int
+        The extents in the order of `target`, without padding.
+
+    Raises
+    ------
+    LayoutError
+        An axis does not fit; the message says which.
     """
     if layout == "FRACTAL_NZ":
         return _nz_plan(storage_shape, shape)
@@ -409,9 +421,19 @@ def as_stored(tensor: Tensor, note: Message | None = None) -> Reading:
 def reading_of(
     tensor: Tensor, origin_layout: str | None = None, origin_shape: tuple[int, ...] | None = None
 ) -> Reading:
-    """The values in logical order, without padding, where the original shape is known, else as they lie.
+    """Choose the order in which a single tensor is read: logical, without padding, where that can be told.
 
-    `origin_layout` and `origin_shape` are the graph's; the shape in the dump's own header wins.
+    Parameters
+    ----------
+    tensor : Tensor
+        As it is stored; the shape in the dump's own header wins over `origin_shape`.
+    origin_layout, origin_shape : optional
+        Those of the graph.
+
+    Returns
+    -------
+    Reading
+        Plan, shape and plain layout; with a note and in storage order where the original shape is unknown.
     """
     if is_plain(tensor.layout):
         return as_stored(tensor)

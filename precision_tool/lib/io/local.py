@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from operator import attrgetter
 
 from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Stat, Store, StoredFile
 from precision_tool.lib.io.writing import temporary_file
@@ -96,7 +97,6 @@ class LocalFile(StoredFile):
         self.size = os.fstat(self._fd).st_size
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fills `buffer` (bytes, contiguous) from `offset`; FormatError when the file ends before."""
         done, size = 0, len(buffer)
         while done < size:
             try:
@@ -110,7 +110,6 @@ class LocalFile(StoredFile):
             done += count
 
     def close(self) -> None:
-        """Closes the file; may be called twice."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -239,16 +238,11 @@ def _more_descriptors() -> Iterator[int]:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def open_local(path: str) -> StoredFile:
-    """A local file: a shared one while files are kept open, else one of its own."""
-    return _open_files[-1].open(path) if _open_files else LocalFile(path)
-
-
 class LocalStore(Store):
     """Files by the paths that the operating system gives them."""
 
     def open(self, path: str) -> StoredFile:
-        return open_local(path)
+        return _open_files[-1].open(path) if _open_files else LocalFile(path)
 
     def stat(self, path: str) -> Stat | None:
         try:
@@ -265,7 +259,7 @@ class LocalStore(Store):
     def entries(self, folder: str) -> Sequence[Entry]:
         try:
             with os.scandir(folder) as listing:
-                return [Entry(name=entry.name, kind=_kind(entry)) for entry in sorted(listing, key=_name_of)]
+                return [Entry(name=entry.name, kind=_kind(entry)) for entry in sorted(listing, key=attrgetter("name"))]
         except OSError as error:
             raise folder_error(folder, error) from error
         except ValueError as error:  # a zero byte in the name
@@ -285,10 +279,6 @@ class LocalStore(Store):
 
     def real(self, path: str) -> str:
         return os.path.realpath(path)
-
-
-def _name_of(entry: os.DirEntry[str]) -> str:
-    return entry.name
 
 
 def _kind(entry: os.DirEntry[str]) -> Kind | None:

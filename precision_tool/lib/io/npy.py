@@ -25,7 +25,7 @@ from precision_tool.lib.model.tensor import Tensor
 #: Bytes of the width of the header's length, and of the longest header, by version. numpy.save writes 118 for 32 axes.
 _LENGTH_BYTES = {(1, 0): 2, (2, 0): 4}
 _MAX_HEADER = 1 << 16
-_MAGIC = b"\x93NUMPY"
+MAGIC = b"\x93NUMPY"
 #: The most digits of an extent that any file could hold.
 _MAX_DIGITS = 20
 # One entry of the header's dict: 1 quote, 2 key; then 3 a truth, 5 a string, 6 what is in a tuple of whole numbers, or
@@ -104,7 +104,7 @@ def read_npy_file(file: StoredFile) -> Tensor:
 def _header(file: StoredFile) -> tuple[str, int]:
     """The text of the header and where the data begin."""
     start = file.read_at(0, min(_USUAL_HEADER, file.size))
-    if not start.startswith(_MAGIC) or len(start) < 10:
+    if not start.startswith(MAGIC) or len(start) < 10:
         raise FormatError.of(file.path, "io.npy.magic")
     version = start[6], start[7]
     width = _LENGTH_BYTES.get(version)

@@ -1,9 +1,4 @@
-"""Attributes of offline models whose names and texts are numbers of two lists in the model (`om_compress_version` 1).
-
-A name that begins with a zero byte is a number to base 127, least digit first, each digit a byte one above it; it
-counts in `attr_name_enum`. Where `attrs_use_string_value` has true for that name, the value is a number, or a list of
-numbers, that count in `attr_value_enum`. Source: GE's ModelCompressManager, EnumAttrUtils and Pb2Json.
-"""
+"""Offline models (`.om`): header, parts and graphs; GE's messages (`ge_ir.proto`, FORMATS.md §4) as data."""
 
 from __future__ import annotations
 
@@ -11,14 +6,97 @@ import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from precision_tool.lib.io.data_types import BY_CODE
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.ge_schema import BY_NUMBER, ENUMS, INTEGERS, MESSAGES, Field
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.wire import FIXED32, LENGTH, VARINT, WireReader
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
+
+#: Kinds of fields that are numbers on the wire, and the one that is a message's name.
+INTEGERS = ("int", "uint", "bool", "dtype", "val_type")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a message. `kind` is a scalar's, an enum's or the name of a message.
+
+    Fields of a oneof are there even when they are zero; others are not.
+    """
+
+    name: str
+    number: int
+    kind: str
+    is_repeated: bool
+    is_oneof: bool
+
+    @property
+    def is_message(self) -> bool:
+        """True if its values are blocks."""
+        return self.kind in MESSAGES
+
+
+#: message → fields "name number kind", `*` before a repeated kind, `?` before one of a oneof.
+_LINES = {
+    "ModelDef": "name 1 string/version 2 uint/custom_version 3 string/graph 7 *GraphDef/attr 11 *AttrEntry",
+    "GraphDef": "name 1 string/input 4 *string/output 5 *string/op 6 *OpDef/attr 11 *AttrEntry",
+    "AttrEntry": "key 1 string/value 2 AttrDef",
+    "OpDef": "name 1 string/type 2 string/input 5 *string/attr 10 *AttrEntry/has_out_attr 20 bool/id 21 int/"
+    "stream_id 22 int/input_name 23 *string/src_name 24 *string/src_index 25 *int/dst_name 26 *string/"
+    "dst_index 27 *int/input_i 28 *int/output_i 29 *int/workspace 30 *int/workspace_bytes 31 *int/"
+    "is_input_const 32 *bool/input_desc 33 *TensorDescriptor/output_desc 34 *TensorDescriptor/"
+    "subgraph_name 35 *string",
+    "ShapeDef": "dim 1 *int",
+    "TensorDescriptor": "name 1 string/dtype 2 dtype/shape 3 ShapeDef/layout 4 string/attr 5 *AttrEntry/"
+    "has_out_attr 9 bool/size 10 int/weight_size 11 int/reuse_input 12 bool/output_tensor 13 bool/"
+    "device_type 14 string/input_tensor 15 bool/real_dim_cnt 16 int/reuse_input_index 17 int/data_offset 18 int/"
+    "cmps_size 19 int/cmps_tab 20 string/cmps_tab_offset 21 int",
+    "TensorDef": "desc 1 TensorDescriptor/data 2 bytes",
+    "NamedAttrs": "name 1 string/attr 2 *AttrEntry",
+    "ListInt": "list_i 1 *int",
+    "ListListInt": "list_list_i 1 *ListInt",
+    "ListFloat": "list_f 1 *float",
+    "ListListFloat": "list_list_f 1 *ListFloat",
+    "ListValue": "s 2 *bytes/i 3 *int/f 4 *float/b 5 *bool/bt 7 *bytes/td 8 *TensorDescriptor/t 9 *TensorDef/"
+    "g 10 *GraphDef/na 11 *NamedAttrs/dt 12 *int/val_type 20 val_type",
+    "AttrDef": "list 1 ?ListValue/s 2 ?bytes/i 3 ?int/f 4 ?float/b 5 ?bool/bt 6 ?bytes/func 10 ?NamedAttrs/"
+    "td 11 ?TensorDescriptor/t 12 ?TensorDef/g 13 ?GraphDef/list_list_int 14 ?ListListInt/dt 15 ?int/"
+    "list_list_float 16 ?ListListFloat",
+}
+
+
+def _fields(lines: str) -> dict[str, Field]:
+    fields = {}
+    for line in lines.split("/"):
+        name, number, kind = line.split()
+        fields[name] = Field(name, int(number), kind.lstrip("*?"), kind[0] == "*", kind[0] == "?")
+    return fields
+
+
+#: message → its fields by name.
+MESSAGES: dict[str, dict[str, Field]] = {name: _fields(lines) for name, lines in _LINES.items()}
+#: message → its fields by number.
+BY_NUMBER: dict[str, dict[int, Field]] = {
+    name: {field.number: field for field in fields.values()} for name, fields in MESSAGES.items()
+}
+_LIST_TYPES = (
+    "VT_LIST_NONE", "VT_LIST_STRING", "VT_LIST_INT", "VT_LIST_FLOAT", "VT_LIST_BOOL", "VT_LIST_BYTES",
+    "VT_LIST_TENSOR_DESC", "VT_LIST_TENSOR", "VT_LIST_GRAPH", "VT_LIST_NAMED_ATTRS", "VT_LIST_DATA_TYPE",
+)  # fmt: skip
+#: enum → the name of each of its values.
+ENUMS: dict[str, dict[int, str]] = {
+    "dtype": {code: row.ge_name for code, row in BY_CODE.items()},
+    "val_type": dict(enumerate(_LIST_TYPES)),
+}
+
+
+# --- attributes whose names and texts are numbers of two lists in the model (`om_compress_version` 1)
+#
+# A name that begins with a zero byte is a number to base 127, least digit first, each digit a byte one above it; it
+# counts in `attr_name_enum`. Where `attrs_use_string_value` has true for that name, the value is a number, or a list of
+# numbers, that count in `attr_value_enum`. Source: GE's ModelCompressManager, EnumAttrUtils and Pb2Json.
 
 _VERSION, _NAMES, _TEXTS, _IS_TEXT = (
     b"om_compress_version", b"attr_name_enum", b"attr_value_enum", b"attrs_use_string_value"
@@ -153,16 +231,6 @@ class OmHeader:
     models: tuple[tuple[Part, ...], ...]
 
 
-class ByteSource(Protocol):
-    """What a model is read from."""
-
-    path: str
-    size: int
-
-    def read_at(self, offset: int, count: int) -> bytes:
-        """Exactly `count` bytes from `offset`."""
-
-
 class _Bytes:
     """Bytes in memory as something to read from."""
 
@@ -174,7 +242,7 @@ class _Bytes:
         return self._data[offset : offset + count]
 
 
-def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
+def read_header(source: StoredFile | _Bytes, size: int | None = None) -> OmHeader:
     """Header and tables of an offline model of `size` bytes; FormatError says which of them cannot be read."""
     size = source.size if size is None else size
     if source.read_at(0, min(len(MAGIC), source.size)) != MAGIC:
@@ -185,9 +253,8 @@ def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
     length, encrypted, name, count, platform, long_length = (
         fields[4], fields[5], fields[9], fields[13], fields[14], fields[16]
     )  # fmt: skip
-    header = (_text(name), _text(platform), bool(encrypted))
     if encrypted:
-        raise FormatError.of(source.path, "io.om.encrypted", name=shown(header[0]))
+        raise FormatError.of(source.path, "io.om.encrypted", name=shown(_text(name)))
     end = _HEADER_SIZE + (long_length or length)
     if end > size:
         raise FormatError.of(source.path, "io.om.cut_off", end=end, size=size)
@@ -202,14 +269,14 @@ def read_header(source: ByteSource, size: int | None = None) -> OmHeader:
             raise FormatError.of(source.path, "io.om.table", offset=position)
         models.append(parts)
         position = max(part.stop for part in parts)
-    return OmHeader(name=header[0], platform=header[1], models=tuple(models))
+    return OmHeader(name=_text(name), platform=_text(platform), models=tuple(models))
 
 
 def _text(raw: bytes) -> str:
     return raw.split(b"\0", 1)[0].decode("utf-8", "backslashreplace")
 
 
-def _table(source: ByteSource, position: int, end: int) -> tuple[Part, ...] | None:
+def _table(source: StoredFile | _Bytes, position: int, end: int) -> tuple[Part, ...] | None:
     """The parts that the table at `position` tells, in whichever of its two layouts they lie within the file."""
     if position + 4 > min(end, source.size):
         return None
@@ -348,55 +415,3 @@ def _integer(value: int, field: Field) -> int | str | bool:
     if field.kind in ENUMS:
         return ENUMS[field.kind].get(value, str(value))
     return value - (1 << 64) if field.kind == "int" and value >> 63 else value
-
-
-def _wrong_block(expected: str) -> FormatError:
-    return FormatError.within("io.graph.wrong_value", value=Message("error.io.type.block"), expected=expected)
-
-
-class WireScalars:
-    """Scalars of the wire format, which `parse_om` has given their types."""
-
-    def text(self, value: Any) -> str:
-        """A string field, or a bytes field that holds text."""
-        return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
-
-    bytes_text = text
-
-    def data(self, value: Any) -> bytes:
-        """A bytes field."""
-        if isinstance(value, bytes):
-            return value
-        raise FormatError.within("io.graph.wrong_value", value=Message("error.io.type.number"), expected="bytes")
-
-    listed_data = data
-
-    def integer(self, value: Any) -> int:
-        """A whole number."""
-        try:
-            return int(value)
-        except (TypeError, ValueError):
-            raise FormatError.within(
-                "io.graph.wrong_value", value=Message("error.io.type.block"), expected="integer"
-            ) from None
-
-    def number(self, value: Any) -> float:
-        """A number."""
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            raise FormatError.within(
-                "io.graph.wrong_value", value=Message("error.io.type.block"), expected="number"
-            ) from None
-
-    def boolean(self, value: Any) -> bool:
-        """True or false."""
-        return bool(value)
-
-    def word(self, value: Any) -> str:
-        """The name of an enum value."""
-        return str(value)
-
-    def guess(self, value: Any) -> Any:
-        """A scalar as it is."""
-        return self.text(value) if isinstance(value, bytes) else value

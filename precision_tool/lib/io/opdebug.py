@@ -101,17 +101,15 @@ class UnitStatus:
                 documented = mask << shift
                 yield Message("check.status." + meanings[value], word=place)
         elif self.unit in (AI_CORE, *_LISTED):
-            for bit, meaning in _CORE_BITS.items():
-                if word & bit:
-                    documented |= bit
-                    yield Message("check.status." + meaning, word=place)
+            documented = sum(_CORE_BITS)
+            yield from core_overflows(word, place)
         if word & ~documented:
             yield Message("check.status.undocumented", status=hex(word & ~documented), word=place)
 
 
-def core_overflows(status: int) -> tuple[Message, ...]:
-    """Return the meaning of the bits of an AI Core's status."""
-    return tuple(Message("check.status." + meaning, word=None) for bit, meaning in _CORE_BITS.items() if status & bit)
+def core_overflows(status: int, word: int | None = None) -> tuple[Message, ...]:
+    """Return the meaning of the bits of an AI Core's status, or of one of its words."""
+    return tuple(Message("check.status." + meaning, word=word) for bit, meaning in _CORE_BITS.items() if status & bit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

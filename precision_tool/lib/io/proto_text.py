@@ -79,14 +79,6 @@ _PLAIN_ESCAPES = dict(zip("abfnrtv\\'\"?", "\a\b\f\n\r\t\v\\'\"?", strict=True))
 _BOOLS = dict.fromkeys(("true", "True", "t", "1"), True) | dict.fromkeys(("false", "False", "f", "0"), False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProtoText:
-    """A parsed text: its fields, and notes on what the user should know of it."""
-
-    root: Message
-    notes: tuple[CatalogueMessage, ...] = ()
-
-
 @contextmanager
 def paused_gc() -> Iterator[None]:
     """Keep the cycle collector off while many objects without cycles are made; it would double the time."""
@@ -99,8 +91,8 @@ def paused_gc() -> Iterator[None]:
             gc.enable()
 
 
-def parse_proto_text(data: bytes | str, source: str = "<text>") -> ProtoText:
-    """Parse a whole text; `source` names it in errors.
+def parse_proto_text(data: bytes | str, source: str = "<text>") -> Message:
+    """Return the fields of a whole text; `source` names it in errors.
 
     Raises `FormatError` with line and byte offset when the text is cut off, malformed, binary or nested
     deeper than `MAX_DEPTH`.
@@ -109,8 +101,7 @@ def parse_proto_text(data: bytes | str, source: str = "<text>") -> ProtoText:
     refuse_nul_bytes(raw, source)
     start = 3 if raw.startswith(b"\xef\xbb\xbf") else 0
     with paused_gc():
-        root = _Parser(raw.decode("latin-1"), start, source).parse()
-    return ProtoText(root=root, notes=not_utf8_notes(raw))
+        return _Parser(raw.decode("latin-1"), start, source).parse()
 
 
 def refuse_nul_bytes(raw: bytes, source: str) -> None:

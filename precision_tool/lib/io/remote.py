@@ -450,11 +450,9 @@ class RemoteFile(StoredFile):
         self._until = 0
 
     def expect(self, offset: int, count: int) -> None:
-        """These bytes will be read, in order."""
         self._until = min(self.size, offset + count)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fills `buffer` from `offset`; FormatError when the file ends before."""
         stop = offset + len(buffer)
         if stop > self.size:
             raise FormatError.of(self.path, "io.cut_off", offset=self.size, end=self.size, stop=stop)
@@ -486,7 +484,6 @@ class RemoteFile(StoredFile):
         self._start, self._window = offset, data
 
     def close(self) -> None:
-        """Forgets what was read; may be called twice."""
         self._window = b""
 
 

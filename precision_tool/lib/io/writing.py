@@ -17,6 +17,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TextIO
 
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError
@@ -235,6 +236,17 @@ def replacing(path: str, place: str = "") -> Iterator[str]:
 
 
 @contextmanager
+def replacing_text(path: str) -> Iterator[TextIO]:
+    """A text file that gets its name when the block is through and it is on the disk; OSError as of `replacing`."""
+    with replacing(path) as temporary, open(
+        temporary, "w", encoding="utf-8", errors="backslashreplace", newline=""
+    ) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
 def new_folder(path: str) -> Iterator[str]:
     """The path of an empty folder that becomes `path`, which is not there or empty, when the block is through.
 
@@ -267,12 +279,9 @@ def rewrite_text(path: str, text: str, *, last: str = "") -> None:
             mode = os.stat(real).st_mode & 0o777
             if last:
                 shutil.copyfile(real, last)
-        with replacing(real) as temporary:
-            with open(temporary, "w", encoding="utf-8", newline="") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, mode)
+        with replacing_text(real) as file:
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
     except OSError as error:
         raise OutputError.of(path, "io.file_not_writable", reason=error.strerror or str(error)) from error
 

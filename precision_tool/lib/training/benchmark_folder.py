@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import List, Optional, Tuple, Type
 
-from precision_tool.lib.io.tfdbg_files import unwritable
-from precision_tool.lib.io.tfdbg_runs import is_npy_name
+from precision_tool.lib.io.tfdbg_files import is_npy_name, unwritable
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError, UsageError
 

@@ -20,8 +20,7 @@ from types import TracebackType
 from typing import Any, Dict, List, Optional, Sequence, Type
 
 from precision_tool.lib.io.files import open_binary, open_to_write, read_text
-from precision_tool.lib.io.tfdbg_files import npy_header, read_event, unwritable
-from precision_tool.lib.io.tfdbg_runs import DumpedTensor, RunFiles
+from precision_tool.lib.io.tfdbg_files import DumpedTensor, RunFiles, npy_header, read_event, unwritable
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.training.benchmark_folder import NpySet, Replaced

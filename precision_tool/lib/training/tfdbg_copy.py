@@ -9,8 +9,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Callable, Dict, Generic, Iterable, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
-from precision_tool.lib.io.tfdbg_files import TensorEvent, is_same_npy, npy_size, read_event, write_npy
-from precision_tool.lib.io.tfdbg_runs import DumpedTensor
+from precision_tool.lib.io.tfdbg_files import DumpedTensor, TensorEvent, is_same_npy, npy_size, read_event, write_npy
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.training.benchmark_folder import NpySet, Replaced

@@ -28,8 +28,7 @@ from precision_tool.lib.diagnose.fusion_blame import (
 from precision_tool.lib.diagnose.fusion_effect import GraphFusion, PassRow
 from precision_tool.lib.diagnose.graph_diff import GraphDiff, PassDiff
 from precision_tool.lib.diagnose.graph_diff import Group as DiffGroup
-from precision_tool.lib.io.fusion_passes import is_switchable
-from precision_tool.lib.io.fusion_switch import ALL, EITHER, Switches
+from precision_tool.lib.io.fusion_passes import ALL, EITHER, Switches, is_switchable
 from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.view.tables import NUMBERS, Box, NameTable

@@ -45,15 +45,14 @@ from precision_tool.lib.diagnose.passport_file import parse_passport, read_passp
 from precision_tool.lib.diagnose.passports import compare_passports
 from precision_tool.lib.io.cache import OddCacheError
 from precision_tool.lib.io.files import read_small_json, signature_of
-from precision_tool.lib.io.fusion_passes import read_fusion_result
-from precision_tool.lib.io.fusion_switch import parse_switches, read_switches, render
+from precision_tool.lib.io.fusion_passes import parse_switches, read_fusion_result, read_switches, render
 from precision_tool.lib.io.ge_graph import is_json, load_graph_file
 from precision_tool.lib.io.ge_graph_export import export_graph, json_text
 from precision_tool.lib.io.ge_graph_partial import load_graph_lines, peek_graph_name, skim_graph_file, skim_ops
 from precision_tool.lib.io.hdf5 import copy_ops, read_h5
 from precision_tool.lib.io.om_file import read_om_header
 from precision_tool.lib.io.opdebug import document_text, read_opdebug
-from precision_tool.lib.io.proto_text import parse_proto_text
+from precision_tool.lib.io.proto_text import not_utf8_notes, parse_proto_text
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.tfdbg_files import is_same_npy, read_event, write_npy
 from precision_tool.lib.messages import Message
@@ -190,7 +189,7 @@ def _graph(path: str) -> Reasons:
     if lines is not None and names != [(op.name, op.type) for op in file.ops]:
         raise WrongAnswerError("a skim of the ops finds others")
     if not is_json(data):
-        json_text(export_graph(path))
+        json_text(export_graph(path)[0])
     return file.notes
 
 
@@ -210,7 +209,9 @@ def _om(path: str) -> Reasons:
 
 
 def _proto_text(path: str) -> Reasons:
-    return parse_proto_text(Path(path).read_bytes(), path).notes
+    data = Path(path).read_bytes()
+    parse_proto_text(data, path)
+    return not_utf8_notes(data)
 
 
 def _graph_columns(path: str) -> Reasons:

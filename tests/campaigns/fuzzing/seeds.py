@@ -227,7 +227,7 @@ def json_graphs(folder: Path) -> list[bytes]:
     found = []
     for text in text_graphs(folder):
         path.write_bytes(text.replace(b", inf", b""))  # which JSON cannot hold
-        found.append(json_text(export_graph(str(path))).encode())
+        found.append(json_text(export_graph(str(path))[0]).encode())
     return found
 
 
