@@ -11,7 +11,7 @@ import numpy as np
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.demo.device import Step, Value
 from precision_tool.lib.demo.ranks import Training, fault_of_ranks
-from precision_tool.lib.diagnose.statistics_leaves import LeafStatistics, OpStatistics, of_ops
+from precision_tool.lib.diagnose.study_statistics import LeafStatistics, OpStatistics, of_ops
 from precision_tool.lib.model.tensor import TensorStatistics
 
 

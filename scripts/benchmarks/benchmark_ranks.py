@@ -26,25 +26,24 @@ import numpy as np
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.diagnose.heat_maps import NEEDED, Maps
-from precision_tool.lib.diagnose.statistics_leaves import (
+from precision_tool.lib.diagnose.replica_votes import Role, Vote
+from precision_tool.lib.diagnose.study import Runner, Study
+from precision_tool.lib.diagnose.study_conclusion import conclude
+from precision_tool.lib.diagnose.study_journal import LeafDone, LeafOutcome, open_journal
+from precision_tool.lib.diagnose.study_plan import LeafPlan, Prepared, StudyOptions, Task, batches, prepare
+from precision_tool.lib.diagnose.study_statistics import LeafStatistics, StatisticsJudge, TensorNames
+from precision_tool.lib.diagnose.study_table import (
+    HEAT_MAP_COLUMNS,
     NUMBERS,
     TEXTS,
     WHOLE,
     Columns,
-    LeafStatistics,
-    TensorNames,
+    Maps,
     coded,
     pack,
+    write_table,
 )
-from precision_tool.lib.diagnose.statistics_rules import StatisticsJudge
-from precision_tool.lib.diagnose.study import Runner, Study
-from precision_tool.lib.diagnose.study_conclusion import conclude
-from precision_tool.lib.diagnose.study_journal import open_journal
-from precision_tool.lib.diagnose.study_outcome import LeafOutcome, Role, Vote
-from precision_tool.lib.diagnose.study_plan import LeafPlan, Prepared, StudyOptions, Task, batches, prepare
-from precision_tool.lib.diagnose.study_table import write_table
-from precision_tool.lib.diagnose.study_task import LeafDone, run_task
+from precision_tool.lib.diagnose.study_task import run_task
 from precision_tool.lib.io import cache as fingerprint
 from precision_tool.lib.io.local import LocalStore
 from precision_tool.lib.view.study_report import write_study
@@ -192,7 +191,7 @@ def client(size: Size, folder: str, table: str) -> None:
 
         def fill_maps() -> None:
             for state in states:
-                rows = runner.columns(state, NEEDED)
+                rows = runner.columns(state, HEAT_MAP_COLUMNS)
                 assert rows is not None
                 maps.take(state.leaf.step, state.leaf.rank, rows)
 

@@ -12,12 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precision_tool.lib.diagnose.statistics_leaves import Columns, Texts, coded, pack, unpack
-from precision_tool.lib.diagnose.study_journal import open_journal, read_rows
+from precision_tool.lib.diagnose.replica_votes import Role, Vote
+from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome, open_journal, read_rows
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
-from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafOutcome, Role, Vote
 from precision_tool.lib.diagnose.study_plan import LeafPlan
-from precision_tool.lib.diagnose.study_task import LeafDone
+from precision_tool.lib.diagnose.study_table import Columns, Texts, coded, pack, unpack
 from precision_tool.lib.messages.errors import FormatError, UsageError
 
 LEAF = StudyLeaf(path="/d/0", data="/d", step=3, rank=5, device=5, model="m/1", files=2, nbytes=10, fingerprint="f")

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precision_tool.lib.diagnose.heat_maps import Maps
-from precision_tool.lib.diagnose.statistics_leaves import Columns, coded
+from precision_tool.lib.diagnose.study_table import Columns, Maps, coded
 
 
 def rows(*given: dict[str, Any]) -> Columns:

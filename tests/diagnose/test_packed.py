@@ -11,7 +11,7 @@ from small_tree import chain, small_tree
 
 from precision_tool import compare
 from precision_tool.lib.compare.result_csv import write_result
-from precision_tool.lib.diagnose.statistics_leaves import columns_of, pack, rows_of, unpack
+from precision_tool.lib.diagnose.study_table import columns_of, pack, rows_of, unpack
 from precision_tool.lib.model.table import ColumnChoice
 
 

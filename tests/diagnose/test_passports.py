@@ -15,8 +15,7 @@ from tiny_network import layers
 from training_side import REPO
 
 from precision_tool import open_data
-from precision_tool.lib.diagnose.passport_file import Optimizer, Passport, TensorHash, read_passport
-from precision_tool.lib.diagnose.passports import compare_passports
+from precision_tool.lib.diagnose.passports import Optimizer, Passport, TensorHash, compare_passports, read_passport
 from precision_tool.lib.messages import render
 from precision_tool.lib.training.passport import Passport as Writer
 from precision_tool.lib.training.passport import fingerprint

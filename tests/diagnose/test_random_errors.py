@@ -18,8 +18,14 @@ from precision_tool.lib.compare.run_values import RunValues
 from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.diagnose.memory_reuse import check_memory
-from precision_tool.lib.diagnose.random_errors import Kind, RandomReport, State, compare_runs, is_random_type
+from precision_tool.lib.diagnose.random_errors import (
+    Kind,
+    RandomReport,
+    State,
+    check_memory,
+    compare_runs,
+    is_random_type,
+)
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.messages.errors import FormatError

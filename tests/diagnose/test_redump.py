@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose.redump import parse_bytes, plan_redump
-from precision_tool.lib.diagnose.statistics_rules import EvidenceKind, OpBytes, StatisticsFound, Suspicion
+from precision_tool.lib.diagnose.study_statistics import EvidenceKind, OpBytes, StatisticsFound, Suspicion
 from precision_tool.lib.messages.errors import UsageError
 
 #: What a dump file takes beside its tensors, as the plan reckons.

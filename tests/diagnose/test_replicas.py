@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from precision_tool.lib.diagnose.replica_votes import Epochs, count_votes, role_of
+from precision_tool.lib.diagnose.replica_votes import BlockMeans, Epochs, Role, Vote, count_votes, role_of
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, Ground, Reach, conclude
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf, spans
-from precision_tool.lib.diagnose.study_outcome import BlockMeans, Role, Vote
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
 
 

@@ -12,10 +12,9 @@ import pytest
 
 from precision_tool.lib.diagnose import study as running
 from precision_tool.lib.diagnose.study import TRIES, run_tasks
+from precision_tool.lib.diagnose.study_journal import LeafDone, LeafOutcome
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
-from precision_tool.lib.diagnose.study_outcome import LeafOutcome
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task, batches
-from precision_tool.lib.diagnose.study_task import LeafDone
 from precision_tool.lib.messages import Message
 
 

@@ -25,9 +25,9 @@ from precision_tool.lib.diagnose import study as study_module
 from precision_tool.lib.diagnose import study_plan as plan_module
 from precision_tool.lib.diagnose.study import Runner, Study, run_study
 from precision_tool.lib.diagnose.study_conclusion import Ground, Reach
-from precision_tool.lib.diagnose.study_journal import open_journal
+from precision_tool.lib.diagnose.study_journal import LeafDone, open_journal
 from precision_tool.lib.diagnose.study_plan import Judging, LeafOptions, StudyOptions, Task, made_by, prepare
-from precision_tool.lib.diagnose.study_task import LeafDone, run_task
+from precision_tool.lib.diagnose.study_task import run_task
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import Stat

@@ -14,10 +14,10 @@ from command_line import tool
 import precision_tool
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
-from precision_tool.lib.diagnose.replica_votes import Departure
+from precision_tool.lib.diagnose.replica_votes import Departure, Role
 from precision_tool.lib.diagnose.study import Study, run_study
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, Culprit, Ground, Reach
-from precision_tool.lib.diagnose.study_outcome import FirstOp, Role
+from precision_tool.lib.diagnose.study_journal import FirstOp
 from precision_tool.lib.diagnose.study_plan import StudyOptions, prepare
 from precision_tool.lib.messages import Message
 from precision_tool.lib.view.console import ReportConsole

@@ -19,28 +19,25 @@ from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.data.dumped_ops import DumpIndex
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose import study as running
-from precision_tool.lib.diagnose.statistics_leaves import (
-    LeafStatistics,
-    OpStatistics,
-    aligned,
-    coded,
-    of_ops,
-    pack,
-    pack_statistics,
-    read_leaf,
-    unpack_statistics,
-)
-from precision_tool.lib.diagnose.statistics_rules import (
+from precision_tool.lib.diagnose.study import run_study
+from precision_tool.lib.diagnose.study_plan import StudyOptions
+from precision_tool.lib.diagnose.study_statistics import (
     CERTAIN,
     Evidence,
     EvidenceKind,
+    LeafStatistics,
     LookedAt,
+    OpStatistics,
     StatisticsJudge,
     Suspicion,
+    aligned,
+    of_ops,
+    pack_statistics,
+    read_leaf,
     suspicions,
+    unpack_statistics,
 )
-from precision_tool.lib.diagnose.study import run_study
-from precision_tool.lib.diagnose.study_plan import StudyOptions
+from precision_tool.lib.diagnose.study_table import coded, pack
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import TensorStatistics
 

@@ -12,11 +12,10 @@ import pytest
 from precision_tool.lib.compare.result_csv import read_result
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
-from precision_tool.lib.diagnose.statistics_leaves import NUMBERS, TEXTS, WHOLE, Columns, coded
 from precision_tool.lib.diagnose.study import Study, run_study
 from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.diagnose.study_plan import StudyOptions
-from precision_tool.lib.diagnose.study_table import write_table
+from precision_tool.lib.diagnose.study_table import NUMBERS, TEXTS, WHOLE, Columns, coded, write_table
 from precision_tool.lib.messages.errors import OutputError
 
 Studied = tuple[Path, RanksTruth, Study]

@@ -13,13 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precision_tool.lib.diagnose.passport_file import (
-    Optimizer,
-    TensorHash,
-    parse_passport,
-    passport_above,
-    read_passport,
-)
+from precision_tool.lib.diagnose.passports import Optimizer, TensorHash, parse_passport, passport_above, read_passport
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 
 HASH = "0123456789abcdef" * 4

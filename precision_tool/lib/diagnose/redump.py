@@ -20,7 +20,7 @@ from typing import Any
 
 from precision_tool.lib.data.settings import Settings, with_settings
 from precision_tool.lib.diagnose.replica_votes import is_communication
-from precision_tool.lib.diagnose.statistics_rules import OpBytes, StatisticsFound, Suspicion
+from precision_tool.lib.diagnose.study_statistics import OpBytes, StatisticsFound, Suspicion
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import UsageError
 

@@ -1,4 +1,4 @@
-"""What a vote keeps of a tensor: a hash of what it holds and, where it is added up, means of its parts."""
+"""Votes of replicas: what one rank has of a tensor that all must have alike, and on what they do not agree."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
+from enum import StrEnum
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +21,65 @@ from precision_tool.lib.compare.tensor_reader import TensorReader
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
 from precision_tool.lib.diagnose.error_shape import UNIT
-from precision_tool.lib.diagnose.study_outcome import BlockMeans, Role, Vote
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
+
+
+class Role(StrEnum):
+    """Why replicas must agree on a tensor."""
+
+    #: It was put out by a communication op that gives every rank the same.
+    COLLECTIVE = "collective"
+    #: It is a variable that an optimizer has updated, or what it was updated by.
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockMeans:
+    """Means, and roots of the mean squares, of consecutive parts of a tensor; `rounding` is that of its type."""
+
+    means: tuple[float, ...]
+    sizes: tuple[float, ...]
+    rounding: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """Hashes of the tensors, by slot, that one rank has of an op whose results must be the same on all replicas.
+
+    `number` is the op's place in the order of execution, `epoch` how many communication ops ran before it. `group` is
+    the communication group, "" where the graph does not tell. `fed` and `came` are, by slot, what an all-reduce
+    added up and what came out.
+    """
+
+    op: str
+    type: str
+    role: Role
+    number: int
+    epoch: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    group: str = ""
+    input_means: tuple[BlockMeans, ...] = ()
+    output_means: tuple[BlockMeans, ...] = ()
+
+
+def read_vote(document: Mapping[str, Any]) -> Vote:
+    """Return a vote of JSON. KeyError, TypeError or ValueError for what is none."""
+    slots = {name: tuple(document[name]) for name in ("inputs", "outputs")}
+    means = {name: tuple(_read_means(each) for each in document[name]) for name in ("input_means", "output_means")}
+    return Vote(**{**document, **slots, **means, "role": Role(document["role"])})
+
+
+def _read_means(document: Mapping[str, Any]) -> BlockMeans:
+    return BlockMeans(means=tuple(document["means"]), sizes=tuple(document["sizes"]), rounding=document["rounding"])
+
+
+# --- digests of tensors ---
+
 
 #: A tensor is held in so many parts: a part that is wrong is not lost in the mean of the whole.
 _BLOCKS = 64

@@ -22,23 +22,15 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.diagnose.heat_maps import NEEDED, HeatMap, Maps
 from precision_tool.lib.diagnose.replica_votes import StepVotes, count_votes
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
-from precision_tool.lib.diagnose.statistics_leaves import (
-    Columns,
-    LeafStatistics,
-    Texts,
-    rows_of,
-    unpack,
-    unpack_statistics,
-)
-from precision_tool.lib.diagnose.statistics_rules import StatisticsFound, judge_statistics
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, conclude, without_later_verdicts
 from precision_tool.lib.diagnose.study_journal import (
     JOURNAL,
     Journal,
     KeptRows,
+    LeafDone,
+    LeafOutcome,
     LeafState,
     open_journal,
     read_rows,
@@ -52,7 +44,6 @@ from precision_tool.lib.diagnose.study_leaves import (
     sources_of,
     spans,
 )
-from precision_tool.lib.diagnose.study_outcome import LeafOutcome
 from precision_tool.lib.diagnose.study_plan import (
     TASK_BYTES,
     Judging,
@@ -65,8 +56,26 @@ from precision_tool.lib.diagnose.study_plan import (
     from_anywhere,
     prepare,
 )
-from precision_tool.lib.diagnose.study_table import TABLE, has_parquet, write_csvs, write_table
-from precision_tool.lib.diagnose.study_task import LeafDone, run_task
+from precision_tool.lib.diagnose.study_statistics import (
+    LeafStatistics,
+    StatisticsFound,
+    judge_statistics,
+    unpack_statistics,
+)
+from precision_tool.lib.diagnose.study_table import (
+    HEAT_MAP_COLUMNS,
+    TABLE,
+    Columns,
+    HeatMap,
+    Maps,
+    Texts,
+    has_parquet,
+    rows_of,
+    unpack,
+    write_csvs,
+    write_table,
+)
+from precision_tool.lib.diagnose.study_task import run_task
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.messages import Message, render
@@ -617,7 +626,7 @@ class Runner:
         votes = self.votes(states)
         maps = Maps()
         for state in states:
-            columns = self.columns(state, NEEDED)
+            columns = self.columns(state, HEAT_MAP_COLUMNS)
             if columns is not None:
                 maps.take(state.leaf.step, state.leaf.rank, columns)
         table = self._written(states)

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from precision_tool.lib.diagnose.replica_votes import Departure, StepVotes, WrongSum, is_communication, settled
+from precision_tool.lib.diagnose.replica_votes import Departure, Role, StepVotes, WrongSum, is_communication, settled
 from precision_tool.lib.diagnose.study_journal import Accused, LeafState
-from precision_tool.lib.diagnose.study_outcome import Role
 
 
 class Reach(StrEnum):

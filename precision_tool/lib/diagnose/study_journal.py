@@ -1,4 +1,4 @@
-"""What a study remembers of every leaf: little, as there may be a hundred thousand."""
+"""What a worker says of one leaf, and what of it a study remembers: little, as there may be a hundred thousand."""
 
 from __future__ import annotations
 
@@ -6,20 +6,121 @@ import json
 import posixpath
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from precision_tool.lib.diagnose.replica_votes import Vote, read_vote
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
-from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafCounts, LeafOutcome, Vote, read_vote
 from precision_tool.lib.diagnose.study_plan import LeafPlan
-from precision_tool.lib.diagnose.study_task import LeafDone
-from precision_tool.lib.diagnose.verdict_model import Cause, Proof
+from precision_tool.lib.diagnose.verdict_model import Cause, Proof, Verdict
 from precision_tool.lib.io.writing import LockedError, only_process
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, OutputError, UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstOp:
+    """The op that the comparison alone names: `kind` is that of the finding."""
+
+    op: str
+    type: str
+    kind: str
+    number: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafCounts:
+    """A leaf in numbers; one that could not be worked on has a `failure` and nothing else.
+
+    `rows`, `compared`, `unreadable` and `below` count tensors; `bad` those with NaN or Inf. `lack` says why there is no
+    graph, without which nothing is recomputed. `network` tells graphs apart: replicas have the same.
+    """
+
+    failure: Message | str = ""
+    rows: int = 0
+    compared: int = 0
+    unreadable: int = 0
+    below: int = 0
+    bad: int = 0
+    first_bad: str = ""
+    network: str = ""
+    lack: Message | str = ""
+    #: Whether its ops were recomputed, or would have been if that had been possible.
+    judged: bool = False
+
+    def counts(self) -> dict[str, Any]:
+        """Return the fields of this class by name."""
+        return {name: getattr(self, name) for name in COUNTS}
+
+
+COUNTS = tuple(item.name for item in fields(LeafCounts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafOutcome(LeafCounts):
+    """Outcome of one leaf.
+
+    `epochs` has, by suspect of the verdict, how many communication ops ran before it.
+    """
+
+    graph: str = ""
+    #: N of npu/debug_N that it is of; None where it is of none.
+    run: int | None = None
+    first: FirstOp | None = None
+    verdict: Verdict | None = None
+    epochs: Mapping[str, int] | None = None
+    votes: tuple[Vote, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            **{name: value.to_dict() if isinstance(value, Message) else value for name, value in self.counts().items()},
+            "graph": self.graph,
+            "run": self.run,
+            "first": None if self.first is None else asdict(self.first),
+            "verdict": None if self.verdict is None else self.verdict.to_dict(),
+            "epochs": None if self.epochs is None else dict(self.epochs),
+            "votes": [asdict(vote) for vote in self.votes],
+        }
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> LeafOutcome:
+        """Return the outcome of a JSON document. KeyError, TypeError or ValueError for what is none."""
+        first, verdict = document["first"], document["verdict"]
+        return cls(
+            **{name: _value(document[name]) for name in COUNTS},
+            graph=document["graph"],
+            run=document["run"],
+            first=None if first is None else FirstOp(**{each.name: first[each.name] for each in fields(FirstOp)}),
+            verdict=None if verdict is None else Verdict.from_dict(verdict),
+            epochs=document["epochs"],
+            votes=tuple(read_vote(vote) for vote in document["votes"]),
+        )
+
+
+def _value(stored: Any) -> Any:
+    return Message.from_dict(stored) if isinstance(stored, dict) else stored
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafDone:
+    """Result of a worker for a leaf: its outcome, and its rows as `pack` makes them (b"": none).
+
+    `statistics` are those of a leaf that was dumped as such, as `pack_statistics` makes them.
+    """
+
+    path: str
+    outcome: LeafOutcome
+    rows: bytes = b""
+    statistics: bytes = b""
+
+
+# --- what stays in memory of a leaf ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -25,9 +25,10 @@ from precision_tool.lib.diagnose.agreement import agrees
 from precision_tool.lib.diagnose.overflow import StatusReader, graph_for, read_statuses
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite
 from precision_tool.lib.diagnose.replica_votes import Epochs, votes_of
-from precision_tool.lib.diagnose.statistics_leaves import columns_of, pack, pack_statistics, read_leaf
-from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafOutcome
+from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task
+from precision_tool.lib.diagnose.study_statistics import pack_statistics, read_leaf
+from precision_tool.lib.diagnose.study_table import columns_of, pack
 from precision_tool.lib.diagnose.verdict_model import Flag
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
@@ -43,19 +44,6 @@ _MAX_CACHED = 4
 
 _stores: dict[str, GraphStore] = {}
 _goldens: dict[tuple[str, str], GoldenFiles | Run] = {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeafDone:
-    """Result of a worker for a leaf: its outcome, and its rows as `pack` makes them (b"": none).
-
-    `statistics` are those of a leaf that was dumped as such, as `pack_statistics` makes them.
-    """
-
-    path: str
-    outcome: LeafOutcome
-    rows: bytes = b""
-    statistics: bytes = b""
 
 
 def run_task(task: Task, executor: Executor | None = None) -> list[LeafDone]:

@@ -11,10 +11,10 @@ import numpy as np
 from rich.console import Console
 
 from precision_tool.lib.data.workspace import shown_path
-from precision_tool.lib.diagnose.heat_maps import HeatMap
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Culprit
 from precision_tool.lib.diagnose.study_leaves import spans
+from precision_tool.lib.diagnose.study_table import HeatMap
 from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.version import __version__
 from precision_tool.lib.view.packed_columns import both, sound

@@ -1,35 +1,278 @@
-"""What statistics tell against an op, as values."""
+"""Leaves that were dumped as statistics: what there is of each tensor, and what that tells against ops."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
 from itertools import groupby
-from math import exp, hypot, inf, lgamma, log, pi, sqrt
+from math import exp, hypot, inf, isfinite, lgamma, log, nan, pi, sqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.diagnose.replica_votes import SUM_SHARE, is_communication
-from precision_tool.lib.diagnose.statistics_leaves import (
-    ELEMENTS,
-    UNKNOWN,
-    Columns,
-    Doubles,
-    LeafStatistics,
-    OpStatistics,
-    TensorNames,
-    Wholes,
-    aligned,
-    of_ops,
-)
+from precision_tool.lib.data.dumped_ops import DumpIndex, Found
+from precision_tool.lib.diagnose.replica_votes import SUM_SHARE, is_communication, role_of
 from precision_tool.lib.diagnose.study_journal import LeafState
+from precision_tool.lib.diagnose.study_table import Columns, coded, pack, unpack
+from precision_tool.lib.io import data_types
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
+from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import TensorStatistics
+
+# --- statistics of a leaf ---
+
+
+Doubles = npt.NDArray[np.float64]
+Wholes = npt.NDArray[np.int64]
+#: What there is of each leaf takes 25 bytes a tensor: a study may hold 30 million.
+Floats = npt.NDArray[np.float32]
+Digests = npt.NDArray[np.uint32]
+
+#: Tensors with fewer elements tell nothing of norms, and little of what they are.
+ELEMENTS = 32
+#: The digest of a tensor that a leaf lacks.
+UNKNOWN = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorNames:
+    """The tensors of a network in the order of execution: the same for every leaf in which the same was dumped.
+
+    `op_of`, `is_output`, `slots`, `counts` (elements), `limits` (the largest number of a floating-point type, inf for
+    others) and `nbytes` (of the tensor, were it dumped) are by tensor; `ops` and `types` by op, `names` as files spell.
+    """
+
+    ops: tuple[str, ...]
+    types: tuple[str, ...]
+    op_of: Wholes
+    is_output: npt.NDArray[np.bool_]
+    slots: Wholes
+    counts: Wholes
+    limits: Doubles
+    nbytes: Wholes
+
+    def tensor(self, number: int) -> str:
+        """Return a tensor's name, `op:output:0`."""
+        side = "output" if self.is_output[number] else "input"
+        return f"{self.ops[self.op_of[number]]}:{side}:{self.slots[number]}"
+
+    def must_agree(self) -> npt.NDArray[np.bool_]:
+        """Return which tensors replicas have alike: what collectives and updates of variables put out."""
+        shared = np.array([role_of(op_type) is not None for op_type in self.types], bool)
+        agree: npt.NDArray[np.bool_] = shared[self.op_of] & self.is_output
+        return agree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafStatistics:
+    """The statistics of one step of a rank, by tensor of `names`.
+
+    `sizes` are norms (‖x‖, NaN where unknown), where the dump tells none bounds of them by the largest element;
+    `means` and `largest` (absolute) are NaN where unknown. `nans` and `infs` count; `digests` are of all numbers that
+    the dump has of a tensor.
+    """
+
+    step: int
+    rank: int
+    names: TensorNames
+    sizes: Floats
+    means: Floats
+    largest: Floats
+    nans: Floats
+    infs: Floats
+    digests: Digests
+    is_constant: npt.NDArray[np.bool_]
+    #: Files that cannot be read, with the reason.
+    unread: tuple[str, ...] = ()
+
+
+def aligned(leaf: LeafStatistics, names: TensorNames, *, of_one_size: bool = True) -> LeafStatistics:
+    """Return the statistics in the order of `names`; NaN for tensors that it lacks.
+
+    So are, with `of_one_size`, tensors with another number of elements; a benchmark's have no padding.
+    """
+    if leaf.names is names:
+        return leaf
+    if _is_alike(leaf.names, names):
+        return replace(leaf, names=names)
+    places = {key: number for number, key in enumerate(_keys(leaf.names))}
+    positions = np.array([places.get(key, -1) for key in _keys(names)], np.int64)
+    is_there = positions >= 0
+    if of_one_size:
+        is_there[is_there] = leaf.names.counts[positions[is_there]] == names.counts[is_there]
+    at = positions[is_there]
+
+    def spread(values: Any, fill: Any) -> Any:
+        result = np.full(len(positions), fill, values.dtype)
+        result[is_there] = values[at]
+        return result
+
+    return replace(
+        leaf, names=names,
+        sizes=spread(leaf.sizes, nan), means=spread(leaf.means, nan), largest=spread(leaf.largest, nan),
+        nans=spread(leaf.nans, 0), infs=spread(leaf.infs, 0), digests=spread(leaf.digests, UNKNOWN),
+        is_constant=spread(leaf.is_constant, False),
+    )  # fmt: skip
+
+
+def _is_alike(names: TensorNames, other: TensorNames) -> bool:
+    """Return whether two networks have the same tensors in the same order."""
+    fields = ("op_of", "is_output", "slots", "counts")
+    return names.ops == other.ops and all(np.array_equal(getattr(names, each), getattr(other, each)) for each in fields)
+
+
+def _keys(names: TensorNames) -> list[tuple[str, bool, int]]:
+    return [
+        (names.ops[op], bool(is_output), int(slot))
+        for op, is_output, slot in zip(names.op_of, names.is_output, names.slots, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpStatistics:
+    """An op's tensors by slot; what is no statistics is left out."""
+
+    name: str
+    type: str
+    inputs: Mapping[int, Found]
+    outputs: Mapping[int, Found]
+
+
+def read_leaf(leaf: DumpLeaf, step: int, rank: int) -> LeafStatistics:
+    """Return the statistics of a leaf; files that cannot be read, and tensors that were dumped whole, are left out."""
+    dumps = DumpIndex(leaf)
+    ops: list[OpStatistics] = []
+    unread: list[str] = []
+    for name in dumps.names_by_time():
+        try:
+            dumped = dumps.op(name)
+        except PrecisionToolError as error:
+            unread.append(error.message)
+            continue
+        unread += [f"{error.path}: {error.reason}" for error in dumped.errors]
+        ops.append(OpStatistics(name=name, type=dumped.op_type, inputs=dumped.inputs, outputs=dumped.outputs))
+    return of_ops(ops, step, rank, tuple(unread))
+
+
+def of_ops(ops: Sequence[OpStatistics], step: int, rank: int, unread: tuple[str, ...] = ()) -> LeafStatistics:
+    """Return the statistics of ops in the order of their execution."""
+    tensors: list[tuple[int, bool, int, TensorStatistics]] = []
+    for number, op in enumerate(ops):
+        for is_output, side in ((False, op.inputs), (True, op.outputs)):
+            tensors += [(number, is_output, slot, tensor) for slot, tensor in _statistics_of(side)]
+    return LeafStatistics(
+        step=step,
+        rank=rank,
+        names=TensorNames(
+            ops=tuple(op.name for op in ops),
+            types=tuple(op.type for op in ops),
+            op_of=np.array([op for op, *_ in tensors], np.int64),
+            is_output=np.array([is_output for _, is_output, *_ in tensors], bool),
+            slots=np.array([slot for *_, slot, _ in tensors], np.int64),
+            counts=np.array([_count(tensor) for *_, tensor in tensors], np.int64),
+            limits=np.array([_limit(tensor) for *_, tensor in tensors], np.float64),
+            nbytes=np.array([tensor.nbytes or _nbytes(tensor) for *_, tensor in tensors], np.int64),
+        ),
+        sizes=_numbers(_size(tensor) for *_, tensor in tensors),
+        means=_numbers(tensor.mean for *_, tensor in tensors),
+        largest=_numbers(_largest(tensor) for *_, tensor in tensors),
+        nans=np.array([_nans(tensor) for *_, tensor in tensors], np.float32),
+        infs=np.array([_infs(tensor) for *_, tensor in tensors], np.float32),
+        digests=np.array([_digest(tensor) for *_, tensor in tensors], np.uint32),
+        is_constant=np.array([tensor.minimum == tensor.maximum for *_, tensor in tensors], bool),
+        unread=unread,
+    )
+
+
+#: The arrays of a leaf, and of its names.
+_OF_LEAF = ("sizes", "means", "largest", "nans", "infs", "digests", "is_constant")
+_OF_NAMES = ("op_of", "is_output", "slots", "counts", "limits", "nbytes")
+
+
+def pack_statistics(leaf: LeafStatistics) -> bytes:
+    """Return the statistics as bytes that a worker hands back and a journal keeps."""
+    columns: Columns = {"ops": coded(leaf.names.ops), "types": coded(leaf.names.types), "unread": coded(leaf.unread)}
+    columns |= {name: getattr(leaf.names, name) for name in _OF_NAMES}
+    return pack(columns | {name: getattr(leaf, name) for name in _OF_LEAF})
+
+
+def unpack_statistics(path: str, data: bytes, step: int, rank: int) -> LeafStatistics:
+    """Return the statistics of a leaf again. FormatError for bytes, of the file `path`, not of `pack_statistics`."""
+    columns: dict[str, Any] = {**unpack(path, data)}
+    if set(columns) != {"ops", "types", "unread", *_OF_NAMES, *_OF_LEAF}:
+        raise FormatError.of(path, "diagnose.statistics_damaged")
+    names = TensorNames(
+        ops=tuple(columns["ops"]), types=tuple(columns["types"]), **{name: columns[name] for name in _OF_NAMES}
+    )
+    return LeafStatistics(
+        step=step, rank=rank, names=names, unread=tuple(columns["unread"]),
+        **{name: columns[name] for name in _OF_LEAF},
+    )  # fmt: skip
+
+
+def _statistics_of(side: Mapping[int, Found]) -> list[tuple[int, TensorStatistics]]:
+    return [(slot, tensor) for slot, tensor in sorted(side.items()) if isinstance(tensor, TensorStatistics)]
+
+
+def _numbers(values: Any) -> Floats:
+    finite = [nan if value is None or not isfinite(value) else value for value in values]
+    with np.errstate(over="ignore"):  # of float64, what float32 cannot hold is as good as infinite
+        return np.array(finite, np.float64).astype(np.float32)
+
+
+def _count(tensor: TensorStatistics) -> int:
+    return min(tensor.size if tensor.count is None else tensor.count, 2**62)
+
+
+def _nbytes(tensor: TensorStatistics) -> int:
+    dtype = data_types.BY_NAME.get(tensor.dtype)
+    return 0 if dtype is None else min(dtype.byte_size(tensor.size), 2**62)
+
+
+def _limit(tensor: TensorStatistics) -> float:
+    dtype = data_types.FLOATS.get(tensor.dtype)
+    return float("inf") if dtype is None else dtype.largest
+
+
+def _largest(tensor: TensorStatistics) -> float | None:
+    if tensor.minimum is None or tensor.maximum is None:
+        return None
+    return max(abs(tensor.minimum), abs(tensor.maximum))
+
+
+def _size(tensor: TensorStatistics) -> float | None:
+    """Return the norm; of a dump without, the largest element stands for it."""
+    if tensor.l2_norm is not None:
+        return tensor.l2_norm
+    largest = _largest(tensor)
+    return None if largest is None else largest * sqrt(max(_count(tensor), 1))
+
+
+def _nans(tensor: TensorStatistics) -> int:
+    """Return the count of NaN; some releases put NaN into the minimum and maximum in place of counting it."""
+    numbers = [value for value in (tensor.minimum, tensor.maximum, tensor.mean) if value is not None]
+    return tensor.nan_count or int(any(value != value for value in numbers))
+
+
+def _infs(tensor: TensorStatistics) -> int:
+    numbers = [value for value in (tensor.minimum, tensor.maximum) if value is not None]
+    counted = (tensor.positive_inf_count or 0) + (tensor.negative_inf_count or 0)
+    return counted or sum(abs(value) == float("inf") for value in numbers)
+
+
+def _digest(tensor: TensorStatistics) -> int:
+    numbers = (tensor.maximum, tensor.minimum, tensor.mean, tensor.count, tensor.l2_norm)
+    text = repr((*numbers, tensor.nan_count, tensor.negative_inf_count, tensor.positive_inf_count)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little") or 1
+
+
+# --- evidence against an op ---
 
 
 class EvidenceKind(StrEnum):
@@ -543,7 +786,7 @@ def suspicions(evidence: Iterable[Evidence], looked_at: Mapping[int, Sequence[Lo
 
 
 #: What of a leaf's rows tells of its benchmark.
-NEEDED = ("op", "slot", "benchmark_count", "benchmark_mean", "benchmark_std")
+_BENCHMARK_COLUMNS = ("op", "slot", "benchmark_count", "benchmark_mean", "benchmark_std")
 #: Of a study so many suspicions are kept; the first is what counts.
 _MAX_SUSPICIONS = 100
 
@@ -633,7 +876,7 @@ def judge_statistics(
             leaves.append(leaf)
             tensors += len(leaf.names.op_of)
             unread += leaf.unread
-            rows = columns(state, NEEDED) if state.is_own else None
+            rows = columns(state, _BENCHMARK_COLUMNS) if state.is_own else None
             if rows is not None:
                 benchmark = benchmark_of(rows, step, leaf.rank)
                 if benchmark.names.ops:
