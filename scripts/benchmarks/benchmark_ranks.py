@@ -127,7 +127,9 @@ def fill(size: Size, folder: str) -> None:
     with open_journal(folder) as journal:
         for number, leaf_plan in enumerate(prepared.plans):
             done = LeafDone(
-                path=leaf_plan.leaf.path, outcome=outcome(size, leaf_plan.leaf.rank), rows=variants[number % 4]
+                outcome=LeafOutcome(rows=size.tensors, compared=size.tensors, network="one", judged=True),
+                votes=votes_of_rank(size, leaf_plan.leaf.rank),
+                rows=variants[number % 4],
             )
             journal.keep([(leaf_plan, done)], key)
 
@@ -148,7 +150,7 @@ def columns(size: Size, seed: int) -> Columns:
     return found
 
 
-def outcome(size: Size, rank: int) -> LeafOutcome:
+def votes_of_rank(size: Size, rank: int) -> tuple[Vote, ...]:
     """What a worker says of a rank."""
     lone, wrong = size.culprit
     votes = []
@@ -158,9 +160,7 @@ def outcome(size: Size, rank: int) -> LeafOutcome:
         votes.append(
             Vote(op=name, type=kind, role=Role.COLLECTIVE, number=number, epoch=epoch, inputs=("",), outputs=(digest,))
         )
-    return LeafOutcome(
-        rows=size.tensors, compared=size.tensors, network="one", votes=tuple(votes), judged=True
-    )  # fmt: skip
+    return tuple(votes)
 
 
 def timed(what: str, work: Callable[[], Any]) -> Any:

@@ -77,6 +77,10 @@ class Step:
     with_inputs: bool = True
 
 
+def scan(leaf: DumpLeaf, graph: RunGraph | None = None, **options: Any) -> LeafOverflow:
+    return scan_leaf(RunValues(leaf, None if graph is None else graph.file), graph, **options)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tree:
     root: Path
@@ -85,7 +89,7 @@ class Tree:
     tasks: Mapping[str, int]
 
     def scan(self, **options: Any) -> LeafOverflow:
-        return scan_leaf(self.leaf, options.pop("graph", self.graph), **options)
+        return scan(self.leaf, options.pop("graph", self.graph), **options)
 
 
 def tree(root: Path, steps: Sequence[Step], *, statistics: bool = False, folder: str = "npu/debug_0/dump") -> Tree:
@@ -239,7 +243,7 @@ def test_figures_of_the_ops_shown_are_those_of_the_network(tmp_path: Path) -> No
     stored = OutTensor.packed(images, "NC1HWC0", "NHWC")
     write_dump(leaf / dump_file_name("Conv2D", "a", 1, TIMESTAMP, stream_id=0), "a", [half(1)], [stored])
     (one,) = find_run(str(tmp_path / "dump")).leaves
-    (op,) = scan_leaf(one, None).ops
+    (op,) = scan(one, None).ops
     summary = op.slots[-1].summary
     assert summary is not None
     exact = images.astype(np.float64)
@@ -365,7 +369,7 @@ def test_gradients_of_unknown_sizes(tmp_path: Path) -> None:
             header = "Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value,Min Value,Avg Value,Count"
             Path(f"{file.path}.csv").write_text(f"{header}\nOutput,0,2,DT_FLOAT16,ND,1,{values},1\n")
     (leaf,) = find_run(str(made.root / "npu")).leaves
-    partly = scan_leaf(leaf, made.graph).scale
+    partly = scan(leaf, made.graph).scale
     assert partly is not None
     # log2(65504 / 8) is 12.9996, and one bit is kept free; of the other gradient nothing is known.
     assert (partly.exponent, partly.is_bound) == (11, True)
@@ -525,7 +529,7 @@ def test_all_slices_of_an_op_are_looked_at(tmp_path: Path) -> None:
         name = dump_file_name("Add", "op", 3, TIMESTAMP + thread, stream_id=0, ffts=(7, thread, 0))
         write_dump(folder / name, "op", [half(1, 1)], [half(2, value)])
     (leaf,) = find_run(str(tmp_path / "dump")).leaves
-    (op,) = scan_leaf(leaf, None).ops
+    (op,) = scan(leaf, None).ops
     assert (op.origin, op.bad_outputs[0].extremes) == (
         Origin.OWN,
         Extremes(dtype="float16", count=4, limit=65504.0, largest=65504.0, saturated=1),
@@ -552,7 +556,7 @@ def test_an_update_in_place_is_not_what_it_received(tmp_path: Path) -> None:
         path = folder / dump_file_name("ApplyMomentum", name, 3, TIMESTAMP, stream_id=0)
         write_dump(path, name, [replace(bad, address=address), single(1)], [bad])
     (leaf,) = find_run(str(tmp_path / "dump")).leaves
-    origins = {op.name: op.origin for op in scan_leaf(leaf, None).ops}
+    origins = {op.name: op.origin for op in scan(leaf, None).ops}
     assert origins == {"mine": Origin.OWN, "theirs": Origin.RECEIVED}
 
 
@@ -573,7 +577,7 @@ def test_what_an_update_in_place_received_its_producer_tells(
     graph.write_text(text_graph([graph_op(*op) for op in ops]))
     (leaf,) = find_run(str(tmp_path / "dump")).leaves
     file = load_graph_file(str(graph))
-    relu = scan_leaf(leaf, RunGraph(number=0, leaf=leaf, file=file, reason="", leaves=(leaf,))).ops[-1]
+    relu = scan(leaf, RunGraph(number=0, leaf=leaf, file=file, reason="", leaves=(leaf,))).ops[-1]
     assert (relu.name, relu.origin) == ("relu", origin)
 
 

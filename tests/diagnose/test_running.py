@@ -46,10 +46,10 @@ class Crew:
             raise BrokenProcessPool("a worker died")
         if self.raises and self.raises in names:
             raise ValueError("odd")
-        return [LeafDone(path=name, outcome=LeafOutcome()) for name in names]
+        return [LeafDone(outcome=LeafOutcome(network=name)) for name in names]
 
     def take(self, _: Task, done: list[LeafDone]) -> None:
-        self.done += [one.path for one in done]
+        self.done += [one.outcome.network for one in done]
 
     def give_up(self, task: Task, reason: Message) -> None:
         self.lost.append((task.leaves[0].leaf.path, reason))

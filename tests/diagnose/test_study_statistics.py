@@ -16,7 +16,7 @@ from training_statistics import trained
 
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data.dump_tree import find_run
-from precision_tool.lib.data.dumped_ops import DumpIndex
+from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose import study as running
 from precision_tool.lib.diagnose.study import run_study
@@ -27,7 +27,6 @@ from precision_tool.lib.diagnose.study_statistics import (
     EvidenceKind,
     LeafStatistics,
     LookedAt,
-    OpStatistics,
     StatisticsJudge,
     Suspicion,
     aligned,
@@ -80,8 +79,7 @@ def drawn(seed: int, ranks: int, steps: int, spread: float, drift: float, tails:
             noise = rng.standard_t(8, count) if tails else rng.standard_normal(count)
             sizes = np.exp(noise * spreads + drift * step)
             ops = [
-                OpStatistics(name=f"op{i}", type="MatMulV2", inputs={}, outputs={0: told(float(sizes[i]))})
-                for i in range(count)
+                DumpedOp(f"op{i}", "MatMulV2", timestamp=0, outputs={0: told(float(sizes[i]))}) for i in range(count)
             ]
             leaves.append(of_ops(ops, step, rank))
         found.append(leaves)
@@ -197,7 +195,7 @@ def of(
 ) -> LeafStatistics:
     return of_ops(
         [
-            OpStatistics(name=name, type=kind, inputs=dict(enumerate(fed)), outputs=dict(enumerate(out)))
+            DumpedOp(name, kind, timestamp=0, inputs=dict(enumerate(fed)), outputs=dict(enumerate(out)))
             for name, kind, fed, out in ops
         ],
         step,

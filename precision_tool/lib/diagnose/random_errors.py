@@ -28,7 +28,8 @@ from precision_tool.lib.data.kinds import check_command
 from precision_tool.lib.data.matching import Counterpart, same_name
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.workspace import lies_in
-from precision_tool.lib.diagnose.overflow import Graphs
+from precision_tool.lib.diagnose.error_shape import UNIT
+from precision_tool.lib.diagnose.overflow import GraphOf, graph_finder
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.io.layouts import LayoutError
@@ -214,7 +215,6 @@ _RANDOM = re.compile(
 _FED = re.compile(r"Grad|Do(?:Byte)?Mask")
 #: How far two sums of the same numbers in another order may be apart, in roundings of their type.
 _ROUNDINGS = 16
-_EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 
 
 class State(StrEnum):
@@ -411,10 +411,10 @@ def _compared(slot: str, ours: OpInput, other: OpInput | None) -> SlotPair:
     if isinstance(left, TensorStatistics) or isinstance(right, TensorStatistics):
         if not isinstance(left, TensorStatistics) or not isinstance(right, TensorStatistics):
             return replace(base, state=State.UNKNOWN, reason=Message("check.random.values_in_one_run"))
-        same = replace(left, path="") == replace(right, path="") or _same_statistics(left, right)
-        return replace(
-            base, state=State.EQUAL if same else State.DIFFERENT, reason=Message("check.random.by_statistics")
-        )
+        figures, other_figures = replace(left, path=""), replace(right, path="")
+        same = figures == other_figures or repr(figures) == repr(other_figures)  # where NaN equals NaN
+        state = State.EQUAL if same else State.DIFFERENT
+        return replace(base, state=state, reason=Message("check.random.by_statistics"))
     if not is_alike(left, right):
         return replace(base, reason=_other_form(left, right))
     try:
@@ -431,11 +431,6 @@ def _other_form(left: AnyTensor, right: AnyTensor) -> Message:
         right_dtype=right.dtype,
         right_shape=str(list(right.shape)),
     )
-
-
-def _same_statistics(left: TensorStatistics, right: TensorStatistics) -> bool:
-    """Return whether statistics are equal, where NaN equals NaN."""
-    return repr(replace(left, path="")) == repr(replace(right, path=""))
 
 
 def _measured(
@@ -517,56 +512,63 @@ def _judged(op: RunOp, slots: Sequence[SlotPair]) -> RandomOp:
 
 
 def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, Message | None]:
-    put_out = [slot for slot in slots if slot.slot.startswith("output")]
-    outputs = [slot for slot in put_out if slot.state is State.DIFFERENT]
-    if not outputs:
-        unread = next((slot for slot in put_out if slot.state is State.UNKNOWN), None)
-        if unread is not None:
-            return Kind.NOT_COMPARED, Message(
-                "check.random.output_not_compared", slot=unread.slot, reason=unread.reason or ""
-            )
-        return (Kind.EQUAL, None) if put_out else (Kind.NOT_COMPARED, Message("check.random.no_output"))
-    all_inputs = [slot for slot in slots if slot.slot.startswith("input")]
-    inputs = [slot for slot in all_inputs if not slot.in_place]
-    differing = [slot for slot in inputs if slot.state is State.DIFFERENT]
-    unknown = tuple(slot.slot for slot in inputs if slot.state is State.UNKNOWN)
-    names = tuple(slot.slot for slot in outputs)
+    """Return the kind of an op, and from what it is known."""
+    outputs = [slot for slot in slots if slot.slot.startswith("output")]
+    differing = [slot for slot in outputs if slot.state is State.DIFFERENT]
     if differing:
-        return Kind.FOLLOWER, Message(
-            "check.random.input_differs", slot=differing[0].slot, producer=differing[0].producer
-        )
+        return _kind_of_differing(op, [slot for slot in slots if slot.slot.startswith("input")], differing)
+    if not outputs:
+        return Kind.NOT_COMPARED, Message("check.random.no_output")
+    unread = next((slot for slot in outputs if slot.state is State.UNKNOWN), None)
+    if unread is None:
+        return Kind.EQUAL, None
+    reason = unread.reason or ""
+    return Kind.NOT_COMPARED, Message("check.random.output_not_compared", slot=unread.slot, reason=reason)
+
+
+def _kind_of_differing(
+    op: RunOp, inputs: Sequence[SlotPair], outputs: Sequence[SlotPair]
+) -> tuple[Kind, Message | None]:
+    """Return the kind of an op of which these outputs differ."""
+    before = [slot for slot in inputs if not slot.in_place]
+    unknown = tuple(slot.slot for slot in before if slot.state is State.UNKNOWN)
+    names = tuple(slot.slot for slot in outputs)
+    other_input = next((slot for slot in before if slot.state is State.DIFFERENT), None)
+    if other_input is not None:
+        message = Message("check.random.input_differs", slot=other_input.slot, producer=other_input.producer)
+        return Kind.FOLLOWER, message
     if is_random_type(op.op_type):
         return Kind.EXPECTED, Message("check.random.by_design", op_type=op.op_type)
     if op.op_type in SOURCE_TYPES:
         return Kind.DATA, Message("check.random.other_data", outputs=names)
+    if not before and op.op is not None and not any(edge is not None for edge in op.op.inputs):
+        return Kind.DATA, Message("check.random.no_producer", outputs=names)
     if not inputs:
-        if op.op is not None and not any(edge is not None for edge in op.op.inputs):
-            return Kind.DATA, Message("check.random.no_producer", outputs=names)
-        if all_inputs:
-            return Kind.UNSURE, Message("check.random.written_over", outputs=names)
         return Kind.UNSURE, Message("check.random.inputs_not_dumped", outputs=names)
-    if len(unknown) == len(inputs):
+    if not before:
+        return Kind.UNSURE, Message("check.random.written_over", outputs=names)
+    if len(unknown) == len(before):
         return Kind.UNSURE, Message("check.random.inputs_not_compared", outputs=names)
+    return Kind.RANDOM, Message("check.random.own", outputs=names, cause=_extent(outputs), unknown=unknown)
+
+
+def _extent(outputs: Sequence[SlotPair]) -> Message:
+    """Return what the form, or else the size, of the difference says."""
     for slot in outputs:
         left, right = slot.left, slot.right
         if left is not None and right is not None and (left.dtype, left.shape) != (right.dtype, right.shape):
-            form = Message("check.random.output_form", slot=slot.slot, form=_other_form(left, right))
-            return Kind.RANDOM, Message("check.random.own", outputs=names, cause=form, unknown=unknown)
-    return Kind.RANDOM, Message("check.random.own", outputs=names, cause=_size(outputs), unknown=unknown)
-
-
-def _size(outputs: Sequence[SlotPair]) -> Message:
-    """Return what the size of the difference says."""
+            return Message("check.random.output_form", slot=slot.slot, form=_other_form(left, right))
     if all(slot.metrics is None for slot in outputs):
         return Message("check.random.size_unknown")
-    small = []
-    for slot in outputs:
-        epsilon = _EPSILON.get(slot.left.dtype if slot.left is not None else "")
-        if slot.metrics is None or epsilon is None or slot.metrics.non_finite_mismatches:
-            small.append(False)
-        else:
-            small.append(slot.metrics.relative_euclidean_distance <= _ROUNDINGS * epsilon)
-    return Message("check.random.rounding") if all(small) else Message("check.random.more_than_rounding")
+    is_rounding = all(map(_is_rounding, outputs))
+    return Message("check.random.rounding") if is_rounding else Message("check.random.more_than_rounding")
+
+
+def _is_rounding(slot: SlotPair) -> bool:
+    unit = UNIT.get(slot.left.dtype if slot.left is not None else "")
+    if slot.metrics is None or unit is None or slot.metrics.non_finite_mismatches:
+        return False
+    return slot.metrics.relative_euclidean_distance <= _ROUNDINGS * unit
 
 
 # --- dumps and graphs of the two runs ---
@@ -595,10 +597,10 @@ def find_random(
         others = [number for number in (1, 0) if not lies_in(place, posixpath.abspath(space.debug_dir(number)))]
         right = next((str(space.dump_dir(number)) for number in others if is_folder(space.dump_dir(number))), None)
     other = None if right is None else data.run_at(right)
-    graphs = Graphs(data, graph)
+    graph_of = graph_finder(data, graph)
     if other is None:
         data.workspace.notes.append(Message("note.diagnose.no_second_run", folder=str(data.workspace.dump_dir(1))))
-        return [_check_leaf(leaf, graphs.of(leaf)) for leaf in run.leaves]
+        return [_check_leaf(leaf, graph_of(leaf)) for leaf in run.leaves]
     reports = []
     for position, leaf in enumerate(run.leaves):
         try:
@@ -608,7 +610,7 @@ def find_random(
             continue
         if counterpart.path == leaf.path:
             raise DataNotFoundError.of(leaf.path, "diagnose.same_folder")
-        reports.append(_compare_leaf(leaf, counterpart, graphs, resources))
+        reports.append(_compare_leaf(leaf, counterpart, graph_of, resources))
     if not reports:
         raise DataNotFoundError("diagnose.nothing_in_common", left=left, right=right)
     return reports
@@ -629,12 +631,12 @@ def _check_leaf(leaf: DumpLeaf, run: RunGraph | None) -> RandomReport:
     )
 
 
-def _compare_leaf(leaf: DumpLeaf, counterpart: DumpLeaf, graphs: Graphs, resources: Resources) -> RandomReport:
-    run = graphs.of(leaf)
+def _compare_leaf(leaf: DumpLeaf, counterpart: DumpLeaf, graph_of: GraphOf, resources: Resources) -> RandomReport:
+    run = graph_of(leaf)
     file = None if run is None else run.file
     left = RunValues(leaf, file)
     # The other run's own graph, as the compiler may have numbered its ops in another way.
-    other_graph = graphs.of(counterpart)
+    other_graph = graph_of(counterpart)
     right = RunValues(counterpart, other_graph.file if other_graph is not None else file)
     counterpart_of = same_name
     if run is not None and other_graph is not None and other_graph.file is not file:

@@ -348,24 +348,22 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
                 for slots in (dumped.inputs, dumped.outputs):
                     calls += [(tensor, slot in added_up) for slot, tensor in slots.items()]
                 voting.append((name, role, dumped))
-    digests = iter(map_tasks(_digest_or_error, calls, executor))
+    digests = iter(map_tasks(_readable_digest, calls, executor))
     votes = []
     for name, role, dumped in voting:
-        results = [{slot: next(digests) for slot in slots} for slots in (dumped.inputs, dumped.outputs)]
-        with suppress(PrecisionToolError):
-            into, out_of = map(_digests, results)
-            inputs, outputs = _hashes(into), _hashes(out_of)
-            if any(outputs):
-                op = by_name.get(name)
-                added, came = _means(into, out_of)
-                votes.append(
-                    Vote(
-                        op=op.name if op is not None else name, type=types[name], role=role,
-                        number=epochs.number(name), epoch=epochs.of(name), inputs=inputs, outputs=outputs,
-                        input_means=added, output_means=came,
-                        group="" if op is None else str(op.attrs.get("group", "")),
-                    )
-                )  # fmt: skip
+        results = [[(slot, next(digests)) for slot in slots] for slots in (dumped.inputs, dumped.outputs)]
+        into, out_of = ({slot: digest for slot, digest in side if digest is not None} for side in results)
+        outputs = _hashes(out_of)
+        if len(into) == len(dumped.inputs) and len(out_of) == len(dumped.outputs) and any(outputs):
+            op = by_name.get(name)
+            added, came = _means(into, out_of)
+            votes.append(
+                Vote(
+                    op=op.name if op is not None else name, type=types[name], role=role, number=epochs.number(name),
+                    epoch=epochs.of(name), inputs=_hashes(into), outputs=outputs, input_means=added,
+                    output_means=came, group="" if op is None else str(op.attrs.get("group", "")),
+                )
+            )  # fmt: skip
     return sorted(votes, key=lambda vote: (vote.number, vote.op))
 
 
@@ -390,19 +388,12 @@ def _means(into: _Digests, out_of: _Digests) -> tuple[tuple[BlockMeans, ...], tu
     return tuple(before for before, _ in pairs), tuple(after for _, after in pairs)
 
 
-def _digest_or_error(tensor: Found, with_means: bool) -> Digest | PrecisionToolError:
-    """`digest_of` as a task: a tensor that cannot be read costs its op alone the vote."""
+def _readable_digest(tensor: Found, with_means: bool) -> Digest | None:
+    """`digest_of` as a task; None of a tensor that cannot be read, which costs its op alone the vote."""
     try:
         return digest_of(tensor, with_means)
-    except PrecisionToolError as error:
-        return error
-
-
-def _digests(results: Mapping[int, Digest | PrecisionToolError]) -> _Digests:
-    for result in results.values():
-        if isinstance(result, PrecisionToolError):
-            raise result
-    return {slot: result for slot, result in results.items() if isinstance(result, Digest)}
+    except PrecisionToolError:
+        return None
 
 
 def _hashes(slots: _Digests) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -74,7 +74,6 @@ class LeafOutcome(LeafCounts):
     first: FirstOp | None = None
     verdict: Verdict | None = None
     epochs: Mapping[str, int] | None = None
-    votes: tuple[Vote, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -85,7 +84,6 @@ class LeafOutcome(LeafCounts):
             "first": None if self.first is None else asdict(self.first),
             "verdict": None if self.verdict is None else self.verdict.to_dict(),
             "epochs": None if self.epochs is None else dict(self.epochs),
-            "votes": [asdict(vote) for vote in self.votes],
         }
 
     @classmethod
@@ -99,7 +97,6 @@ class LeafOutcome(LeafCounts):
             first=None if first is None else FirstOp(**{each.name: first[each.name] for each in fields(FirstOp)}),
             verdict=None if verdict is None else Verdict.from_dict(verdict),
             epochs=document["epochs"],
-            votes=tuple(read_vote(vote) for vote in document["votes"]),
         )
 
 
@@ -109,13 +106,13 @@ def _value(stored: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class LeafDone:
-    """Result of a worker for a leaf: its outcome, and its rows as `pack` makes them (b"": none).
+    """Result of a worker for a leaf: its outcome, its votes, and its rows as `pack` makes them (b"": none).
 
     `statistics` are those of a leaf that was dumped as such, as `pack_statistics` makes them.
     """
 
-    path: str
     outcome: LeafOutcome
+    votes: tuple[Vote, ...] = ()
     rows: bytes = b""
     statistics: bytes = b""
 
@@ -157,12 +154,12 @@ _OF_THE_DATA = (Cause.INPUT, Cause.WEIGHTS)
 _BY_BENCHMARK = (Proof.COMPARED, Proof.SOURCE)
 
 
-def state_of(leaf: StudyLeaf, outcome: LeafOutcome, *, is_own: bool = True, is_start: bool = True) -> LeafState:
+def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
     """Return the part of an outcome that stays in memory.
 
     Held against a benchmark that is not its own, a leaf may have other data: what only the comparison says is left out.
-    After the first step that a rank has (`is_start`), its variables are what both sides have trained meanwhile: that
-    they differ accuses nobody.
+    After the first step that a rank has, its variables are what both sides have trained meanwhile: that they differ
+    accuses nobody.
     """
     verdict = outcome.verdict
     epochs = outcome.epochs or {}
@@ -176,13 +173,13 @@ def state_of(leaf: StudyLeaf, outcome: LeafOutcome, *, is_own: bool = True, is_s
         )
         for suspect in suspects
         if suspect.cause is not Cause.LOSS_SCALE
-        and (is_own or (suspect.cause not in _OF_THE_DATA and suspect.proof not in _BY_BENCHMARK))
-        and (is_start or suspect.cause is not Cause.WEIGHTS)
+        and (plan.is_own or (suspect.cause not in _OF_THE_DATA and suspect.proof not in _BY_BENCHMARK))
+        and (plan.is_start or suspect.cause is not Cause.WEIGHTS)
     )  # fmt: skip
     return LeafState(
-        leaf=leaf, **outcome.counts(), has_verdict=verdict is not None and not verdict.is_empty,
+        leaf=plan.leaf, **outcome.counts(), has_verdict=verdict is not None and not verdict.is_empty,
         right=0 if verdict is None else verdict.tally.right, accused=accused,
-        first=outcome.first if is_own else None, is_own=is_own,
+        first=outcome.first if plan.is_own else None, is_own=plan.is_own,
     )  # fmt: skip
 
 
@@ -226,7 +223,7 @@ class Journal:
                 _stored(plan.benchmark),
                 plan.benchmark_print,
                 leaf_done.outcome.judged, given_up or bool(leaf_done.outcome.failure),
-                json.dumps(replace(leaf_done.outcome, votes=()).to_dict()), _packed(leaf_done.outcome.votes),
+                json.dumps(leaf_done.outcome.to_dict()), _packed(leaf_done.votes),
             )
             for plan, leaf_done in done
         ]  # fmt: skip
@@ -236,7 +233,7 @@ class Journal:
             self._connection.executemany("INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?)", tensors)
 
     def stored_outcomes(self, plans: Sequence[LeafPlan], options: str) -> Iterator[tuple[LeafPlan, LeafOutcome]]:
-        """Yield the stored outcomes of unchanged leaves, without their votes; not of those that were given up."""
+        """Yield the stored outcomes of unchanged leaves; not of those that were given up."""
         for at in range(0, len(plans), _AT_ONCE):
             by_path = {_stored(plan.leaf.path): plan for plan in plans[at : at + _AT_ONCE]}
             with self._errors():
@@ -251,7 +248,7 @@ class Journal:
                         yield by_path[path], LeafOutcome.from_dict(json.loads(text))
 
     def outcome(self, path: str, options: str) -> LeafOutcome | None:
-        """Return the outcome of a leaf, without its votes."""
+        """Return the outcome of a leaf."""
         row = self._cell("outcome", path, options)
         with self._damage():
             return None if row is None else LeafOutcome.from_dict(json.loads(row))

@@ -147,15 +147,27 @@ def list_leaves(
     that cannot be listed, and sources without a dump, are notes; DataNotFoundError where there is no dump at all.
     """
     notes: list[Message] = []
+    leaves = _newest(_numbered(_leaves_of(sources, notes), sources, notes), notes)
+    selected = [leaf for leaf in leaves if (steps is None or steps(leaf.step)) and (ranks is None or ranks(leaf.rank))]
+    if not selected:
+        listing = Listing(leaves=tuple(leaves))
+        raise UsageError("diagnose.no_such_steps", steps=spans(listing.steps), ranks=spans(listing.ranks))
+    selected.sort(key=lambda leaf: leaf.key)
+    notes += [*_gaps(selected), *_clocks(selected)]
+    return Listing(leaves=tuple(selected), notes=tuple(notes))
+
+
+def _leaves_of(sources: Sequence[Source], notes: list[Message]) -> list[tuple[int, StudyLeaf]]:
+    """Return the leaves below every source, with its number."""
     refused: list[PrecisionToolError] = []
     numbered: list[tuple[int, StudyLeaf]] = []
-    named: set[str] = set()
+    visited: set[str] = set()
     for number, source in enumerate(sources):
         place = real_path(source.dump) if source.dump else ""
-        if place and place in named:
+        if place and place in visited:
             notes.append(Message("study.note.named_twice", folder=source.data or source.dump))
             continue
-        named.add(place)
+        visited.add(place)
         if source.failure is not None:
             refused.append(source.failure)
             notes.append(Message("study.note.skipped", reason=source.failure.message))
@@ -172,20 +184,12 @@ def list_leaves(
             notes.append(Message("error.place", where=source.dump, reason=unread[0].message) if unread else nothing)
         elif unread:
             notes.append(Message("study.note.unread_folders", count=len(unread), reason=unread[0].message))
-    if not numbered:
-        if refused:
-            raise refused[0]
-        folders = [source.dump for source in sources[:3]]
-        raise DataNotFoundError("diagnose.no_dump_below", folders=folders, count=len(folders))
-    leaves = _numbered(numbered, sources, notes)
-    leaves = _newest(leaves, notes)
-    selected = [leaf for leaf in leaves if (steps is None or steps(leaf.step)) and (ranks is None or ranks(leaf.rank))]
-    if not selected:
-        listing = Listing(leaves=tuple(leaves))
-        raise UsageError("diagnose.no_such_steps", steps=spans(listing.steps), ranks=spans(listing.ranks))
-    selected.sort(key=lambda leaf: leaf.key)
-    notes += [*_gaps(selected), *_clocks(selected)]
-    return Listing(leaves=tuple(selected), notes=tuple(notes))
+    if numbered:
+        return numbered
+    if refused:
+        raise refused[0]
+    folders = [source.dump for source in sources[:3]]
+    raise DataNotFoundError("diagnose.no_dump_below", folders=folders, count=len(folders))
 
 
 def _leaves_below(source: Source, unread: list[PrecisionToolError]) -> Iterable[StudyLeaf]:
@@ -369,6 +373,10 @@ class BenchmarkFolder:
     step: int | None = None
     rank: int | None = None
     fingerprint: str = ""
+
+
+#: Of a leaf that is compared with nothing.
+NO_BENCHMARK = BenchmarkFolder(path="")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.data.dumped_ops import DumpIndex, Found
+from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
 from precision_tool.lib.diagnose.replica_votes import SUM_SHARE, is_communication, role_of
 from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.diagnose.study_table import Columns, coded, pack, unpack
@@ -134,20 +134,10 @@ def _keys(names: TensorNames) -> list[tuple[str, bool, int]]:
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpStatistics:
-    """An op's tensors by slot; what is no statistics is left out."""
-
-    name: str
-    type: str
-    inputs: Mapping[int, Found]
-    outputs: Mapping[int, Found]
-
-
 def read_leaf(leaf: DumpLeaf, step: int, rank: int) -> LeafStatistics:
     """Return the statistics of a leaf; files that cannot be read, and tensors that were dumped whole, are left out."""
     dumps = DumpIndex(leaf)
-    ops: list[OpStatistics] = []
+    ops: list[DumpedOp] = []
     unread: list[str] = []
     for name in dumps.names_by_time():
         try:
@@ -156,12 +146,12 @@ def read_leaf(leaf: DumpLeaf, step: int, rank: int) -> LeafStatistics:
             unread.append(error.message)
             continue
         unread += [f"{error.path}: {error.reason}" for error in dumped.errors]
-        ops.append(OpStatistics(name=name, type=dumped.op_type, inputs=dumped.inputs, outputs=dumped.outputs))
+        ops.append(dumped)
     return of_ops(ops, step, rank, tuple(unread))
 
 
-def of_ops(ops: Sequence[OpStatistics], step: int, rank: int, unread: tuple[str, ...] = ()) -> LeafStatistics:
-    """Return the statistics of ops in the order of their execution."""
+def of_ops(ops: Sequence[DumpedOp], step: int, rank: int, unread: tuple[str, ...] = ()) -> LeafStatistics:
+    """Return the statistics of ops in the order of their execution; what is no statistics is left out."""
     tensors: list[tuple[int, bool, int, TensorStatistics]] = []
     for number, op in enumerate(ops):
         for is_output, side in ((False, op.inputs), (True, op.outputs)):
@@ -171,7 +161,7 @@ def of_ops(ops: Sequence[OpStatistics], step: int, rank: int, unread: tuple[str,
         rank=rank,
         names=TensorNames(
             ops=tuple(op.name for op in ops),
-            types=tuple(op.type for op in ops),
+            types=tuple(op.op_type for op in ops),
             op_of=np.array([op for op, *_ in tensors], np.int64),
             is_output=np.array([is_output for _, is_output, *_ in tensors], bool),
             slots=np.array([slot for *_, slot, _ in tensors], np.int64),
@@ -490,35 +480,27 @@ class LookedAt:
     has_benchmark: bool = False
 
 
-@dataclass(slots=True)
-class _Moments:
-    """Count, sum and sum of squares of the logarithms of norms, by tensor."""
+#: Of norms and of gains, of many leaves: count, sum and sum of squares of their logarithms; shape (2, 3, tensors).
+_Moments = npt.NDArray[np.float64]
 
-    count: Doubles
-    total: Doubles
-    squares: Doubles
 
-    @classmethod
-    def of(cls, logs: Doubles) -> _Moments:
-        """Return the moments of one leaf, NaN left out."""
-        is_finite = np.isfinite(logs)
-        clean = np.where(is_finite, logs, 0.0)
-        return cls(is_finite.astype(np.float64), clean, np.square(clean))
+def _moments(logs: Doubles, names: TensorNames, but: Flags) -> _Moments:
+    """Return the moments of one leaf, but for some tensors; NaN is left out."""
+    values = np.array([logs, _gains(logs, names)])
+    is_counted = np.isfinite(values) & ~but
+    clean = np.where(is_counted, values, 0.0)
+    return np.stack([is_counted.astype(np.float64), clean, np.square(clean)], axis=1)
 
-    def plus(self, other: _Moments, sign: float = 1.0) -> _Moments:
-        """Return the sum with `other`, or the difference."""
-        return _Moments(
-            self.count + sign * other.count, self.total + sign * other.total, self.squares + sign * other.squares
-        )
 
-    def mean_and_bound(self) -> tuple[Doubles, Doubles]:
-        """Return the mean, and how far from it one more value may be; NaN and inf of populations that are too small."""
-        enough = self.count >= _MEMBERS
-        count = np.where(enough, self.count, 2.0)
-        mean = self.total / count
-        variance = np.maximum(self.squares / count - np.square(mean), 0.0) * count / (count - 1)
-        bound = _STUDENT[np.minimum(count - 1, _FREEDOM).astype(np.intp)] * np.sqrt(variance * (1 + 1 / count))
-        return np.where(enough, mean, np.nan), np.where(enough, np.maximum(bound, _FLOOR), inf)
+def _mean_and_bound(moments: Doubles) -> tuple[Doubles, Doubles]:
+    """Return the mean, and how far from it one more value may be; NaN and inf of populations that are too small."""
+    count, total, squares = moments
+    enough = count >= _MEMBERS
+    count = np.where(enough, count, 2.0)
+    mean = total / count
+    variance = np.maximum(squares / count - np.square(mean), 0.0) * count / (count - 1)
+    bound = _STUDENT[np.minimum(count - 1, _FREEDOM).astype(np.intp)] * np.sqrt(variance * (1 + 1 / count))
+    return np.where(enough, mean, np.nan), np.where(enough, np.maximum(bound, _FLOOR), inf)
 
 
 def _student_of(nu: float) -> float:
@@ -531,27 +513,6 @@ _STUDENT = np.array([inf, *(_student_of(nu) for nu in range(1, _FREEDOM + 1))])
 
 
 @dataclass(slots=True)
-class _Population:
-    """Logarithms of norms, and of gains, of many leaves."""
-
-    norms: _Moments
-    gains: _Moments
-
-    @classmethod
-    def of(cls, logs: Doubles, names: TensorNames, but: Flags) -> _Population:
-        """Return the population of one leaf, but for some tensors."""
-        return cls(*(_Moments.of(np.where(but, np.nan, values)) for values in (logs, _gains(logs, names))))
-
-    def reference(self) -> _Reference:
-        """Return the reference for one more leaf."""
-        return _Reference(self.norms.mean_and_bound()[0], *self.gains.mean_and_bound())
-
-    def plus(self, other: _Population, sign: float = 1.0) -> _Population:
-        """Return the sum with `other`, or the difference."""
-        return _Population(self.norms.plus(other.norms, sign), self.gains.plus(other.gains, sign))
-
-
-@dataclass(slots=True)
 class _Reference:
     """Logarithms of norms as expected; of a population its gains too, and how far from them is no chance."""
 
@@ -559,15 +520,21 @@ class _Reference:
     gains: Doubles | None = None
     bound: Doubles | None = None
 
+    @classmethod
+    def of(cls, moments: _Moments) -> _Reference:
+        """Return the reference that a population is for one more leaf."""
+        norms, gains = moments
+        return cls(_mean_and_bound(norms)[0], *_mean_and_bound(gains))
+
 
 @dataclass(slots=True)
 class _Network:
     """Leaves that run the same network, of one step after the other."""
 
     names: TensorNames
-    populations: list[_Population] = field(default_factory=list)
+    populations: list[_Moments] = field(default_factory=list)
     #: Of what all ranks of a step have alike, once a step.
-    shared: list[_Population] = field(default_factory=list)
+    shared: list[_Moments] = field(default_factory=list)
     #: Tensors that were at the limit of their type, or infinite, at an earlier step.
     limited: Flags | None = None
     #: Inputs, and the outputs that they are; None before the first step.
@@ -577,9 +544,9 @@ class _Network:
     def past(self) -> _Reference | None:
         """Return the reference of the last steps; None before the first."""
         populations = [*self.populations, *self.shared]
-        return reduce(_Population.plus, populations).reference() if populations else None
+        return _Reference.of(reduce(np.add, populations)) if populations else None
 
-    def add(self, now: _Population, shared: _Population) -> None:
+    def add(self, now: _Moments, shared: _Moments) -> None:
         """Add a step."""
         self.populations = [*self.populations[1 - _STEPS :], now]
         self.shared = [*self.shared[1 - _SHARED_STEPS :], shared]
@@ -640,20 +607,20 @@ class StatisticsJudge:
         limited = np.array([_limited(leaf) for leaf in group])
         yield from self._not_finite(network, group, limited)
         shared = _shared_of(group)
-        now = reduce(_Population.plus, (_Population.of(_logs(leaf), names, shared) for leaf in group))
+        now = reduce(np.add, (_moments(_logs(leaf), names, shared) for leaf in group))
         past = network.past()
         for leaf in group:  # one after the other: all logarithms together would take much memory
             logs = _logs(leaf)
             if past is not None:
                 yield from _off(EvidenceKind.JUMP, leaf, logs, past)
             if len(group) > _MEMBERS:
-                others = now.plus(_Population.of(logs, names, shared), -1.0)
-                yield from _off(EvidenceKind.OUTLIER, leaf, logs, others.reference())
+                others = now - _moments(logs, names, shared)
+                yield from _off(EvidenceKind.OUTLIER, leaf, logs, _Reference.of(others))
             golden = benchmark.get(leaf.rank)
             if golden is not None:
                 expected = _logs(aligned(golden, names, of_one_size=False))
                 yield from _off(EvidenceKind.BENCHMARK, leaf, logs, _Reference(expected))
-        network.add(now, _Population.of(_logs(group[0]), names, ~shared))
+        network.add(now, _moments(_logs(group[0]), names, ~shared))
         at_limit = np.asarray(limited.any(axis=0))
         network.limited = at_limit if network.limited is None else network.limited | at_limit
         network.steps += 1
@@ -906,7 +873,7 @@ def benchmark_of(rows: Columns, step: int, rank: int) -> LeafStatistics:
                 path="", dtype="float32", shape=(count,), count=count, mean=mean, l2_norm=sqrt(count) * hypot(mean, std)
             )
     ops = [
-        OpStatistics(name=name, type="", inputs=sides.get("input", {}), outputs=sides.get("output", {}))
+        DumpedOp(name, "", timestamp=0, inputs={**sides.get("input", {})}, outputs={**sides.get("output", {})})
         for name, sides in by_op.items()
     ]
     return of_ops(ops, step, rank)

@@ -47,7 +47,7 @@ _goldens: dict[tuple[str, str], GoldenFiles | Run] = {}
 
 
 def run_task(task: Task, executor: Executor | None = None) -> list[LeafDone]:
-    """Analyse every leaf of a task, its tensors and ops by the task's workers, or by any `executor`.
+    """Analyse every leaf of a task, in its order, its tensors and ops by the task's workers, or by any `executor`.
 
     What the user can do something about is a leaf's `failure`, all else is raised.
     """
@@ -55,7 +55,6 @@ def run_task(task: Task, executor: Executor | None = None) -> list[LeafDone]:
 
 
 def _run_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
-    path = plan.leaf.path
     try:
         return _study_leaf(plan, task, executor)
     except WorkStoppedError as stop:
@@ -63,7 +62,7 @@ def _run_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone
             raise KeyboardInterrupt from stop
         raise
     except PrecisionToolError as error:
-        return LeafDone(path=path, outcome=LeafOutcome(failure=error.advice, judged=task.judges))
+        return LeafDone(outcome=LeafOutcome(failure=error.advice, judged=task.judges))
 
 
 def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
@@ -96,13 +95,13 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
         ),
         verdict=verdict,
         epochs={suspect.culprit: epochs.of(suspect.culprit) for suspect in suspects},
-        votes=tuple(votes_of(result.dumps, file, epochs, executor)),
         judged=diagnosis.recomputed,
     )  # fmt: skip
     statistics = b""
     if plan.leaf.statistics:
         statistics = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
-    return LeafDone(path=plan.leaf.path, outcome=outcome, rows=pack(columns_of(rows)), statistics=statistics)
+    votes = tuple(votes_of(result.dumps, file, epochs, executor))
+    return LeafDone(outcome=outcome, votes=votes, rows=pack(columns_of(rows)), statistics=statistics)
 
 
 def _options(task: Task) -> DiagnoseOptions:
