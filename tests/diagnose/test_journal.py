@@ -9,14 +9,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from precision_tool.lib.diagnose.replica_votes import Role, Vote
 from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome, open_journal, read_rows
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.study_plan import LeafPlan
-from precision_tool.lib.diagnose.study_table import Columns, Texts, coded, pack, unpack
 from precision_tool.lib.messages.errors import FormatError, UsageError
 
 LEAF = StudyLeaf(path="/d/0", data="/d", step=3, rank=5, device=5, model="m/1", files=2, nbytes=10, fingerprint="f")
@@ -41,12 +39,6 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
         assert not list(journal.stored_outcomes([PLAN], "other options"))
     with open_journal(str(tmp_path), fresh=True) as journal:
         assert not list(journal.stored_outcomes([PLAN], "o"))
-
-
-def test_what_an_earlier_version_kept_beside_is_left_out() -> None:
-    document = OUTCOME.to_dict()
-    document["first"]["message"] = "a sentence that journals once had"
-    assert LeafOutcome.from_dict(document) == OUTCOME
 
 
 def test_what_was_given_up_is_tried_again_by_the_next_study(tmp_path: Path) -> None:
@@ -132,40 +124,3 @@ def test_what_failed_is_tried_again(tmp_path: Path) -> None:
         assert journal.outcome(PLAN.leaf.path, "o") == failed
         journal.keep([(PLAN, LeafDone(outcome=LeafOutcome(judged=True)))], "o")
         assert [outcome for _, outcome in journal.stored_outcomes([PLAN], "o")] == [LeafOutcome(judged=True)]
-
-
-def test_columns_survive_as_they_are() -> None:
-    columns: Columns = {
-        "op": coded(["a", "b", "a", "\udc80é"]),
-        "cosine": np.array([1.0, np.nan, np.inf, -0.0]),
-        "number": np.arange(4),
-    }
-    found = unpack("j.sqlite", pack(columns))
-    assert list(found["op"]) == ["a", "b", "a", "\udc80é"]
-    assert np.array(found["cosine"]).tobytes() == np.array(columns["cosine"]).tobytes()
-    assert set(unpack("j.sqlite", pack(columns), ["op"])) == {"op"}
-    with pytest.raises(FormatError):
-        unpack("j.sqlite", b"PK\x03\x04 no archive")
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"op": Texts(np.array([0, 1], np.int32), ("a",))},
-        {"op": Texts(np.array([-1], np.int32), ("a",))},
-        {"op": Texts(np.array([[0]], np.int32), ("a",))},
-        {"op": Texts(np.array([0.5]), ("a",))},
-        {"op": Texts(np.array([0], np.int32), (7,))},  # type: ignore[arg-type]
-    ],
-)
-def test_texts_that_are_not_there_are_refused(columns: Columns) -> None:
-    with pytest.raises(FormatError, match="cannot be read"):
-        unpack("j.sqlite", pack(columns))
-
-
-def test_digits_that_nothing_makes_smaller_are_kept_as_they_are() -> None:
-    digits, zeros = np.random.default_rng(0).normal(size=20_000), np.zeros(20_000)
-    packed = pack({"cosine": digits, "own_error": zeros})
-    assert digits.nbytes < len(packed) < 1.01 * digits.nbytes + 5000
-    assert np.array_equal(np.asarray(unpack("j.sqlite", packed)["cosine"]), digits)
-    assert packed == pack({"cosine": digits, "own_error": zeros})

@@ -10,17 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from diagnosing import studied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_statistics import trained
 
-from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose import study as running
-from precision_tool.lib.diagnose.study import run_study
-from precision_tool.lib.diagnose.study_plan import StudyOptions
 from precision_tool.lib.diagnose.study_statistics import (
     CERTAIN,
     Evidence,
@@ -37,6 +35,7 @@ from precision_tool.lib.diagnose.study_statistics import (
     unpack_statistics,
 )
 from precision_tool.lib.diagnose.study_table import coded, pack
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import TensorStatistics
 
@@ -252,8 +251,9 @@ def test_what_a_worker_reads_is_kept_as_it_was(tmp_path: Path) -> None:
     run = find_run(str(tmp_path / "x" / "precision_data" / "npu"))
     first, second = (read_leaf(leaf, 3, int(leaf.device)) for leaf in run.leaves)
     assert len(first.names.op_of) > 100
-    again = unpack_statistics("j.sqlite", pack_statistics(replace(first, unread=("a: cut off", "b: cut off"))), 3, 0)
-    assert again.unread == ("a: cut off", "b: cut off")
+    unread = (Message("error.place", where="a", reason="cut off"), Message("row.compare.no_memory"))
+    again = unpack_statistics("j.sqlite", pack_statistics(replace(first, unread=unread)), 3, 0)
+    assert again.unread == unread
     assert (again.names.ops, again.names.types) == (first.names.ops, first.names.types)
     assert repr(replace(again, unread=())) == repr(first)
     assert aligned(second, first.names).names is first.names
@@ -268,14 +268,13 @@ def test_the_statistics_of_a_study_are_read_by_its_workers_once(
     truth = generate_ranks(
         tmp_path, ranks=3, steps=2, fault="nan", fault_rank=1, fault_step=1, statistics=True, benchmark="none"
     )
-    (tmp_path / "work").mkdir()
-    options = StudyOptions(folders=[str(tmp_path / folder) for folder in truth.data])
-    before = run_study(options, str(tmp_path / "work"), THIS_THREAD).statistics
+    folders = [tmp_path / folder for folder in truth.data]
+    before = studied(tmp_path / "work", *folders).statistics
     assert before is not None
     assert before.suspicions[0].ranks == (1,)
     monkeypatch.setattr(running, "run_task", _no_work)
     monkeypatch.setattr(DumpIndex, "op", _no_work)
-    after = run_study(options, str(tmp_path / "work"), THIS_THREAD).statistics
+    after = studied(tmp_path / "work", *folders).statistics
     assert after is not None
     assert after.to_dict() == before.to_dict()
 

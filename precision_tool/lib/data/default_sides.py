@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from precision_tool.lib.data import dump_tree as walk
-from precision_tool.lib.data import tfdbg_folders as tfdbg
 from precision_tool.lib.data.dump_tree import Stamps
 from precision_tool.lib.data.kinds import PYTORCH, DataKind, device_kind, kind_at
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
+from precision_tool.lib.io import tfdbg_runs as tfdbg
 from precision_tool.lib.io.files import is_folder, list_folder, stat_of
 from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError

@@ -11,11 +11,10 @@ from contextlib import suppress
 from pathlib import PurePath
 
 from precision_tool.lib.data import dump_names as names
-from precision_tool.lib.data import tfdbg_folders as tfdbg_runs
 from precision_tool.lib.data.dump_names import StepAndRank, placed_below
 from precision_tool.lib.io.files import check_folder, is_folder, may_change_unseen, read_text, signature_of, store_of
 from precision_tool.lib.io.stores import Kind, Signature
-from precision_tool.lib.io.tfdbg_runs import last_of_each
+from precision_tool.lib.io.tfdbg_runs import files_of_run, find_runs, last_of_each
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
 
@@ -353,7 +352,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
 def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
     """Of every tensor what the last tfdbg run that holds it has, the newest dump of it; None if there is no run."""
     visit = None if stamps is None else stamps.note
-    runs = [tfdbg_runs.files_of_run(run, visit) for run in tfdbg_runs.find_runs(root, visit)]
+    runs = [files_of_run(run, visit) for run in find_runs(root, visit)]
     dumps = last_of_each(runs)
     if not dumps:
         return None

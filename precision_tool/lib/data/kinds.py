@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data import dump_tree as walk
-from precision_tool.lib.data import tfdbg_folders as tfdbg
 from precision_tool.lib.data.dump_names import is_dump_file
 from precision_tool.lib.data.dump_tree import Stamps, list_folders, nothing_below
+from precision_tool.lib.io import tfdbg_runs as tfdbg
 from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from precision_tool.lib.data import dump_names as names
-from precision_tool.lib.data import tfdbg_folders as tfdbg
 from precision_tool.lib.data.dump_tree import is_status_file, list_folders
 from precision_tool.lib.data.kinds import DEVICE_KINDS, NPY, PYTORCH
 from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.io import tfdbg_runs as tfdbg
 from precision_tool.lib.io.files import folder_exists, list_folder
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 

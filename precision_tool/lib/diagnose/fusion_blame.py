@@ -169,8 +169,21 @@ def blame(
 ) -> Blame:
     """Decide for every fused op of a comparison whether its pass is to blame.
 
-    `unfused` is the graph of the other run, None for benchmark tensors. `progress` hears of the ops that are done.
-    UsageError if the graph has no op that a pass made.
+    Parameters
+    ----------
+    analysis : Analysis
+        The comparison, with the leaf that it is of.
+    benchmark : BenchmarkSide
+        The other side: benchmark tensors, or the dump of the run without fusion.
+    unfused : GraphFile, optional
+        The graph of the other run; None for benchmark tensors.
+    progress : callable, optional
+        Hears of the ops that are done.
+
+    Raises
+    ------
+    UsageError
+        The graph has no op that a pass made.
     """
     leaf = analysis.leaf
     if leaf is None or leaf.graph is None:
@@ -217,7 +230,7 @@ def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValue
         if edge is None:
             continue
         producer = values.origins.producer(op, edge)
-        root = values.fed_by.get((id(op), number))
+        root = values.sources.get((id(op), number))
         made = agreements.get(producer.name) if producer is not None else None
         row = next((row for row in made.outputs if row.slot == f"output:{edge.index}"), None) if made else None
         if row is not None:

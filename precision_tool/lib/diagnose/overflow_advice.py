@@ -228,11 +228,7 @@ class OverflowResult(CheckResult):
 
 
 def check_overflow(
-    data: DataFolder,
-    folder: str | None = None,
-    graph: str | None = None,
-    limit: int = 0,
-    cached: Mapping[str, KnownValues] | None = None,
+    data: DataFolder, folder: str | None, graph: str | None, limit: int, cached: Mapping[str, KnownValues] | None
 ) -> CheckResult:
     """Check for overflow as `ac` shows it; in `folder` if another dump was named. `limit` 0 shows all ops.
 
@@ -242,7 +238,7 @@ def check_overflow(
         limit = limit or _ALL
         report, root = find_overflow(data, folder, graph, limit, max_bytes=_MAX_BYTES, cached=cached)
     except PrecisionToolError as error:
-        return CheckResult(name=NAME, skipped=Message("text", text=error.advice))
+        return CheckResult(name=NAME, skipped=error.advice_message)
     return overflow_result(report, root, limit)
 
 

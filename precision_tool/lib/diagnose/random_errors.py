@@ -291,7 +291,7 @@ class RandomReport:
     right_only: tuple[str, ...] = ()
     #: Ops of one name and two types.
     other_types: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
+    unreadable: tuple[Message, ...] = ()
     #: Inputs whose producer's output was there to be compared.
     memory_checked: int = 0
 
@@ -404,8 +404,7 @@ def _slot_pair(
 def _compared(slot: str, ours: OpInput, other: OpInput | None) -> SlotPair:
     left, right = ours.tensor, None if other is None else other.tensor
     if left is None or right is None:
-        reason = ours.reason or ("" if other is None else other.reason)
-        why = Message("text", text=reason) if reason else Message("check.random.one_run_only")
+        why = ours.reason or (None if other is None else other.reason) or Message("check.random.one_run_only")
         return SlotPair(slot=slot, state=State.UNKNOWN, left=left, right=right, reason=why)
     base = SlotPair(slot=slot, state=State.DIFFERENT, left=left, right=right)
     if isinstance(left, TensorStatistics) or isinstance(right, TensorStatistics):
@@ -420,7 +419,7 @@ def _compared(slot: str, ours: OpInput, other: OpInput | None) -> SlotPair:
     try:
         return replace(base, state=State.EQUAL if same_range(left, 0, right, 0, left.nbytes) else State.DIFFERENT)
     except PrecisionToolError as error:
-        return replace(base, state=State.UNKNOWN, reason=Message("text", text=error.advice))
+        return replace(base, state=State.UNKNOWN, reason=error.advice_message)
 
 
 def _other_form(left: AnyTensor, right: AnyTensor) -> Message:
@@ -465,7 +464,7 @@ def _pair(op: RunOp, slot: SlotPair) -> Pair | Message:
     try:
         alignment = align(left, right, None, None)
     except LayoutError as error:
-        return Message("text", text=str(error))
+        return error.reason
     return Pair(
         index=op.index,
         op_name=op.name,
@@ -488,7 +487,7 @@ def _with_metrics(slot: SlotPair, row: Row) -> SlotPair:
         return replace(
             slot,
             state=State.UNKNOWN if unread else slot.state,
-            reason=slot.reason or (Message("text", text=row.reason) if row.reason else None),
+            reason=slot.reason or row.reason,
         )
     equal = not row.metrics.max_absolute_error and not row.metrics.non_finite_mismatches
     same = (
@@ -581,11 +580,28 @@ def find_random(
     graph: str | None = None,
     resources: Resources = ALL_CORES,
 ) -> list[RandomReport]:
-    """Compare two runs of the same script (npu/debug_0 and debug_1).
+    """Compare two runs of the same script.
 
-    One report for each device, model and step that both runs have; of the first run alone without a second.
+    Parameters
+    ----------
+    data : DataFolder
+        The data folder, whose npu/debug_0 and npu/debug_1 are compared.
+    left, right : str, optional
+        Dump folders in their place.
+    graph : str, optional
+        The graph of all leaves, in the place of those that lie with the dumps.
+    resources : Resources
+        Who measures what differs; progress counts ops, then tensors.
 
-    DataNotFoundError where there is no dump at all.
+    Returns
+    -------
+    list of RandomReport
+        One for each device, model and step that both runs have; of the first run alone without a second.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is no dump at all, or none that both runs have.
     """
     if left is None:
         left = default_npu(data.workspace)
@@ -632,37 +648,32 @@ def _check_leaf(leaf: DumpLeaf, run: RunGraph | None) -> RandomReport:
 
 
 def _compare_leaf(leaf: DumpLeaf, counterpart: DumpLeaf, graph_of: GraphOf, resources: Resources) -> RandomReport:
-    run = graph_of(leaf)
+    run, other_run = graph_of(leaf), graph_of(counterpart)
     file = None if run is None else run.file
-    left = RunValues(leaf, file)
     # The other run's own graph, as the compiler may have numbered its ops in another way.
-    other_graph = graph_of(counterpart)
-    right = RunValues(counterpart, other_graph.file if other_graph is not None else file)
-    counterpart_of = same_name
-    if run is not None and other_graph is not None and other_graph.file is not file:
-        counterpart_of = counterparts(run.file, other_graph.file).of
-    ops = compare_runs(
+    other_file = file if other_run is None else other_run.file
+    left, right = RunValues(leaf, file), RunValues(counterpart, other_file)
+    counterpart_of, left_only, right_only = same_name, [], []
+    if file is not None and other_file is not None and other_file is not file:
+        counterpart_of = counterparts(file, other_file).of
+        names, other_names = ({flatten(op.name): op.name for op in graph.ops} for graph in (file, other_file))
+        matched = {flat: counterpart_of(flat) for flat in names}
+        in_both = {*matched.values()}
+        left_only = [names[flat] for flat, other in matched.items() if other not in other_names]
+        right_only = [name for flat, name in other_names.items() if flat not in in_both]
+    report = compare_runs(
         left, right, workers=resources.workers, executor=resources.executor, progress=resources.progress,
         counterpart=counterpart_of,
     )  # fmt: skip
     stomps, checked = check_memory(left, _name(leaf, run))
-    others, others_checked = check_memory(right, _name(counterpart, other_graph))
-    if run is not None and other_graph is not None and other_graph.file is not file:
-        names, other_names = ({flatten(op.name): op.name for op in graph.file.ops} for graph in (run, other_graph))
-        matched = {flat: counterpart_of(flat) for flat in names}
-        in_both = set(matched.values())
-        alone = [names[flat] for flat, there in matched.items() if there not in other_names]
-        others_alone = [other_names[flat] for flat in other_names if flat not in in_both]
-        ops = replace(
-            ops,
-            left_only=tuple(dict.fromkeys((*ops.left_only, *alone))),
-            right_only=tuple(dict.fromkeys((*ops.right_only, *others_alone))),
-        )
+    other_stomps, other_checked = check_memory(right, _name(counterpart, other_run))
     return replace(
-        ops,
+        report,
+        left_only=tuple(dict.fromkeys((*report.left_only, *left_only))),
+        right_only=tuple(dict.fromkeys((*report.right_only, *right_only))),
         graph=file.path if file is not None else "",
-        stomps=(*stomps, *others),
-        memory_checked=checked + others_checked,
+        stomps=(*stomps, *other_stomps),
+        memory_checked=checked + other_checked,
     )
 
 

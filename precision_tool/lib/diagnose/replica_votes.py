@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -65,17 +64,6 @@ class Vote:
     group: str = ""
     input_means: tuple[BlockMeans, ...] = ()
     output_means: tuple[BlockMeans, ...] = ()
-
-
-def read_vote(document: Mapping[str, Any]) -> Vote:
-    """Return a vote of JSON. KeyError, TypeError or ValueError for what is none."""
-    slots = {name: tuple(document[name]) for name in ("inputs", "outputs")}
-    means = {name: tuple(_read_means(each) for each in document[name]) for name in ("input_means", "output_means")}
-    return Vote(**{**document, **slots, **means, "role": Role(document["role"])})
-
-
-def _read_means(document: Mapping[str, Any]) -> BlockMeans:
-    return BlockMeans(means=tuple(document["means"]), sizes=tuple(document["sizes"]), rounding=document["rounding"])
 
 
 # --- digests of tensors ---

@@ -8,18 +8,19 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from precision_tool.lib.diagnose.replica_votes import Vote, read_vote
+from precision_tool.lib.diagnose.replica_votes import Vote
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.study_plan import LeafPlan
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof, Verdict
 from precision_tool.lib.io.writing import LockedError, only_process
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, OutputError, UsageError
+from precision_tool.lib.model.documents import from_document, to_document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +56,7 @@ class LeafCounts:
 
     def counts(self) -> dict[str, Any]:
         """Return the fields of this class by name."""
-        return {name: getattr(self, name) for name in COUNTS}
-
-
-COUNTS = tuple(item.name for item in fields(LeafCounts))
+        return {item.name: getattr(self, item.name) for item in fields(LeafCounts)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,34 +72,6 @@ class LeafOutcome(LeafCounts):
     first: FirstOp | None = None
     verdict: Verdict | None = None
     epochs: Mapping[str, int] | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            **{name: value.to_dict() if isinstance(value, Message) else value for name, value in self.counts().items()},
-            "graph": self.graph,
-            "run": self.run,
-            "first": None if self.first is None else asdict(self.first),
-            "verdict": None if self.verdict is None else self.verdict.to_dict(),
-            "epochs": None if self.epochs is None else dict(self.epochs),
-        }
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> LeafOutcome:
-        """Return the outcome of a JSON document. KeyError, TypeError or ValueError for what is none."""
-        first, verdict = document["first"], document["verdict"]
-        return cls(
-            **{name: _value(document[name]) for name in COUNTS},
-            graph=document["graph"],
-            run=document["run"],
-            first=None if first is None else FirstOp(**{each.name: first[each.name] for each in fields(FirstOp)}),
-            verdict=None if verdict is None else Verdict.from_dict(verdict),
-            epochs=document["epochs"],
-        )
-
-
-def _value(stored: Any) -> Any:
-    return Message.from_dict(stored) if isinstance(stored, dict) else stored
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +157,7 @@ def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
 
 
 #: The layout of the database; one of another layout is begun anew.
-_VERSION = 4
+_VERSION = 5
 JOURNAL, _LOCK = "journal.sqlite", "journal.lock"
 # With row numbers: a search by key in a table without them reads whole rows, and these may be megabytes.
 _TABLES = """
@@ -223,7 +193,7 @@ class Journal:
                 _stored(plan.benchmark),
                 plan.benchmark_print,
                 leaf_done.outcome.judged, given_up or bool(leaf_done.outcome.failure),
-                json.dumps(leaf_done.outcome.to_dict()), _packed(leaf_done.votes),
+                json.dumps(to_document(leaf_done.outcome)), _packed(leaf_done.votes),
             )
             for plan, leaf_done in done
         ]  # fmt: skip
@@ -244,20 +214,20 @@ class Journal:
                 ).fetchall()
             for path, fingerprint, text in rows:
                 if by_path[path].fingerprint == fingerprint:
-                    with suppress(KeyError, TypeError, ValueError):  # it is done again
-                        yield by_path[path], LeafOutcome.from_dict(json.loads(text))
+                    with suppress(ValueError):  # it is done again
+                        yield by_path[path], from_document(LeafOutcome, json.loads(text))
 
     def outcome(self, path: str, options: str) -> LeafOutcome | None:
         """Return the outcome of a leaf."""
         row = self._cell("outcome", path, options)
         with self._damage():
-            return None if row is None else LeafOutcome.from_dict(json.loads(row))
+            return None if row is None else from_document(LeafOutcome, json.loads(row))
 
     def votes(self, path: str, options: str) -> tuple[Vote, ...]:
         """Return the votes of a leaf."""
         row = self._cell("votes", path, options)
         with self._damage():
-            return () if row is None else tuple(map(read_vote, json.loads(zlib.decompress(row))))
+            return () if row is None else from_document(tuple[Vote, ...], json.loads(zlib.decompress(row)))
 
     def rows(self, path: str, options: str) -> bytes:
         """Return the rows of a leaf, as `packed.unpack` reads them; b"" for none."""
@@ -318,7 +288,7 @@ def _damaged(path: str, error: object) -> FormatError:
 
 
 def _packed(votes: Iterable[Vote]) -> bytes:
-    return zlib.compress(json.dumps([asdict(vote) for vote in votes]).encode(), 1)
+    return zlib.compress(json.dumps(to_document(tuple(votes))).encode(), 1)
 
 
 @contextmanager

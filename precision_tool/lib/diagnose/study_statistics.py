@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -89,7 +90,14 @@ class LeafStatistics:
     digests: Digests
     is_constant: npt.NDArray[np.bool_]
     #: Files that cannot be read, with the reason.
-    unread: tuple[str, ...] = ()
+    unread: tuple[Message, ...] = ()
+
+
+#: The arrays of a leaf, with what stands for a tensor that it lacks, and those of its names.
+_OF_LEAF = {
+    "sizes": nan, "means": nan, "largest": nan, "nans": 0, "infs": 0, "digests": UNKNOWN, "is_constant": False,
+}  # fmt: skip
+_OF_NAMES = ("op_of", "is_output", "slots", "counts", "limits", "nbytes")
 
 
 def aligned(leaf: LeafStatistics, names: TensorNames, *, of_one_size: bool = True) -> LeafStatistics:
@@ -113,12 +121,7 @@ def aligned(leaf: LeafStatistics, names: TensorNames, *, of_one_size: bool = Tru
         result[is_there] = values[at]
         return result
 
-    return replace(
-        leaf, names=names,
-        sizes=spread(leaf.sizes, nan), means=spread(leaf.means, nan), largest=spread(leaf.largest, nan),
-        nans=spread(leaf.nans, 0), infs=spread(leaf.infs, 0), digests=spread(leaf.digests, UNKNOWN),
-        is_constant=spread(leaf.is_constant, False),
-    )  # fmt: skip
+    return replace(leaf, names=names, **{name: spread(getattr(leaf, name), fill) for name, fill in _OF_LEAF.items()})
 
 
 def _is_alike(names: TensorNames, other: TensorNames) -> bool:
@@ -138,19 +141,19 @@ def read_leaf(leaf: DumpLeaf, step: int, rank: int) -> LeafStatistics:
     """Return the statistics of a leaf; files that cannot be read, and tensors that were dumped whole, are left out."""
     dumps = DumpIndex(leaf)
     ops: list[DumpedOp] = []
-    unread: list[str] = []
+    unread: list[Message] = []
     for name in dumps.names_by_time():
         try:
             dumped = dumps.op(name)
         except PrecisionToolError as error:
-            unread.append(error.message)
+            unread.append(error.full_message)
             continue
-        unread += [f"{error.path}: {error.reason}" for error in dumped.errors]
+        unread += [error.reason for error in dumped.errors]
         ops.append(dumped)
     return of_ops(ops, step, rank, tuple(unread))
 
 
-def of_ops(ops: Sequence[DumpedOp], step: int, rank: int, unread: tuple[str, ...] = ()) -> LeafStatistics:
+def of_ops(ops: Sequence[DumpedOp], step: int, rank: int, unread: tuple[Message, ...] = ()) -> LeafStatistics:
     """Return the statistics of ops in the order of their execution; what is no statistics is left out."""
     tensors: list[tuple[int, bool, int, TensorStatistics]] = []
     for number, op in enumerate(ops):
@@ -180,14 +183,10 @@ def of_ops(ops: Sequence[DumpedOp], step: int, rank: int, unread: tuple[str, ...
     )
 
 
-#: The arrays of a leaf, and of its names.
-_OF_LEAF = ("sizes", "means", "largest", "nans", "infs", "digests", "is_constant")
-_OF_NAMES = ("op_of", "is_output", "slots", "counts", "limits", "nbytes")
-
-
 def pack_statistics(leaf: LeafStatistics) -> bytes:
     """Return the statistics as bytes that a worker hands back and a journal keeps."""
-    columns: Columns = {"ops": coded(leaf.names.ops), "types": coded(leaf.names.types), "unread": coded(leaf.unread)}
+    unread = coded([json.dumps(reason.to_dict()) for reason in leaf.unread])
+    columns: Columns = {"ops": coded(leaf.names.ops), "types": coded(leaf.names.types), "unread": unread}
     columns |= {name: getattr(leaf.names, name) for name in _OF_NAMES}
     return pack(columns | {name: getattr(leaf, name) for name in _OF_LEAF})
 
@@ -195,13 +194,17 @@ def pack_statistics(leaf: LeafStatistics) -> bytes:
 def unpack_statistics(path: str, data: bytes, step: int, rank: int) -> LeafStatistics:
     """Return the statistics of a leaf again. FormatError for bytes, of the file `path`, not of `pack_statistics`."""
     columns: dict[str, Any] = {**unpack(path, data)}
+    try:
+        unread = tuple(Message.from_dict(json.loads(reason)) for reason in columns.get("unread", ()))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError.of(path, "diagnose.statistics_damaged") from error
     if set(columns) != {"ops", "types", "unread", *_OF_NAMES, *_OF_LEAF}:
         raise FormatError.of(path, "diagnose.statistics_damaged")
     names = TensorNames(
         ops=tuple(columns["ops"]), types=tuple(columns["types"]), **{name: columns[name] for name in _OF_NAMES}
     )
     return LeafStatistics(
-        step=step, rank=rank, names=names, unread=tuple(columns["unread"]),
+        step=step, rank=rank, names=names, unread=unread,
         **{name: columns[name] for name in _OF_LEAF},
     )  # fmt: skip
 
@@ -629,9 +632,7 @@ class StatisticsJudge:
         """Yield NaN that an op made; Inf and values at the limit that neither an earlier step nor all ranks have."""
         names = network.names
         usual = np.asarray(limited.all(axis=0) if network.limited is None else network.limited)
-        fed_of = [
-            _by_op(names, (leaf.nans > 0) | limit, of_inputs=True) for leaf, limit in zip(group, limited, strict=True)
-        ]
+        fed_of = [_any_input(names, (leaf.nans > 0) | limit) for leaf, limit in zip(group, limited, strict=True)]
         # What any rank feeds into communication may come out on all of them.
         communicates = np.array([is_communication(op_type) for op_type in names.types], bool)
         fed_of_any = np.array(fed_of).any(axis=0) & communicates
@@ -682,11 +683,10 @@ def _shared_of(group: Sequence[LeafStatistics]) -> Flags:
     return shared
 
 
-def _by_op(names: TensorNames, flags: Flags, *, of_inputs: bool) -> Flags:
-    """Return whether any input, or any output, of each op has its flag set."""
-    chosen = flags & (names.is_output != of_inputs)
+def _any_input(names: TensorNames, flags: Flags) -> Flags:
+    """Return whether any input of each op has its flag set."""
     result = np.zeros(len(names.ops), bool)
-    result[names.op_of[chosen]] = True
+    result[names.op_of[flags & ~names.is_output]] = True
     return result
 
 
@@ -711,7 +711,7 @@ def _off(kind: EvidenceKind, leaf: LeafStatistics, logs: Doubles, reference: _Re
     bound = np.full(len(logs), _FLOOR) if reference.bound is None else reference.bound
     off = np.abs(logs - expected)
     own = off - _of_inputs(off, names)
-    spoiled = _by_op(names, leaf.nans + leaf.infs > 0, of_inputs=True)
+    spoiled = _any_input(names, leaf.nans + leaf.infs > 0)
     with np.errstate(invalid="ignore"):
         wrong = names.is_output & (own > _FLOOR) & ~spoiled[names.op_of]
         if reference.gains is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.compare.columns import READABLE, Column, field_of, read_indices, write_indices
+from precision_tool.lib.compare.columns import READABLE, Column, field_of, read_indices, reason_of_text, write_indices
 from precision_tool.lib.compare.result_csv import write_result
 from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.io.files import store_of
@@ -115,6 +115,7 @@ TEXTS: Mapping[str, Callable[[Row], str]] = {
     "slot": lambda row: row.slot,
     "first_mismatch_index": lambda row: _written(None if row.metrics is None else row.metrics.first_mismatch_index),
     **{name: _text(column) for name, column in _STORED.items() if column.form.kind in ("text", "names", "indices")},
+    "reason": lambda row: "" if row.reason is None else render(row.reason, "en"),
     "npu_type": lambda row: _type(row.pair.npu) or row.npu_dtype,
     "benchmark_type": lambda row: _type(row.pair.golden) or row.golden_dtype,
 }
@@ -211,7 +212,8 @@ def rows_of(columns: Columns) -> list[Row]:
         for part, name, read, cells in fields:
             parts[part][name] = cells[at] if read is None else read(cells[at])
         row = {name: cells[at] for name, cells in values.items()}
-        pair = Pair(op_name=row["op"], slot=row["slot"], reason=row["reason"], **parts["pair"])
+        parts[""]["reason"] = reason = reason_of_text(row["reason"])
+        pair = Pair(op_name=row["op"], slot=row["slot"], reason=reason, **parts["pair"])
         metrics = None
         if row["status"] == Status.COMPARED:
             first_mismatch = _positions(row["first_mismatch_index"])
