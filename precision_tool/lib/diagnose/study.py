@@ -22,6 +22,7 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.diagnose import study_table
 from precision_tool.lib.diagnose.replica_votes import StepVotes, count_votes
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, conclude, without_later_verdicts
@@ -61,19 +62,6 @@ from precision_tool.lib.diagnose.study_statistics import (
     StatisticsFound,
     judge_statistics,
     unpack_statistics,
-)
-from precision_tool.lib.diagnose.study_table import (
-    HEAT_MAP_COLUMNS,
-    TABLE,
-    Columns,
-    HeatMap,
-    Maps,
-    Texts,
-    has_parquet,
-    rows_of,
-    unpack,
-    write_csvs,
-    write_table,
 )
 from precision_tool.lib.diagnose.study_task import run_task
 from precision_tool.lib.io.cache import CacheFiles
@@ -317,7 +305,13 @@ def kept_rows(results: Sequence[str], place: Place, notes: list[str | Message]) 
             stored = read_rows(journal, path)
             if stored is not None:
                 tables.append(
-                    (journal, Table(tuple(rows_of(unpack(journal, stored.rows))), ColumnChoice(own_error=True)))
+                    (
+                        journal,
+                        Table(
+                            tuple(study_table.rows_of(study_table.unpack(journal, stored.rows))),
+                            ColumnChoice(own_error=True),
+                        ),
+                    )
                 )
                 notes += _changed(path, stored, place)
                 break
@@ -371,7 +365,7 @@ class Study:
     conclusion: Conclusion
     leaves: tuple[LeafState, ...]
     votes: tuple[StepVotes, ...]
-    maps: tuple[HeatMap, ...] = field(repr=False)
+    maps: tuple[study_table.HeatMap, ...] = field(repr=False)
     notes: tuple[Message, ...] = ()
     judging: Judging = Judging.FIRST
     threshold: float = DEFAULT_THRESHOLD
@@ -549,10 +543,10 @@ class Runner:
         """Return the outcome of a leaf."""
         return self._journal.outcome(leaf.path, self._key)
 
-    def columns(self, state: LeafState, names: Sequence[str] | None = None) -> Columns | None:
+    def columns(self, state: LeafState, names: Sequence[str] | None = None) -> study_table.Columns | None:
         """Return the rows of a leaf; None if there are none. Only leaves that count as judged have own errors."""
         rows = self._journal.rows(state.leaf.path, self._key)
-        columns = unpack(self._journal.path, rows, names) if rows else None
+        columns = study_table.unpack(self._journal.path, rows, names) if rows else None
         if columns is not None and not state.judged and "own_error" in columns:
             columns["own_error"] = np.full(len(columns["own_error"]), np.nan)
         return columns
@@ -568,8 +562,8 @@ class Runner:
         if columns is None:
             return {}
         ops_of, statuses = columns["op"], columns["status"]
-        assert isinstance(ops_of, Texts)
-        assert isinstance(statuses, Texts)
+        assert isinstance(ops_of, study_table.Texts)
+        assert isinstance(statuses, study_table.Texts)
         is_asked = ops_of.where(lambda name: name in ops)
         is_known = ~np.isnan(np.asarray(columns["own_error"]))
         if state.is_own:
@@ -607,9 +601,9 @@ class Runner:
         """Return the study."""
         states = self.final_states()
         votes = self.votes(states)
-        maps = Maps()
+        maps = study_table.Maps()
         for state in states:
-            columns = self.columns(state, HEAT_MAP_COLUMNS)
+            columns = self.columns(state, study_table.HEAT_MAP_COLUMNS)
             if columns is not None:
                 maps.take(state.leaf.step, state.leaf.rank, columns)
         return Study(
@@ -628,16 +622,16 @@ class Runner:
     def _write_table(self, states: Sequence[LeafState]) -> str:
         """Write the table of all rows; "" where nothing can write it."""
         path = self._options.table
-        if not path and not has_parquet():
+        if not path and not study_table.has_parquet():
             return ""
-        path = path or posixpath.join(self._results, TABLE)
-        write_table(path, states, self.columns)
+        path = path or posixpath.join(self._results, study_table.TABLE)
+        study_table.write_table(path, states, self.columns)
         return path
 
     def _write_csvs(self, states: Sequence[LeafState]) -> tuple[str, ...]:
         """Write result files on request."""
         folder = posixpath.join(self._results, "results")
-        return tuple(write_csvs(folder, states, self.columns)) if self._options.csv else ()
+        return tuple(study_table.write_csvs(folder, states, self.columns)) if self._options.csv else ()
 
 
 def _network_notes(states: Sequence[LeafState]) -> list[Message]:
