@@ -14,8 +14,8 @@ from builders import MODEL, STAMP, TIMESTAMP, write_dump
 from op_steps import Step, chain, write_steps
 from rich.console import Console, Group, RenderableType
 
-from precision_tool.lib.compare.integers import difference, is_alike, same_range
 from precision_tool.lib.compare.run_values import RunValues
+from precision_tool.lib.compare.tensor_reader import difference, is_alike, same_range
 from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name

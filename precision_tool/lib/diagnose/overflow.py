@@ -11,9 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from precision_tool.lib.compare.data_folder import DataFolder
-from precision_tool.lib.compare.known_values import NOTHING, KnownValues
 from precision_tool.lib.compare.named_tensors import read_named, view_of
-from precision_tool.lib.compare.run_values import SOURCE_TYPES, OpInput, RunOp, RunValues
+from precision_tool.lib.compare.run_values import NOTHING, SOURCE_TYPES, KnownValues, OpInput, RunOp, RunValues
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.compare.tensor_figures import extremes_of, limit_of
 from precision_tool.lib.data.dump_names import flatten
@@ -644,11 +643,7 @@ def find_overflow(
         for leaf in leaves:
             run, cached_values = graph_of(leaf), (cached or {}).get(leaf.path, NOTHING)
             golden = None if run is None else _golden(data, run, leaf, cached_values)
-            file = None if run is None else run.file
-            values = RunValues(
-                leaf, file, index=cached_values.dumps, extremes=cached_values.extremes,
-                summaries=cached_values.summaries,
-            )  # fmt: skip
+            values = RunValues(leaf, None if run is None else run.file, cached_values)
             if pool is None:
                 scanned.append(
                     scan_leaf(values, run, limit=limit, golden=golden, max_bytes=max_bytes, progress=advance)
