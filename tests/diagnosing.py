@@ -7,12 +7,14 @@ from typing import Any
 
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
 from precision_tool.lib.compare.scheduler import ALL_CORES, THIS_THREAD, Resources
+from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.diagnose.comparing import compare
 from precision_tool.lib.diagnose.decide import RunVerdict
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, leaves_alone, leaves_of
 from precision_tool.lib.diagnose.study import Study, run_study
 from precision_tool.lib.diagnose.study_conclusion import Culprit
 from precision_tool.lib.diagnose.study_plan import StudyOptions
+from precision_tool.lib.diagnose.verdict_model import Cause, Verdict
 from precision_tool.lib.session import Session
 
 
@@ -44,3 +46,22 @@ def culprit_of(study: Study) -> Culprit:
     """Return what a study accuses."""
     assert study.conclusion.culprit is not None
     return study.conclusion.culprit
+
+
+def verdict_of(
+    data: Path,
+    work: Path | None = None,
+    options: CompareOptions = DEFAULT_OPTIONS,
+    resources: Resources = ALL_CORES,
+) -> Verdict:
+    """Return the verdict of `ac -c` on a data folder, or of `ac` where it has no benchmark."""
+    session = Session(load_settings({"data": str(data), "work": str(work or data / "work")}))
+    is_alone = session.data.has_dump_alone()
+    (judged,) = judged_alone(session, resources) if is_alone else judged_results(session, options, resources)
+    return judged.verdict
+
+
+def blame_of(data: Path) -> tuple[str | None, Cause]:
+    """Return who computes wrong by that verdict, and the cause."""
+    verdict = verdict_of(data)
+    return verdict.culprit, verdict.cause

@@ -40,7 +40,7 @@ def graph(*ops: Op, path: str = "g.txt") -> GraphFile:
 
 
 def run(number: int | None, file: GraphFile) -> RunGraph:
-    return RunGraph(number=number, leaf=None, file=file, reason="")
+    return RunGraph(number=number, leaf=None, file=file, reason=None)
 
 
 #: The same network with and without fusion: conv and relu become one op, and the inserted casts are numbered anew.
@@ -160,9 +160,9 @@ def test_a_check_that_is_stopped_stops_all(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_graph_that_cannot_be_read_is_named() -> None:
-    lost = MissingGraph(number=0, model="m", reason="g.txt: line 5 is cut off")
+    lost = MissingGraph(number=0, model="m", reason=Message("text", text="g.txt: line 5 is cut off"))
     result = check_similarity([run(1, graph(op("a", "Add")))], [lost])
-    missing = Message("check.no_graph", number=0, reason="g.txt: line 5 is cut off")
+    missing = Message("check.no_graph", number=0, reason=lost.reason)
     assert result.skipped == Message("check.graph_similarity.two_graphs", only=1, missing=missing)
     alone = check_similarity([run(1, graph(op("a", "Add")))])
     assert alone.skipped == Message("check.graph_similarity.two_graphs", only=1, missing=None)

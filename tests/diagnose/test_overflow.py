@@ -86,7 +86,7 @@ def advice_on(leaf: LeafOverflow) -> tuple[Advice, ...]:
 
 def tree(root: Path, steps: Sequence[Step], *, statistics: bool = False, folder: str = "npu/debug_0/dump") -> Tree:
     leaf, file = write_steps(root / folder, steps, root / "graph.txt", statistics=statistics)
-    return Tree(root=root, leaf=leaf, graph=RunGraph(number=0, leaf=leaf, file=file, reason="", leaves=(leaf,)))
+    return Tree(root=root, leaf=leaf, graph=RunGraph(number=0, leaf=leaf, file=file, reason=None, leaves=(leaf,)))
 
 
 # --- own or received --------------------------------------------------------------------------------------------------
@@ -542,7 +542,7 @@ def test_what_an_update_in_place_received_its_producer_tells(
     graph.write_text(text_graph([graph_op(*op) for op in ops]))
     (leaf,) = find_run(str(tmp_path / "dump")).leaves
     file = load_graph_file(str(graph))
-    relu = scan(leaf, RunGraph(number=0, leaf=leaf, file=file, reason="", leaves=(leaf,))).ops[-1]
+    relu = scan(leaf, RunGraph(number=0, leaf=leaf, file=file, reason=None, leaves=(leaf,))).ops[-1]
     assert (relu.name, relu.origin) == ("relu", origin)
 
 

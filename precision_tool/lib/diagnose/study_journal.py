@@ -42,7 +42,7 @@ class LeafCounts:
     graph, without which nothing is recomputed. `network` tells graphs apart: replicas have the same.
     """
 
-    failure: Message | str = ""
+    failure: Message | None = None
     rows: int = 0
     compared: int = 0
     unreadable: int = 0
@@ -50,7 +50,7 @@ class LeafCounts:
     bad: int = 0
     first_bad: str = ""
     network: str = ""
-    lack: Message | str = ""
+    lack: Message | None = None
     #: Whether its ops were recomputed, or would have been if that had been possible.
     judged: bool = False
 
@@ -271,9 +271,7 @@ class Journal:
         try:
             yield
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
-            raise OutputError.of(
-                self.path, f"cannot be written ({error})", "free some space or name another folder with --work DIR"
-            ) from error
+            raise OutputError.of(self.path, "diagnose.journal_not_written", reason=str(error)) from error
         except sqlite3.DatabaseError as error:
             raise _damaged(self.path, error) from error
 
