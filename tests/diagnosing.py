@@ -1,15 +1,19 @@
-"""Verdicts on the data folder of a session, compared first or alone."""
+"""Verdicts on the data folder of a session, compared first or alone, and what a study accuses."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
-from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
+from precision_tool.lib.compare.scheduler import ALL_CORES, THIS_THREAD, Resources
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.diagnose.comparing import compare
 from precision_tool.lib.diagnose.decide import RunVerdict
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, leaves_alone, leaves_of
+from precision_tool.lib.diagnose.study import Study, run_study
+from precision_tool.lib.diagnose.study_conclusion import Culprit
+from precision_tool.lib.diagnose.study_plan import StudyOptions
 from precision_tool.lib.diagnose.verdict_model import Cause, Verdict
 from precision_tool.lib.session import Session
 
@@ -30,6 +34,18 @@ def judged_alone(session: Session, resources: Resources = ALL_CORES) -> list[Run
 def _judged(leaves: list[Leaf], resources: Resources) -> list[RunVerdict]:
     diagnoses = [diagnose_leaf(leaf, DiagnoseOptions(compares=False), resources) for leaf in leaves]
     return [diagnosis.judged for diagnosis in diagnoses if diagnosis.judged is not None]
+
+
+def studied(work: Path, *folders: Path, resources: Resources = THIS_THREAD, **options: Any) -> Study:
+    """Study data folders, with a journal in `work`, by default in this process."""
+    work.mkdir(exist_ok=True)
+    return run_study(StudyOptions(folders=[str(folder) for folder in folders], **options), str(work), resources)
+
+
+def culprit_of(study: Study) -> Culprit:
+    """Return what a study accuses."""
+    assert study.conclusion.culprit is not None
+    return study.conclusion.culprit
 
 
 def verdict_of(

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.dumped_ops import DumpedOp
 from precision_tool.lib.demo.device import Step, Value
 from precision_tool.lib.demo.ranks import Training, fault_of_ranks
-from precision_tool.lib.diagnose.statistics_leaves import LeafStatistics, OpStatistics, of_ops
+from precision_tool.lib.diagnose.study_statistics import LeafStatistics, of_ops
 from precision_tool.lib.model.tensor import TensorStatistics
 
 
@@ -39,9 +40,10 @@ def benchmark(value: Value) -> Any:
 def of_step(ops: Sequence[Step], step: int, rank: int, side: Any = device) -> LeafStatistics:
     """The statistics of a rank's step."""
     told = [
-        OpStatistics(
+        DumpedOp(
             name=flatten(one.op.name),
-            type=one.op.type,
+            op_type=one.op.type,
+            timestamp=0,
             inputs={slot: statistics_of(side(value)) for slot, value in enumerate(one.inputs)},
             outputs={slot: statistics_of(side(value)) for slot, value in enumerate(one.outputs)},
         )

@@ -26,25 +26,24 @@ import numpy as np
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.diagnose.heat_maps import NEEDED, Maps
-from precision_tool.lib.diagnose.statistics_leaves import (
+from precision_tool.lib.diagnose.replica_votes import Role, Vote
+from precision_tool.lib.diagnose.study import Runner, Study
+from precision_tool.lib.diagnose.study_conclusion import conclude
+from precision_tool.lib.diagnose.study_journal import LeafDone, LeafOutcome, open_journal
+from precision_tool.lib.diagnose.study_plan import LeafPlan, Prepared, StudyOptions, Task, batches, prepare
+from precision_tool.lib.diagnose.study_statistics import LeafStatistics, StatisticsJudge, TensorNames
+from precision_tool.lib.diagnose.study_table import (
+    HEAT_MAP_COLUMNS,
     NUMBERS,
     TEXTS,
     WHOLE,
     Columns,
-    LeafStatistics,
-    TensorNames,
+    Maps,
     coded,
     pack,
+    write_table,
 )
-from precision_tool.lib.diagnose.statistics_rules import StatisticsJudge
-from precision_tool.lib.diagnose.study import Runner, Study
-from precision_tool.lib.diagnose.study_conclusion import conclude
-from precision_tool.lib.diagnose.study_journal import open_journal
-from precision_tool.lib.diagnose.study_outcome import LeafOutcome, Role, Vote
-from precision_tool.lib.diagnose.study_plan import LeafPlan, Prepared, StudyOptions, Task, batches, prepare
-from precision_tool.lib.diagnose.study_table import write_table
-from precision_tool.lib.diagnose.study_task import LeafDone, run_task
+from precision_tool.lib.diagnose.study_task import run_task
 from precision_tool.lib.io import cache as fingerprint
 from precision_tool.lib.io.local import LocalStore
 from precision_tool.lib.view.study_report import write_study
@@ -128,7 +127,9 @@ def fill(size: Size, folder: str) -> None:
     with open_journal(folder) as journal:
         for number, leaf_plan in enumerate(prepared.plans):
             done = LeafDone(
-                path=leaf_plan.leaf.path, outcome=outcome(size, leaf_plan.leaf.rank), rows=variants[number % 4]
+                outcome=LeafOutcome(rows=size.tensors, compared=size.tensors, network="one", judged=True),
+                votes=votes_of_rank(size, leaf_plan.leaf.rank),
+                rows=variants[number % 4],
             )
             journal.keep([(leaf_plan, done)], key)
 
@@ -149,7 +150,7 @@ def columns(size: Size, seed: int) -> Columns:
     return columns
 
 
-def outcome(size: Size, rank: int) -> LeafOutcome:
+def votes_of_rank(size: Size, rank: int) -> tuple[Vote, ...]:
     """What a worker says of a rank."""
     lone, wrong = size.culprit
     votes = []
@@ -159,9 +160,7 @@ def outcome(size: Size, rank: int) -> LeafOutcome:
         votes.append(
             Vote(op=name, type=kind, role=Role.COLLECTIVE, number=number, epoch=epoch, inputs=("",), outputs=(digest,))
         )
-    return LeafOutcome(
-        rows=size.tensors, compared=size.tensors, network="one", votes=tuple(votes), judged=True
-    )  # fmt: skip
+    return tuple(votes)
 
 
 def timed(what: str, work: Callable[[], Any]) -> Any:
@@ -192,7 +191,7 @@ def client(size: Size, folder: str, table: str) -> None:
 
         def fill_maps() -> None:
             for state in states:
-                rows = runner.columns(state, NEEDED)
+                rows = runner.columns(state, HEAT_MAP_COLUMNS)
                 assert rows is not None
                 maps.take(state.leaf.step, state.leaf.rank, rows)
 

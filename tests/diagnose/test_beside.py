@@ -7,20 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from diagnosing import studied
 from opdebug_payloads import AIC, core_fields, new_payload, write_status
 from tiny_network import layers
 
-from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.diagnose.study import run_study
 from precision_tool.lib.diagnose.study_conclusion import Culprit
 from precision_tool.lib.diagnose.study_plan import StudyOptions, prepare
 
 
 def culprit_of(data: Path, work: Path) -> Culprit | None:
     """Whom the study of a data folder accuses."""
-    work.mkdir(exist_ok=True)
-    return run_study(StudyOptions(folders=[str(data)]), str(work), THIS_THREAD).conclusion.culprit
+    return studied(work, data).conclusion.culprit
 
 
 def test_an_op_that_computes_differently_in_two_runs(tmp_path: Path) -> None:

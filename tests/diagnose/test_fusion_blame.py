@@ -25,19 +25,18 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.fusion_blame import (
     Blame,
     BlameVerdict,
-    Ground,
     OpBlame,
     PassBlame,
-    Sign,
     blame,
     smallest_switches,
 )
 from precision_tool.lib.diagnose.run_checks import analyse
 from precision_tool.lib.io.fusion_passes import is_switchable
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.model.wording import NO_PASS
-from precision_tool.lib.view.fusion_screen import blame_lines, blame_notes, op_words, pass_words
+from precision_tool.lib.view.fusion_screen import blame_lines, blame_notes, pass_words
 
 RIGHT, WRONG, SLIGHTLY = values(1, 2, 3, 4), values(4, 3, 2, 1), values(1.05, 2.1, 2.85, 4)
 FED = values(5, 6, 7, 8)
@@ -85,28 +84,29 @@ def verdict_of(result: object) -> Blame:
 @pytest.mark.parametrize(
     ("output", "fed", "verdict", "sign"),
     [
-        (WRONG, FED, BlameVerdict.GUILTY, Sign.INPUTS_AGREE),
-        (RIGHT, FED, BlameVerdict.CLEAN, Sign.AGREES),
-        (SLIGHTLY, FED, BlameVerdict.SUSPICIOUS, Sign.NOT_BELOW),
-        (WRONG, FED[::-1].copy(), BlameVerdict.NOT_JUDGED, Sign.MAY_BE_INHERITED),
-        (values(-9, 9, -9, 9), FED[::-1].copy(), BlameVerdict.SUSPICIOUS, Sign.MORE_THAN_INPUTS),
-        (values(1, 2, 3, np.nan), FED, BlameVerdict.GUILTY, Sign.INPUTS_AGREE),
-        (None, FED, BlameVerdict.NOT_JUDGED, Sign.NOT_DUMPED),
+        (WRONG, FED, BlameVerdict.GUILTY, "inputs_agree"),
+        (RIGHT, FED, BlameVerdict.CLEAN, "agrees"),
+        (SLIGHTLY, FED, BlameVerdict.SUSPICIOUS, "not_below"),
+        (WRONG, FED[::-1].copy(), BlameVerdict.NOT_JUDGED, "may_be_inherited"),
+        (values(-9, 9, -9, 9), FED[::-1].copy(), BlameVerdict.SUSPICIOUS, "more_than_inputs"),
+        (values(1, 2, 3, np.nan), FED, BlameVerdict.GUILTY, "inputs_agree"),
+        (None, FED, BlameVerdict.NOT_JUDGED, "not_dumped"),
         # Cosines of 0.986 and 0.974: what accumulates looks like this.
-        (values(1, 2, 3, 2.5), values(5, 6, 7, 5.4), BlameVerdict.SUSPICIOUS, Sign.AS_FAR_AS_INPUTS),
+        (values(1, 2, 3, 2.5), values(5, 6, 7, 5.4), BlameVerdict.SUSPICIOUS, "as_far_as_inputs"),
     ],
 )
 def test_a_verdict_by_comparison(
-    tmp_path: Path, output: Array | None, fed: Array, verdict: BlameVerdict, sign: Sign
+    tmp_path: Path, output: Array | None, fed: Array, verdict: BlameVerdict, sign: str
 ) -> None:
     """There is no formula for a Thing, so that the other run decides."""
     (found,) = judged(tmp_path, fused(output, fed), unfused()).passes
     (op,) = found.ops
     assert (found.name, found.verdict, op.verdict) == ("ThingPass", verdict, verdict)
-    assert op.ground.sign is sign
+    reason = op.reason if output is None else op.reason.why
+    assert reason.kind.rpartition(".")[2] == sign
     assert op.recomputed is None
     if output is not None:
-        assert "not recomputed: there is no formula for Thing" in op_words(op)
+        assert "not recomputed: there is no formula for Thing" in render(op.reason)
 
 
 def test_the_figures_of_a_verdict(tmp_path: Path) -> None:
@@ -128,13 +128,13 @@ def test_an_input_that_could_not_be_compared_leaves_a_doubt(tmp_path: Path) -> N
     doubtful = [*nodes[:1], other, replace(nodes[1], inputs=(nodes[0], other))]
     (op,) = judged(tmp_path, doubtful, unfused()).ops
     assert op.verdict is BlameVerdict.SUSPICIOUS
-    assert "the inputs that could be compared agree, and input:1 could not be" in op_words(op)
+    assert "the inputs that could be compared agree, and input:1 could not be" in render(op.reason)
 
 
 def test_without_inputs_a_small_error_may_have_come_in(tmp_path: Path) -> None:
     (op,) = judged(tmp_path, [replace(fused(SLIGHTLY)[1], inputs=())], unfused()).ops
     assert op.verdict is BlameVerdict.NOT_JUDGED
-    assert "which may be inherited: no input could be compared" in op_words(op)
+    assert "which may be inherited: no input could be compared" in render(op.reason)
 
 
 def test_a_pass_that_both_runs_have_is_not_judged_by_comparing_them(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_pass_that_both_runs_have_is_not_judged_by_comparing_them(tmp_path: Pa
     result = judged(tmp_path, nodes, nodes)
     (op,) = result.ops
     assert op.verdict is BlameVerdict.NOT_JUDGED
-    assert "the other run has it too, made by PackFusionPass" in op_words(op)
+    assert "the other run has it too, made by PackFusionPass" in render(op.reason)
 
 
 def test_a_pass_that_is_always_on_and_wrong_in_both_runs(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_pass_that_is_always_on_and_wrong_in_both_runs(tmp_path: Path) -> None
                  originals=("t/Square", "t/Abs"), passes=("PackFusionPass",))  # fmt: skip
     first, second = judged(tmp_path, [data(fed), op, right], [data(fed), op, right]).ops
     assert first.verdict is BlameVerdict.SUSPICIOUS
-    assert "relative error of 100 %, and so has the other run's, which PackFusionPass made too" in op_words(first)
+    assert "relative error of 100 %, and so has the other run's, which PackFusionPass made too" in render(first.reason)
     assert second.verdict is BlameVerdict.CLEAN
 
 
@@ -210,11 +210,13 @@ def test_recomputing_decides_whatever_the_other_run_says(tmp_path: Path, factor:
         (found,) = judged(tmp_path / name, [data(fed), op], [source, relu, square]).ops
         wrong = BlameVerdict.GUILTY if name == "wrong" else BlameVerdict.SUSPICIOUS
         assert found.verdict is (BlameVerdict.CLEAN if factor == 1.0 else wrong)
-        assert op_words(found).startswith("recomputed (Relu, Square) from its own inputs")
+        assert render(found.reason).startswith("recomputed (Relu, Square) from its own inputs")
         assert found.recomputed is not None
         assert found.recomputed.error == pytest.approx(factor - 1, abs=1e-6)
         if factor == 1.0:
-            assert found.ground.sign is (Sign.RIGHT_AS_FED if name == "fed" else Sign.RIGHT_OTHER_WRONG)
+            assert (found.reason.inherited, found.reason.other is None) == (
+                (True, True) if name == "fed" else (False, False)
+            )
 
 
 @pytest.mark.parametrize(("end", "word"), [(65504, "saturates"), (np.inf, "overflows")])
@@ -233,7 +235,7 @@ def test_an_op_that_is_right_and_saturates_says_so(tmp_path: Path, end: float, w
     (one,) = found.ops
     told = f"it {word} in 1 of 4 elements (the correct result reaches 90000, the limit of float16 is 65504)"
     assert one.verdict is BlameVerdict.CLEAN
-    assert told in op_words(one)
+    assert told in render(one.reason)
     assert told in pass_words(found.passes[0])
     out = io.StringIO()
     Console(file=out, width=250).print(*(part for parts in blame_lines(found, 3) for part in parts))
@@ -261,7 +263,7 @@ def test_a_formula_that_fits_neither_side_is_not_trusted(tmp_path: Path) -> None
         sides.append([data(), *first, other, *square("b", other, last[::-1].copy(), passes)])
     found = {op.op_name: op for op in judged(tmp_path, *sides).ops}
     assert found["a/Squarea/Abs"].verdict is BlameVerdict.CLEAN
-    assert "the formula of Square, Abs fits neither side where the two agree" in op_words(found["a/Squarea/Abs"])
+    assert "the formula of Square, Abs fits neither side where the two agree" in render(found["a/Squarea/Abs"].reason)
     assert found["b/Squareb/Abs"].verdict is BlameVerdict.NOT_JUDGED
 
 
@@ -271,7 +273,7 @@ def test_a_number_that_should_be_finite(tmp_path: Path) -> None:
                           originals=("s/Square", "s/Abs"), passes=("P",))]  # fmt: skip
     (op,) = judged(tmp_path, nodes, [data(), Node(name="s/Abs", type="Abs", output=right, originals=("s/Abs",))]).ops
     assert op.verdict is BlameVerdict.GUILTY
-    assert "its output is not finite in 1 element where it should be" in op_words(op)
+    assert "its output is not finite in 1 element where it should be" in render(op.reason)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -340,7 +342,7 @@ def passes_of(ops: list[tuple[set[str], bool]]) -> list[PassBlame]:
     blames = [
         OpBlame(op_name=str(number), op_type="", passes=tuple(sorted(passes)), originals=(), index=number,
                 verdict=BlameVerdict.GUILTY if guilty else BlameVerdict.CLEAN,
-                ground=Ground(sign=Sign.INPUTS_AGREE))
+                reason=Message("screen.view.blame.not_dumped"))
         for number, (passes, guilty) in enumerate(ops)
     ]  # fmt: skip
     return [

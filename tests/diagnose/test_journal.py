@@ -9,15 +9,12 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from precision_tool.lib.diagnose.statistics_leaves import Columns, Texts, coded, pack, unpack
-from precision_tool.lib.diagnose.study_journal import open_journal, read_rows
+from precision_tool.lib.diagnose.replica_votes import Role, Vote
+from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome, open_journal, read_rows
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
-from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafOutcome, Role, Vote
 from precision_tool.lib.diagnose.study_plan import LeafPlan
-from precision_tool.lib.diagnose.study_task import LeafDone
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, UsageError
 
@@ -25,17 +22,17 @@ LEAF = StudyLeaf(path="/d/0", data="/d", step=3, rank=5, device=5, model="m/1", 
 PLAN = LeafPlan(leaf=LEAF, fingerprint="all")
 VOTE = Vote(op="g", type="HcomAllReduce", role=Role.COLLECTIVE, number=7, epoch=2, inputs=("a",), outputs=("b", ""))
 OUTCOME = LeafOutcome(
-    rows=3, compared=2, below=1, network="n", judged=True, votes=(VOTE,), epochs={"g": 2},
+    rows=3, compared=2, below=1, network="n", judged=True, epochs={"g": 2},
     first=FirstOp(op="g", type="T", kind="first_faulty_op", number=7, epoch=2),
 )  # fmt: skip
 
 
 def test_what_is_kept_comes_back(tmp_path: Path) -> None:
-    done = LeafDone(path=LEAF.path, outcome=OUTCOME, rows=b"rows")
+    done = LeafDone(outcome=OUTCOME, votes=(VOTE,), rows=b"rows")
     with open_journal(str(tmp_path)) as journal:
         journal.keep([(PLAN, done)], "o")
     with open_journal(str(tmp_path)) as journal:
-        assert list(journal.stored_outcomes([PLAN], "o")) == [(PLAN, replace(OUTCOME, votes=()))]
+        assert list(journal.stored_outcomes([PLAN], "o")) == [(PLAN, OUTCOME)]
         assert journal.votes(LEAF.path, "o") == (VOTE,)
         assert journal.rows(LEAF.path, "o") == b"rows"
         changed = replace(PLAN, fingerprint="other")
@@ -46,7 +43,7 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
 
 
 def test_what_was_given_up_is_tried_again_by_the_next_study(tmp_path: Path) -> None:
-    done = LeafDone(path=LEAF.path, outcome=LeafOutcome(failure=Message("text", text="given up")))
+    done = LeafDone(outcome=LeafOutcome(failure=Message("text", text="given up")))
     with open_journal(str(tmp_path)) as journal:
         journal.keep([(PLAN, done)], "o", given_up=True)
         assert not list(journal.stored_outcomes([PLAN], "o"))
@@ -74,7 +71,7 @@ def test_a_second_study_in_the_folder_is_told(tmp_path: Path) -> None:
 
 def test_a_second_study_of_this_process_is_told_and_takes_nothing(tmp_path: Path) -> None:
     with open_journal(str(tmp_path)) as journal:
-        journal.keep([(PLAN, LeafDone(path=LEAF.path, outcome=OUTCOME))], "o")
+        journal.keep([(PLAN, LeafDone(outcome=OUTCOME))], "o")
         with (
             pytest.raises(UsageError, match="another study is running in this folder"),
             open_journal(f"{tmp_path}/.", fresh=True),
@@ -93,7 +90,7 @@ def test_names_of_folders_need_not_be_utf8(tmp_path: Path) -> None:
     leaf = replace(LEAF, path="/d/f\udcff/0")
     plan = replace(PLAN, leaf=leaf, benchmark="/d/f\udcff/tf", benchmark_print="p")
     with open_journal(str(tmp_path)) as journal:
-        journal.keep([(plan, LeafDone(path=leaf.path, outcome=OUTCOME, rows=b"rows"))], "o")
+        journal.keep([(plan, LeafDone(outcome=OUTCOME, votes=(VOTE,), rows=b"rows"))], "o")
         assert list(journal.stored_outcomes([plan], "o"))
         assert journal.votes(leaf.path, "o") == (VOTE,)
         kept = read_rows(journal.path, leaf.path)
@@ -104,7 +101,7 @@ def test_names_of_folders_need_not_be_utf8(tmp_path: Path) -> None:
 @pytest.mark.parametrize("column", ["votes", "outcome"])
 def test_a_damaged_entry_is_told_as_a_damaged_journal(tmp_path: Path, column: str) -> None:
     with open_journal(str(tmp_path)) as journal:
-        journal.keep([(PLAN, LeafDone(path=LEAF.path, outcome=OUTCOME))], "o")
+        journal.keep([(PLAN, LeafDone(outcome=OUTCOME))], "o")
     with closing(sqlite3.connect(tmp_path / "journal.sqlite")) as connection, connection:
         connection.execute(f"UPDATE leaves SET {column} = x'00112233'")
     with open_journal(str(tmp_path)) as journal, pytest.raises(FormatError, match="journal of the study is damaged"):
@@ -123,45 +120,8 @@ def test_a_damaged_journal_is_an_error_that_says_what_to_do(tmp_path: Path) -> N
 def test_what_failed_is_tried_again(tmp_path: Path) -> None:
     with open_journal(str(tmp_path)) as journal:
         failed = LeafOutcome(failure=Message("text", text="its server does not answer"), judged=True)
-        journal.keep([(PLAN, LeafDone(path=PLAN.leaf.path, outcome=failed))], "o")
+        journal.keep([(PLAN, LeafDone(outcome=failed))], "o")
         assert not list(journal.stored_outcomes([PLAN], "o"))
         assert journal.outcome(PLAN.leaf.path, "o") == failed
-        journal.keep([(PLAN, LeafDone(path=PLAN.leaf.path, outcome=LeafOutcome(judged=True)))], "o")
+        journal.keep([(PLAN, LeafDone(outcome=LeafOutcome(judged=True)))], "o")
         assert [outcome for _, outcome in journal.stored_outcomes([PLAN], "o")] == [LeafOutcome(judged=True)]
-
-
-def test_columns_survive_as_they_are() -> None:
-    columns: Columns = {
-        "op": coded(["a", "b", "a", "\udc80é"]),
-        "cosine": np.array([1.0, np.nan, np.inf, -0.0]),
-        "number": np.arange(4),
-    }
-    found = unpack("j.sqlite", pack(columns))
-    assert list(found["op"]) == ["a", "b", "a", "\udc80é"]
-    assert np.array(found["cosine"]).tobytes() == np.array(columns["cosine"]).tobytes()
-    assert set(unpack("j.sqlite", pack(columns), ["op"])) == {"op"}
-    with pytest.raises(FormatError):
-        unpack("j.sqlite", b"PK\x03\x04 no archive")
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"op": Texts(np.array([0, 1], np.int32), ("a",))},
-        {"op": Texts(np.array([-1], np.int32), ("a",))},
-        {"op": Texts(np.array([[0]], np.int32), ("a",))},
-        {"op": Texts(np.array([0.5]), ("a",))},
-        {"op": Texts(np.array([0], np.int32), (7,))},  # type: ignore[arg-type]
-    ],
-)
-def test_texts_that_are_not_there_are_refused(columns: Columns) -> None:
-    with pytest.raises(FormatError, match="cannot be read"):
-        unpack("j.sqlite", pack(columns))
-
-
-def test_digits_that_nothing_makes_smaller_are_kept_as_they_are() -> None:
-    digits, zeros = np.random.default_rng(0).normal(size=20_000), np.zeros(20_000)
-    packed = pack({"cosine": digits, "own_error": zeros})
-    assert digits.nbytes < len(packed) < 1.01 * digits.nbytes + 5000
-    assert np.array_equal(np.asarray(unpack("j.sqlite", packed)["cosine"]), digits)
-    assert packed == pack({"cosine": digits, "own_error": zeros})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log2
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
+from op_steps import Step, chain, write_steps
 from opdebug_payloads import AIC, core_fields, new_payload, old_payload, write_status
 from rich.console import Console
 
@@ -25,7 +26,7 @@ from precision_tool.lib.data.neighbourhood import Step as GraphStep
 from precision_tool.lib.data.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.demo import device as faults
-from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
+from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.headroom import LossScale, fitting_scale, is_gradient, scale_step, trail_to
 from precision_tool.lib.diagnose.overflow import (
@@ -41,7 +42,7 @@ from precision_tool.lib.diagnose.overflow import (
     scan_leaf,
     share_text,
 )
-from precision_tool.lib.diagnose.overflow_advice import AdviceKind, advise, black_list
+from precision_tool.lib.diagnose.overflow_advice import Advice, AdviceKind, advise, black_list
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.model.comparison import Extremes
@@ -65,16 +66,8 @@ def single(*numbers: float) -> Any:
     return np.array(numbers, np.float32)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """An op: what feeds it by name, its outputs, and whether inputs and op are dumped."""
-
-    name: str
-    type: str = "Add"
-    inputs: tuple[str, ...] = ()
-    output: Any = None
-    dumped: bool = True
-    with_inputs: bool = True
+def scan(leaf: DumpLeaf, graph: RunGraph | None = None, **options: Any) -> LeafOverflow:
+    return scan_leaf(RunValues(leaf, None if graph is None else graph.file), graph, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,42 +75,18 @@ class Tree:
     root: Path
     leaf: DumpLeaf
     graph: RunGraph
-    tasks: Mapping[str, int]
 
     def scan(self, **options: Any) -> LeafOverflow:
-        return scan_leaf(self.leaf, options.pop("graph", self.graph), **options)
+        return scan(self.leaf, options.pop("graph", self.graph), **options)
+
+
+def advice_on(leaf: LeafOverflow) -> tuple[Advice, ...]:
+    return advise(OverflowReport(statuses=(), leaves=(leaf,)))
 
 
 def tree(root: Path, steps: Sequence[Step], *, statistics: bool = False, folder: str = "npu/debug_0/dump") -> Tree:
-    leaf = root / folder / STAMP / "0" / MODEL / "1" / "0"
-    outputs = {step.name: step.output for step in steps}
-    graph = root / "graph.txt"
-    ops = [graph_op(step.name, step.type, [f"{name}:0" for name in step.inputs]) for step in steps]
-    graph.parent.mkdir(parents=True, exist_ok=True)
-    graph.write_text(text_graph(ops))
-    tasks = {}
-    for number, step in enumerate(steps):
-        tasks[step.name] = number
-        if not step.dumped:
-            continue
-        fed = [outputs[name] for name in step.inputs] if step.with_inputs else []
-        path = leaf / dump_file_name(step.type, step.name, number, TIMESTAMP + 10 * number, stream_id=0)
-        if statistics:
-            leaf.mkdir(parents=True, exist_ok=True)
-            write_statistics(Path(f"{path}.csv"), [OutTensor(data=one) for one in fed], [OutTensor(data=step.output)])
-        else:
-            write_dump(path, step.name, fed, [step.output])
-    (found,) = find_run(str(root / folder)).leaves
-    file = load_graph_file(str(graph))
-    run = RunGraph(number=0, leaf=found, file=file, reason=None, leaves=(found,))
-    return Tree(root=root, leaf=found, graph=run, tasks=tasks)
-
-
-def chain(*outputs: Any, names: Sequence[str] = "abcdefg") -> list[Step]:
-    """Ops one behind the other."""
-    return [
-        Step(name=names[at], inputs=(names[at - 1],) if at else (), output=output) for at, output in enumerate(outputs)
-    ]
+    leaf, file = write_steps(root / folder, steps, root / "graph.txt", statistics=statistics)
+    return Tree(root=root, leaf=leaf, graph=RunGraph(number=0, leaf=leaf, file=file, reason=None, leaves=(leaf,)))
 
 
 # --- own or received --------------------------------------------------------------------------------------------------
@@ -175,7 +144,7 @@ def test_integers_and_wide_types_are_no_overflow(tmp_path: Path) -> None:
 def test_the_data_itself(tmp_path: Path) -> None:
     found = tree(tmp_path, chain(half(np.nan), half(np.nan))).scan()
     assert [(op.name, op.origin) for op in found.ops] == [("a", Origin.SOURCE), ("b", Origin.RECEIVED)]
-    assert advise(OverflowReport(statuses=(), leaves=(found,)))[0].kind is AdviceKind.VALUES
+    assert advice_on(found)[0].kind is AdviceKind.VALUES
 
 
 def test_inputs_that_were_not_dumped_are_the_outputs_before(tmp_path: Path) -> None:
@@ -191,7 +160,7 @@ def test_what_feeds_it_is_nowhere(tmp_path: Path) -> None:
     steps = [constant, Step(name="b", inputs=("const",), output=half(HALF), with_inputs=False)]
     found = tree(tmp_path, steps).scan()
     assert found.ops[0].origin is Origin.UNKNOWN
-    advice = advise(OverflowReport(statuses=(), leaves=(found,)))
+    advice = advice_on(found)
     assert [one.kind for one in advice] == [AdviceKind.UPSTREAM, AdviceKind.MIXLIST, AdviceKind.KEEP_DTYPE]
 
 
@@ -239,7 +208,7 @@ def test_figures_of_the_ops_shown_are_those_of_the_network(tmp_path: Path) -> No
     stored = OutTensor.packed(images, "NC1HWC0", "NHWC")
     write_dump(leaf / dump_file_name("Conv2D", "a", 1, TIMESTAMP, stream_id=0), "a", [half(1)], [stored])
     (one,) = find_run(str(tmp_path / "dump")).leaves
-    (op,) = scan_leaf(one, None).ops
+    (op,) = scan(one, None).ops
     summary = op.slots[-1].summary
     assert summary is not None
     exact = images.astype(np.float64)
@@ -280,7 +249,7 @@ def test_of_inf_and_nan_a_trail_does_not_say_what_they_took(tmp_path: Path, bad:
     console.print(trail_table(found.trail))
     row = next(line.split() for line in console.export_text().splitlines() if line.endswith("b (Add)"))
     assert row[1:4] == (["Inf", "0.0", "-"] if bad == np.inf else ["NaN", "-", "-"])
-    kinds = [one.kind for one in advise(OverflowReport(statuses=(), leaves=(found,)))]
+    kinds = [one.kind for one in advice_on(found)]
     assert (AdviceKind.VALUES in kinds) is (bad != np.inf)  # 0 / 0 gives NaN at once
 
 
@@ -365,7 +334,7 @@ def test_gradients_of_unknown_sizes(tmp_path: Path) -> None:
             header = "Input/Output,Index,Data Size,Data Type,Format,Shape,Max Value,Min Value,Avg Value,Count"
             Path(f"{file.path}.csv").write_text(f"{header}\nOutput,0,2,DT_FLOAT16,ND,1,{values},1\n")
     (leaf,) = find_run(str(made.root / "npu")).leaves
-    partly = scan_leaf(leaf, made.graph).scale
+    partly = scan(leaf, made.graph).scale
     assert partly is not None
     # log2(65504 / 8) is 12.9996, and one bit is kept free; of the other gradient nothing is known.
     assert (partly.exponent, partly.is_bound) == (11, True)
@@ -376,7 +345,7 @@ def test_a_loss_scale_does_not_help_the_forward_pass(tmp_path: Path) -> None:
     found = tree(tmp_path, steps).scan()
     assert found.scale is not None
     assert found.scale.exponent is None
-    kinds = [one.kind for one in advise(OverflowReport(statuses=(), leaves=(found,)))]
+    kinds = [one.kind for one in advice_on(found)]
     assert kinds == [AdviceKind.MIXLIST, AdviceKind.KEEP_DTYPE]
 
 
@@ -525,7 +494,7 @@ def test_all_slices_of_an_op_are_looked_at(tmp_path: Path) -> None:
         name = dump_file_name("Add", "op", 3, TIMESTAMP + thread, stream_id=0, ffts=(7, thread, 0))
         write_dump(folder / name, "op", [half(1, 1)], [half(2, value)])
     (leaf,) = find_run(str(tmp_path / "dump")).leaves
-    (op,) = scan_leaf(leaf, None).ops
+    (op,) = scan(leaf, None).ops
     assert (op.origin, op.bad_outputs[0].extremes) == (
         Origin.OWN,
         Extremes(dtype="float16", count=4, limit=65504.0, largest=65504.0, saturated=1),
@@ -540,7 +509,7 @@ def test_weights_that_are_bad_already(tmp_path: Path) -> None:
     found = tree(tmp_path, steps).scan()
     assert found.first is not None
     assert found.first.origin is Origin.RECEIVED
-    (advice,) = advise(OverflowReport(statuses=(), leaves=(found,)))
+    (advice,) = advice_on(found)
     assert advice.message == Message("check.advice.held_before", producer="kernel")
 
 
@@ -552,7 +521,7 @@ def test_an_update_in_place_is_not_what_it_received(tmp_path: Path) -> None:
         path = folder / dump_file_name("ApplyMomentum", name, 3, TIMESTAMP, stream_id=0)
         write_dump(path, name, [replace(bad, address=address), single(1)], [bad])
     (leaf,) = find_run(str(tmp_path / "dump")).leaves
-    origins = {op.name: op.origin for op in scan_leaf(leaf, None).ops}
+    origins = {op.name: op.origin for op in scan(leaf, None).ops}
     assert origins == {"mine": Origin.OWN, "theirs": Origin.RECEIVED}
 
 
@@ -573,7 +542,7 @@ def test_what_an_update_in_place_received_its_producer_tells(
     graph.write_text(text_graph([graph_op(*op) for op in ops]))
     (leaf,) = find_run(str(tmp_path / "dump")).leaves
     file = load_graph_file(str(graph))
-    relu = scan_leaf(leaf, RunGraph(number=0, leaf=leaf, file=file, reason=None, leaves=(leaf,))).ops[-1]
+    relu = scan(leaf, RunGraph(number=0, leaf=leaf, file=file, reason=None, leaves=(leaf,))).ops[-1]
     assert (relu.name, relu.origin) == ("relu", origin)
 
 
@@ -650,14 +619,14 @@ def test_advice_for_a_cast_is_about_what_reads_it(tmp_path: Path) -> None:
         Step(name="mm", type="MatMulV2", inputs=("cast",), output=half(HALF)),
     ]
     found = tree(tmp_path, steps).scan()
-    advice = advise(OverflowReport(statuses=(), leaves=(found,)))
+    advice = advice_on(found)
     assert black_list(advice) == ("MatMulV2",)
     assert any("mm" in line for one in advice for line in one.lines)
 
 
 def test_advice_where_the_type_is_wide_enough(tmp_path: Path) -> None:
     found = tree(tmp_path, chain(single(1), single(np.nan))).scan()
-    (advice,) = advise(OverflowReport(statuses=(), leaves=(found,)))
+    (advice,) = advice_on(found)
     assert (advice.kind, advice.message.kind == "check.advice.undefined") == (AdviceKind.VALUES, True)
 
 

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
+from builders import MODEL, STAMP, TIMESTAMP, write_dump
+from op_steps import Step, chain, write_steps
 from rich.console import Console, Group, RenderableType
 
 from precision_tool.lib.compare.run_values import RunValues
 from precision_tool.lib.compare.tensor_reader import difference, is_alike, same_range
 from precision_tool.lib.data.dump_tree import find_run
-from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
+from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
 from precision_tool.lib.demo.generate import generate_demo
-from precision_tool.lib.diagnose.memory_reuse import check_memory
-from precision_tool.lib.diagnose.random_errors import Kind, RandomReport, State, compare_runs, is_random_type
-from precision_tool.lib.io.ge_graph import load_graph_file
+from precision_tool.lib.diagnose.random_errors import (
+    Kind,
+    RandomReport,
+    State,
+    check_memory,
+    compare_runs,
+    is_random_type,
+)
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.session import Session
 from precision_tool.lib.view.random_screen import random_lines
 from precision_tool.lib.view.verdict_messages import reason_words
 
@@ -34,53 +42,13 @@ def numbers(*values: float) -> Array:
     return np.array(values, np.float32)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """An op of one output. `read` is what is in the dump of its inputs, if not what the ops before put out."""
-
-    name: str
-    type: str = "Add"
-    inputs: tuple[str, ...] = ()
-    output: Array = None
-    address: int = 0
-    read: Mapping[int, Array] = field(default_factory=dict)
-    dumped: bool = True
-    with_inputs: bool = True
-
-
-def stored(array: Array, address: int) -> OutTensor:
-    return OutTensor(data=array, origin_shape=array.shape, address=address)
-
-
 def run(folder: Path, steps: Sequence[Step], *, with_graph: bool = True, statistics: bool = False) -> RunValues:
-    leaf = folder / STAMP / "0" / MODEL / "1" / "0"
-    by_name = {step.name: step for step in steps}
-    for number, step in enumerate(steps):
-        if not step.dumped:
-            continue
-        fed = []
-        for slot, name in enumerate(step.inputs if step.with_inputs else ()):
-            source = by_name[name]
-            array = step.read.get(slot)
-            fed.append(stored(source.output if array is None else array, source.address))
-        path = leaf / dump_file_name(step.type, step.name, number, TIMESTAMP + 10 * number, stream_id=0)
-        if statistics:
-            leaf.mkdir(parents=True, exist_ok=True)
-            write_statistics(Path(f"{path}.csv"), fed, [stored(step.output, step.address)])
-        else:
-            write_dump(path, step.name, fed, [stored(step.output, step.address)])
-    graph = folder / "graph.txt"
-    ops = [graph_op(step.name, step.type, [f"{name}:0" for name in step.inputs]) for step in steps]
-    graph.write_text(text_graph(ops))
-    (found,) = find_run(str(folder)).leaves
-    return RunValues(found, load_graph_file(str(graph)) if with_graph else None)
+    leaf, graph = write_steps(folder, steps, folder / "graph.txt", statistics=statistics)
+    return RunValues(leaf, graph if with_graph else None)
 
 
-def chain(*outputs: Array) -> list[Step]:
-    names = "abcdefg"
-    return [
-        Step(name=names[at], inputs=(names[at - 1],) if at else (), output=output) for at, output in enumerate(outputs)
-    ]
+def compared(root: Path, left: Sequence[Step], right: Sequence[Step], **options: bool) -> RandomReport:
+    return compare_runs(run(root / "l", left, **options), run(root / "r", right, **options))
 
 
 def console_text(parts: Sequence[RenderableType]) -> str:
@@ -101,10 +69,7 @@ def kinds(report: RandomReport) -> dict[str, Kind]:
 def test_the_first_op_that_differs_from_equal_inputs(tmp_path: Path, with_graph: bool, statistics: bool) -> None:
     left = chain(numbers(1, 2), numbers(3, 4), numbers(5, 6), numbers(7, 8))
     right = chain(numbers(1, 2), numbers(3, 4), numbers(5, 6.5), numbers(7, 8.5))
-    found = compare_runs(
-        run(tmp_path / "l", left, with_graph=with_graph, statistics=statistics),
-        run(tmp_path / "r", right, with_graph=with_graph, statistics=statistics),
-    )
+    found = compared(tmp_path, left, right, with_graph=with_graph, statistics=statistics)
     assert kinds(found) == {"a": Kind.EQUAL, "b": Kind.EQUAL, "c": Kind.RANDOM, "d": Kind.FOLLOWER}
     assert found.first is found.ops[2]
     assert not found.is_clean
@@ -113,7 +78,7 @@ def test_the_first_op_that_differs_from_equal_inputs(tmp_path: Path, with_graph:
 
 def test_metrics_of_what_differs(tmp_path: Path) -> None:
     x, y = numbers(3, 4, 0), numbers(3, 4, 1)
-    found = compare_runs(run(tmp_path / "l", chain(numbers(1), x)), run(tmp_path / "r", chain(numbers(1), y)))
+    found = compared(tmp_path, chain(numbers(1), x), chain(numbers(1), y))
     (output,) = found.ops[1].outputs
     assert output.metrics is not None
     assert output.metrics.max_absolute_error == 1
@@ -123,14 +88,14 @@ def test_metrics_of_what_differs(tmp_path: Path) -> None:
 
 def test_equal_runs(tmp_path: Path) -> None:
     steps = chain(numbers(1, np.nan), numbers(np.inf, 2))
-    found = compare_runs(run(tmp_path / "l", steps), run(tmp_path / "r", steps))
+    found = compared(tmp_path, steps, steps)
     assert (set(kinds(found).values()), found.is_clean, found.first) == ({Kind.EQUAL}, True, None)
 
 
 def test_bits_that_mean_nothing_are_no_difference(tmp_path: Path) -> None:
     """The sign of zero, and what is in the padding."""
     left, right = chain(numbers(1), numbers(0.0, 5)), chain(numbers(1), numbers(-0.0, 5))
-    found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
+    found = compared(tmp_path, left, right)
     assert found.ops[1].outputs[0].state is State.SAME_VALUES
     assert kinds(found)["b"] is Kind.EQUAL
     images = np.arange(20, dtype=np.float16).reshape(1, 1, 1, 20)
@@ -171,15 +136,13 @@ def test_random_by_design_is_told_from_the_rest(tmp_path: Path) -> None:
         ]
 
     left, right = steps(numbers(1, 0), numbers(5, 0)), steps(numbers(0, 1), numbers(0, 5))
-    found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
+    found = compared(tmp_path, left, right)
     assert kinds(found) == {"shape": Kind.EQUAL, "mask": Kind.EXPECTED, "out": Kind.FOLLOWER}
     assert (found.first, found.is_clean) == (None, True)
 
 
 def test_other_data(tmp_path: Path) -> None:
-    found = compare_runs(
-        run(tmp_path / "l", chain(numbers(1), numbers(2))), run(tmp_path / "r", chain(numbers(9), numbers(8)))
-    )
+    found = compared(tmp_path, chain(numbers(1), numbers(2)), chain(numbers(9), numbers(8)))
     assert kinds(found) == {"a": Kind.DATA, "b": Kind.FOLLOWER}
     assert not found.is_clean
 
@@ -187,9 +150,9 @@ def test_other_data(tmp_path: Path) -> None:
 def test_inputs_that_were_not_dumped(tmp_path: Path) -> None:
     left = [replace(step, with_inputs=False) for step in chain(numbers(1), numbers(2), numbers(3))]
     right = [*left[:1], replace(left[1], output=numbers(2.5)), replace(left[2], output=numbers(3.5))]
-    found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
+    found = compared(tmp_path, left, right)
     assert kinds(found) == {"a": Kind.EQUAL, "b": Kind.RANDOM, "c": Kind.FOLLOWER}
-    blind = compare_runs(run(tmp_path / "x", left, with_graph=False), run(tmp_path / "y", right, with_graph=False))
+    blind = compared(tmp_path / "x", left, right, with_graph=False)
     assert kinds(blind) == {"a": Kind.EQUAL, "b": Kind.UNSURE, "c": Kind.UNSURE}
 
 
@@ -204,7 +167,7 @@ def test_memory_of_an_input_that_the_op_writes_is_no_input(tmp_path: Path) -> No
                  read={0: numbers(value)}),
         ]  # fmt: skip
 
-    found = compare_runs(run(tmp_path / "l", steps(2)), run(tmp_path / "r", steps(2.5)))
+    found = compared(tmp_path, steps(2), steps(2.5))
     assert kinds(found) == {"grad": Kind.EQUAL, "update": Kind.RANDOM}
     assert [one.in_place for one in found.ops[1].slots] == [True, False, False]
 
@@ -219,7 +182,7 @@ def test_what_an_update_in_place_was_fed_its_producer_tells(tmp_path: Path, befo
                  read={0: numbers(after)}),
         ]  # fmt: skip
 
-    found = compare_runs(run(tmp_path / "l", steps(2, 4)), run(tmp_path / "r", steps(before, 5)))
+    found = compared(tmp_path, steps(2, 4), steps(before, 5))
     assert kinds(found)["relu"] is kind
 
 
@@ -230,7 +193,7 @@ def test_an_update_in_place_of_what_no_dump_has_is_unsure(tmp_path: Path) -> Non
             Step(name="relu", type="Relu", inputs=("kernel",), output=numbers(after), address=0x1000),
         ]
 
-    found = compare_runs(run(tmp_path / "l", steps(2)), run(tmp_path / "r", steps(2.5)))
+    found = compared(tmp_path, steps(2), steps(2.5))
     (op,) = found.ops
     assert op.kind is Kind.UNSURE
     assert "afterwards" in reason_words(op.why)
@@ -239,20 +202,20 @@ def test_an_update_in_place_of_what_no_dump_has_is_unsure(tmp_path: Path) -> Non
 @pytest.mark.parametrize(("error", "words"), [(2.0**-22, "within rounding"), (0.01, "larger than rounding")])
 def test_what_the_size_of_the_difference_says(tmp_path: Path, error: float, words: str) -> None:
     left, right = chain(numbers(1), numbers(4, 5)), chain(numbers(1), numbers(4 * (1 + error), 5))
-    found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
+    found = compared(tmp_path, left, right)
     assert found.first is not None
     assert words in reason_words(found.first.why)
 
 
 def test_other_types_are_no_roundings(tmp_path: Path) -> None:
     left, right = chain(numbers(1), numbers(4, 5)), chain(numbers(1), np.array([4, 5], np.float16))
-    found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
+    found = compared(tmp_path, left, right)
     assert "output:0 is float32 [2] and float16 [2]" in reason_words(found.ops[1].why)
 
 
 def test_statistics_do_not_tell_how_far_off(tmp_path: Path) -> None:
     left, right = chain(numbers(1), numbers(4)), chain(numbers(1), numbers(5))
-    found = compare_runs(run(tmp_path / "l", left, statistics=True), run(tmp_path / "r", right, statistics=True))
+    found = compared(tmp_path, left, right, statistics=True)
     assert reason_words(found.ops[1].why).endswith("output:0 is not: the size of the difference cannot be measured")
 
 
@@ -269,7 +232,7 @@ def test_an_op_whose_outputs_were_not_dumped_is_not_called_the_same(tmp_path: Pa
 def test_other_shapes_and_ops_of_one_run(tmp_path: Path) -> None:
     left = [*chain(numbers(1), numbers(2, 3)), Step(name="mine", output=numbers(1))]
     right = [*chain(numbers(1), numbers(2, 3, 4)), Step(name="theirs", output=numbers(1))]
-    found = compare_runs(run(tmp_path / "l", left), run(tmp_path / "r", right))
+    found = compared(tmp_path, left, right)
     assert (found.left_only, found.right_only, found.is_pair, found.is_clean) == (("mine",), ("theirs",), False, False)
     assert kinds(found)["b"] is Kind.RANDOM
     assert "[2] and" in reason_words(found.ops[1].outputs[0].reason)
@@ -416,9 +379,6 @@ def test_where_bytes_differ(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, 4])
 def test_the_demos_truth(tmp_path: Path, seed: int) -> None:
-    from precision_tool.lib.data.settings import Settings
-    from precision_tool.lib.session import Session
-
     truth = generate_demo(tmp_path / "random", fault="random", seed=seed)
     (found,) = Session(Settings(data=tmp_path / "random")).random_errors()
     assert found.first is not None

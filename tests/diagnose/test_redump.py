@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.demo.ranks import generate_ranks
-from precision_tool.lib.diagnose.redump import parse_bytes, plan_redump
-from precision_tool.lib.diagnose.statistics_rules import EvidenceKind, OpBytes, StatisticsFound, Suspicion
+from precision_tool.lib.diagnose.redump import Redump, parse_bytes, plan_redump
+from precision_tool.lib.diagnose.study_statistics import EvidenceKind, OpBytes, StatisticsFound, Suspicion
 from precision_tool.lib.messages.errors import UsageError
 
 #: What a dump file takes beside its tensors, as the plan reckons.
@@ -41,10 +41,15 @@ def found(
     return StatisticsFound(suspicions=told, leaves=1, tensors=1, ranks=(*right, *ranks), ops=ops)
 
 
+def planned(told: StatisticsFound, budget: int, names: dict[str, str] | None = None) -> Redump:
+    plan = plan_redump(told, budget, names)
+    assert plan is not None
+    return plan
+
+
 def test_the_suspect_what_feeds_it_and_a_rank_to_hold_against_it() -> None:
     told = found([10_000] * 6, {4: EvidenceKind.NAN})
-    plan = plan_redump(told, 2 * 2 * (10_000 + HEADER), {"op_4": "a/op.4"})
-    assert plan is not None
+    plan = planned(told, 2 * 2 * (10_000 + HEADER), {"op_4": "a/op.4"})
     assert (plan.steps, plan.ranks, plan.layers) == ((7,), (2, 0), ("op_3", "a/op.4"))
     assert plan.nbytes == 4 * (10_000 + HEADER)
     assert plan.without == ("op_2", "op_1", "op_0")
@@ -60,25 +65,21 @@ def test_what_communication_put_out_is_dumped_on_all_its_ranks_as_far_as_the_bud
         (1000 + HEADER, (2,), ("op_1",)),
         (100, (2,), ()),
     ):
-        plan = plan_redump(told, budget)
-        assert plan is not None
+        plan = planned(told, budget)
         assert (plan.ranks, plan.layers) == (ranks, layers)
         assert plan.nbytes <= budget
 
 
 def test_all_ranks_are_suspect() -> None:
-    plan = plan_redump(found([100, 100], {1: EvidenceKind.JUMP}, ranks=(0, 1, 2), right=()), 10**6)
-    assert plan is not None
+    plan = planned(found([100, 100], {1: EvidenceKind.JUMP}, ranks=(0, 1, 2), right=()), 10**6)
     assert plan.ranks == (0,)
 
 
 def test_a_huge_suspect_comes_before_small_ones() -> None:
     told = found([100, 10**6, 100], {1: EvidenceKind.JUMP, 2: EvidenceKind.NAN})
-    plan = plan_redump(told, 10**6 + HEADER)
-    assert plan is not None
+    plan = planned(told, 10**6 + HEADER)
     assert (plan.ranks, plan.layers, plan.nbytes) == ((2,), ("op_1",), 10**6 + HEADER)
-    none = plan_redump(found([10**6], {0: EvidenceKind.NAN}), 1000)
-    assert none is not None
+    none = planned(found([10**6], {0: EvidenceKind.NAN}), 1000)
     assert (none.layers, none.without) == ((), ("op_0",))
 
 
@@ -89,14 +90,12 @@ def test_a_later_step_with_another_suspect_is_dumped_too_where_there_is_room() -
     again = replace(first, step=8)
     other = replace(first, step=9, op="op_2", number=2, ranks=(1,), right=(0, 2))
     told = replace(told, suspicions=(first, again, other))
-    plan = plan_redump(told, 10**6)
-    assert plan is not None
+    plan = planned(told, 10**6)
     assert (plan.steps, plan.ranks, plan.layers) == ((7, 9), (2, 0, 1), ("op_0", "op_1", "op_2"))
     assert plan.nbytes == 2 * 3 * 3 * (1000 + HEADER)
     assert plan.settings()["TF_DUMP_STEP"] == "7|9"
     assert plan_redump(told, plan.nbytes) == replace(plan, budget=plan.nbytes)
-    tight = plan_redump(told, plan.nbytes - 1)
-    assert tight is not None
+    tight = planned(told, plan.nbytes - 1)
     assert (tight.steps, tight.ranks) == ((7,), (2, 0))
 
 
@@ -112,8 +111,7 @@ def test_nothing_is_suspected() -> None:
 @settings(deadline=None)
 def test_the_budget_is_kept(sizes: list[int], suspects: list[int], budget: int) -> None:
     told = found(sizes, dict.fromkeys((number % len(sizes) for number in suspects), EvidenceKind.JUMP))
-    plan = plan_redump(told, budget)
-    assert plan is not None
+    plan = planned(told, budget)
     real = len(plan.ranks) * sum(told.ops[name].nbytes + HEADER for name in plan.layers)
     assert plan.nbytes == real <= budget
     assert not set(plan.layers) & set(plan.without)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+from diagnosing import culprit_of
 
+from precision_tool.lib.compare.scheduler import THIS_THREAD
+from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose import study as running
-from precision_tool.lib.diagnose.study import TRIES, run_tasks
+from precision_tool.lib.diagnose.study import TRIES, Runner, Study, run_tasks, watch
+from precision_tool.lib.diagnose.study_journal import LeafDone, LeafOutcome, open_journal
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
-from precision_tool.lib.diagnose.study_outcome import LeafOutcome
-from precision_tool.lib.diagnose.study_plan import LeafPlan, Task, batches
-from precision_tool.lib.diagnose.study_task import LeafDone
+from precision_tool.lib.diagnose.study_plan import LeafPlan, Prepared, StudyOptions, Task, batches, prepare
 from precision_tool.lib.messages import Message
 
 
@@ -47,10 +51,10 @@ class Crew:
             raise BrokenProcessPool("a worker died")
         if self.raises and self.raises in names:
             raise ValueError("odd")
-        return [LeafDone(path=name, outcome=LeafOutcome()) for name in names]
+        return [LeafDone(outcome=LeafOutcome(network=name)) for name in names]
 
     def take(self, _: Task, done: list[LeafDone]) -> None:
-        self.done += [one.path for one in done]
+        self.done += [one.outcome.network for one in done]
 
     def give_up(self, task: Task, reason: Message) -> None:
         self.lost.append((task.leaves[0].leaf.path, reason))
@@ -135,3 +139,44 @@ def test_an_executor_that_takes_no_task_any_more_ends_the_work() -> None:
     crew = Crew()
     with pytest.raises(BrokenProcessPool):
         run_tasks(iter(tasks("a", "b")), pool, window=2, take=crew.take, give_up=crew.give_up)
+
+
+# --- a study that is watched goes on with what has arrived whole, until Ctrl+C ---
+
+
+def test_new_steps_are_taken_when_they_are_whole(tmp_path: Path) -> None:
+    truth = generate_ranks(tmp_path, ranks=1, steps=2, fault="fused", fault_step=1, benchmark="none")
+    (leaf,) = (tmp_path / truth.data[0]).glob("npu/debug_0/dump/*/0/*/*/1")
+    away = tmp_path / "away"
+    shutil.move(leaf, away)
+    files = sorted(away.iterdir())
+    options = StudyOptions(folders=[str(tmp_path / truth.data[0])])
+    looks: list[str] = []
+    seen: list[Study] = []
+
+    def sleep(_: float) -> None:
+        """What arrives between two looks: nothing, some of the files, the others, nothing; then Ctrl+C."""
+        looks.append(f"{len(seen)}")
+        if len(looks) == 2:
+            leaf.mkdir()
+        arrived = {2: files[:10], 3: files[10:]}.get(len(looks), [])
+        for file in arrived:
+            shutil.move(file, leaf / file.name)
+        if len(looks) == 6:
+            raise KeyboardInterrupt
+
+    (tmp_path / "work").mkdir()
+    with open_journal(str(tmp_path / "work")) as journal:
+
+        def study(prepared: Prepared) -> Study:
+            runner = Runner(prepared, options, journal)
+            runner.run(THIS_THREAD)
+            return runner.result()
+
+        last = watch(lambda: prepare(options), study, seen.append, seconds=1, sleep=sleep)
+    assert [study.steps for study in seen] == [(0,), (0, 1)]
+    assert looks == ["1", "1", "1", "1", "2", "2"]  # while the files arrive, nothing is studied
+    assert last is seen[-1]
+    assert seen[0].conclusion.culprit is None
+    culprit = culprit_of(last)
+    assert (culprit.step, culprit.op) == (1, truth.culprit)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from diagnosing import culprit_of, studied
 from executors import AtOnce
 from memory_store import MemoryStore
 from rich.console import Console
@@ -23,11 +24,11 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
 from precision_tool.lib.diagnose import study as study_module
 from precision_tool.lib.diagnose import study_plan as plan_module
-from precision_tool.lib.diagnose.study import Runner, Study, run_study
+from precision_tool.lib.diagnose.study import Runner, Study
 from precision_tool.lib.diagnose.study_conclusion import Ground, Reach
-from precision_tool.lib.diagnose.study_journal import open_journal
+from precision_tool.lib.diagnose.study_journal import LeafDone, open_journal
 from precision_tool.lib.diagnose.study_plan import Judging, LeafOptions, StudyOptions, Task, made_by, prepare
-from precision_tool.lib.diagnose.study_task import LeafDone, run_task
+from precision_tool.lib.diagnose.study_task import run_task
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.stores import Stat
@@ -40,11 +41,9 @@ def place(step: int, rank: int) -> Message:
     return Message("study.place", step=step, rank=rank)
 
 
-def studied(root: Path, truth: RanksTruth, work: Path, **options: object) -> Study:
+def study_of(root: Path, truth: RanksTruth, work: Path, **options: Any) -> Study:
     """The study of a demo, in this process."""
-    work.mkdir(exist_ok=True)
-    folders = [str(root / folder) for folder in truth.data]
-    return run_study(StudyOptions(folders=folders, **options), str(work), THIS_THREAD)  # type: ignore[arg-type]
+    return studied(work, *(root / folder for folder in truth.data), **options)
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +55,8 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RanksTruth]:
 
 def test_a_kernel_that_computes_wrong_on_every_rank(kernel: tuple[Path, RanksTruth], tmp_path: Path) -> None:
     root, truth = kernel
-    found = studied(root, truth, tmp_path / "work")
-    culprit = found.conclusion.culprit
-    assert culprit is not None
+    found = study_of(root, truth, tmp_path / "work")
+    culprit = culprit_of(found)
     assert (culprit.step, culprit.rank, culprit.op) == (1, 0, truth.culprit)
     assert culprit.reach is Reach.ALL_RANKS
     assert culprit.ranks == (0, 1, 2)
@@ -75,9 +73,8 @@ def test_a_kernel_that_computes_wrong_on_every_rank(kernel: tuple[Path, RanksTru
 )
 def test_a_device_that_computes_wrong_alone(tmp_path: Path, fault: str, rank: int, ground: Ground) -> None:
     truth = generate_ranks(tmp_path, ranks=3, steps=2, fault=fault, fault_step=1, fault_rank=rank, benchmark="none")
-    found = studied(tmp_path, truth, tmp_path / "work")
-    culprit = found.conclusion.culprit
-    assert culprit is not None
+    found = study_of(tmp_path, truth, tmp_path / "work")
+    culprit = culprit_of(found)
     assert (culprit.step, culprit.rank, culprit.op) == (1, rank, truth.culprit)
     assert culprit.reach is Reach.ONE_RANK
     assert culprit.ground is ground
@@ -87,9 +84,8 @@ def test_a_device_that_computes_wrong_alone(tmp_path: Path, fault: str, rank: in
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_an_all_reduce_that_is_no_sum_on_any_rank(tmp_path: Path, ranks: int) -> None:
     truth = generate_ranks(tmp_path, ranks=ranks, steps=2, fault="allreduce", fault_step=1, benchmark="none")
-    found = studied(tmp_path, truth, tmp_path / "work")
-    culprit = found.conclusion.culprit
-    assert culprit is not None
+    found = study_of(tmp_path, truth, tmp_path / "work")
+    culprit = culprit_of(found)
     assert (culprit.step, culprit.op, culprit.cause) == (1, truth.culprit, "communication")
     assert (culprit.ground, culprit.reach, culprit.ranks) == (Ground.SUM, Reach.ALL_RANKS, tuple(range(ranks)))
     out = io.StringIO()
@@ -101,7 +97,7 @@ def test_an_all_reduce_that_is_no_sum_on_any_rank(tmp_path: Path, ranks: int) ->
 
 def test_nothing_is_accused_where_nothing_computes_wrong(tmp_path: Path) -> None:
     truth = generate_ranks(tmp_path, ranks=2, steps=2, fault="none", benchmark="all")
-    found = studied(tmp_path, truth, tmp_path / "work")
+    found = study_of(tmp_path, truth, tmp_path / "work")
     assert found.conclusion.culprit is None
     assert not found.conclusion.departures
     assert all(one.judged and one.has_verdict and one.compared for one in found.leaves)
@@ -109,10 +105,9 @@ def test_nothing_is_accused_where_nothing_computes_wrong(tmp_path: Path) -> None
 
 def test_ranks_are_counted_over_servers(tmp_path: Path) -> None:
     truth = generate_ranks(tmp_path, ranks=9, steps=1, fault="fused", fault_step=0, fault_rank=8, benchmark="none")
-    found = studied(tmp_path, truth, tmp_path / "work")
+    found = study_of(tmp_path, truth, tmp_path / "work")
     assert found.ranks == tuple(range(9))
-    culprit = found.conclusion.culprit
-    assert culprit is not None
+    culprit = culprit_of(found)
     assert (culprit.rank, culprit.op) == (8, truth.culprit)
     assert [note.devices for note in found.notes if note.kind == "study.note.counted_ranks"] == [8]  # NPUs of a server
 
@@ -121,16 +116,12 @@ def test_whoever_works_and_however_often_it_is_asked_the_answer_is_the_same(
     kernel: tuple[Path, RanksTruth], tmp_path: Path
 ) -> None:
     root, truth = kernel
-    first = studied(root, truth, tmp_path / "first")
-    (tmp_path / "second").mkdir()
-    options = StudyOptions(folders=[str(root / folder) for folder in truth.data])
-    second = run_study(options, str(tmp_path / "second"), Resources(workers=2, executor=AtOnce()))
+    first = study_of(root, truth, tmp_path / "first")
+    folders = [root / folder for folder in truth.data]
+    second = studied(tmp_path / "second", *folders, resources=Resources(workers=2, executor=AtOnce()))
     asked: list[tuple[int, int]] = []
-    again = run_study(
-        options,
-        str(tmp_path / "second"),
-        Resources(workers=1, progress=lambda done, total: asked.append((done, total))),
-    )
+    listening = Resources(workers=1, progress=lambda done, total: asked.append((done, total)))
+    again = studied(tmp_path / "second", *folders, resources=listening)
     assert len(asked) == 1  # all is known: nothing is done again
     assert asked[0][0] == asked[0][1]
 
@@ -143,7 +134,6 @@ def test_whoever_works_and_however_often_it_is_asked_the_answer_is_the_same(
 
 def test_ctrl_c_keeps_what_is_done_and_the_next_study_goes_on(kernel: tuple[Path, RanksTruth], tmp_path: Path) -> None:
     root, truth = kernel
-    options = StudyOptions(folders=[str(root / folder) for folder in truth.data])
     told: list[int] = []
 
     def stop(done: int, _: int) -> None:
@@ -152,21 +142,22 @@ def test_ctrl_c_keeps_what_is_done_and_the_next_study_goes_on(kernel: tuple[Path
             raise KeyboardInterrupt
 
     with pytest.raises(WorkStoppedError, match=r"stopped: [1-8] of 9 dump folders done") as caught:
-        run_study(options, str(tmp_path), Resources(workers=1, progress=stop))
+        study_of(root, truth, tmp_path, resources=Resources(workers=1, progress=stop))
     assert caught.value.exit_code == 130
     again: list[int] = []
-    found = run_study(options, str(tmp_path), Resources(workers=1, progress=lambda done, _: again.append(done)))
+    listening = Resources(workers=1, progress=lambda done, _: again.append(done))
+    found = study_of(root, truth, tmp_path, resources=listening)
     assert again[0] == told[1]  # where it was stopped
     assert found.conclusion.culprit is not None
 
 
 def test_only_the_steps_and_ranks_that_are_wanted(kernel: tuple[Path, RanksTruth], tmp_path: Path) -> None:
     root, truth = kernel
-    found = studied(root, truth, tmp_path / "work", steps="0", ranks="1-")
+    found = study_of(root, truth, tmp_path / "work", steps="0", ranks="1-")
     assert (found.steps, found.ranks) == ((0,), (1, 2))
     assert found.conclusion.culprit is None
     with pytest.raises(UsageError, match="the data has steps 0-2 of ranks 0-2"):
-        studied(root, truth, tmp_path / "work", steps="7")
+        study_of(root, truth, tmp_path / "work", steps="7")
 
 
 def test_damaged_files_and_graphs_are_told_and_the_rest_is_done(tmp_path: Path) -> None:
@@ -176,13 +167,12 @@ def test_damaged_files_and_graphs_are_told_and_the_rest_is_done(tmp_path: Path) 
     for file in sorted(leaf.iterdir())[:5]:
         file.unlink()  # files are links to one another
         file.write_bytes(b"")
-    found = studied(tmp_path, truth, tmp_path / "work")
-    assert found.conclusion.culprit is not None
-    assert (found.conclusion.culprit.step, found.conclusion.culprit.op) == (1, truth.culprit)
+    found = study_of(tmp_path, truth, tmp_path / "work")
+    assert (culprit_of(found).step, culprit_of(found).op) == (1, truth.culprit)
     assert [note.place for note in found.notes if note.kind == "study.note.unreadable"] == [place(0, 1)]
     shutil.rmtree(root / "npu" / "debug_0" / "graph")
     (tmp_path / "elsewhere").mkdir()
-    found = studied(tmp_path, truth, tmp_path / "elsewhere")
+    found = study_of(tmp_path, truth, tmp_path / "elsewhere")
     assert [(note.count, note.all) for note in found.notes if note.kind == "study.note.no_graph"] == [(4, 4)]
     assert found.conclusion.culprit is None
 
@@ -192,12 +182,10 @@ def test_ranks_that_run_other_graphs_are_held_against_those_of_their_own(tmp_pat
     stage = generate_ranks(tmp_path / "first", ranks=2, steps=1, fault="none", benchmark="none")
     other = generate_demo(tmp_path / "second", fault="fused", ops=30)
     shutil.rmtree(tmp_path / "second" / "tf")
-    folders = [*(str(tmp_path / "first" / one) for one in stage.data), str(tmp_path / "second")]
-    (tmp_path / "work").mkdir()
-    found = run_study(StudyOptions(folders=folders), str(tmp_path / "work"), THIS_THREAD)
+    stages = [tmp_path / "first" / folder for folder in stage.data]
+    found = studied(tmp_path / "work", *stages, tmp_path / "second")
     assert [note.count for note in found.notes if note.kind == "study.note.other_graphs"] == [2]
-    culprit = found.conclusion.culprit
-    assert culprit is not None
+    culprit = culprit_of(found)
     assert (culprit.op, culprit.path) == (other.culprit, str(other.dump_dir))
     assert culprit.reach is Reach.NOT_TOLD
     assert culprit.right == ()
@@ -212,20 +200,19 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     other = device.parent.with_name("20260303000000")
     other.mkdir()
     device.rename(other / "1")
-    found = studied(tmp_path, truth, tmp_path / "work", judging=Judging.SUSPECTS)
+    found = study_of(tmp_path, truth, tmp_path / "work", judging=Judging.SUSPECTS)
     assert Message("study.note.lacks_steps", rank=1, count=1, steps="1") in found.notes
     assert Message("study.note.some_without_benchmark", count=1, all=3, place=place(0, 0)) in found.notes
     assert "study.note.clocks" in [note.kind for note in found.notes]
     with pytest.raises(DataNotFoundError, match="no such data folder"):
-        run_study(StudyOptions(folders=[str(tmp_path / "nowhere")]), str(tmp_path / "work"), THIS_THREAD)
+        studied(tmp_path / "work", tmp_path / "nowhere")
 
 
 def test_a_data_folder_that_is_not_there_is_left_out_of_several(
     kernel: tuple[Path, RanksTruth], tmp_path: Path
 ) -> None:
     root, truth = kernel
-    folders = [str(root / truth.data[0]), str(tmp_path / "gone"), str(tmp_path)]
-    found = run_study(StudyOptions(folders=folders), str(tmp_path), THIS_THREAD)
+    found = studied(tmp_path, root / truth.data[0], tmp_path / "gone", tmp_path)
     assert found.conclusion.culprit is not None
     (skipped,) = [note for note in found.notes if note.kind == "study.note.skipped"]
     assert "gone: no such data folder" in str(skipped.reason)
@@ -246,8 +233,7 @@ def test_a_folder_that_goes_away_meanwhile_is_a_leaf_with_its_reason(tmp_path: P
     (failure,) = found.failures
     assert failure.leaf == lost
     assert lost.path in render(failure.failure)
-    culprit = found.conclusion.culprit
-    assert culprit is not None
+    culprit = culprit_of(found)
     assert (culprit.op, culprit.ranks, culprit.unknown) == (truth.culprit, (0,), (1,))
 
 
@@ -257,9 +243,8 @@ def test_a_rank_whose_dump_ends_before_the_culprit_is_not_right_in_it(tmp_path: 
         files = sorted(leaf.iterdir(), key=lambda file: file.name.rpartition(".")[2])  # in the order of execution
         for file in files[8:]:
             file.unlink()
-    found = studied(tmp_path, truth, tmp_path / "work")
-    culprit = found.conclusion.culprit
-    assert culprit is not None
+    found = study_of(tmp_path, truth, tmp_path / "work")
+    culprit = culprit_of(found)
     assert (culprit.op, culprit.ranks, culprit.right, culprit.unknown) == (truth.culprit, (2,), (), (0, 1))
     assert culprit.reach is Reach.NOT_TOLD
 
@@ -267,12 +252,11 @@ def test_a_rank_whose_dump_ends_before_the_culprit_is_not_right_in_it(tmp_path: 
 def test_folders_above_that_are_called_as_ranks_with_several_devices_are_servers(tmp_path: Path) -> None:
     home = tmp_path / "worker1"
     truth = generate_ranks(home, ranks=3, steps=2, fault="fused", fault_step=1, fault_rank=2)
-    found = studied(home, truth, tmp_path / "work")
+    found = study_of(home, truth, tmp_path / "work")
     assert (found.steps, found.ranks) == ((0, 1), (0, 1, 2))
     assert len(found.leaves) == 6
     assert any(one.compared for one in found.leaves)
-    assert found.conclusion.culprit is not None
-    assert (found.conclusion.culprit.rank, found.conclusion.culprit.op) == (2, truth.culprit)
+    assert (culprit_of(found).rank, culprit_of(found).op) == (2, truth.culprit)
     shutil.copytree(home, tmp_path / "worker2")
     listed = prepare(StudyOptions(folders=[str(tmp_path / name / truth.data[0]) for name in ("worker1", "worker2")]))
     assert [plan.leaf.rank for plan in listed.plans] == [*range(6), *range(6)]
@@ -353,9 +337,7 @@ def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
 ) -> None:
     data = tmp_path / "precision_data"
     truth = generate_demo(data, fault="fused")
-    options = StudyOptions(folders=[str(data)])
-    (tmp_path / "alone").mkdir()
-    expected = run_study(options, str(tmp_path / "alone"), THIS_THREAD)
+    expected = studied(tmp_path / "alone", data)
     monkeypatch.setattr(study_module, "_SHARED_BYTES", 1)
     shared: list[Executor | None] = []
     work = run_task
@@ -372,12 +354,10 @@ def test_a_leaf_that_all_workers_would_wait_for_is_shared_by_them(
         run_whole(tasks, lambda: nullcontext(crews[0] if len(crews) == 1 else crews.pop(0)), **options)
 
     monkeypatch.setattr(study_module, "run_tasks", run_by_crews)
-    (tmp_path / "shared").mkdir()
-    found = run_study(options, str(tmp_path / "shared"), Resources(workers=3))
+    found = studied(tmp_path / "shared", data, resources=Resources(workers=3))
     assert isinstance(shared[0], Dying if dies else AtOnce)
     assert shared[1:] == ([None] if dies else [])  # after that one worker does it
-    assert found.conclusion.culprit is not None
-    assert found.conclusion.culprit.op == truth.culprit
+    assert culprit_of(found).op == truth.culprit
     assert {**found.to_dict(), "table": ""} == {**expected.to_dict(), "table": ""}
     assert Path(found.table).read_bytes() == Path(expected.table).read_bytes()
 
@@ -392,7 +372,7 @@ def test_what_a_later_run_dumped_again_is_what_counts(tmp_path: Path) -> None:
     shutil.copytree(old, newer)
     for model in list(newer.glob("*/ge_default_*")):
         model.rename(model.with_name(model.name.replace(old.name, newer.name)))
-    found = run_study(StudyOptions(folders=[str(data)]), str(tmp_path), THIS_THREAD)
+    found = studied(tmp_path, data)
     assert {one.leaf.time for one in found.leaves} == {newer.name}
     assert found.conclusion.culprit is None
     assert Message("study.note.older", count=2, first=old.name, last=None) in found.notes

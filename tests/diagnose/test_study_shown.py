@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from command_line import tool
+from diagnosing import studied as study_of
 
 import precision_tool
-from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
-from precision_tool.lib.diagnose.replica_votes import Departure
-from precision_tool.lib.diagnose.study import Study, run_study
+from precision_tool.lib.diagnose.replica_votes import Departure, Role
+from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, Culprit, Ground, Reach
-from precision_tool.lib.diagnose.study_outcome import FirstOp, Role
+from precision_tool.lib.diagnose.study_journal import FirstOp
 from precision_tool.lib.diagnose.study_plan import StudyOptions, prepare
 from precision_tool.lib.messages import Message
 from precision_tool.lib.view.console import ReportConsole
@@ -31,9 +31,8 @@ def studied(tmp_path_factory: pytest.TempPathFactory) -> Studied:
     """Three ranks, of which rank 2 alone puts out NaN at step 1; only rank 0 has a benchmark."""
     root = tmp_path_factory.mktemp("shown")
     truth = generate_ranks(root, ranks=3, steps=2, fault="nan", fault_step=1, fault_rank=2)
-    (root / "work").mkdir()
     data = root / truth.data[0]
-    return data, truth, run_study(StudyOptions(folders=[str(data)]), str(root / "work"), THIS_THREAD)
+    return data, truth, study_of(root / "work", data)
 
 
 def shown(what: object, width: int = 100) -> str:
@@ -147,9 +146,7 @@ def test_what_reaches_how_far_is_blamed_on_no_more_than_that_tells() -> None:
 
 def test_statistics_are_not_said_to_be_recomputed_and_tell_who_made_nan(tmp_path: Path) -> None:
     truth = generate_ranks(tmp_path, ranks=3, steps=1, fault="nan", fault_step=0, fault_rank=1, statistics=True)
-    (tmp_path / "work").mkdir()
-    options = StudyOptions(folders=[str(tmp_path / truth.data[0])])
-    study = run_study(options, str(tmp_path / "work"), THIS_THREAD)
+    study = study_of(tmp_path / "work", tmp_path / truth.data[0])
     text = " ".join(shown(study_block(study), width=200).split())
     assert "recomputed 0 of 3 folders: 3 cannot be recomputed" in text
     assert study.conclusion.not_finite == (0, 1, f"{truth.culprit}:output:0")

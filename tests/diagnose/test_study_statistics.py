@@ -10,37 +10,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from diagnosing import studied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from training_statistics import trained
 
-from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data.dump_tree import find_run
-from precision_tool.lib.data.dumped_ops import DumpIndex
+from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex
 from precision_tool.lib.demo.ranks import generate_ranks
 from precision_tool.lib.diagnose import study as running
-from precision_tool.lib.diagnose.statistics_leaves import (
-    LeafStatistics,
-    OpStatistics,
-    aligned,
-    coded,
-    of_ops,
-    pack,
-    pack_statistics,
-    read_leaf,
-    unpack_statistics,
-)
-from precision_tool.lib.diagnose.statistics_rules import (
+from precision_tool.lib.diagnose.study_statistics import (
     CERTAIN,
     Evidence,
     EvidenceKind,
+    LeafStatistics,
     LookedAt,
     StatisticsJudge,
     Suspicion,
+    aligned,
+    of_ops,
+    pack_statistics,
+    read_leaf,
     suspicions,
+    unpack_statistics,
 )
-from precision_tool.lib.diagnose.study import run_study
-from precision_tool.lib.diagnose.study_plan import StudyOptions
+from precision_tool.lib.diagnose.study_table import coded, pack
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import TensorStatistics
@@ -84,8 +78,7 @@ def drawn(seed: int, ranks: int, steps: int, spread: float, drift: float, tails:
             noise = rng.standard_t(8, count) if tails else rng.standard_normal(count)
             sizes = np.exp(noise * spreads + drift * step)
             ops = [
-                OpStatistics(name=f"op{i}", type="MatMulV2", inputs={}, outputs={0: told(float(sizes[i]))})
-                for i in range(count)
+                DumpedOp(f"op{i}", "MatMulV2", timestamp=0, outputs={0: told(float(sizes[i]))}) for i in range(count)
             ]
             leaves.append(of_ops(ops, step, rank))
         found.append(leaves)
@@ -201,7 +194,7 @@ def of(
 ) -> LeafStatistics:
     return of_ops(
         [
-            OpStatistics(name=name, type=kind, inputs=dict(enumerate(fed)), outputs=dict(enumerate(out)))
+            DumpedOp(name, kind, timestamp=0, inputs=dict(enumerate(fed)), outputs=dict(enumerate(out)))
             for name, kind, fed, out in ops
         ],
         step,
@@ -275,14 +268,13 @@ def test_the_statistics_of_a_study_are_read_by_its_workers_once(
     truth = generate_ranks(
         tmp_path, ranks=3, steps=2, fault="nan", fault_rank=1, fault_step=1, statistics=True, benchmark="none"
     )
-    (tmp_path / "work").mkdir()
-    options = StudyOptions(folders=[str(tmp_path / folder) for folder in truth.data])
-    before = run_study(options, str(tmp_path / "work"), THIS_THREAD).statistics
+    folders = [tmp_path / folder for folder in truth.data]
+    before = studied(tmp_path / "work", *folders).statistics
     assert before is not None
     assert before.suspicions[0].ranks == (1,)
     monkeypatch.setattr(running, "run_task", _no_work)
     monkeypatch.setattr(DumpIndex, "op", _no_work)
-    after = run_study(options, str(tmp_path / "work"), THIS_THREAD).statistics
+    after = studied(tmp_path / "work", *folders).statistics
     assert after is not None
     assert after.to_dict() == before.to_dict()
 

@@ -14,9 +14,9 @@ from command_line import tool
 from report_files import data_of
 
 from precision_tool.lib.demo.ranks import RanksTruth, generate_ranks
-from precision_tool.lib.diagnose.heat_maps import HeatMap
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Conclusion
+from precision_tool.lib.diagnose.study_table import HeatMap
 from precision_tool.lib.messages import Message
 from precision_tool.lib.view.report_page import page_of
 from precision_tool.lib.view.study_report import study_document, write_study

@@ -102,12 +102,27 @@ def bisect_passes(
     results: Mapping[frozenset[str], bool] | None = None,
     confirmed: Iterable[frozenset[str]] = (),
 ) -> Bisection:
-    """Search a minimal set of `passes` to switch off for `check` to succeed.
-
-    Those in `reserve` are searched as well if switching all of `passes` off does not help. `results` are answers of an
-    earlier attempt, `confirmed` those that it got twice.
+    """Search a minimal set of passes to switch off for a check to succeed.
 
     The answers that the result rests on are asked for twice.
+
+    Parameters
+    ----------
+    passes : sequence of str
+        The passes to search.
+    check : callable
+        Returns whether it succeeds with these passes off.
+    reserve : sequence of str
+        Passes that are searched as well if switching all of `passes` off does not help.
+    results : mapping, optional
+        Answers of an earlier attempt, by the passes that were off.
+    confirmed : iterable of frozenset
+        Sets of which that attempt got the answer twice.
+
+    Returns
+    -------
+    Bisection
+        What the search came to; a check that answers differently for one set is FLAKY.
     """
     answers = dict(results or {})
     interact = any(answers[few] and not answers[many] for few in answers for many in answers if few < many)

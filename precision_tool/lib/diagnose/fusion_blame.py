@@ -24,7 +24,6 @@ from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.comparison import Status
-from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.model.table import Row
@@ -42,94 +41,8 @@ class BlameVerdict(StrEnum):
 
 #: Worst first.
 ORDER = (BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS, BlameVerdict.NOT_JUDGED, BlameVerdict.CLEAN)
-
-
-class Sign(StrEnum):
-    """From what the verdict on a fused op is known."""
-
-    NOT_DUMPED = "not_dumped"
-    # By comparing:
-    NOT_COMPARED = "not_compared"
-    ONLY_STATISTICS = "only_statistics"
-    #: The other run has the op too, made by the same passes.
-    IN_BOTH_RUNS = "in_both_runs"
-    AGREES = "agrees"
-    #: Off, though not below the threshold, and no input could be compared.
-    OFF_INPUTS_UNKNOWN = "off_inputs_unknown"
-    #: Off more than its inputs, though not below the threshold.
-    NOT_BELOW = "not_below"
-    #: Its true output is zero beside its inputs.
-    CANCELLED = "cancelled"
-    #: No input could be compared, and ops before it are off already.
-    BEHIND_OTHERS = "behind_others"
-    NO_INPUT_COMPARED = "no_input_compared"
-    #: Its inputs agree and are nearly as far off.
-    AS_FAR_AS_INPUTS = "as_far_as_inputs"
-    #: Its compared inputs agree, and one could not be.
-    ONE_INPUT_UNKNOWN = "one_input_unknown"
-    INPUTS_AGREE = "inputs_agree"
-    MORE_THAN_INPUTS = "more_than_inputs"
-    MAY_BE_INHERITED = "may_be_inherited"
-    # By recomputing:
-    #: Off from what the formula says, and so is the other run's, which the same passes made.
-    OFF_IN_BOTH_RUNS = "off_in_both_runs"
-    NOT_FINITE = "not_finite"
-    WRONG = "wrong"
-    DOUBTFUL = "doubtful"
-    RIGHT = "right"
-    #: Right, while the other side's is wrong.
-    RIGHT_OTHER_WRONG = "right_other_wrong"
-    #: Right; what differs it was fed.
-    RIGHT_AS_FED = "right_as_fed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ground:
-    """Grounds of the verdict on a fused op, apart from its figures.
-
-    `shared` are the passes that made it in both runs, `slot` is the input that is not known, `reason` what the
-    comparison says, `other_error` how far off the other side's output is where that matters.
-    """
-
-    sign: Sign
-    shared: tuple[str, ...] = ()
-    slot: str = ""
-    reason: Message | None = None
-    other_error: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NotJudged(Evidence):
-    """Reason why the op could not be recomputed."""
-
-    reason: Message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FormulaDistrusted(Evidence):
-    """The formula of these ops fits neither side where the two agree."""
-
-    ops: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FedNotFinite(Evidence):
-    """The op was fed numbers that are not finite."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BeyondType(Evidence):
-    """The true result reaches `largest`, which the type cannot hold, in `elements` of `size` elements.
-
-    `limit` is the type's largest value, None where that is not known; `is_infinite` tells Inf from saturated values.
-    """
-
-    is_infinite: bool
-    elements: int
-    size: int
-    largest: float
-    dtype: str
-    limit: float | None
+#: The first of these that any op of a pass has is the pass's.
+_OF_A_PASS = (BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS, BlameVerdict.CLEAN, BlameVerdict.NOT_JUDGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,15 +77,16 @@ class OpBlame:
     originals: tuple[str, ...]
     index: int
     verdict: BlameVerdict
-    ground: Ground
+    #: What the verdict rests on.
+    reason: Message
     input_error: float | None = None
     output_error: float | None = None
     cosine: float | None = None
     recomputed: Recomputed | None = None
     #: Why it could not be recomputed; None of one that was, or that was not dumped.
-    not_recomputed: Evidence | None = None
+    not_recomputed: Message | None = None
     #: Of an op whose true result is beyond its type's range: what became of that.
-    beyond_range: BeyondType | None = None
+    beyond_range: Message | None = None
 
     @property
     def error(self) -> float | None:
@@ -232,6 +146,8 @@ class Blame:
 _OWN = 3.0
 #: A distance that agrees by the cosine and is still worth a look.
 _NOTABLE = 0.02
+#: Borrowed inputs that a reason names.
+_NAMED = 3
 #: Sets of passes are tried by size up to so many passes; with more the choice is made one by one.
 _EXACT = 14
 
@@ -253,18 +169,27 @@ def blame(
 ) -> Blame:
     """Decide for every fused op of a comparison whether its pass is to blame.
 
-    `unfused` is the graph of the other run, None for benchmark tensors. `progress` hears of the ops that are done.
-    UsageError if the graph has no op that a pass made.
+    Parameters
+    ----------
+    analysis : Analysis
+        The comparison, with the leaf that it is of.
+    benchmark : BenchmarkSide
+        The other side: benchmark tensors, or the dump of the run without fusion.
+    unfused : GraphFile, optional
+        The graph of the other run; None for benchmark tensors.
+    progress : callable, optional
+        Hears of the ops that are done.
+
+    Raises
+    ------
+    UsageError
+        The graph has no op that a pass made.
     """
     leaf = analysis.leaf
     if leaf is None or leaf.graph is None:
         raise UsageError("diagnose_verdict.blame_without_graph")
     file = leaf.graph.file
-    fused = [op for op in file.ops if op.pass_names or is_fused(op)]
-    if not any(op.pass_names for op in fused):
-        if not fused:
-            raise UsageError.of(file.path, "diagnose_verdict.blame_no_pass")
-        raise UsageError.of(file.path, "diagnose_verdict.blame_unnamed_pass", ops=len(fused))
+    fused = _fused_ops(file)
     agreements = {op.op_name: op for op in analysis.ops}
     values = RunValues(leaf.leaf, file, benchmark)
     agreements |= {
@@ -275,20 +200,21 @@ def blame(
         also_other=_passes_by_original(unfused),
         first_off=min((op.index for op in analysis.ops if op.outputs_agree is False), default=-1),
     )
-    judged: list[OpBlame] = []
-    progress = counting(progress, "ops")
-    for op in fused:
-        if progress is not None:
-            progress(len(judged), len(fused))
-        judged.append(blamer.blame(op, agreements.get(op.name)))
-    for number, op in enumerate(fused):  # some may have been judged before their formula was seen to fail
-        recomputed = judged[number].recomputed
-        if recomputed is not None and recomputed.how in blamer.distrusted:
-            judged[number] = blamer.blame(op, agreements.get(op.name))
+    judged = blamer.blame_all(fused, agreements, counting(progress, "ops"))
     passes = _by_pass(judged)
     off, unavoidable = smallest_switches(passes)
     nameless = tuple(op.name for op in Fusion(file).nameless)
     return Blame(passes=passes, switch_off=off, unavoidable=unavoidable, nameless=nameless)
+
+
+def _fused_ops(file: GraphFile) -> list[Op]:
+    """Return the ops of a graph that passes made. UsageError where there is none, or the graph names no pass."""
+    fused = [op for op in file.ops if op.pass_names or is_fused(op)]
+    if not fused:
+        raise UsageError.of(file.path, "diagnose_verdict.blame_no_pass")
+    if not any(op.pass_names for op in fused):
+        raise UsageError.of(file.path, "diagnose_verdict.blame_unnamed_pass", ops=len(fused))
+    return fused
 
 
 def _with_inputs(op: Op, agreements: Mapping[str, OpAgreement], values: RunValues, threshold: float) -> OpAgreement:
@@ -335,6 +261,21 @@ class _Blamer:
     #: Chains of ops whose formula fits neither side where the sides agree: a kernel computes them otherwise.
     distrusted: set[str] = field(default_factory=set)
 
+    def blame_all(
+        self, fused: Sequence[Op], agreements: Mapping[str, OpAgreement], progress: Progress | None
+    ) -> list[OpBlame]:
+        """Return the verdicts on fused ops; those judged before their formula was seen to fail are judged again."""
+        judged: list[OpBlame] = []
+        for op in fused:
+            if progress is not None:
+                progress(len(judged), len(fused))
+            judged.append(self.blame(op, agreements.get(op.name)))
+        for number, op in enumerate(fused):
+            recomputed = judged[number].recomputed
+            if recomputed is not None and recomputed.how in self.distrusted:
+                judged[number] = self.blame(op, agreements.get(op.name))
+        return judged
+
     def blame(self, op: Op, agreement: OpAgreement | None) -> OpBlame:
         """Return the verdict on one fused op."""
         result = OpBlame(
@@ -344,7 +285,7 @@ class _Blamer:
             originals=op.original_names or (op.name,),
             index=agreement.index if agreement is not None else -1,
             verdict=BlameVerdict.NOT_JUDGED,
-            ground=Ground(sign=Sign.NOT_DUMPED),
+            reason=Message("screen.view.blame.not_dumped"),
         )
         own = self.alone.examine(op)
         if agreement is None or (not own.is_dumped and own.state not in (State.RIGHT, State.WRONG)):
@@ -359,22 +300,23 @@ class _Blamer:
             result = replace(result, input_error=max(map(_error, inputs)))
         recomputed = result.recomputed
         if recomputed is None:
-            return self._by_comparison(replace(result, not_recomputed=_not_judged(own)), agreement)
+            return self._by_comparison(replace(result, not_recomputed=own.reason), agreement)
         if recomputed.how not in self.distrusted and _fits_neither(own, result, agreement):
             shared = self._shared(result)
             if shared:  # they may be wrong in both, which is no reason to distrust the formula
-                ground = Ground(sign=Sign.OFF_IN_BOTH_RUNS, shared=shared)
-                return replace(result, verdict=BlameVerdict.SUSPICIOUS, ground=ground)
+                how = Message("screen.view.blame.recomputed", formula=recomputed.how, borrowed=())
+                reason = Message("screen.view.blame.off_in_both_runs", how=how, error=recomputed.error, shared=shared)
+                return replace(result, verdict=BlameVerdict.SUSPICIOUS, reason=reason)
             self.distrusted.add(recomputed.how)
         if recomputed.how in self.distrusted:
-            distrusted = FormulaDistrusted(ops=recomputed.how)
+            distrusted = Message("screen.view.blame.formula_distrusted", ops=recomputed.how)
             return self._by_comparison(replace(result, recomputed=None, not_recomputed=distrusted), agreement)
         if own.is_confirmed is False:
             # The two do not refute the formula together; fed the same and yet apart, each is wrong in its own way.
             is_wrong = bool(agreement.inputs_agree) and agreement.outputs_agree is False
             own = replace(own, reason=None, state=State.WRONG if is_wrong else State.DOUBTFUL)
         elif own.state is State.DOUBTFUL and (own.reason or not own.finite_inputs):
-            why = _not_judged(own) or FedNotFinite()
+            why = own.reason or Message("screen.view.blame.inputs_not_finite")
             return self._by_comparison(replace(result, recomputed=None, not_recomputed=why), agreement)
         return _by_recomputing(result, own, agreement)
 
@@ -384,43 +326,46 @@ class _Blamer:
         return tuple(sorted(both))
 
     def _by_comparison(self, op: OpBlame, agreement: OpAgreement) -> OpBlame:
-        verdict, ground = self._compared(op, agreement)
-        return replace(op, verdict=verdict, ground=ground)
+        verdict, why = self._compared(op, agreement)
+        reason = Message("screen.view.blame.not_recomputed", why=why, reason=op.not_recomputed or "")
+        return replace(op, verdict=verdict, reason=reason)
 
-    def _compared(self, op: OpBlame, agreement: OpAgreement) -> tuple[BlameVerdict, Ground]:
+    def _compared(self, op: OpBlame, agreement: OpAgreement) -> tuple[BlameVerdict, Message | str]:
         """Return the verdict by the comparison alone, and what it rests on."""
+
+        def because(sign: str, **fields: object) -> Message:
+            figures = {"output": op.output_error, "inputs": op.input_error}
+            return Message(f"screen.view.blame.sign.{sign}", **figures, **fields)
+
         shared, allowed = self._shared(op), _OWN * (op.input_error or 0.0)
         if op.output_error is None:
-            return BlameVerdict.NOT_JUDGED, _not_compared(agreement.outputs)
+            if any(row.status == Status.STATISTICS_ONLY for row in agreement.outputs):
+                return BlameVerdict.NOT_JUDGED, because("only_statistics")
+            reason = next((row.reason for row in agreement.outputs if row.reason), "")
+            return BlameVerdict.NOT_JUDGED, reason or because("not_compared")
         if shared:
-            return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.IN_BOTH_RUNS, shared=shared)
+            return BlameVerdict.NOT_JUDGED, because("in_both_runs", shared=shared)
         if agreement.outputs_agree:
             if op.output_error > _NOTABLE and op.input_error is None:
-                return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.OFF_INPUTS_UNKNOWN)
+                return BlameVerdict.NOT_JUDGED, because("off_inputs_unknown")
             if op.output_error > _NOTABLE and op.output_error > allowed:
-                return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.NOT_BELOW)
-            return BlameVerdict.CLEAN, Ground(sign=Sign.AGREES)
+                return BlameVerdict.SUSPICIOUS, because("not_below")
+            return BlameVerdict.CLEAN, because("agrees")
         if agreement.is_cancelled:
-            return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.CANCELLED)
+            return BlameVerdict.NOT_JUDGED, because("cancelled")
         if agreement.inputs_agree is None and self.first_off < agreement.index:
-            return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.BEHIND_OTHERS)
+            return BlameVerdict.NOT_JUDGED, because("behind_others")
         if agreement.inputs_agree is None:
-            return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.NO_INPUT_COMPARED)
+            return BlameVerdict.SUSPICIOUS, because("no_input_compared")
         if agreement.inputs_agree:
             if op.output_error <= allowed:
-                return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.AS_FAR_AS_INPUTS)
+                return BlameVerdict.SUSPICIOUS, because("as_far_as_inputs")
             if agreement.unknown_inputs:
-                return BlameVerdict.SUSPICIOUS, Ground(
-                    sign=Sign.ONE_INPUT_UNKNOWN, slot=agreement.unknown_inputs[0].slot
-                )
-            return BlameVerdict.GUILTY, Ground(sign=Sign.INPUTS_AGREE)
+                return BlameVerdict.SUSPICIOUS, because("one_input_unknown", slot=agreement.unknown_inputs[0].slot)
+            return BlameVerdict.GUILTY, because("inputs_agree")
         if op.output_error > allowed:
-            return BlameVerdict.SUSPICIOUS, Ground(sign=Sign.MORE_THAN_INPUTS)
-        return BlameVerdict.NOT_JUDGED, Ground(sign=Sign.MAY_BE_INHERITED)
-
-
-def _not_judged(own: OpResult) -> NotJudged | None:
-    return None if own.reason is None else NotJudged(reason=own.reason)
+            return BlameVerdict.SUSPICIOUS, because("more_than_inputs")
+        return BlameVerdict.NOT_JUDGED, because("may_be_inherited")
 
 
 def _fits_neither(own: OpResult, op: OpBlame, agreement: OpAgreement) -> bool:
@@ -435,38 +380,42 @@ def _by_recomputing(op: OpBlame, judged: OpResult, agreement: OpAgreement) -> Op
     own = op.recomputed
     assert own is not None
     other = own.benchmark_error
+    figures = {
+        "how": Message("screen.view.blame.recomputed", formula=own.how, borrowed=own.borrowed[:_NAMED]),
+        "error": own.error,
+    }
     if own.mismatches:
-        return replace(op, verdict=BlameVerdict.GUILTY, ground=Ground(sign=Sign.NOT_FINITE))
+        reason = Message("screen.view.blame.not_finite", count=own.mismatches, **figures)
+        return replace(op, verdict=BlameVerdict.GUILTY, reason=reason)
     if judged.state is State.WRONG:
-        ground = Ground(sign=Sign.WRONG, other_error=other if agreement.inputs_agree else None)
-        return replace(op, verdict=BlameVerdict.GUILTY, ground=ground)
+        shown_other = other if agreement.inputs_agree else None
+        reason = Message("screen.view.blame.wrong", rounding=own.rounding, other=shown_other, **figures)
+        return replace(op, verdict=BlameVerdict.GUILTY, reason=reason)
     if judged.state is State.DOUBTFUL:
-        ground = Ground(sign=Sign.DOUBTFUL, other_error=other if judged.is_confirmed is False else None)
-        return replace(op, verdict=BlameVerdict.SUSPICIOUS, ground=ground)
-    ground = Ground(sign=Sign.RIGHT)
-    if agreement.outputs_agree is False:
-        if agreement.inputs_agree and other is not None and other > _OWN * max(own.error, own.rounding):
-            ground = Ground(sign=Sign.RIGHT_OTHER_WRONG, other_error=other)
-        elif agreement.inputs_agree is False:
-            ground = Ground(sign=Sign.RIGHT_AS_FED)
-    return replace(op, verdict=BlameVerdict.CLEAN, ground=ground)
+        shown_other = other if judged.is_confirmed is False else None
+        reason = Message("screen.view.blame.doubtful", rounding=own.rounding, other=shown_other, **figures)
+        return replace(op, verdict=BlameVerdict.SUSPICIOUS, reason=reason)
+    differs, is_other_wrong = agreement.outputs_agree is False, False
+    if differs and agreement.inputs_agree and other is not None:
+        is_other_wrong = other > _OWN * max(own.error, own.rounding)
+    reason = Message(
+        "screen.view.blame.right", range=op.beyond_range, other=other if is_other_wrong else None,
+        inherited=differs and agreement.inputs_agree is False, **figures,
+    )  # fmt: skip
+    return replace(op, verdict=BlameVerdict.CLEAN, reason=reason)
 
 
-def _beyond_range(judged: OpResult, agreement: OpAgreement) -> BeyondType | None:
+def _beyond_range(judged: OpResult, agreement: OpAgreement) -> Message | None:
     """Return what became of results that the type of an output cannot hold; None where it holds them all."""
     over = judged.overflow
     if over is None:
         return None
     row = next((row for row in agreement.outputs if row.slot == f"output:{over.slot}"), None)
     npu = row.npu if row is not None else None
-    return BeyondType(
-        is_infinite=npu is not None and npu.inf_count > 0,
-        elements=over.overflowed,
-        size=over.size,
-        largest=over.largest,
-        dtype=over.dtype,
-        limit=LIMIT.get(over.dtype),
-    )
+    return Message(
+        "screen.view.blame.beyond", infinite=npu is not None and npu.inf_count > 0, elements=over.overflowed,
+        size=over.size, largest=over.largest, dtype=over.dtype, limit=LIMIT.get(over.dtype),
+    )  # fmt: skip
 
 
 def _error(row: Row) -> float:
@@ -476,12 +425,6 @@ def _error(row: Row) -> float:
     if row.relative_euclidean_distance is not None and isfinite(row.relative_euclidean_distance):
         return row.relative_euclidean_distance
     return distance(row)
-
-
-def _not_compared(outputs: Sequence[Row]) -> Ground:
-    if any(row.status == Status.STATISTICS_ONLY for row in outputs):
-        return Ground(sign=Sign.ONLY_STATISTICS)
-    return Ground(sign=Sign.NOT_COMPARED, reason=next((row.reason for row in outputs if row.reason), None))
 
 
 # --- passes -----------------------------------------------------------------------------------------------------------
@@ -498,11 +441,10 @@ def _by_pass(ops: Sequence[OpBlame]) -> tuple[PassBlame, ...]:
 
 def _pass_blame(name: str, ops: Sequence[OpBlame]) -> PassBlame:
     errors = [op.error for op in ops if op.verdict is not BlameVerdict.NOT_JUDGED and op.error is not None]
-    verdict = next((candidate for candidate in (BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS, BlameVerdict.CLEAN)
-                    if any(op.verdict is candidate for op in ops)), BlameVerdict.NOT_JUDGED)  # fmt: skip
+    verdicts = {op.verdict for op in ops}
     return PassBlame(
         name=name,
-        verdict=verdict,
+        verdict=next(verdict for verdict in _OF_A_PASS if verdict in verdicts),
         ops=tuple(ops),
         is_switchable=name != NO_PASS and is_switchable(name),
         worst=max(errors, default=None),

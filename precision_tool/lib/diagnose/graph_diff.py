@@ -8,9 +8,8 @@ every graph, so their names mean nothing: they are paired by type alone, and wha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from precision_tool.lib.compare.run_values import KnownValues
 from precision_tool.lib.data.fusion_pair import Fusion
@@ -219,9 +218,6 @@ def _closest(file: GraphFile, others: Sequence[RunGraph]) -> Similarity:
 # --- differences of two graphs, grouped ---
 
 
-T = TypeVar("T")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassDiff:
     """A pass, and how many ops it made in either graph. `is_off` is what the switch file says, None without one."""
@@ -317,10 +313,10 @@ def diff_graphs(left: GraphFile, right: GraphFile, switches: Switches | None = N
         fused=tuple(fused),
         only_left=_by_type(similarity.only_left, ops["left"], explained["left"]),
         only_right=_by_type(similarity.only_right, ops["right"], explained["right"]),
+        # Inputs differ for every op: they make one group.
         differences=_grouped(
-            differences,
-            key=lambda difference: (difference.what, *_shortened(difference.what, difference.left, difference.right)),
-            name=lambda difference: difference.op_name,
+            ((each.what, "", "") if each.what == "inputs" else (each.what, each.left, each.right), each.op_name)
+            for each in differences
         ),
     )
 
@@ -345,22 +341,14 @@ def _put_out(file: GraphFile, others: Mapping[str, Op], only: set[str], is_left:
 
 
 def _by_type(names: Iterable[str], ops: Mapping[str, Op], explained: set[str]) -> tuple[Group, ...]:
-    left = [name for name in names if name not in explained]
-    return _grouped(left, key=lambda name: (ops[name].type, "", ""), name=lambda name: name)
+    return _grouped(((ops[name].type, "", ""), name) for name in names if name not in explained)
 
 
-def _shortened(what: str, left: str, right: str) -> tuple[str, str]:
-    """Return the values by which differences are grouped: inputs, which differ for every op, make one group."""
-    return ("", "") if what == "inputs" else (left, right)
-
-
-def _grouped(
-    items: Iterable[T], key: Callable[[T], tuple[str, str, str]], name: Callable[[T], str]
-) -> tuple[Group, ...]:
-    """Return the items by what they have in common, most common first."""
+def _grouped(members: Iterable[tuple[tuple[str, str, str], str]]) -> tuple[Group, ...]:
+    """Return groups of ops by what they have in common, most common first."""
     names_by_key: dict[tuple[str, str, str], list[str]] = {}
-    for item in items:
-        names_by_key.setdefault(key(item), []).append(name(item))
+    for key, name in members:
+        names_by_key.setdefault(key, []).append(name)
     counts = Counter({group: len(names) for group, names in names_by_key.items()})
     return tuple(
         Group(what=group[0], left=group[1], right=group[2], ops=tuple(names_by_key[group]))

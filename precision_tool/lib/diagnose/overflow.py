@@ -6,7 +6,6 @@ An op overflowed itself if it gives saturated, Inf or NaN values and is fed none
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -41,7 +40,7 @@ from precision_tool.lib.model.run import DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor
 
 #: Called with the bytes of outputs that were looked at since the call before.
-Advance = Callable[[int], None]
+Advance = Callable[[int], object]
 
 
 class Origin(StrEnum):
@@ -342,75 +341,67 @@ def with_summaries(op: OverflowOp, values: RunValues) -> OverflowOp:
 
 
 def scan_leaf(
-    leaf: DumpLeaf,
+    values: RunValues,
     graph: RunGraph | None,
     *,
     limit: int = 3,
     golden: Golden | None = None,
-    progress: Advance | None = None,
     max_bytes: int | None = None,
-    cached: KnownValues = NOTHING,
-    pool: Executor | None = None,
+    progress: Advance = lambda nbytes: None,
 ) -> LeafOverflow:
     """Scan the values of a leaf; the first `limit` ops, and the first that overflowed itself, have figures.
 
-    `golden` is the benchmark, where there is one. `max_bytes` ends the scan early; what is `cached` is not read again.
-    An executor `pool` reads the outputs.
+    Parameters
+    ----------
+    values : RunValues
+        The tensors of the leaf; what is known of them is not read again.
+    graph : RunGraph or None
+        The graph of the leaf.
+    limit : int
+        Number of ops with maximum, minimum and mean of their tensors.
+    golden : callable, optional
+        Returns the extremes of the benchmark's output, by op and slot.
+    max_bytes : int, optional
+        End the scan when so many bytes were read.
+    progress : callable
+        Hears of the bytes of outputs of each op.
     """
-    file = None if graph is None else graph.file
-    values = RunValues(leaf, file, cached)
     overflowed: list[OverflowOp] = []
-    scanned = read = ops = 0
-    if pool is not None:
-        values.learn(_outputs(values, max_bytes), pool, progress or (lambda _: None))
-        progress = None
+    scanned_bytes = read = scanned_ops = 0
     for op in values.ops:
         if max_bytes is not None and read > max_bytes:
             break
         outputs = [tensor for _, tensor in values.outputs(op)]
         nbytes = sum(tensor.nbytes for tensor in outputs)
-        scanned += nbytes
         read += sum(tensor.nbytes for tensor in outputs if not values.knows(tensor))
         judged = judge(values, op)
         if judged is not None:
             overflowed.append(_compared(judged, op, golden))
-        ops += 1
-        if progress is not None:
-            progress(nbytes)
+        scanned_ops += 1
+        scanned_bytes += nbytes
+        progress(nbytes)
     result = LeafOverflow(
-        leaf=leaf,
+        leaf=values.leaf,
         graph=graph,
         ops=tuple(overflowed),
         mode=_mode(overflowed),
-        scanned_ops=ops,
-        scanned_bytes=scanned,
-        left_out=len(values.ops) - ops,
+        scanned_ops=scanned_ops,
+        scanned_bytes=scanned_bytes,
+        left_out=len(values.ops) - scanned_ops,
     )
     first = result.first
-    shown = {op.name for op in (*overflowed[:limit], *([first] if first is not None else []))}
     start = None if first is None else values.find(first.name)
     trail: tuple[TrailStep, ...] = ()
     if start is not None and first is not None and first.bad_outputs:
         trail = trail_to(values, start, int(first.bad_outputs[0].slot.partition(":")[2]), golden)
-    scale = None if result.left_out else fitting_scale(values, start, golden)
+    shown = {op.name for op in (*overflowed[:limit], first) if op is not None}
     return replace(
         result,
         ops=tuple(with_summaries(op, values) if op.name in shown else op for op in overflowed),
         trail=trail,
-        scale=scale,
+        scale=None if result.left_out else fitting_scale(values, start, golden),
         unreadable=values.unreadable,
     )
-
-
-def _outputs(values: RunValues, max_bytes: int | None) -> Iterator[AnyTensor]:
-    """Return the outputs of a leaf that are to be read, `max_bytes` of them at most, and those of one op more."""
-    read = 0
-    for op in values.ops:
-        if max_bytes is not None and read > max_bytes:
-            break
-        for _, tensor in values.outputs(op):
-            read += 0 if values.knows(tensor) else tensor.nbytes
-            yield tensor
 
 
 def _compared(overflowed: OverflowOp, op: RunOp, golden: Golden | None) -> OverflowOp:
@@ -575,26 +566,16 @@ def graph_for(leaf: DumpLeaf, runs: Sequence[RunGraph]) -> RunGraph | None:
 # --- overflow in a data folder ---
 
 
-#: Called with (bytes done, bytes in all).
-SearchProgress = Callable[[int, int], None]
-
-
-class Graphs:
-    """The graph of each leaf, as far as there is one."""
-
-    def __init__(self, data: DataFolder, graph: str | None) -> None:
-        """`graph` is one that was asked for: what is wrong with it is raised, then."""
-        self.runs: tuple[RunGraph, ...] = ()
-        try:
-            self.runs = data.run_graphs(graph)
-        except PrecisionToolError:
-            if graph is not None:
-                raise
-        self.is_named = graph is not None
-
-    def of(self, leaf: DumpLeaf) -> RunGraph | None:
-        """Return the graph of a leaf; one that was named is taken as it is."""
-        return self.runs[0] if self.is_named and len(self.runs) == 1 else graph_for(leaf, self.runs)
+def graph_finder(data: DataFolder, graph: str | None) -> GraphOf:
+    """Return a function that gives the graph of a leaf; what is wrong with `graph`, which the user named, is raised."""
+    runs: tuple[RunGraph, ...] = ()
+    try:
+        runs = data.run_graphs(graph)
+    except PrecisionToolError:
+        if graph is not None:
+            raise
+    is_only = graph is not None and len(runs) == 1
+    return lambda leaf: runs[0] if is_only else graph_for(leaf, runs)
 
 
 def find_overflow(
@@ -609,10 +590,28 @@ def find_overflow(
 ) -> tuple[OverflowReport, str]:
     """Return all about overflow in a folder, or in the data folder, and where status files were looked for.
 
-    The first `limit` ops have figures. At most `max_bytes` of values are read, and none that a comparison has
-    (`cached`, by the folder of the leaf). DataNotFoundError where there is neither a status file nor a dump.
+    Parameters
+    ----------
+    data : DataFolder
+        The data folder; its overflow dump, or else its data dump, is scanned.
+    folder : str, optional
+        Another folder of dumps.
+    graph : str, optional
+        The graph of all leaves, in the place of those that lie with the dumps.
+    limit : int
+        Number of ops with maximum, minimum and mean of their tensors.
+    resources : Resources
+        Who reads the outputs; progress is counted in bytes.
+    max_bytes : int, optional
+        Bytes to read of each leaf at most; of leaves that this thread reads alone.
+    cached : mapping, optional
+        What a comparison knows of the tensors, by the folder of the leaf; they are not read again.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is neither a status file nor a dump.
     """
-    cached, progress = cached or {}, resources.progress
     if folder is None:
         check_data(data.workspace.root)
         status_root = str(data.workspace.overflow_dump_dir)
@@ -626,10 +625,10 @@ def find_overflow(
     files, root = find_statuses(data, folder)
     if not files and not leaves:
         raise _nothing_there(data, folder, root)
-    graphs = Graphs(data, graph)
-    others = leaves if folder is None else ()
-    reader = StatusReader(status_root, others, graphs.of, data.leaves_at)
+    graph_of = graph_finder(data, graph)
+    reader = StatusReader(status_root, leaves if folder is None else (), graph_of, data.leaves_at)
     statuses, unreadable = read_statuses(files, reader, limit)
+    progress = resources.progress
     total = sum(map(_size, leaves)) if progress is not None else 0
     done = 0
 
@@ -639,16 +638,20 @@ def find_overflow(
         if progress is not None:
             progress(min(done, total), total)
 
-    def scanned(leaf: DumpLeaf, pool: Executor | None) -> LeafOverflow:
-        run, values = graphs.of(leaf), cached.get(leaf.path, NOTHING)
-        golden = None if run is None else _known_golden(values) if values.rows else _golden(data, run, leaf)
-        return scan_leaf(
-            leaf, run, limit=limit, golden=golden, progress=advance, max_bytes=max_bytes, cached=values, pool=pool
-        )
-
+    scanned = []
     with resources.open() as pool:
-        scanned_leaves = tuple(scanned(leaf, pool) for leaf in leaves)
-    return OverflowReport(statuses=statuses, leaves=scanned_leaves, unreadable=unreadable), root
+        for leaf in leaves:
+            run, cached_values = graph_of(leaf), (cached or {}).get(leaf.path, NOTHING)
+            golden = None if run is None else _golden(data, run, leaf, cached_values)
+            values = RunValues(leaf, None if run is None else run.file, cached_values)
+            if pool is None:
+                scanned.append(
+                    scan_leaf(values, run, limit=limit, golden=golden, max_bytes=max_bytes, progress=advance)
+                )
+            else:
+                values.learn((tensor for op in values.ops for _, tensor in values.outputs(op)), pool, advance)
+                scanned.append(scan_leaf(values, run, limit=limit, golden=golden))
+    return OverflowReport(statuses=statuses, leaves=tuple(scanned), unreadable=unreadable), root
 
 
 def _nothing_there(data: DataFolder, folder: str | None, root: str) -> PrecisionToolError:
@@ -665,7 +668,7 @@ def op_statuses(data: DataFolder, graph: str | None = None) -> tuple[StatusRepor
     files, root = find_statuses(data, None)
     if not files:
         return ()
-    reader = StatusReader(root, _data_leaves(data), Graphs(data, graph).of, data.leaves_at)
+    reader = StatusReader(root, _data_leaves(data), graph_finder(data, graph), data.leaves_at)
     return read_statuses(files, reader, limit=0)[0]
 
 
@@ -709,13 +712,10 @@ def _size(leaf: DumpLeaf) -> int:
     return sum(size_of(file.path) for file in leaf.files)
 
 
-def _known_golden(cached: KnownValues) -> Golden:
-    """Return the extremes of the benchmark's tensors as a comparison found them."""
-    return lambda op, slot: cached.golden_extremes(op.name, f"output:{slot}")
-
-
-def _golden(data: DataFolder, run: RunGraph, leaf: DumpLeaf) -> Golden:
-    """Return the extremes of the benchmark's tensors, which have no limit at 65504."""
+def _golden(data: DataFolder, run: RunGraph, leaf: DumpLeaf, cached: KnownValues) -> Golden:
+    """Return the extremes of the benchmark's tensors, which have no limit at 65504; those of a comparison, if any."""
+    if cached.rows:
+        return lambda op, slot: cached.golden_extremes(op.name, f"output:{slot}")
     own = replace(run, leaf=leaf, leaves=(leaf,))
     graph_of = {id(op): graph for graph in run.file.graphs for op in graph.ops}
     is_first = True

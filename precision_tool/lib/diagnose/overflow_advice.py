@@ -227,11 +227,7 @@ class OverflowResult(CheckResult):
 
 
 def check_overflow(
-    data: DataFolder,
-    folder: str | None = None,
-    graph: str | None = None,
-    limit: int = 0,
-    cached: Mapping[str, KnownValues] | None = None,
+    data: DataFolder, folder: str | None, graph: str | None, limit: int, cached: Mapping[str, KnownValues] | None
 ) -> CheckResult:
     """Check for overflow as `ac` shows it; in `folder` if another dump was named. `limit` 0 shows all ops.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache, partial
 
 import numpy as np
 
@@ -142,34 +143,40 @@ def first_unsteady(values: RunValues, other: RunValues) -> Unsteady | None:
     Where dump files hold outputs only, inputs are what their producers put out. A variable that no file has counts as
     the same where all variables that both runs show are.
     """
-    there = {op.name: op for op in other.ops}
-    starts_alike = _StartsAlike(values, other, there)
+    twins = {op.name: op for op in other.ops}
+
+    starts_alike = cache(partial(_starts_alike, values, other, twins))
     for op in values.ops:
-        twin = there.get(op.name)
-        dump, its = values.dumped(op), None if twin is None else other.dumped(twin)
-        if twin is None or twin.type != op.type or dump is None or its is None or not dump.outputs:
+        twin = twins.get(op.name)
+        dump, other_dump = values.dumped(op), None if twin is None else other.dumped(twin)
+        if twin is None or twin.type != op.type or dump is None or other_dump is None or not dump.outputs:
             continue
-        if set(dump.inputs) != set(its.inputs) or set(dump.outputs) != set(its.outputs):
+        if set(dump.inputs) != set(other_dump.inputs) or set(dump.outputs) != set(other_dump.outputs):
             continue
         if not dump.inputs and not _is_fed_alike(values, other, op, twin, starts_alike):
             continue
-        if not all(_equal(values, dump.inputs[slot], its.inputs[slot]) for slot in dump.inputs):
-            continue
-        for slot in sorted(dump.outputs):
-            x, y = _flat(values, dump.outputs[slot]), _flat(values, its.outputs[slot])
-            if x is None or y is None or x.size != y.size:
-                continue
-            apart = ~_same(x, y)
-            if apart.any():
-                x, y = x.astype(np.float64), y.astype(np.float64)
-                with np.errstate(all="ignore"):
-                    size = float(np.linalg.norm(y))
-                    off = float(np.linalg.norm(x - y))
-                return Unsteady(
-                    op=op, output=slot, different=int(np.count_nonzero(apart)), size=int(x.size),
-                    distance=off / size if size else float("inf"),
-                )  # fmt: skip
+        if all(_equal(values, dump.inputs[slot], other_dump.inputs[slot]) for slot in dump.inputs):
+            for slot in sorted(dump.outputs):
+                x, y = _flat(values, dump.outputs[slot]), _flat(values, other_dump.outputs[slot])
+                unsteady = None if x is None or y is None else _unsteady(op, slot, x, y)
+                if unsteady is not None:
+                    return unsteady
     return None
+
+
+def _unsteady(op: Op, slot: int, x: np.ndarray, y: np.ndarray) -> Unsteady | None:
+    """Return how far apart the outputs of two runs are; None where they are the same, or cannot be compared."""
+    if x.size != y.size:
+        return None
+    different = int(np.count_nonzero(~_same(x, y)))
+    if not different:
+        return None
+    x, y = x.astype(np.float64), y.astype(np.float64)
+    with np.errstate(all="ignore"):
+        size, off = float(np.linalg.norm(y)), float(np.linalg.norm(x - y))
+    return Unsteady(
+        op=op, output=slot, different=different, size=int(x.size), distance=off / size if size else float("inf")
+    )
 
 
 def _is_fed_alike(values: RunValues, other: RunValues, op: Op, twin: Op, starts_alike: Callable[[], bool]) -> bool:
@@ -197,25 +204,14 @@ def _is_same(values: RunValues, other: RunValues, root: Root, its: Root) -> bool
     return bool(_same(x.input.array.reshape(-1), y.input.array.reshape(-1)).all())
 
 
-class _StartsAlike:
-    """Comparison of the variables that two runs started from: all that both dumped, and at least one."""
-
-    def __init__(self, values: RunValues, other: RunValues, there: Mapping[str, Op]) -> None:
-        self._values, self._other, self._there = values, other, there
-        self._known: bool | None = None
-
-    def __call__(self) -> bool:
-        if self._known is None:
-            comparisons = [same for same in self._each() if same is not None]
-            self._known = bool(comparisons) and all(comparisons)
-        return self._known
-
-    def _each(self) -> Iterator[bool | None]:
-        for op in self._values.ops:
-            variable = self._values.parameter_of(Root(op, 0))
-            twin = self._there.get(op.name)
-            if variable is not None and variable.type in VARIABLE_TYPES and twin is not None:
-                yield _is_same(self._values, self._other, Root(op, 0), Root(twin, 0))
+def _starts_alike(values: RunValues, other: RunValues, twins: Mapping[str, Op]) -> bool:
+    """Return whether all variables that both runs show are the same, and there is one."""
+    comparisons = []
+    for op in values.ops:
+        variable = values.parameter_of(Root(op, 0))
+        if variable is not None and variable.type in VARIABLE_TYPES and op.name in twins:
+            comparisons.append(_is_same(values, other, Root(op, 0), Root(twins[op.name], 0)))
+    return True in comparisons and False not in comparisons
 
 
 def is_repeated(values: RunValues, other: RunValues, root: Root) -> bool | None:

@@ -1,7 +1,8 @@
 """Two runs of one script: which op computes differently, which only follow, and whose memory was overwritten.
 
 The first op in execution order whose inputs are the same bit by bit and whose outputs are not is the random one. Ops
-that are made to be random (dropout masks, random numbers) are told from it.
+that are made to be random (dropout masks, random numbers) are told from it. Memory that an op wrote over while it was
+still to be read is told by the addresses in one run's dump.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from enum import StrEnum
 
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.compare.pairwise import compare_pairs
-from precision_tool.lib.compare.run_values import SOURCE_TYPES, OpInput, RunOp, RunValues, slot_of
+from precision_tool.lib.compare.run_values import KEPT_TYPES, SOURCE_TYPES, OpInput, RunOp, RunValues, slot_of
 from precision_tool.lib.compare.scheduler import ALL_CORES, Progress, Resources, counting
-from precision_tool.lib.compare.tensor_reader import is_alike, same_range
+from precision_tool.lib.compare.tensor_reader import Difference, difference, is_alike, same_range
 from precision_tool.lib.data.axis_alignment import align
 from precision_tool.lib.data.default_sides import default_npu
 from precision_tool.lib.data.dump_names import flatten
@@ -27,8 +28,8 @@ from precision_tool.lib.data.kinds import check_command
 from precision_tool.lib.data.matching import Counterpart, same_name
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.workspace import lies_in
-from precision_tool.lib.diagnose.memory_reuse import Stomp, check_memory
-from precision_tool.lib.diagnose.overflow import Graphs
+from precision_tool.lib.diagnose.error_shape import UNIT
+from precision_tool.lib.diagnose.overflow import GraphOf, graph_finder
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import is_folder
 from precision_tool.lib.io.layouts import LayoutError
@@ -39,6 +40,169 @@ from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor, TensorStatistics
+
+#: Ops between two others that are named.
+_MAX_BETWEEN = 50
+#: Ops that are named to be given memory of their own.
+_MAX_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Between:
+    """An op that ran between two others. `writes` tells that its output lies where memory was overwritten.
+
+    `holds` tells that the memory then had the very bytes of that output.
+    """
+
+    name: str
+    op_type: str
+    writes: bool = False
+    holds: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stomp:
+    """An input that is not what its producer put out. Addresses are those of the bytes that differ."""
+
+    run: str
+    consumer: str
+    consumer_type: str
+    slot: int
+    producer: str
+    producer_type: str
+    index: int
+    difference: Difference
+    nbytes: int
+    address: int
+    between: tuple[Between, ...]
+    ran_between: int
+
+    @property
+    def suspects(self) -> tuple[Between, ...]:
+        """The ops that wrote there, those whose bytes were found first."""
+        return tuple(sorted((op for op in self.between if op.writes), key=lambda op: not op.holds))
+
+
+def check_memory(values: RunValues, run: str) -> tuple[tuple[Stomp, ...], int]:
+    """Compare inputs with the outputs of their producers: the changed ones in execution order, and the number compared.
+
+    Needs a graph. Inputs that the op itself, or one before it that was fed them too, writes in place are no fault.
+    """
+    stomps = []
+    checked = 0
+    for op in values.ops:
+        dump = values.dump(op)
+        if dump is None or dump.threads > 1:  # slices are not what the ops before put out
+            continue
+        for slot, tensor in sorted(dump.inputs.items()):
+            made = values.made_by(op, slot, same_memory=True)
+            if made is None or not isinstance(tensor, Tensor):
+                continue
+            maker, index = made
+            put_out = dict(values.outputs(maker)).get(index)
+            if not isinstance(put_out, Tensor) or maker.timestamp > op.timestamp:
+                continue
+            if (put_out.dtype, put_out.nbytes) != (tensor.dtype, tensor.nbytes):
+                continue
+            try:
+                change = difference(put_out, tensor)
+            except PrecisionToolError:
+                continue  # `unreadable` has it as soon as it is compared
+            checked += 1
+            if change is not None:
+                base = tensor.address or put_out.address
+                between = _ops_between(values, op, tensor, made, (base, base + change.first, base + change.last + 1))
+                if between is None:
+                    continue
+                stomps.append(
+                    Stomp(
+                        run=run,
+                        consumer=op.name,
+                        consumer_type=op.op_type,
+                        slot=slot,
+                        producer=maker.name,
+                        producer_type=maker.op_type,
+                        index=index,
+                        difference=change,
+                        nbytes=tensor.nbytes,
+                        address=base,
+                        between=tuple(between[:_MAX_BETWEEN]),
+                        ran_between=len(between),
+                    )
+                )
+    return tuple(stomps), checked
+
+
+def _ops_between(
+    values: RunValues, op: RunOp, tensor: Tensor, made: tuple[RunOp, int], memory: tuple[int, int, int]
+) -> list[Between] | None:
+    """Return the ops that ran between producer and consumer of a changed tensor, those that wrote to it first.
+
+    `memory` is the tensor's address (0: unknown), and the first and last address of the changed bytes. None where the
+    change is meant: the consumer or an op before it writes there in place.
+    """
+    maker, index = made
+    base, start, stop = memory
+    if base and any(_covers(written, start, stop) for _, written in values.outputs(op)):
+        return None  # the op writes its result there; its dump was made afterwards
+    between = []
+    ran = [candidate for candidate in values.ops if maker.timestamp < candidate.timestamp < op.timestamp]
+    for other in sorted(ran, key=lambda candidate: candidate.timestamp):
+        writers = [written for _, written in values.outputs(other) if base and _covers(written, start, stop)]
+        if writers and (_reads(values, other, maker, index) or _updates_kept(values, other, start, stop)):
+            return None  # an update in place, which those that read it later are meant to see
+        holds = any(_holds(written, tensor, base, start, stop) for written in writers)
+        between.append(Between(name=other.name, op_type=other.op_type, writes=bool(writers), holds=holds))
+    return sorted(between, key=lambda other: not other.writes)
+
+
+def memory_advice(stomps: Sequence[Stomp]) -> Message | None:
+    """Return what to do about memory that was overwritten; None where none was."""
+    if not stomps:
+        return None
+    names = [name for stomp in stomps for name in (stomp.producer, *(each.name for each in stomp.suspects[:1]))]
+    ops = ",".join(list(dict.fromkeys(names))[:_MAX_NAMED])
+    if any(stomp.suspects for stomp in stomps):
+        return Message("check.memory.reused", ops=ops)
+    return Message("check.memory.no_writer", ops=ops)
+
+
+def _covers(tensor: AnyTensor, start: int, stop: int) -> bool:
+    """Return whether a tensor's memory holds any byte of a range."""
+    if not isinstance(tensor, Tensor) or not tensor.address or tensor.parts:  # parts lie apart
+        return False
+    return tensor.address < stop and start < tensor.address + tensor.nbytes
+
+
+def _reads(values: RunValues, op: RunOp, maker: RunOp, index: int) -> bool:
+    """Return whether an op reads this output."""
+    inputs = values.inputs(op)
+    return any(values.made_by(op, op_input.slot, same_memory=True) == (maker, index) for op_input in inputs)
+
+
+def _updates_kept(values: RunValues, op: RunOp, start: int, stop: int) -> bool:
+    """Return whether an op updates a variable at that address: the output of an earlier Assign is that variable too."""
+    return any(
+        op_input.in_place
+        and op_input.producer_type in KEPT_TYPES
+        and op_input.tensor is not None
+        and _covers(op_input.tensor, start, stop)
+        for op_input in values.inputs(op)
+    )
+
+
+def _holds(writer: AnyTensor, read: Tensor, base: int, start: int, stop: int) -> bool:
+    """Return whether the bytes read are those of the writer, in the part of the range that it covers."""
+    assert isinstance(writer, Tensor)
+    begin, end = max(start, writer.address), min(stop, writer.address + writer.nbytes)
+    try:
+        return same_range(read, begin - base, writer, begin - writer.address, end - begin)
+    except PrecisionToolError:
+        return False
+
+
+# --- ops that compute differently ---
+
 
 #: Types of ops that are random by design: TensorFlow's, PyTorch's and GE's names.
 _RANDOM = re.compile(
@@ -51,7 +215,6 @@ _RANDOM = re.compile(
 _FED = re.compile(r"Grad|Do(?:Byte)?Mask")
 #: How far two sums of the same numbers in another order may be apart, in roundings of their type.
 _ROUNDINGS = 16
-_EPSILON = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 
 
 class State(StrEnum):
@@ -162,9 +325,6 @@ def is_random_type(op_type: str) -> bool:
     return _RANDOM.search(op_type) is not None and _FED.search(op_type) is None
 
 
-# --- two runs ---------------------------------------------------------------------------------------------------------
-
-
 def compare_runs(
     left: RunValues,
     right: RunValues,
@@ -250,10 +410,10 @@ def _compared(slot: str, ours: OpInput, other: OpInput | None) -> SlotPair:
     if isinstance(left, TensorStatistics) or isinstance(right, TensorStatistics):
         if not isinstance(left, TensorStatistics) or not isinstance(right, TensorStatistics):
             return replace(base, state=State.UNKNOWN, reason=Message("check.random.values_in_one_run"))
-        same = replace(left, path="") == replace(right, path="") or _same_statistics(left, right)
-        return replace(
-            base, state=State.EQUAL if same else State.DIFFERENT, reason=Message("check.random.by_statistics")
-        )
+        figures, other_figures = replace(left, path=""), replace(right, path="")
+        same = figures == other_figures or repr(figures) == repr(other_figures)  # where NaN equals NaN
+        state = State.EQUAL if same else State.DIFFERENT
+        return replace(base, state=state, reason=Message("check.random.by_statistics"))
     if not is_alike(left, right):
         return replace(base, reason=_other_form(left, right))
     try:
@@ -270,11 +430,6 @@ def _other_form(left: AnyTensor, right: AnyTensor) -> Message:
         right_dtype=right.dtype,
         right_shape=str(list(right.shape)),
     )
-
-
-def _same_statistics(left: TensorStatistics, right: TensorStatistics) -> bool:
-    """Return whether statistics are equal, where NaN equals NaN."""
-    return repr(replace(left, path="")) == repr(replace(right, path=""))
 
 
 def _measured(
@@ -356,56 +511,63 @@ def _judged(op: RunOp, slots: Sequence[SlotPair]) -> RandomOp:
 
 
 def _kind(op: RunOp, slots: Sequence[SlotPair]) -> tuple[Kind, Message | None]:
-    put_out = [slot for slot in slots if slot.slot.startswith("output")]
-    outputs = [slot for slot in put_out if slot.state is State.DIFFERENT]
-    if not outputs:
-        unread = next((slot for slot in put_out if slot.state is State.UNKNOWN), None)
-        if unread is not None:
-            return Kind.NOT_COMPARED, Message(
-                "check.random.output_not_compared", slot=unread.slot, reason=unread.reason or ""
-            )
-        return (Kind.EQUAL, None) if put_out else (Kind.NOT_COMPARED, Message("check.random.no_output"))
-    all_inputs = [slot for slot in slots if slot.slot.startswith("input")]
-    inputs = [slot for slot in all_inputs if not slot.in_place]
-    differing = [slot for slot in inputs if slot.state is State.DIFFERENT]
-    unknown = tuple(slot.slot for slot in inputs if slot.state is State.UNKNOWN)
-    names = tuple(slot.slot for slot in outputs)
+    """Return the kind of an op, and from what it is known."""
+    outputs = [slot for slot in slots if slot.slot.startswith("output")]
+    differing = [slot for slot in outputs if slot.state is State.DIFFERENT]
     if differing:
-        return Kind.FOLLOWER, Message(
-            "check.random.input_differs", slot=differing[0].slot, producer=differing[0].producer
-        )
+        return _kind_of_differing(op, [slot for slot in slots if slot.slot.startswith("input")], differing)
+    if not outputs:
+        return Kind.NOT_COMPARED, Message("check.random.no_output")
+    unread = next((slot for slot in outputs if slot.state is State.UNKNOWN), None)
+    if unread is None:
+        return Kind.EQUAL, None
+    reason = unread.reason or ""
+    return Kind.NOT_COMPARED, Message("check.random.output_not_compared", slot=unread.slot, reason=reason)
+
+
+def _kind_of_differing(
+    op: RunOp, inputs: Sequence[SlotPair], outputs: Sequence[SlotPair]
+) -> tuple[Kind, Message | None]:
+    """Return the kind of an op of which these outputs differ."""
+    before = [slot for slot in inputs if not slot.in_place]
+    unknown = tuple(slot.slot for slot in before if slot.state is State.UNKNOWN)
+    names = tuple(slot.slot for slot in outputs)
+    other_input = next((slot for slot in before if slot.state is State.DIFFERENT), None)
+    if other_input is not None:
+        message = Message("check.random.input_differs", slot=other_input.slot, producer=other_input.producer)
+        return Kind.FOLLOWER, message
     if is_random_type(op.op_type):
         return Kind.EXPECTED, Message("check.random.by_design", op_type=op.op_type)
     if op.op_type in SOURCE_TYPES:
         return Kind.DATA, Message("check.random.other_data", outputs=names)
+    if not before and op.op is not None and not any(edge is not None for edge in op.op.inputs):
+        return Kind.DATA, Message("check.random.no_producer", outputs=names)
     if not inputs:
-        if op.op is not None and not any(edge is not None for edge in op.op.inputs):
-            return Kind.DATA, Message("check.random.no_producer", outputs=names)
-        if all_inputs:
-            return Kind.UNSURE, Message("check.random.written_over", outputs=names)
         return Kind.UNSURE, Message("check.random.inputs_not_dumped", outputs=names)
-    if len(unknown) == len(inputs):
+    if not before:
+        return Kind.UNSURE, Message("check.random.written_over", outputs=names)
+    if len(unknown) == len(before):
         return Kind.UNSURE, Message("check.random.inputs_not_compared", outputs=names)
+    return Kind.RANDOM, Message("check.random.own", outputs=names, cause=_extent(outputs), unknown=unknown)
+
+
+def _extent(outputs: Sequence[SlotPair]) -> Message:
+    """Return what the form, or else the size, of the difference says."""
     for slot in outputs:
         left, right = slot.left, slot.right
         if left is not None and right is not None and (left.dtype, left.shape) != (right.dtype, right.shape):
-            form = Message("check.random.output_form", slot=slot.slot, form=_other_form(left, right))
-            return Kind.RANDOM, Message("check.random.own", outputs=names, cause=form, unknown=unknown)
-    return Kind.RANDOM, Message("check.random.own", outputs=names, cause=_size(outputs), unknown=unknown)
-
-
-def _size(outputs: Sequence[SlotPair]) -> Message:
-    """Return what the size of the difference says."""
+            return Message("check.random.output_form", slot=slot.slot, form=_other_form(left, right))
     if all(slot.metrics is None for slot in outputs):
         return Message("check.random.size_unknown")
-    small = []
-    for slot in outputs:
-        epsilon = _EPSILON.get(slot.left.dtype if slot.left is not None else "")
-        if slot.metrics is None or epsilon is None or slot.metrics.non_finite_mismatches:
-            small.append(False)
-        else:
-            small.append(slot.metrics.relative_euclidean_distance <= _ROUNDINGS * epsilon)
-    return Message("check.random.rounding") if all(small) else Message("check.random.more_than_rounding")
+    is_rounding = all(map(_is_rounding, outputs))
+    return Message("check.random.rounding") if is_rounding else Message("check.random.more_than_rounding")
+
+
+def _is_rounding(slot: SlotPair) -> bool:
+    unit = UNIT.get(slot.left.dtype if slot.left is not None else "")
+    if slot.metrics is None or unit is None or slot.metrics.non_finite_mismatches:
+        return False
+    return slot.metrics.relative_euclidean_distance <= _ROUNDINGS * unit
 
 
 # --- dumps and graphs of the two runs ---
@@ -418,11 +580,28 @@ def find_random(
     graph: str | None = None,
     resources: Resources = ALL_CORES,
 ) -> list[RandomReport]:
-    """Compare two runs of the same script (npu/debug_0 and debug_1).
+    """Compare two runs of the same script.
 
-    One report for each device, model and step that both runs have; of the first run alone without a second.
+    Parameters
+    ----------
+    data : DataFolder
+        The data folder, whose npu/debug_0 and npu/debug_1 are compared.
+    left, right : str, optional
+        Dump folders in their place.
+    graph : str, optional
+        The graph of all leaves, in the place of those that lie with the dumps.
+    resources : Resources
+        Who measures what differs; progress counts ops, then tensors.
 
-    DataNotFoundError where there is no dump at all.
+    Returns
+    -------
+    list of RandomReport
+        One for each device, model and step that both runs have; of the first run alone without a second.
+
+    Raises
+    ------
+    DataNotFoundError
+        There is no dump at all, or none that both runs have.
     """
     if left is None:
         left = default_npu(data.workspace)
@@ -434,10 +613,10 @@ def find_random(
         others = [number for number in (1, 0) if not lies_in(place, posixpath.abspath(space.debug_dir(number)))]
         right = next((str(space.dump_dir(number)) for number in others if is_folder(space.dump_dir(number))), None)
     other = None if right is None else data.run_at(right)
-    graphs = Graphs(data, graph)
+    graph_of = graph_finder(data, graph)
     if other is None:
         data.workspace.notes.append(Message("note.diagnose.no_second_run", folder=str(data.workspace.dump_dir(1))))
-        return [_check_leaf(leaf, graphs.of(leaf)) for leaf in run.leaves]
+        return [_check_leaf(leaf, graph_of(leaf)) for leaf in run.leaves]
     reports = []
     for position, leaf in enumerate(run.leaves):
         try:
@@ -447,7 +626,7 @@ def find_random(
             continue
         if counterpart.path == leaf.path:
             raise DataNotFoundError.of(leaf.path, "diagnose.same_folder")
-        reports.append(_compare_leaf(leaf, counterpart, graphs, resources))
+        reports.append(_compare_leaf(leaf, counterpart, graph_of, resources))
     if not reports:
         raise DataNotFoundError("diagnose.nothing_in_common", left=left, right=right)
     return reports
@@ -468,38 +647,33 @@ def _check_leaf(leaf: DumpLeaf, run: RunGraph | None) -> RandomReport:
     )
 
 
-def _compare_leaf(leaf: DumpLeaf, counterpart: DumpLeaf, graphs: Graphs, resources: Resources) -> RandomReport:
-    run = graphs.of(leaf)
+def _compare_leaf(leaf: DumpLeaf, counterpart: DumpLeaf, graph_of: GraphOf, resources: Resources) -> RandomReport:
+    run, other_run = graph_of(leaf), graph_of(counterpart)
     file = None if run is None else run.file
-    left = RunValues(leaf, file)
     # The other run's own graph, as the compiler may have numbered its ops in another way.
-    other_graph = graphs.of(counterpart)
-    right = RunValues(counterpart, other_graph.file if other_graph is not None else file)
-    counterpart_of = same_name
-    if run is not None and other_graph is not None and other_graph.file is not file:
-        counterpart_of = counterparts(run.file, other_graph.file).of
-    ops = compare_runs(
+    other_file = file if other_run is None else other_run.file
+    left, right = RunValues(leaf, file), RunValues(counterpart, other_file)
+    counterpart_of, left_only, right_only = same_name, [], []
+    if file is not None and other_file is not None and other_file is not file:
+        counterpart_of = counterparts(file, other_file).of
+        names, other_names = ({flatten(op.name): op.name for op in graph.ops} for graph in (file, other_file))
+        matched = {flat: counterpart_of(flat) for flat in names}
+        in_both = {*matched.values()}
+        left_only = [names[flat] for flat, other in matched.items() if other not in other_names]
+        right_only = [name for flat, name in other_names.items() if flat not in in_both]
+    report = compare_runs(
         left, right, workers=resources.workers, executor=resources.executor, progress=resources.progress,
         counterpart=counterpart_of,
     )  # fmt: skip
     stomps, checked = check_memory(left, _name(leaf, run))
-    others, others_checked = check_memory(right, _name(counterpart, other_graph))
-    if run is not None and other_graph is not None and other_graph.file is not file:
-        names, other_names = ({flatten(op.name): op.name for op in graph.file.ops} for graph in (run, other_graph))
-        matched = {flat: counterpart_of(flat) for flat in names}
-        in_both = set(matched.values())
-        alone = [names[flat] for flat, there in matched.items() if there not in other_names]
-        others_alone = [other_names[flat] for flat in other_names if flat not in in_both]
-        ops = replace(
-            ops,
-            left_only=tuple(dict.fromkeys((*ops.left_only, *alone))),
-            right_only=tuple(dict.fromkeys((*ops.right_only, *others_alone))),
-        )
+    other_stomps, other_checked = check_memory(right, _name(counterpart, other_run))
     return replace(
-        ops,
+        report,
+        left_only=tuple(dict.fromkeys((*report.left_only, *left_only))),
+        right_only=tuple(dict.fromkeys((*report.right_only, *right_only))),
         graph=file.path if file is not None else "",
-        stomps=(*stomps, *others),
-        memory_checked=checked + others_checked,
+        stomps=(*stomps, *other_stomps),
+        memory_checked=checked + other_checked,
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from precision_tool.lib.data.settings import Settings, with_settings
 from precision_tool.lib.diagnose.replica_votes import is_communication
-from precision_tool.lib.diagnose.statistics_rules import OpBytes, StatisticsFound, Suspicion
+from precision_tool.lib.diagnose.study_statistics import OpBytes, StatisticsFound, Suspicion
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import UsageError
 
@@ -89,7 +89,14 @@ def parse_bytes(text: str) -> int:
 def plan_redump(statistics: StatisticsFound, budget: int, names: Mapping[str, str] | None = None) -> Redump | None:
     """Return the dump to make of the earliest step with a suspicion, and of later ones with others; None without one.
 
-    `names` are the ops' names in the graph by those in file names.
+    Parameters
+    ----------
+    statistics : StatisticsFound
+        The suspicions, and the bytes of each op.
+    budget : int
+        Bytes that the dump may take in all, on all ranks and steps.
+    names : mapping, optional
+        The ops' names in the graph by those in file names.
     """
     if not statistics.suspicions:
         return None

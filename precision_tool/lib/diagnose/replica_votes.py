@@ -1,4 +1,4 @@
-"""What a vote keeps of a tensor: a hash of what it holds and, where it is added up, means of its parts."""
+"""Votes of replicas: what one rank has of a tensor that all must have alike, and on what they do not agree."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
+from enum import StrEnum
 from itertools import pairwise
 
 import numpy as np
@@ -19,12 +20,54 @@ from precision_tool.lib.compare.tensor_reader import TensorReader
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
 from precision_tool.lib.diagnose.error_shape import UNIT
-from precision_tool.lib.diagnose.study_outcome import BlockMeans, Role, Vote
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.tensor import Access, Tensor, TensorStatistics
+
+
+class Role(StrEnum):
+    """Why replicas must agree on a tensor."""
+
+    #: It was put out by a communication op that gives every rank the same.
+    COLLECTIVE = "collective"
+    #: It is a variable that an optimizer has updated, or what it was updated by.
+    UPDATE = "update"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockMeans:
+    """Means, and roots of the mean squares, of consecutive parts of a tensor; `rounding` is that of its type."""
+
+    means: tuple[float, ...]
+    sizes: tuple[float, ...]
+    rounding: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """Hashes of the tensors, by slot, that one rank has of an op whose results must be the same on all replicas.
+
+    `number` is the op's place in the order of execution, `epoch` how many communication ops ran before it. `group` is
+    the communication group, "" where the graph does not tell. `fed` and `came` are, by slot, what an all-reduce
+    added up and what came out.
+    """
+
+    op: str
+    type: str
+    role: Role
+    number: int
+    epoch: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    group: str = ""
+    input_means: tuple[BlockMeans, ...] = ()
+    output_means: tuple[BlockMeans, ...] = ()
+
+
+# --- digests of tensors ---
+
 
 #: A tensor is held in so many parts: a part that is wrong is not lost in the mean of the whole.
 _BLOCKS = 64
@@ -293,24 +336,22 @@ def votes_of(dumps: DumpIndex, file: GraphFile | None, epochs: Epochs, executor:
                 for slots in (dumped.inputs, dumped.outputs):
                     calls += [(tensor, slot in added_up) for slot, tensor in slots.items()]
                 voting.append((name, role, dumped))
-    digests = iter(map_tasks(_digest_or_error, calls, executor))
+    digests = iter(map_tasks(_readable_digest, calls, executor))
     votes = []
     for name, role, dumped in voting:
-        results = [{slot: next(digests) for slot in slots} for slots in (dumped.inputs, dumped.outputs)]
-        with suppress(PrecisionToolError):
-            into, out_of = map(_digests, results)
-            inputs, outputs = _hashes(into), _hashes(out_of)
-            if any(outputs):
-                op = by_name.get(name)
-                added, came = _means(into, out_of)
-                votes.append(
-                    Vote(
-                        op=op.name if op is not None else name, type=types[name], role=role,
-                        number=epochs.number(name), epoch=epochs.of(name), inputs=inputs, outputs=outputs,
-                        input_means=added, output_means=came,
-                        group="" if op is None else str(op.attrs.get("group", "")),
-                    )
-                )  # fmt: skip
+        results = [[(slot, next(digests)) for slot in slots] for slots in (dumped.inputs, dumped.outputs)]
+        into, out_of = ({slot: digest for slot, digest in side if digest is not None} for side in results)
+        outputs = _hashes(out_of)
+        if len(into) == len(dumped.inputs) and len(out_of) == len(dumped.outputs) and any(outputs):
+            op = by_name.get(name)
+            added, came = _means(into, out_of)
+            votes.append(
+                Vote(
+                    op=op.name if op is not None else name, type=types[name], role=role, number=epochs.number(name),
+                    epoch=epochs.of(name), inputs=_hashes(into), outputs=outputs, input_means=added,
+                    output_means=came, group="" if op is None else str(op.attrs.get("group", "")),
+                )
+            )  # fmt: skip
     return sorted(votes, key=lambda vote: (vote.number, vote.op))
 
 
@@ -335,19 +376,12 @@ def _means(into: _Digests, out_of: _Digests) -> tuple[tuple[BlockMeans, ...], tu
     return tuple(before for before, _ in pairs), tuple(after for _, after in pairs)
 
 
-def _digest_or_error(tensor: Found, with_means: bool) -> Digest | PrecisionToolError:
-    """`digest_of` as a task: a tensor that cannot be read costs its op alone the vote."""
+def _readable_digest(tensor: Found, with_means: bool) -> Digest | None:
+    """`digest_of` as a task; None of a tensor that cannot be read, which costs its op alone the vote."""
     try:
         return digest_of(tensor, with_means)
-    except PrecisionToolError as error:
-        return error
-
-
-def _digests(results: Mapping[int, Digest | PrecisionToolError]) -> _Digests:
-    for result in results.values():
-        if isinstance(result, PrecisionToolError):
-            raise result
-    return {slot: result for slot, result in results.items() if isinstance(result, Digest)}
+    except PrecisionToolError:
+        return None
 
 
 def _hashes(slots: _Digests) -> tuple[str, ...]:

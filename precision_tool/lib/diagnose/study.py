@@ -10,7 +10,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,37 +22,29 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.diagnose.heat_maps import NEEDED, HeatMap, Maps
+from precision_tool.lib.diagnose import study_table
 from precision_tool.lib.diagnose.replica_votes import StepVotes, count_votes
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
-from precision_tool.lib.diagnose.statistics_leaves import (
-    Columns,
-    LeafStatistics,
-    Texts,
-    rows_of,
-    unpack,
-    unpack_statistics,
-)
-from precision_tool.lib.diagnose.statistics_rules import StatisticsFound, judge_statistics
 from precision_tool.lib.diagnose.study_conclusion import Conclusion, conclude, without_later_verdicts
 from precision_tool.lib.diagnose.study_journal import (
     JOURNAL,
     Journal,
     KeptRows,
+    LeafDone,
+    LeafOutcome,
     LeafState,
     open_journal,
     read_rows,
     state_of,
 )
 from precision_tool.lib.diagnose.study_leaves import (
-    BenchmarkFolder,
+    NO_BENCHMARK,
     StudyLeaf,
     list_leaves,
     pair_benchmarks,
     sources_of,
     spans,
 )
-from precision_tool.lib.diagnose.study_outcome import LeafOutcome
 from precision_tool.lib.diagnose.study_plan import (
     TASK_BYTES,
     Judging,
@@ -65,18 +57,19 @@ from precision_tool.lib.diagnose.study_plan import (
     from_anywhere,
     prepare,
 )
-from precision_tool.lib.diagnose.study_table import TABLE, has_parquet, write_csvs, write_table
-from precision_tool.lib.diagnose.study_task import LeafDone, run_task
+from precision_tool.lib.diagnose.study_statistics import (
+    LeafStatistics,
+    StatisticsFound,
+    judge_statistics,
+    unpack_statistics,
+)
+from precision_tool.lib.diagnose.study_task import run_task
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.table import ColumnChoice, Table
-
-if TYPE_CHECKING:
-    from precision_tool.lib.diagnose.study_plan import Prepared
-
 
 #: A task that failed so often is given up.
 TRIES = 3
@@ -289,13 +282,9 @@ def find_place(folders: Sequence[str], step: int | None, rank: int | None) -> tu
     first = fitting[0]
     leaves = [leaf for leaf in fitting if (leaf.step, leaf.rank) == (first.step, first.rank)]
     benchmarks = pair_benchmarks(listing.leaves).folders
-    prints = {leaf.path: (leaf.fingerprint, _print_of(benchmarks.get(leaf.path))) for leaf in leaves}
-    golden = benchmarks[first.path].path if first.path in benchmarks else ""
+    prints = {leaf.path: (leaf.fingerprint, benchmarks.get(leaf.path, NO_BENCHMARK).fingerprint) for leaf in leaves}
+    golden = benchmarks.get(first.path, NO_BENCHMARK).path
     return Place(leaves=tuple(leaf.path for leaf in leaves), golden=golden, prints=prints), first.data
-
-
-def _print_of(folder: BenchmarkFolder | None) -> str:
-    return "" if folder is None else folder.fingerprint
 
 
 def study_rows(space: Workspace, place: Place, threshold: float) -> list[Analysis]:
@@ -316,7 +305,13 @@ def kept_rows(results: Sequence[str], place: Place, notes: list[str | Message]) 
             stored = read_rows(journal, path)
             if stored is not None:
                 tables.append(
-                    (journal, Table(tuple(rows_of(unpack(journal, stored.rows))), ColumnChoice(own_error=True)))
+                    (
+                        journal,
+                        Table(
+                            tuple(study_table.rows_of(study_table.unpack(journal, stored.rows))),
+                            ColumnChoice(own_error=True),
+                        ),
+                    )
                 )
                 notes += _changed(path, stored, place)
                 break
@@ -370,7 +365,7 @@ class Study:
     conclusion: Conclusion
     leaves: tuple[LeafState, ...]
     votes: tuple[StepVotes, ...]
-    maps: tuple[HeatMap, ...] = field(repr=False)
+    maps: tuple[study_table.HeatMap, ...] = field(repr=False)
     notes: tuple[Message, ...] = ()
     judging: Judging = Judging.FIRST
     threshold: float = DEFAULT_THRESHOLD
@@ -474,36 +469,29 @@ class Runner:
         self._key = self._leaf_options.digest
         self.states: dict[str, LeafState] = {}
         self._first_wrong: int | None = None
-        #: The result files of leaves that were written.
-        self.csvs: tuple[str, ...] = ()
-        self._total = prepared.nbytes
-        self._done = 0
 
-    def run(
-        self,
-        resources: Resources,
-    ) -> None:
+    def run(self, resources: Resources) -> None:
         """Work off what the journal lacks. WorkStoppedError after Ctrl+C; what is done is kept."""
         progress = resources.progress or (lambda done, total: None)
         for plan, outcome in self._journal.stored_outcomes(self._prepared.plans, self._key):
             self._remember(plan, outcome)
         left = [plan for plan in self._prepared.plans if not self._is_done(plan)]
-        self._done = self._total - sum(plan.leaf.nbytes for plan in left)
-        progress(self._done, self._total)
+        total = self._prepared.nbytes
+        done_bytes = total - sum(plan.leaf.nbytes for plan in left)
+        progress(done_bytes, total)
 
         def take(task: Task, done: list[LeafDone], given_up: bool = False) -> None:
-            by_path = {plan.leaf.path: plan for plan in task.leaves}
-            self._journal.keep(
-                [(by_path[leaf_done.path], leaf_done) for leaf_done in done], self._key, given_up=given_up
-            )
-            for leaf_done in done:
-                self._remember(by_path[leaf_done.path], leaf_done.outcome)
-            self._done += task.nbytes
-            progress(min(self._done, self._total), self._total)
+            nonlocal done_bytes
+            pairs = list(zip(task.leaves, done, strict=True))
+            self._journal.keep(pairs, self._key, given_up=given_up)
+            for plan, leaf_done in pairs:
+                self._remember(plan, leaf_done.outcome)
+            done_bytes += task.nbytes
+            progress(min(done_bytes, total), total)
 
         def give_up(task: Task, reason: Message) -> None:
-            lost = LeafOutcome(failure=reason, judged=task.judges)
-            take(task, [LeafDone(path=plan.leaf.path, outcome=lost) for plan in task.leaves], True)
+            lost = LeafDone(outcome=LeafOutcome(failure=reason, judged=task.judges))
+            take(task, [lost] * len(task.leaves), True)
 
         try:
             run_tasks(
@@ -520,9 +508,7 @@ class Runner:
         return WorkStoppedError(f"diagnose.{kind}", exit_code=exit_code, done=len(self.states), count=count)
 
     def _remember(self, plan: LeafPlan, outcome: LeafOutcome) -> None:
-        path = plan.leaf.path
-        is_own, is_start = path in self._prepared.own, path in self._prepared.starts
-        state = self.states[path] = state_of(plan.leaf, outcome, is_own=is_own, is_start=is_start)
+        state = self.states[plan.leaf.path] = state_of(plan, outcome)
         if state.accused and (self._first_wrong is None or plan.leaf.step < self._first_wrong):
             self._first_wrong = plan.leaf.step
 
@@ -553,13 +539,13 @@ class Runner:
             )  # fmt: skip
 
     def outcome(self, leaf: StudyLeaf) -> LeafOutcome | None:
-        """Return the outcome of a leaf, without its votes."""
+        """Return the outcome of a leaf."""
         return self._journal.outcome(leaf.path, self._key)
 
-    def columns(self, state: LeafState, names: Sequence[str] | None = None) -> Columns | None:
+    def columns(self, state: LeafState, names: Sequence[str] | None = None) -> study_table.Columns | None:
         """Return the rows of a leaf; None if there are none. Only leaves that count as judged have own errors."""
         rows = self._journal.rows(state.leaf.path, self._key)
-        columns = unpack(self._journal.path, rows, names) if rows else None
+        columns = study_table.unpack(self._journal.path, rows, names) if rows else None
         if columns is not None and not state.judged and "own_error" in columns:
             columns["own_error"] = np.full(len(columns["own_error"]), np.nan)
         return columns
@@ -575,8 +561,8 @@ class Runner:
         if columns is None:
             return {}
         ops_of, statuses = columns["op"], columns["status"]
-        assert isinstance(ops_of, Texts)
-        assert isinstance(statuses, Texts)
+        assert isinstance(ops_of, study_table.Texts)
+        assert isinstance(statuses, study_table.Texts)
         is_asked = ops_of.where(lambda name: name in ops)
         is_known = ~np.isnan(np.asarray(columns["own_error"]))
         if state.is_own:
@@ -614,31 +600,37 @@ class Runner:
         """Return the study."""
         states = self.final_states()
         votes = self.votes(states)
-        maps = Maps()
+        maps = study_table.Maps()
         for state in states:
-            columns = self.columns(state, NEEDED)
+            columns = self.columns(state, study_table.HEAT_MAP_COLUMNS)
             if columns is not None:
                 maps.take(state.leaf.step, state.leaf.rank, columns)
-        table = self._written(states)
         return Study(
             conclusion=conclude(states, votes, self._telling), leaves=tuple(states), votes=tuple(votes),
             maps=maps.maps(), notes=(*self._prepared.notes, *_network_notes(states), *_lacking_notes(states)),
             judging=self._options.judging, threshold=self._options.threshold, journal=self._journal.path,
             statistics=judge_statistics(states, self.columns, self._statistics), names=self._names(states),
-            table=table, csvs=self.csvs,
+            table=self._write_table(states), csvs=self._write_csvs(states),
         )  # fmt: skip
 
-    def _written(self, states: Sequence[LeafState]) -> str:
-        """Write the table of all rows, and result files on request; "" where nothing can write the table."""
-        folder = self._options.results or posixpath.dirname(self._journal.path)
-        if self._options.csv:
-            self.csvs = tuple(write_csvs(posixpath.join(folder, "results"), states, self.columns))
+    @property
+    def _results(self) -> str:
+        """The folder of what is written besides the journal."""
+        return self._options.results or posixpath.dirname(self._journal.path)
+
+    def _write_table(self, states: Sequence[LeafState]) -> str:
+        """Write the table of all rows; "" where nothing can write it."""
         path = self._options.table
-        if not path and not has_parquet():
+        if not path and not study_table.has_parquet():
             return ""
-        path = path or posixpath.join(folder, TABLE)
-        write_table(path, states, self.columns)
+        path = path or posixpath.join(self._results, study_table.TABLE)
+        study_table.write_table(path, states, self.columns)
         return path
+
+    def _write_csvs(self, states: Sequence[LeafState]) -> tuple[str, ...]:
+        """Write result files on request."""
+        folder = posixpath.join(self._results, "results")
+        return tuple(study_table.write_csvs(folder, states, self.columns)) if self._options.csv else ()
 
 
 def _network_notes(states: Sequence[LeafState]) -> list[Message]:

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from precision_tool.lib.diagnose.replica_votes import Departure, StepVotes, WrongSum, is_communication, settled
-from precision_tool.lib.diagnose.study_journal import Accused, LeafState
-from precision_tool.lib.diagnose.study_outcome import Role
+from precision_tool.lib.diagnose.replica_votes import Departure, Role, StepVotes, WrongSum, is_communication, settled
+from precision_tool.lib.diagnose.study_journal import Accused, FirstOp, LeafState
+from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 
 
 class Reach(StrEnum):
@@ -121,8 +121,10 @@ def conclude(states: Sequence[LeafState], votes: Iterable[StepVotes], telling: T
     by_step = {item.step: item for item in votes}
     departures = [item for step in sorted(by_step) for item in by_step[step].departures]
     culprits = _culprits(states, by_step)
-    voted = [item for item in map(_by_vote(states), departures) if item is not None]
-    voted = _with_sums(voted, states, settled([by_step[step].sums for step in sorted(by_step)]))
+    leaves = {(state.leaf.step, state.leaf.rank): state.leaf for state in states}
+    votes_on = (_by_vote(item, leaves[item.step, item.ranks[0]]) for item in departures)
+    voted = [item for item in votes_on if item is not None]
+    voted = _with_sums(voted, leaves, settled([by_step[step].sums for step in sorted(by_step)]))
     accused = {(item.step, item.op) for item in culprits}
     # What replicas tell after an op that computes wrong follows from that.
     first = min(map(_when, culprits), default=None)
@@ -240,12 +242,25 @@ def _culprit(
     counted = votes.get(state.leaf.step, StepVotes(step=state.leaf.step))
     own = [item for item in counted.departures if wrong & set(item.ranks)]
     departure = next((item for item in own if item.op == accused.op), next(iter(own), None))
+    return _culprit_at(
+        state.leaf, accused, wrong, right, cause=str(accused.cause), ground=Ground.VERDICT,
+        confidence=accused.confidence, unknown=tuple(sorted(unknown)), steps=steps, pass_name=accused.pass_name,
+        run=accused.run, departure=departure, replicas_agree_on=counted.agreed,
+    )  # fmt: skip
+
+
+def _culprit_at(
+    leaf: StudyLeaf,
+    op: Accused | Departure | FirstOp | WrongSum,
+    wrong: Collection[int],
+    right: Collection[int],
+    **fields: Any,
+) -> Culprit:
+    """Return the culprit that an op of a leaf is, which computes wrong on some ranks and right on others."""
+    reach = fields.pop("reach", None) or _reach(set(wrong), set(right))
     return Culprit(
-        step=state.leaf.step, rank=state.leaf.rank, op=accused.op, type=accused.type, cause=str(accused.cause),
-        ground=Ground.VERDICT, reach=_reach(wrong, right), confidence=accused.confidence, number=accused.number,
-        ranks=tuple(sorted(wrong)), right=tuple(sorted(right)), unknown=tuple(sorted(unknown)), steps=steps,
-        pass_name=accused.pass_name, run=accused.run, model=state.leaf.model, path=state.leaf.path, departure=departure,
-        replicas_agree_on=counted.agreed,
+        step=leaf.step, rank=leaf.rank, model=leaf.model, path=leaf.path, op=op.op, type=op.type, number=op.number,
+        ranks=tuple(sorted(wrong)), right=tuple(sorted(right)), reach=reach, **fields,
     )  # fmt: skip
 
 
@@ -261,31 +276,22 @@ def _reach(wrong: set[int], right: set[int]) -> Reach:
 _FED_ALIKE, _VOTED, UNDECIDED = 0.97, 0.9, 0.5
 
 
-def _by_vote(states: Sequence[LeafState]) -> Any:
-    """Return a function that makes a culprit of a departure; it gives None for one that follows from others."""
-    by_place = {(state.leaf.step, state.leaf.rank): state for state in states}
-
-    def culprit(departure: Departure) -> Culprit | None:
-        if departure.role is Role.UPDATE and departure.fed_alike is False:
-            return None  # it was fed what differs already
-        rank = departure.ranks[0]
-        state = by_place[departure.step, rank]
-        sure = UNDECIDED if departure.undecided else _FED_ALIKE if departure.fed_alike else _VOTED
-        return Culprit(
-            step=departure.step, rank=rank, op=departure.op, type=departure.type,
-            cause="communication" if departure.role is Role.COLLECTIVE else "device", ground=Ground.REPLICAS,
-            reach=_reach(set(departure.ranks), set(departure.agreeing)) if not departure.undecided else Reach.NOT_TOLD,
-            confidence=sure, number=departure.number, ranks=departure.ranks, right=departure.agreeing,
-            steps=(departure.step,),
-            model=state.leaf.model, path=state.leaf.path, departure=departure,
-        )  # fmt: skip
-
-    return culprit
+def _by_vote(departure: Departure, leaf: StudyLeaf) -> Culprit | None:
+    """Return the culprit that a departure, first on this leaf, tells of; None for one that follows from others."""
+    if departure.role is Role.UPDATE and departure.fed_alike is False:
+        return None  # its inputs differ already
+    sure = UNDECIDED if departure.undecided else _FED_ALIKE if departure.fed_alike else _VOTED
+    return _culprit_at(
+        leaf, departure, departure.ranks, departure.agreeing, ground=Ground.REPLICAS, confidence=sure,
+        cause="communication" if departure.role is Role.COLLECTIVE else "device",
+        reach=Reach.NOT_TOLD if departure.undecided else None, steps=(departure.step,), departure=departure,
+    )  # fmt: skip
 
 
-def _with_sums(voted: Sequence[Culprit], states: Sequence[LeafState], sums: Sequence[WrongSum]) -> list[Culprit]:
+def _with_sums(
+    voted: Sequence[Culprit], leaves: Mapping[tuple[int, int], StudyLeaf], sums: Sequence[WrongSum]
+) -> list[Culprit]:
     """Merge departures of replicas with all-reduces that are no sums; an op once, at its first step."""
-    by_place = {(state.leaf.step, state.leaf.rank): state for state in states}
     decided = {(item.step, item.op) for item in voted if item.reach is not Reach.NOT_TOLD}
     steps: dict[str, list[int]] = {}
     for item in sums:
@@ -293,15 +299,11 @@ def _with_sums(voted: Sequence[Culprit], states: Sequence[LeafState], sums: Sequ
     summed = []
     for item in sums:
         if item.step == steps[item.op][0] and (item.step, item.op) not in decided:
-            leaf = by_place[item.step, item.ranks[0]].leaf
             summed.append(
-                Culprit(
-                    step=item.step, rank=item.ranks[0], op=item.op, type=item.type, cause="communication",
-                    ground=Ground.SUM, reach=_reach(set(item.ranks), set(item.right)),
-                    confidence=_FED_ALIKE if item.is_sure else UNDECIDED,
-                    number=item.number, ranks=item.ranks, right=item.right, steps=tuple(steps[item.op]),
-                    model=leaf.model,
-                    path=leaf.path,
+                _culprit_at(
+                    leaves[item.step, item.ranks[0]], item, item.ranks, item.right, cause="communication",
+                    ground=Ground.SUM, confidence=_FED_ALIKE if item.is_sure else UNDECIDED,
+                    steps=tuple(steps[item.op]),
                 )
             )  # fmt: skip
     by_sum = {(item.step, item.op) for item in summed}
@@ -312,22 +314,18 @@ def _with_sums(voted: Sequence[Culprit], states: Sequence[LeafState], sums: Sequ
 
 def _compared(states: Sequence[LeafState]) -> list[Culprit]:
     """Return the op that the comparison alone names first, where no verdict could be made."""
-    named = [state for state in states if state.first is not None and not state.has_verdict]
+    named = [(state, state.first) for state in states if state.first is not None and not state.has_verdict]
     if not named:
         return []
-    state = min(named, key=lambda item: (item.leaf.step, item.first.epoch, item.leaf.rank) if item.first else (0, 0, 0))
-    first = state.first
-    assert first is not None
+    state, first = min(named, key=lambda item: (item[0].leaf.step, item[1].epoch, item[0].leaf.rank))
     peers = [peer for peer in states if peer.leaf.step == state.leaf.step and peer.network == state.network]
     wrong = {peer.leaf.rank for peer in peers if peer.first is not None and peer.first.op == first.op}
     right = {peer.leaf.rank for peer in peers if peer.compared and not peer.below}
-    steps = {peer.leaf.step for peer in named if peer.first is not None and peer.first.op == first.op}
+    steps = {peer.leaf.step for peer, its_first in named if its_first.op == first.op}
     return [
-        Culprit(
-            step=state.leaf.step, rank=state.leaf.rank, op=first.op, type=first.type, cause=first.kind,
-            ground=Ground.COMPARED, reach=_reach(wrong, right - wrong), confidence=UNDECIDED, number=first.number,
-            ranks=tuple(sorted(wrong)), right=tuple(sorted(right - wrong)), steps=tuple(sorted(steps)),
-            model=state.leaf.model, path=state.leaf.path,
+        _culprit_at(
+            state.leaf, first, wrong, right - wrong, cause=first.kind, ground=Ground.COMPARED, confidence=UNDECIDED,
+            steps=tuple(sorted(steps)),
         )
     ]  # fmt: skip
 

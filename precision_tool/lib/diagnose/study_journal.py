@@ -1,4 +1,4 @@
-"""What a study remembers of every leaf: little, as there may be a hundred thousand."""
+"""What a worker says of one leaf, and what of it a study remembers: little, as there may be a hundred thousand."""
 
 from __future__ import annotations
 
@@ -6,21 +6,88 @@ import json
 import posixpath
 import sqlite3
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from precision_tool.lib.diagnose.replica_votes import Vote
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
-from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafCounts, LeafOutcome, Vote
 from precision_tool.lib.diagnose.study_plan import LeafPlan
-from precision_tool.lib.diagnose.study_task import LeafDone
-from precision_tool.lib.diagnose.verdict_model import Cause, Proof
+from precision_tool.lib.diagnose.verdict_model import Cause, Proof, Verdict
 from precision_tool.lib.io.writing import LockedError, only_process
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, OutputError, UsageError
 from precision_tool.lib.model.documents import from_document, to_document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstOp:
+    """The op that the comparison alone names: `kind` is that of the finding."""
+
+    op: str
+    type: str
+    kind: str
+    number: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafCounts:
+    """A leaf in numbers; one that could not be worked on has a `failure` and nothing else.
+
+    `rows`, `compared`, `unreadable` and `below` count tensors; `bad` those with NaN or Inf. `lack` says why there is no
+    graph, without which nothing is recomputed. `network` tells graphs apart: replicas have the same.
+    """
+
+    failure: Message | None = None
+    rows: int = 0
+    compared: int = 0
+    unreadable: int = 0
+    below: int = 0
+    bad: int = 0
+    first_bad: str = ""
+    network: str = ""
+    lack: Message | None = None
+    #: Whether its ops were recomputed, or would have been if that had been possible.
+    judged: bool = False
+
+    def counts(self) -> dict[str, Any]:
+        """Return the fields of this class by name."""
+        return {item.name: getattr(self, item.name) for item in fields(LeafCounts)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafOutcome(LeafCounts):
+    """Outcome of one leaf.
+
+    `epochs` has, by suspect of the verdict, how many communication ops ran before it.
+    """
+
+    graph: str = ""
+    #: N of npu/debug_N that it is of; None where it is of none.
+    run: int | None = None
+    first: FirstOp | None = None
+    verdict: Verdict | None = None
+    epochs: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeafDone:
+    """Result of a worker for a leaf: its outcome, its votes, and its rows as `pack` makes them (b"": none).
+
+    `statistics` are those of a leaf that was dumped as such, as `pack_statistics` makes them.
+    """
+
+    outcome: LeafOutcome
+    votes: tuple[Vote, ...] = ()
+    rows: bytes = b""
+    statistics: bytes = b""
+
+
+# --- what stays in memory of a leaf ---
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +124,12 @@ _OF_THE_DATA = (Cause.INPUT, Cause.WEIGHTS)
 _BY_BENCHMARK = (Proof.COMPARED, Proof.SOURCE)
 
 
-def state_of(leaf: StudyLeaf, outcome: LeafOutcome, *, is_own: bool = True, is_start: bool = True) -> LeafState:
+def state_of(plan: LeafPlan, outcome: LeafOutcome) -> LeafState:
     """Return the part of an outcome that stays in memory.
 
     Held against a benchmark that is not its own, a leaf may have other data: what only the comparison says is left out.
-    After the first step that a rank has (`is_start`), its variables are what both sides have trained meanwhile: that
-    they differ accuses nobody.
+    After the first step that a rank has, its variables are what both sides have trained meanwhile: that they differ
+    accuses nobody.
     """
     verdict = outcome.verdict
     epochs = outcome.epochs or {}
@@ -76,13 +143,13 @@ def state_of(leaf: StudyLeaf, outcome: LeafOutcome, *, is_own: bool = True, is_s
         )
         for suspect in suspects
         if suspect.cause is not Cause.LOSS_SCALE
-        and (is_own or (suspect.cause not in _OF_THE_DATA and suspect.proof not in _BY_BENCHMARK))
-        and (is_start or suspect.cause is not Cause.WEIGHTS)
+        and (plan.is_own or (suspect.cause not in _OF_THE_DATA and suspect.proof not in _BY_BENCHMARK))
+        and (plan.is_start or suspect.cause is not Cause.WEIGHTS)
     )  # fmt: skip
     return LeafState(
-        leaf=leaf, **outcome.counts(), has_verdict=verdict is not None and not verdict.is_empty,
+        leaf=plan.leaf, **outcome.counts(), has_verdict=verdict is not None and not verdict.is_empty,
         right=0 if verdict is None else verdict.tally.right, accused=accused,
-        first=outcome.first if is_own else None, is_own=is_own,
+        first=outcome.first if plan.is_own else None, is_own=plan.is_own,
     )  # fmt: skip
 
 
@@ -126,7 +193,7 @@ class Journal:
                 _stored(plan.benchmark),
                 plan.benchmark_print,
                 leaf_done.outcome.judged, given_up or bool(leaf_done.outcome.failure),
-                json.dumps(to_document(replace(leaf_done.outcome, votes=()))), _packed(leaf_done.outcome.votes),
+                json.dumps(to_document(leaf_done.outcome)), _packed(leaf_done.votes),
             )
             for plan, leaf_done in done
         ]  # fmt: skip
@@ -136,7 +203,7 @@ class Journal:
             self._connection.executemany("INSERT OR REPLACE INTO tensors VALUES (?, ?, ?, ?)", tensors)
 
     def stored_outcomes(self, plans: Sequence[LeafPlan], options: str) -> Iterator[tuple[LeafPlan, LeafOutcome]]:
-        """Yield the stored outcomes of unchanged leaves, without their votes; not of those that were given up."""
+        """Yield the stored outcomes of unchanged leaves; not of those that were given up."""
         for at in range(0, len(plans), _AT_ONCE):
             by_path = {_stored(plan.leaf.path): plan for plan in plans[at : at + _AT_ONCE]}
             with self._errors():
@@ -151,7 +218,7 @@ class Journal:
                         yield by_path[path], from_document(LeafOutcome, json.loads(text))
 
     def outcome(self, path: str, options: str) -> LeafOutcome | None:
-        """Return the outcome of a leaf, without its votes."""
+        """Return the outcome of a leaf."""
         row = self._cell("outcome", path, options)
         with self._damage():
             return None if row is None else from_document(LeafOutcome, json.loads(row))

@@ -147,15 +147,27 @@ def list_leaves(
     that cannot be listed, and sources without a dump, are notes; DataNotFoundError where there is no dump at all.
     """
     notes: list[Message] = []
+    leaves = _newest(_numbered(_leaves_of(sources, notes), sources, notes), notes)
+    selected = [leaf for leaf in leaves if (steps is None or steps(leaf.step)) and (ranks is None or ranks(leaf.rank))]
+    if not selected:
+        listing = Listing(leaves=tuple(leaves))
+        raise UsageError("diagnose.no_such_steps", steps=spans(listing.steps), ranks=spans(listing.ranks))
+    selected.sort(key=lambda leaf: leaf.key)
+    notes += [*_gaps(selected), *_clocks(selected)]
+    return Listing(leaves=tuple(selected), notes=tuple(notes))
+
+
+def _leaves_of(sources: Sequence[Source], notes: list[Message]) -> list[tuple[int, StudyLeaf]]:
+    """Return the leaves below every source, with its number."""
     refused: list[PrecisionToolError] = []
     numbered: list[tuple[int, StudyLeaf]] = []
-    named: set[str] = set()
+    visited: set[str] = set()
     for number, source in enumerate(sources):
         place = real_path(source.dump) if source.dump else ""
-        if place and place in named:
+        if place and place in visited:
             notes.append(Message("study.note.named_twice", folder=source.data or source.dump))
             continue
-        named.add(place)
+        visited.add(place)
         if source.failure is not None:
             refused.append(source.failure)
             notes.append(Message("study.note.skipped", reason=source.failure.full_message))
@@ -173,20 +185,12 @@ def list_leaves(
             notes += damaged or [nothing]
         elif unread:
             notes.append(Message("study.note.unread_folders", count=len(unread), reason=unread[0].full_message))
-    if not numbered:
-        if refused:
-            raise refused[0]
-        folders = [source.dump for source in sources[:3]]
-        raise DataNotFoundError("diagnose.no_dump_below", folders=folders, count=len(folders))
-    leaves = _numbered(numbered, sources, notes)
-    leaves = _newest(leaves, notes)
-    selected = [leaf for leaf in leaves if (steps is None or steps(leaf.step)) and (ranks is None or ranks(leaf.rank))]
-    if not selected:
-        listing = Listing(leaves=tuple(leaves))
-        raise UsageError("diagnose.no_such_steps", steps=spans(listing.steps), ranks=spans(listing.ranks))
-    selected.sort(key=lambda leaf: leaf.key)
-    notes += [*_gaps(selected), *_clocks(selected)]
-    return Listing(leaves=tuple(selected), notes=tuple(notes))
+    if numbered:
+        return numbered
+    if refused:
+        raise refused[0]
+    folders = [source.dump for source in sources[:3]]
+    raise DataNotFoundError("diagnose.no_dump_below", folders=folders, count=len(folders))
 
 
 def _leaves_below(source: Source, unread: list[PrecisionToolError]) -> Iterable[StudyLeaf]:
@@ -372,6 +376,10 @@ class BenchmarkFolder:
     fingerprint: str = ""
 
 
+#: Of a leaf that is compared with nothing.
+NO_BENCHMARK = BenchmarkFolder(path="")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Benchmarks:
     """Benchmark tensors below one folder."""
@@ -401,28 +409,28 @@ def find_benchmarks(root: str) -> Benchmarks:
     """
     check_folder(root, "benchmark tensors")
     place = posixpath.abspath(root)
-    by_key: dict[tuple[int | None, int | None], BenchmarkFolder] = {}
+    folders: dict[tuple[int | None, int | None], list[str]] = {}
     digests: dict[tuple[int | None, int | None], hashlib._Hash] = {}
     for folder, file_names in walk.list_folders(place):
         tensors = [name for name in file_names if NPY.has_suffix(name)]
-        dumps = [] if tensors else [name for name in file_names if names.is_dump_file(name)]
-        if not tensors and not dumps:
-            continue
-        key = _placed_below(place, folder) if tensors else _placed_dump(place, folder)
-        digests.setdefault(key, hashlib.sha256()).update(folder_fingerprint(folder, tensors or dumps)[1].encode())
-        before = by_key.get(key)
-        path = posixpath.commonpath([before.path, folder]) if before is not None else folder
-        by_key[key] = BenchmarkFolder(path=path, step=key[0], rank=key[1])
-    if not by_key:  # a run of tfdbg, or nothing: the reader says what is wrong
+        files = tensors or [name for name in file_names if names.is_dump_file(name)]
+        if files:
+            key = _placed_below(place, folder) if tensors else _placed_dump(place, folder)
+            folders.setdefault(key, []).append(folder)
+            digests.setdefault(key, hashlib.sha256()).update(folder_fingerprint(folder, files)[1].encode())
+    if not folders:  # a run of tfdbg, or nothing: the reader says what is wrong
         with suppress(PrecisionToolError):
             walk.find_benchmark(place)
-            by_key[None, None] = BenchmarkFolder(path=place)
             digests[None, None] = hashlib.sha256()
-    if not by_key:
+    if not digests:
         raise DataNotFoundError.of(root, "diagnose.no_benchmark_below")
-    if set(by_key) == {(None, None)}:
-        by_key[None, None] = BenchmarkFolder(path=place)
-    by_place = {key: replace(benchmark, fingerprint=digests[key].hexdigest()) for key, benchmark in by_key.items()}
+    if set(digests) == {(None, None)}:
+        folders = {(None, None): [place]}
+    by_place = {}
+    for (step, rank), of_place in folders.items():
+        path = of_place[0] if len(of_place) == 1 else posixpath.commonpath(of_place)
+        fingerprint = digests[step, rank].hexdigest()
+        by_place[step, rank] = BenchmarkFolder(path=path, step=step, rank=rank, fingerprint=fingerprint)
     return Benchmarks(root=place, by_place=by_place)
 
 
@@ -558,20 +566,18 @@ def _surroundings_of(space: Workspace, leaves: Sequence[StudyLeaf]) -> dict[str,
     own = next((number for number in numbers if lies_in(leaves[0].path, dumps[number])), None)
     others = [number for number in numbers if number != own][:_RUNS] if own is not None else []
     runs = {number: _run(dumps[number]) for number in others}
-    overflow = str(space.overflow_dump_dir)
-    statuses = _statuses(overflow)
+    statuses = [file.path for file in find_status_files(str(space.overflow_dump_dir)) if not file.decoded]
     by_path: dict[str, Surroundings] = {}
     for leaf in leaves:
         place = _place(leaf.path, dumps[own]) if own is not None else None
         digest = hashlib.sha256()
         at_place = []
         for number, folders in runs.items():
-            paths = []
-            for path, _, fingerprint in folders.get(place, ()) if place is not None else ():
-                paths.append(path)
+            of_place = folders.get(place, ()) if place is not None else ()
+            for path, _, fingerprint in of_place:
                 digest.update(f"{path}\0{fingerprint}\0".encode("utf-8", "surrogateescape"))
-            if paths:
-                at_place.append(OtherRun(number=number, paths=tuple(paths)))
+            if of_place:
+                at_place.append(OtherRun(number=number, paths=tuple(path for path, *_ in of_place)))
         status_paths = _status_files_of(leaf, statuses, is_alone=len(leaves) == 1)
         for folder in sorted({posixpath.dirname(path) for path in status_paths}):
             of_folder = [posixpath.basename(path) for path in status_paths if posixpath.dirname(path) == folder]
@@ -595,10 +601,10 @@ def _run(dump: str) -> Mapping[_Place, list[tuple[str, str, str]]]:
                 continue
             time = names.parse_leaf_path(PurePath(folder).parts).time
             by_place.setdefault(_place(folder, dump), []).append((folder, time, folder_fingerprint(folder, files)[1]))
-    newest = {place: max(time for _, time, _ in of_place) for place, of_place in by_place.items()}
-    return {
-        place: [folder_ for folder_ in of_place if folder_[1] == newest[place]] for place, of_place in by_place.items()
-    }
+    for place, of_place in by_place.items():
+        newest = max(time for _, time, _ in of_place)
+        by_place[place] = [leaf for leaf in of_place if leaf[1] == newest]
+    return by_place
 
 
 def _place(folder: str, dump: str) -> _Place:
@@ -609,10 +615,6 @@ def _place(folder: str, dump: str) -> _Place:
         return relative, "", ""
     depth = 3 + bool(where.time) + bool(where.model_name)
     return relative[:-depth], where.device, where.step
-
-
-def _statuses(folder: str) -> Sequence[str]:
-    return [file.path for file in find_status_files(folder) if not file.decoded]
 
 
 def _status_files_of(leaf: StudyLeaf, statuses: Iterable[str], *, is_alone: bool) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from pathlib import Path
 from precision_tool.lib.data.graph_choice import find_graph_files, graph_folders
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.diagnose.study_leaves import (
+    NO_BENCHMARK,
     NOTHING,
-    BenchmarkFolder,
     Listing,
     StudyLeaf,
     Surroundings,
@@ -80,6 +80,7 @@ class LeafPlan:
     """A leaf, the folder that it is compared with ("": none), and what is beside it.
 
     `fingerprint` changes when anything does that the result depends on, `benchmark_print` when the benchmark does.
+    `is_own` tells that the benchmark is of just this step and rank, `is_start` that its rank has no earlier step.
     """
 
     leaf: StudyLeaf
@@ -87,6 +88,8 @@ class LeafPlan:
     benchmark_print: str = ""
     fingerprint: str = ""
     surroundings: Surroundings = NOTHING
+    is_own: bool = True
+    is_start: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +208,6 @@ class Prepared:
 
     plans: tuple[LeafPlan, ...]
     notes: tuple[Message, ...]
-    #: Paths of leaves whose benchmark is of just their step and rank, and of those with the first step of their rank.
-    own: frozenset[str]
-    starts: frozenset[str]
 
     @property
     def nbytes(self) -> int:
@@ -231,45 +231,32 @@ def prepare(options: StudyOptions) -> Prepared:
     unread: list[Message] = []
     surroundings = find_surroundings(listing.leaves, unread)
     graphs: dict[str, str] = {}
+    one_step, one_rank = len(listing.steps) == 1, len(listing.ranks) == 1
+    first_steps: dict[tuple[int, str], int] = {}
     plans = []
-    for leaf in listing.leaves:
-        folder = paired.folders.get(leaf.path)
+    for leaf in listing.leaves:  # in the order of steps
+        benchmark = paired.folders.get(leaf.path, NO_BENCHMARK)
         around = surroundings.get(leaf.path, NOTHING)
-        parts = [
-            leaf.fingerprint,
-            _graph_print(leaf.path, options.graph, graphs),
-            "" if folder is None else folder.path,
-        ]
-        parts += ["" if folder is None else folder.fingerprint, around.fingerprint]
+        parts = [leaf.fingerprint, _graph_print(leaf.path, options.graph, graphs), benchmark.path]
+        parts += [benchmark.fingerprint, around.fingerprint]
         parts += [_graph_print(run.paths[0], None, graphs) for run in around.runs]
+        is_of_its_own = (benchmark.step is not None or one_step) and (benchmark.rank is not None or one_rank)
         plans.append(
             LeafPlan(
                 leaf=leaf,
-                benchmark="" if folder is None else folder.path,
-                benchmark_print="" if folder is None else folder.fingerprint,
+                benchmark=benchmark.path,
+                benchmark_print=benchmark.fingerprint,
                 fingerprint=digest_of(parts),
                 surroundings=around,
+                is_own=not benchmark.path or is_of_its_own,
+                is_start=first_steps.setdefault((leaf.rank, leaf.program), leaf.step) == leaf.step,
             )
         )
-    one_step, one_rank = len(listing.steps) == 1, len(listing.ranks) == 1
-    return Prepared(
-        plans=tuple(plans), notes=(*listing.notes, *paired.notes, *unread),
-        own=frozenset(
-            leaf.path for leaf in listing.leaves if _is_own(paired.folders.get(leaf.path), one_step, one_rank)
-        ),
-        starts=_starts(listing.leaves),
-    )  # fmt: skip
+    return Prepared(plans=tuple(plans), notes=(*listing.notes, *paired.notes, *unread))
 
 
 def _numbers(text: str | None) -> Callable[[int], bool] | None:
     return None if text is None else parse_numbers(text)
-
-
-def _starts(leaves: Sequence[StudyLeaf]) -> frozenset[str]:
-    first: dict[tuple[int, str], int] = {}
-    for leaf in leaves:  # in the order of steps
-        first.setdefault((leaf.rank, leaf.program), leaf.step)
-    return frozenset(leaf.path for leaf in leaves if first[leaf.rank, leaf.program] == leaf.step)
 
 
 def _of_folder(listing: Listing, data: str) -> Listing:
@@ -277,11 +264,6 @@ def _of_folder(listing: Listing, data: str) -> Listing:
     if not exists(data):
         return listing
     return replace(listing, leaves=tuple(replace(leaf, data=posixpath.abspath(data)) for leaf in listing.leaves))
-
-
-def _is_own(folder: BenchmarkFolder | None, one_step: bool, one_rank: bool) -> bool:
-    """Return whether a benchmark is of just the step and rank of its leaf, or the study has only one of these."""
-    return folder is None or ((folder.step is not None or one_step) and (folder.rank is not None or one_rank))
 
 
 def _graph_print(path: str, graph: str | None, prints: dict[str, str]) -> str:

@@ -1,25 +1,260 @@
-"""The table of a study: every row of every leaf with its step, rank and model, as one Parquet file."""
+"""The rows of leaves as columns: packed for journal and workers, written as one table, and drawn as heat maps."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isnan, nan
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
+from precision_tool.lib.compare.columns import READABLE, Column, field_of, read_indices, reason_of_text, write_indices
 from precision_tool.lib.compare.result_csv import write_result
-from precision_tool.lib.diagnose.statistics_leaves import NUMBERS, TEXTS, WHOLE, Columns, Texts, coded, rows_of
 from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.io.files import store_of
 from precision_tool.lib.io.stores import NewFile
 from precision_tool.lib.messages import render
-from precision_tool.lib.messages.errors import UsageError
-from precision_tool.lib.model.table import ColumnChoice
+from precision_tool.lib.messages.errors import FormatError, UsageError
+from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
+from precision_tool.lib.model.table import ColumnChoice, Row
+from precision_tool.lib.model.tensor import AnyTensor
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Texts:
+    """A column of texts, each kept once: `codes` has shape (rows,), int32, of places in `texts`."""
+
+    codes: npt.NDArray[np.int32]
+    texts: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __iter__(self) -> Iterator[str]:
+        texts = self.texts
+        return (texts[code] for code in self.codes.tolist())
+
+    def where(self, is_wanted: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
+        """Return for each row whether its text is wanted; shape (rows,)."""
+        return np.array([is_wanted(text) for text in self.texts], np.bool_)[self.codes]
+
+
+def coded(values: Sequence[str]) -> Texts:
+    """Return texts as a column."""
+    codes_by_text: dict[str, int] = {}
+    codes = np.array([codes_by_text.setdefault(text, len(codes_by_text)) for text in values], np.int32)
+    return Texts(codes, tuple(codes_by_text))
+
+
+#: Columns by name: numbers as arrays, and texts.
+Columns = dict[str, npt.NDArray[Any] | Texts]
+
+#: Columns of a result file that a study calls otherwise than their field.
+_NAMES = {
+    "pair.index": "number", "pair.op_type": "type", "pair.golden_tensor": "benchmark_tensor",
+    "pair.pass_names": "passes", "pair.golden_ops": "benchmark_ops", "pair.original_names": "script_ops",
+    "npu_dtype": "npu_type", "golden_dtype": "benchmark_type", "golden.nan_count": "benchmark_nan",
+    "metrics.non_finite_mismatches": "mismatches", "metrics.golden_at_max_error": "benchmark_at_max_error",
+}  # fmt: skip
+#: Columns that others tell of, or that a study never asks for.
+_LEFT_OUT = ("pair.tensor_index", "deviation", "pair.sequence", "overflow")
+#: So many values tell whether a column can be packed.
+_SAMPLE = 1024
+_PREFIXES = {"npu": "npu_", "golden": "benchmark_"}
+
+
+def _name_of(column: Column) -> str:
+    part, _, field = column.field.rpartition(".")
+    return _NAMES.get(column.field, f"{_PREFIXES.get(part, '')}{field}")
+
+
+#: The columns of a result file that are kept, by their names here.
+_STORED = {_name_of(column): column for column in READABLE.values() if column.field not in _LEFT_OUT}
+
+
+def _type(tensor: AnyTensor | None) -> str:
+    return "" if tensor is None else tensor.dtype
+
+
+def _written(positions: Sequence[int] | None) -> str:
+    return "" if positions is None else write_indices(positions)
+
+
+def _field(column: Column) -> Callable[[Row], Any]:
+    return lambda row: field_of(row, column.field)
+
+
+def _text(column: Column) -> Callable[[Row], str]:
+    """Return a column as one text; names are joined, and no positions are an empty text."""
+    value = _field(column)
+    if column.form.kind == "names":
+        return lambda row: ",".join(value(row))
+    if column.form.kind == "indices":
+        return lambda row: _written(value(row))
+    return lambda row: str(value(row))
+
+
+def _whole(column: Column) -> Callable[[Row], int]:
+    value = _field(column)
+    return lambda row: value(row) or 0
+
+
+#: Texts of a row, and its numbers: whole ones, and doubles that are NaN where there is none.
+TEXTS: Mapping[str, Callable[[Row], str]] = {
+    "op": lambda row: row.op_name,
+    "slot": lambda row: row.slot,
+    "first_mismatch_index": lambda row: _written(None if row.metrics is None else row.metrics.first_mismatch_index),
+    **{name: _text(column) for name, column in _STORED.items() if column.form.kind in ("text", "names", "indices")},
+    "reason": lambda row: "" if row.reason is None else render(row.reason, "en"),
+    "npu_type": lambda row: _type(row.pair.npu) or row.npu_dtype,
+    "benchmark_type": lambda row: _type(row.pair.golden) or row.golden_dtype,
+}
+WHOLE: Mapping[str, Callable[[Row], int]] = {
+    **{name: _whole(column) for name, column in _STORED.items() if column.form.kind == "whole"},
+    "nan": lambda row: row.npu.nan_count if row.npu else row.extremes.nan_count if row.extremes else 0,
+    "inf": lambda row: row.npu.inf_count if row.npu else row.extremes.inf_count if row.extremes else 0,
+    "scalar": lambda row: int(row.is_scalar),
+    "elements": lambda row: 0 if row.npu is None else row.npu.count,
+    "benchmark_inf": lambda row: 0 if row.golden is None else row.golden.inf_count,
+    "saturated": lambda row: row.extremes.saturated if row.extremes else 0,
+    "benchmark_count": lambda row: row.golden.count if row.golden else 0,
+}
+NUMBERS: Mapping[str, Callable[[Row], float | None]] = {
+    **{name: _field(column) for name, column in _STORED.items() if column.form.kind == "number"},
+    "largest": lambda row: row.extremes.largest if row.extremes else None,
+}
+
+
+def columns_of(rows: Sequence[Row]) -> Columns:
+    """Return the rows as columns, in their order."""
+    columns: Columns = {name: coded([get(row) for row in rows]) for name, get in TEXTS.items()}
+    columns |= {name: np.array([get(row) for row in rows], np.int64) for name, get in WHOLE.items()}
+    for name, number in NUMBERS.items():
+        values = (number(row) for row in rows)
+        columns[name] = np.array([nan if value is None else value for value in values], np.float64)
+    return columns
+
+
+def pack(columns: Columns) -> bytes:
+    """Return columns as bytes; each text is stored once."""
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    for name, values in columns.items():
+        if isinstance(values, np.ndarray):
+            arrays[name] = values
+            continue
+        arrays[f"{name}.codes"] = values.codes
+        arrays[f"{name}.texts"] = np.frombuffer(json.dumps(values.texts).encode(), np.uint8)
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")  # of 1980, so that the same columns are the same bytes
+            member.compress_type = zipfile.ZIP_DEFLATED if _is_compressible(array) else zipfile.ZIP_STORED
+            with archive.open(member, "w") as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _is_compressible(array: npt.NDArray[Any]) -> bool:
+    """Return whether packing saves a fifth, by a sample: the digits of measured numbers cannot be compressed."""
+    middle = max(0, (len(array) - _SAMPLE) // 2)
+    sample = array[middle : middle + _SAMPLE].tobytes()
+    return len(zlib.compress(sample, 1)) < 0.8 * len(sample)
+
+
+def unpack(path: str, data: bytes, names: Sequence[str] | None = None) -> Columns:
+    """Return the columns again, or those of `names`. FormatError for bytes, of the file `path`, not of `pack`."""
+    columns: Columns = {}
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
+            for key in arrays.files:
+                name, _, part = key.partition(".")
+                if part == "texts" or (names is not None and name not in names):
+                    continue
+                if part != "codes":
+                    columns[name] = arrays[key]
+                    continue
+                columns[name] = _read_texts(arrays[key], arrays[f"{name}.texts"])
+    except (ValueError, KeyError, IndexError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise FormatError.of(path, "diagnose.rows_damaged", reason=str(error)) from error
+    return columns
+
+
+def _read_texts(codes: npt.NDArray[Any], packed: npt.NDArray[Any]) -> Texts:
+    """Return a column of texts again. ValueError for one that is none."""
+    texts = json.loads(packed.tobytes())
+    if not isinstance(texts, list) or not set(map(type, texts)) <= {str}:
+        raise ValueError("texts that are none")
+    if codes.ndim != 1 or codes.dtype.kind != "i" or (len(codes) and not 0 <= codes.min() <= codes.max() < len(texts)):
+        raise ValueError("a text that is not there")
+    return Texts(codes.astype(np.int32, copy=False), tuple(texts))
+
+
+def rows_of(columns: Columns) -> list[Row]:
+    """Return the rows again, as far as their columns tell: as those that are read back from a result file."""
+    values = {name: _listed(columns[name]) for name in (*TEXTS, *WHOLE, *NUMBERS)}
+    fields = [
+        (*column.field.rpartition(".")[::2], _READ.get(column.form.kind), values[name])
+        for name, column in _STORED.items()
+    ]
+    rows = []
+    for at in range(len(values["op"])):
+        parts: dict[str, dict[str, Any]] = {"": {}, "pair": {}, "metrics": {}, "npu": {}, "golden": {}}
+        for part, name, read, cells in fields:
+            parts[part][name] = cells[at] if read is None else read(cells[at])
+        row = {name: cells[at] for name, cells in values.items()}
+        parts[""]["reason"] = reason = reason_of_text(row["reason"])
+        pair = Pair(op_name=row["op"], slot=row["slot"], reason=reason, **parts["pair"])
+        metrics = None
+        if row["status"] == Status.COMPARED:
+            first_mismatch = _positions(row["first_mismatch_index"])
+            metrics = Metrics(**parts["metrics"], is_scalar=bool(row["scalar"]), first_mismatch_index=first_mismatch)
+        own = parts[""]
+        own_error = None if isnan(own["own_error"]) else own["own_error"]
+        npu = _side(parts["npu"], row["elements"], row["nan"], row["inf"])
+        golden = _side(parts["golden"], row["benchmark_count"], row["benchmark_nan"], row["benchmark_inf"])
+        rows.append(Row(pair=pair, metrics=metrics, npu=npu, golden=golden, **(own | {"own_error": own_error})))
+    return rows
+
+
+def _side(values: Mapping[str, Any], count: int, nan_count: int, inf_count: int) -> Summary | None:
+    """Return the summary of one side; None where nothing of it is known."""
+    if not nan_count and not inf_count and all(isnan(value) for value in values.values() if isinstance(value, float)):
+        return None
+    figures = dict(values)
+    if not figures["nan_count"] and not figures["positive_inf_count"] and not figures["negative_inf_count"]:
+        # Only the extremes told of it, and not of which sign an Inf is.
+        figures |= {"nan_count": nan_count, "positive_inf_count": inf_count}
+    return Summary(**(figures | {"count": count}))
+
+
+def _listed(values: npt.NDArray[Any] | Texts) -> list[Any]:
+    return values.tolist() if isinstance(values, np.ndarray) else list(values)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+def _positions(text: str) -> tuple[int, ...] | None:
+    return read_indices(text) if text else None
+
+
+#: How texts are read that are not just that.
+_READ: Mapping[str, Callable[[str], Any]] = {"names": _names, "indices": _positions}
+
+
+# --- the table of a study: every row of every leaf, as one Parquet file ---
+
 
 #: The name of the table in the folder of a study.
 TABLE = "study.parquet"
@@ -96,7 +331,7 @@ def _texts(schema: pa.Schema) -> list[str]:
     """Return the columns whose values are few: of measured numbers a dictionary is only ever given up."""
     import pyarrow as pa
 
-    return [field.name for field in schema if not pa.types.is_floating(field.type)]
+    return [column.name for column in schema if not pa.types.is_floating(column.type)]
 
 
 def _batch(state: LeafState, columns: Columns | None, schema: pa.Schema) -> pa.RecordBatch:
@@ -110,19 +345,19 @@ def _batch(state: LeafState, columns: Columns | None, schema: pa.Schema) -> pa.R
         columns |= {"status": coded(["failed"]), "reason": coded([render(state.failure, "en")])}
     count = len(columns["op"])
     arrays: list[Any] = []
-    for field in schema:
-        name = field.name
+    for column in schema:
+        name = column.name
         if name in columns:
             values = columns[name]
             if isinstance(values, Texts):
                 arrays.append(_dictionary(values))
             else:  # NaN stands for no number
-                arrays.append(pa.array(values, field.type, from_pandas=pa.types.is_floating(field.type)))
+                arrays.append(pa.array(values, column.type, from_pandas=pa.types.is_floating(column.type)))
         elif name in _WHERE:
             arrays.append(_dictionary(Texts(np.zeros(count, np.int32), (getattr(state.leaf, name),))))
         else:
             value = state.judged if name == "judged" else getattr(state.leaf, name)
-            arrays.append(pa.repeat(pa.scalar(value, field.type), count))
+            arrays.append(pa.repeat(pa.scalar(value, column.type), count))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -164,3 +399,133 @@ def write_csvs(folder: str, states: Sequence[LeafState], read: Read) -> Iterator
         path = f"{folder}/result_step_{leaf.step}_rank_{leaf.rank}_{model}.csv"
         write_result(path, rows_of(columns), ColumnChoice(own_error=state.judged))
         yield path
+
+
+# --- heat maps: how far off each op is, by step and by rank; they grow with steps, ranks and ops, not with tensors ---
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeatMap:
+    """One number for each place and op: the farthest any output is off, as a relative distance (NaN: not compared).
+
+    `places` are steps or ranks, `values` has shape (places, ops); Inf stands for NaN or Inf in the data.
+    """
+
+    what: str
+    places: tuple[int, ...]
+    ops: tuple[str, ...]
+    values: npt.NDArray[np.float32] = field(repr=False)
+    #: Of the same shape: which values are not of a comparison, but of an op recomputed from its inputs. None: none.
+    recomputed: npt.NDArray[np.bool_] | None = field(default=None, repr=False)
+    #: Of the same shape: the rank of a value by step, the step of one by rank. None: not known.
+    worst: npt.NDArray[np.int32] | None = field(default=None, repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON, with null where nothing was compared and "inf" for what is not finite."""
+        rows = [[_number(value) for value in row] for row in self.values.tolist()]
+        alone = [] if self.recomputed is None else [np.flatnonzero(row).tolist() for row in self.recomputed]
+        return {
+            "what": self.what, "places": list(self.places), "ops": list(self.ops), "values": rows,
+            "recomputed": alone,
+        }  # fmt: skip
+
+
+def _number(value: float) -> float | str | None:
+    if isnan(value):
+        return None
+    return "inf" if value == float("inf") else float(f"{value:.4g}")
+
+
+class Maps:
+    """Takes leaf after leaf; of all with the same place the worst counts."""
+
+    def __init__(self) -> None:
+        self._ops: dict[str, int] = {}
+        self._order: dict[str, int] = {}
+        #: Of each op the worst that was compared, and the worst of what was not.
+        self._by: dict[str, dict[int, npt.NDArray[np.float32]]] = {"step": {}, "rank": {}}
+        #: Of the same shapes: the rank, or the step, that each is of.
+        self._worst: dict[str, dict[int, npt.NDArray[np.int32]]] = {"step": {}, "rank": {}}
+
+    def take(self, step: int, rank: int, columns: Columns) -> None:
+        """Add the rows of a leaf."""
+        ops, slots = columns["op"], columns["slot"]
+        assert isinstance(ops, Texts)
+        assert isinstance(slots, Texts)
+        outputs = np.flatnonzero(slots.where(lambda slot: slot.startswith("output")))
+        present, first, of_op = np.unique(ops.codes[outputs], return_index=True, return_inverse=True)
+        numbers = np.asarray(columns["number"])[outputs][first].tolist()
+        names = [ops.texts[code] for code in present.tolist()]
+        for name, number in zip(names, numbers, strict=True):
+            self._order.setdefault(name, number)
+        places = np.array([self._ops.setdefault(name, len(self._ops)) for name in names], np.intp)[of_op]
+        distances, is_compared = _distances(columns)
+        distances, kinds = distances[outputs], np.where(is_compared[outputs], 0, 1)
+        for what, place, other in (("step", step, rank), ("rank", rank, step)):
+            row = self._by[what][place] = _widened(self._by[what].get(place), len(self._ops), np.float32(np.nan))
+            worst = self._worst[what][place] = _widened(self._worst[what].get(place), len(self._ops), np.int32(other))
+            before = row.copy()
+            np.fmax.at(row, (kinds, places), distances)
+            worst[(row > before) | (np.isnan(before) & ~np.isnan(row))] = other
+
+    def maps(self) -> tuple[HeatMap, HeatMap]:
+        """Return step × op and rank × op, ops in the order of execution."""
+        names = sorted(self._ops, key=lambda name: (self._order[name], name))
+        columns = np.array([self._ops[name] for name in names], np.intp)
+        maps = []
+        for what, rows in self._by.items():
+            places = sorted(rows)
+            values = np.full((len(places), len(names)), np.nan, np.float32)
+            recomputed = np.zeros(values.shape, np.bool_)
+            worst = np.zeros(values.shape, np.int32)
+            for number, place in enumerate(places):
+                compared, alone = _widened(rows[place], len(names), np.float32(np.nan))[:, columns]
+                of_compared, of_alone = _widened(self._worst[what][place], len(names), np.int32(0))[:, columns]
+                values[number] = np.fmax(compared, alone)
+                recomputed[number] = ~np.isnan(alone) & ~(alone <= compared)
+                worst[number] = np.where(recomputed[number], of_alone, of_compared)
+            maps.append(
+                HeatMap(
+                    what=what, places=tuple(places), ops=tuple(names), values=values, recomputed=recomputed,
+                    worst=worst,
+                )
+            )  # fmt: skip
+        return maps[0], maps[1]
+
+
+_Number = TypeVar("_Number", np.float32, np.int32)
+
+
+def _widened(row: npt.NDArray[_Number] | None, ops: int, empty: _Number) -> npt.NDArray[_Number]:
+    """Return a row of both kinds with a place for each op; where it had none, `empty`."""
+    if row is not None and row.shape[1] == ops:
+        return row
+    wider = np.full((2, ops), empty, empty.dtype)
+    if row is not None:
+        wider[:, : row.shape[1]] = row
+    return wider
+
+
+#: The columns that a map needs.
+HEAT_MAP_COLUMNS = (
+    "op",
+    "slot",
+    "number",
+    "cosine",
+    "mismatches",
+    "nan",
+    "inf",
+    "own_error",
+    "relative_euclidean_distance",
+)
+
+
+def _distances(columns: Columns) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Return the error of each tensor, against the benchmark or else recomputed; and whether by the benchmark."""
+    cosines, own = (np.asarray(columns[name], np.float64) for name in ("cosine", "own_error"))
+    mismatches, nans, infs = (np.asarray(columns[name], np.int64) for name in ("mismatches", "nan", "inf"))
+    alone = np.where(np.isnan(own) & ((nans > 0) | (infs > 0)), np.inf, own)
+    compared = np.sqrt(2 * np.maximum(0.0, 1 - cosines))
+    distances = np.where(np.isnan(cosines), alone, compared)
+    is_compared = ~np.isnan(cosines) | (mismatches > 0)
+    return np.where(mismatches > 0, np.inf, distances).astype(np.float32), is_compared

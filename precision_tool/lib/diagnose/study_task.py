@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -25,9 +25,10 @@ from precision_tool.lib.diagnose.agreement import agrees
 from precision_tool.lib.diagnose.overflow import StatusReader, graph_for, read_statuses
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite
 from precision_tool.lib.diagnose.replica_votes import Epochs, votes_of
-from precision_tool.lib.diagnose.statistics_leaves import columns_of, pack, pack_statistics, read_leaf
-from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafOutcome
+from precision_tool.lib.diagnose.study_journal import FirstOp, LeafDone, LeafOutcome
 from precision_tool.lib.diagnose.study_plan import LeafPlan, Task
+from precision_tool.lib.diagnose.study_statistics import pack_statistics, read_leaf
+from precision_tool.lib.diagnose.study_table import columns_of, pack
 from precision_tool.lib.diagnose.verdict_model import Flag
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
@@ -45,21 +46,8 @@ _stores: dict[str, GraphStore] = {}
 _goldens: dict[tuple[str, str], GoldenFiles | Run] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class LeafDone:
-    """Result of a worker for a leaf: its outcome, and its rows as `pack` makes them (b"": none).
-
-    `statistics` are those of a leaf that was dumped as such, as `pack_statistics` makes them.
-    """
-
-    path: str
-    outcome: LeafOutcome
-    rows: bytes = b""
-    statistics: bytes = b""
-
-
 def run_task(task: Task, executor: Executor | None = None) -> list[LeafDone]:
-    """Analyse every leaf of a task, its tensors and ops by the task's workers, or by any `executor`.
+    """Analyse every leaf of a task, in its order, its tensors and ops by the task's workers, or by any `executor`.
 
     What the user can do something about is a leaf's `failure`, all else is raised.
     """
@@ -67,7 +55,6 @@ def run_task(task: Task, executor: Executor | None = None) -> list[LeafDone]:
 
 
 def _run_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
-    path = plan.leaf.path
     try:
         return _study_leaf(plan, task, executor)
     except WorkStoppedError as stop:
@@ -75,7 +62,7 @@ def _run_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone
             raise KeyboardInterrupt from stop
         raise
     except PrecisionToolError as error:
-        return LeafDone(path=path, outcome=LeafOutcome(failure=error.advice_message, judged=task.judges))
+        return LeafDone(outcome=LeafOutcome(failure=error.advice_message, judged=task.judges))
 
 
 def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
@@ -108,13 +95,13 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
         ),
         verdict=verdict,
         epochs={suspect.culprit: epochs.of(suspect.culprit) for suspect in suspects},
-        votes=tuple(votes_of(result.dumps, file, epochs, executor)),
         judged=diagnosis.recomputed,
     )  # fmt: skip
     statistics = b""
     if plan.leaf.statistics:
         statistics = pack_statistics(read_leaf(result.leaf, plan.leaf.step, plan.leaf.rank))
-    return LeafDone(path=plan.leaf.path, outcome=outcome, rows=pack(columns_of(rows)), statistics=statistics)
+    votes = tuple(votes_of(result.dumps, file, epochs, executor))
+    return LeafDone(outcome=outcome, votes=votes, rows=pack(columns_of(rows)), statistics=statistics)
 
 
 def _options(task: Task) -> DiagnoseOptions:

@@ -70,12 +70,6 @@ class FindingKind(StrEnum):
     THIRD_PARTY = "third_party"
 
 
-class Evidence:
-    """What a judgement rests on, as values: each kind is a frozen dataclass, with its words in `present`."""
-
-    __slots__ = ()
-
-
 class Fact(NamedTuple):
     """A figure behind a finding: what it is (a message `finding.label.*`, or a name), and its value."""
 

@@ -14,23 +14,16 @@ from rich.text import Text
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome, Try
 from precision_tool.lib.diagnose.fusion_blame import (
-    BeyondType,
     Blame,
     BlameVerdict,
-    FedNotFinite,
-    FormulaDistrusted,
-    NotJudged,
     OpBlame,
     PassBlame,
-    Recomputed,
-    Sign,
 )
 from precision_tool.lib.diagnose.fusion_effect import GraphFusion, PassRow
 from precision_tool.lib.diagnose.graph_diff import GraphDiff, PassDiff
 from precision_tool.lib.diagnose.graph_diff import Group as DiffGroup
 from precision_tool.lib.io.fusion_passes import ALL, EITHER, Switches, is_switchable
 from precision_tool.lib.messages import Message, render, text
-from precision_tool.lib.model.finding import Evidence
 from precision_tool.lib.view.tables import NUMBERS, Box, NameTable
 from precision_tool.lib.view.text import (
     LabelledLines,
@@ -261,7 +254,7 @@ def _blame_table(passes: Sequence[PassBlame]) -> NameTable:
         beyond = [op for op in pass_.ops if op.beyond_range is not None]
         if beyond:
             first = beyond[0]
-            why = beyond_words(first)
+            why = reason_words(first.beyond_range)
             counts.append(text("screen.view.blame.beyond_count", ops=len(beyond), index=first.index, why=why))
         name.append(f"\n  {', '.join(counts)}", style="dim")
         verdict = shown(_verdict_name(pass_.verdict), _VERDICT_STYLE[pass_.verdict])
@@ -294,7 +287,7 @@ def _op_lines(op: OpBlame) -> RenderableType:
     if op.output_error is not None:
         compared = Message("screen.view.blame.compared", output=op.output_error, inputs=op.input_error)
         rows.append((label("compared"), shown(compared)))
-    rows.append((label("why"), plain(shown_reason(op_words(op)))))
+    rows.append((label("why"), plain(shown_reason(render(op.reason)))))
     return LabelledLines(rows)
 
 
@@ -351,68 +344,22 @@ def blame_json(blame: Blame, sources: dict[str, Any]) -> str:
 # --- reasons of blame -------------------------------------------------------------------------------------------------
 
 
-def op_words(op: OpBlame) -> str:
-    if op.ground.sign is Sign.NOT_DUMPED:
-        return text("screen.view.blame.not_dumped")
-    if op.recomputed is not None:
-        return render(_recomputed(op, op.recomputed))
-    ground = op.ground
-    why: Message | str = ground.reason or Message("screen.view.blame.sign.not_compared")
-    if ground.sign in _COMPARED:
-        why = Message(
-            f"screen.view.blame.sign.{ground.sign}", output=op.output_error, inputs=op.input_error,
-            shared=ground.shared, slot=ground.slot,
-        )  # fmt: skip
-    return text("screen.view.blame.not_recomputed", why=why, reason=_words(op.not_recomputed))
-
-
-#: What comparing says of an op.
-_COMPARED = (
-    Sign.ONLY_STATISTICS, Sign.IN_BOTH_RUNS, Sign.AGREES, Sign.OFF_INPUTS_UNKNOWN, Sign.NOT_BELOW, Sign.CANCELLED,
-    Sign.BEHIND_OTHERS, Sign.NO_INPUT_COMPARED, Sign.AS_FAR_AS_INPUTS, Sign.ONE_INPUT_UNKNOWN, Sign.INPUTS_AGREE,
-    Sign.MORE_THAN_INPUTS, Sign.MAY_BE_INHERITED,
-)  # fmt: skip
-
-
-def _recomputed(op: OpBlame, own: Recomputed) -> Message:
-    ground, other = op.ground, op.ground.other_error
-    borrowed = () if ground.sign is Sign.OFF_IN_BOTH_RUNS else tuple(own.borrowed[:_NAMED])
-    how = Message("screen.view.blame.recomputed", formula=own.how, borrowed=borrowed)
-    if ground.sign is Sign.OFF_IN_BOTH_RUNS:
-        return Message("screen.view.blame.off_in_both_runs", how=how, error=own.error, shared=ground.shared)
-    if ground.sign is Sign.NOT_FINITE:
-        return Message("screen.view.blame.not_finite", how=how, count=own.mismatches)
-    if ground.sign is Sign.WRONG:
-        return Message("screen.view.blame.wrong", how=how, error=own.error, rounding=own.rounding, other=other)
-    if ground.sign is Sign.DOUBTFUL:
-        return Message("screen.view.blame.doubtful", how=how, error=own.error, rounding=own.rounding, other=other)
-    return Message(
-        "screen.view.blame.right", how=how, error=own.error, range=beyond_words(op),
-        other=other if ground.sign is Sign.RIGHT_OTHER_WRONG else None, inherited=ground.sign is Sign.RIGHT_AS_FED,
-    )  # fmt: skip
-
-
 def pass_words(blame: PassBlame) -> str:
     """Return the reason of the verdict on a pass; "" where there is none to give."""
     worst, unjudged = blame.worst_op, blame.count(BlameVerdict.NOT_JUDGED)
     reason: Message | str = ""
     if blame.verdict is not BlameVerdict.CLEAN:
-        reason = Message("screen.view.blame.of_op", op=worst.op_name, why=op_words(worst))
+        reason = Message("screen.view.blame.of_op", op=worst.op_name, why=worst.reason)
     elif unjudged:
         reason = Message("screen.view.blame.some_unjudged", count=unjudged, ops=len(blame.ops))
     beyond = next((op for op in blame.ops if op.verdict is BlameVerdict.CLEAN and op.beyond_range is not None), None)
     if beyond is not None:
-        range_ = Message("screen.view.blame.of_op", op=beyond.op_name, why=beyond_words(beyond))
+        range_ = Message("screen.view.blame.of_op", op=beyond.op_name, why=beyond.beyond_range)
         reason = Message("screen.view.blame.both", first=reason, second=range_) if reason else range_
     if blame.verdict is BlameVerdict.GUILTY and len(worst.passes) > 1:
         others = [name for name in worst.passes if name != blame.name]
         reason = Message("screen.view.blame.shared_op", why=reason, passes=others)
     return render(reason)
-
-
-def beyond_words(op: OpBlame) -> str:
-    """Return what became of a result that the op's type cannot hold; "" where it holds all."""
-    return _words(op.beyond_range)
 
 
 def blame_notes(blame: Blame) -> list[str]:
@@ -423,19 +370,6 @@ def blame_notes(blame: Blame) -> list[str]:
     return [text("screen.view.blame.nameless", count=count, ops=ops, advice=advice)]
 
 
-def _words(evidence: Evidence | None) -> str:
-    if isinstance(evidence, BeyondType):
-        return text(
-            "screen.view.blame.beyond", infinite=evidence.is_infinite, elements=evidence.elements, size=evidence.size,
-            largest=evidence.largest, dtype=evidence.dtype, limit=evidence.limit,
-        )  # fmt: skip
-    if isinstance(evidence, FedNotFinite):
-        return text("screen.view.blame.inputs_not_finite")
-    if isinstance(evidence, FormulaDistrusted):
-        return text("screen.view.blame.formula_distrusted", ops=evidence.ops)
-    return reason_words(evidence.reason) if isinstance(evidence, NotJudged) else ""
-
-
 def _op_json(op: OpBlame) -> dict[str, Any]:
     return {
         "op_name": op.op_name,
@@ -444,13 +378,13 @@ def _op_json(op: OpBlame) -> dict[str, Any]:
         "originals": op.originals,
         "index": op.index,
         "verdict": op.verdict,
-        "reason": op_words(op),
+        "reason": render(op.reason),
         "input_error": op.input_error,
         "output_error": op.output_error,
         "cosine": op.cosine,
         "recomputed": None if op.recomputed is None else asdict(op.recomputed),
-        "not_recomputed": _words(op.not_recomputed),
-        "beyond_range": beyond_words(op),
+        "not_recomputed": reason_words(op.not_recomputed),
+        "beyond_range": reason_words(op.beyond_range),
     }
 
 

@@ -13,9 +13,16 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from precision_tool.lib.data.workspace import shown_path
-from precision_tool.lib.diagnose.memory_reuse import Stomp, memory_advice
 from precision_tool.lib.diagnose.passports import PassportPair
-from precision_tool.lib.diagnose.random_errors import Kind, RandomOp, RandomReport, SlotPair, State
+from precision_tool.lib.diagnose.random_errors import (
+    Kind,
+    RandomOp,
+    RandomReport,
+    SlotPair,
+    State,
+    Stomp,
+    memory_advice,
+)
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.findings import pair_json

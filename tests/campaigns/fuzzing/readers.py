@@ -41,8 +41,7 @@ from precision_tool.lib.data.overview import overview
 from precision_tool.lib.data.pair_selection import parse_ids, parse_range
 from precision_tool.lib.data.settings import check_dump_step, read_settings_file
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.diagnose.passport_file import parse_passport, read_passport
-from precision_tool.lib.diagnose.passports import compare_passports
+from precision_tool.lib.diagnose.passports import compare_passports, parse_passport, read_passport
 from precision_tool.lib.io.cache import OddCacheError
 from precision_tool.lib.io.files import read_small_json, signature_of
 from precision_tool.lib.io.fusion_passes import parse_switches, read_fusion_result, read_switches, render

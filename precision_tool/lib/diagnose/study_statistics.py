@@ -1,35 +1,271 @@
-"""What statistics tell against an op, as values."""
+"""Leaves that were dumped as statistics: what there is of each tensor, and what that tells against ops."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import reduce
 from itertools import groupby
-from math import exp, hypot, inf, lgamma, log, pi, sqrt
+from math import exp, hypot, inf, isfinite, lgamma, log, nan, pi, sqrt
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.diagnose.replica_votes import SUM_SHARE, is_communication
-from precision_tool.lib.diagnose.statistics_leaves import (
-    ELEMENTS,
-    UNKNOWN,
-    Columns,
-    Doubles,
-    LeafStatistics,
-    OpStatistics,
-    TensorNames,
-    Wholes,
-    aligned,
-    of_ops,
-)
+from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Found
+from precision_tool.lib.diagnose.replica_votes import SUM_SHARE, is_communication, role_of
 from precision_tool.lib.diagnose.study_journal import LeafState
+from precision_tool.lib.diagnose.study_table import Columns, coded, pack, unpack
+from precision_tool.lib.io import data_types
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
+from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import TensorStatistics
+
+# --- statistics of a leaf ---
+
+
+Doubles = npt.NDArray[np.float64]
+Wholes = npt.NDArray[np.int64]
+#: What there is of each leaf takes 25 bytes a tensor: a study may hold 30 million.
+Floats = npt.NDArray[np.float32]
+Digests = npt.NDArray[np.uint32]
+
+#: Tensors with fewer elements tell nothing of norms, and little of what they are.
+ELEMENTS = 32
+#: The digest of a tensor that a leaf lacks.
+UNKNOWN = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorNames:
+    """The tensors of a network in the order of execution: the same for every leaf in which the same was dumped.
+
+    `op_of`, `is_output`, `slots`, `counts` (elements), `limits` (the largest number of a floating-point type, inf for
+    others) and `nbytes` (of the tensor, were it dumped) are by tensor; `ops` and `types` by op, `names` as files spell.
+    """
+
+    ops: tuple[str, ...]
+    types: tuple[str, ...]
+    op_of: Wholes
+    is_output: npt.NDArray[np.bool_]
+    slots: Wholes
+    counts: Wholes
+    limits: Doubles
+    nbytes: Wholes
+
+    def tensor(self, number: int) -> str:
+        """Return a tensor's name, `op:output:0`."""
+        side = "output" if self.is_output[number] else "input"
+        return f"{self.ops[self.op_of[number]]}:{side}:{self.slots[number]}"
+
+    def must_agree(self) -> npt.NDArray[np.bool_]:
+        """Return which tensors replicas have alike: what collectives and updates of variables put out."""
+        shared = np.array([role_of(op_type) is not None for op_type in self.types], bool)
+        agree: npt.NDArray[np.bool_] = shared[self.op_of] & self.is_output
+        return agree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeafStatistics:
+    """The statistics of one step of a rank, by tensor of `names`.
+
+    `sizes` are norms (‖x‖, NaN where unknown), where the dump tells none bounds of them by the largest element;
+    `means` and `largest` (absolute) are NaN where unknown. `nans` and `infs` count; `digests` are of all numbers that
+    the dump has of a tensor.
+    """
+
+    step: int
+    rank: int
+    names: TensorNames
+    sizes: Floats
+    means: Floats
+    largest: Floats
+    nans: Floats
+    infs: Floats
+    digests: Digests
+    is_constant: npt.NDArray[np.bool_]
+    #: Files that cannot be read, with the reason.
+    unread: tuple[Message, ...] = ()
+
+
+#: The arrays of a leaf, with what stands for a tensor that it lacks, and those of its names.
+_OF_LEAF = {
+    "sizes": nan, "means": nan, "largest": nan, "nans": 0, "infs": 0, "digests": UNKNOWN, "is_constant": False,
+}  # fmt: skip
+_OF_NAMES = ("op_of", "is_output", "slots", "counts", "limits", "nbytes")
+
+
+def aligned(leaf: LeafStatistics, names: TensorNames, *, of_one_size: bool = True) -> LeafStatistics:
+    """Return the statistics in the order of `names`; NaN for tensors that it lacks.
+
+    So are, with `of_one_size`, tensors with another number of elements; a benchmark's have no padding.
+    """
+    if leaf.names is names:
+        return leaf
+    if _is_alike(leaf.names, names):
+        return replace(leaf, names=names)
+    places = {key: number for number, key in enumerate(_keys(leaf.names))}
+    positions = np.array([places.get(key, -1) for key in _keys(names)], np.int64)
+    is_there = positions >= 0
+    if of_one_size:
+        is_there[is_there] = leaf.names.counts[positions[is_there]] == names.counts[is_there]
+    at = positions[is_there]
+
+    def spread(values: Any, fill: Any) -> Any:
+        result = np.full(len(positions), fill, values.dtype)
+        result[is_there] = values[at]
+        return result
+
+    return replace(leaf, names=names, **{name: spread(getattr(leaf, name), fill) for name, fill in _OF_LEAF.items()})
+
+
+def _is_alike(names: TensorNames, other: TensorNames) -> bool:
+    """Return whether two networks have the same tensors in the same order."""
+    fields = ("op_of", "is_output", "slots", "counts")
+    return names.ops == other.ops and all(np.array_equal(getattr(names, each), getattr(other, each)) for each in fields)
+
+
+def _keys(names: TensorNames) -> list[tuple[str, bool, int]]:
+    return [
+        (names.ops[op], bool(is_output), int(slot))
+        for op, is_output, slot in zip(names.op_of, names.is_output, names.slots, strict=True)
+    ]
+
+
+def read_leaf(leaf: DumpLeaf, step: int, rank: int) -> LeafStatistics:
+    """Return the statistics of a leaf; files that cannot be read, and tensors that were dumped whole, are left out."""
+    dumps = DumpIndex(leaf)
+    ops: list[DumpedOp] = []
+    unread: list[Message] = []
+    for name in dumps.names_by_time():
+        try:
+            dumped = dumps.op(name)
+        except PrecisionToolError as error:
+            unread.append(error.full_message)
+            continue
+        unread += [error.reason for error in dumped.errors]
+        ops.append(dumped)
+    return of_ops(ops, step, rank, tuple(unread))
+
+
+def of_ops(ops: Sequence[DumpedOp], step: int, rank: int, unread: tuple[Message, ...] = ()) -> LeafStatistics:
+    """Return the statistics of ops in the order of their execution; what is no statistics is left out."""
+    tensors: list[tuple[int, bool, int, TensorStatistics]] = []
+    for number, op in enumerate(ops):
+        for is_output, side in ((False, op.inputs), (True, op.outputs)):
+            tensors += [(number, is_output, slot, tensor) for slot, tensor in _statistics_of(side)]
+    return LeafStatistics(
+        step=step,
+        rank=rank,
+        names=TensorNames(
+            ops=tuple(op.name for op in ops),
+            types=tuple(op.op_type for op in ops),
+            op_of=np.array([op for op, *_ in tensors], np.int64),
+            is_output=np.array([is_output for _, is_output, *_ in tensors], bool),
+            slots=np.array([slot for *_, slot, _ in tensors], np.int64),
+            counts=np.array([_count(tensor) for *_, tensor in tensors], np.int64),
+            limits=np.array([_limit(tensor) for *_, tensor in tensors], np.float64),
+            nbytes=np.array([tensor.nbytes or _nbytes(tensor) for *_, tensor in tensors], np.int64),
+        ),
+        sizes=_numbers(_size(tensor) for *_, tensor in tensors),
+        means=_numbers(tensor.mean for *_, tensor in tensors),
+        largest=_numbers(_largest(tensor) for *_, tensor in tensors),
+        nans=np.array([_nans(tensor) for *_, tensor in tensors], np.float32),
+        infs=np.array([_infs(tensor) for *_, tensor in tensors], np.float32),
+        digests=np.array([_digest(tensor) for *_, tensor in tensors], np.uint32),
+        is_constant=np.array([tensor.minimum == tensor.maximum for *_, tensor in tensors], bool),
+        unread=unread,
+    )
+
+
+def pack_statistics(leaf: LeafStatistics) -> bytes:
+    """Return the statistics as bytes that a worker hands back and a journal keeps."""
+    unread = coded([json.dumps(reason.to_dict()) for reason in leaf.unread])
+    columns: Columns = {"ops": coded(leaf.names.ops), "types": coded(leaf.names.types), "unread": unread}
+    columns |= {name: getattr(leaf.names, name) for name in _OF_NAMES}
+    return pack(columns | {name: getattr(leaf, name) for name in _OF_LEAF})
+
+
+def unpack_statistics(path: str, data: bytes, step: int, rank: int) -> LeafStatistics:
+    """Return the statistics of a leaf again. FormatError for bytes, of the file `path`, not of `pack_statistics`."""
+    columns: dict[str, Any] = {**unpack(path, data)}
+    try:
+        unread = tuple(Message.from_dict(json.loads(reason)) for reason in columns.get("unread", ()))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError.of(path, "diagnose.statistics_damaged") from error
+    if set(columns) != {"ops", "types", "unread", *_OF_NAMES, *_OF_LEAF}:
+        raise FormatError.of(path, "diagnose.statistics_damaged")
+    names = TensorNames(
+        ops=tuple(columns["ops"]), types=tuple(columns["types"]), **{name: columns[name] for name in _OF_NAMES}
+    )
+    return LeafStatistics(
+        step=step, rank=rank, names=names, unread=unread,
+        **{name: columns[name] for name in _OF_LEAF},
+    )  # fmt: skip
+
+
+def _statistics_of(side: Mapping[int, Found]) -> list[tuple[int, TensorStatistics]]:
+    return [(slot, tensor) for slot, tensor in sorted(side.items()) if isinstance(tensor, TensorStatistics)]
+
+
+def _numbers(values: Any) -> Floats:
+    finite = [nan if value is None or not isfinite(value) else value for value in values]
+    with np.errstate(over="ignore"):  # of float64, what float32 cannot hold is as good as infinite
+        return np.array(finite, np.float64).astype(np.float32)
+
+
+def _count(tensor: TensorStatistics) -> int:
+    return min(tensor.size if tensor.count is None else tensor.count, 2**62)
+
+
+def _nbytes(tensor: TensorStatistics) -> int:
+    dtype = data_types.BY_NAME.get(tensor.dtype)
+    return 0 if dtype is None else min(dtype.byte_size(tensor.size), 2**62)
+
+
+def _limit(tensor: TensorStatistics) -> float:
+    dtype = data_types.FLOATS.get(tensor.dtype)
+    return float("inf") if dtype is None else dtype.largest
+
+
+def _largest(tensor: TensorStatistics) -> float | None:
+    if tensor.minimum is None or tensor.maximum is None:
+        return None
+    return max(abs(tensor.minimum), abs(tensor.maximum))
+
+
+def _size(tensor: TensorStatistics) -> float | None:
+    """Return the norm; of a dump without, the largest element stands for it."""
+    if tensor.l2_norm is not None:
+        return tensor.l2_norm
+    largest = _largest(tensor)
+    return None if largest is None else largest * sqrt(max(_count(tensor), 1))
+
+
+def _nans(tensor: TensorStatistics) -> int:
+    """Return the count of NaN; some releases put NaN into the minimum and maximum in place of counting it."""
+    numbers = [value for value in (tensor.minimum, tensor.maximum, tensor.mean) if value is not None]
+    return tensor.nan_count or int(any(value != value for value in numbers))
+
+
+def _infs(tensor: TensorStatistics) -> int:
+    numbers = [value for value in (tensor.minimum, tensor.maximum) if value is not None]
+    counted = (tensor.positive_inf_count or 0) + (tensor.negative_inf_count or 0)
+    return counted or sum(abs(value) == float("inf") for value in numbers)
+
+
+def _digest(tensor: TensorStatistics) -> int:
+    numbers = (tensor.maximum, tensor.minimum, tensor.mean, tensor.count, tensor.l2_norm)
+    text = repr((*numbers, tensor.nan_count, tensor.negative_inf_count, tensor.positive_inf_count)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "little") or 1
+
+
+# --- evidence against an op ---
 
 
 class EvidenceKind(StrEnum):
@@ -247,35 +483,27 @@ class LookedAt:
     has_benchmark: bool = False
 
 
-@dataclass(slots=True)
-class _Moments:
-    """Count, sum and sum of squares of the logarithms of norms, by tensor."""
+#: Of norms and of gains, of many leaves: count, sum and sum of squares of their logarithms; shape (2, 3, tensors).
+_Moments = npt.NDArray[np.float64]
 
-    count: Doubles
-    total: Doubles
-    squares: Doubles
 
-    @classmethod
-    def of(cls, logs: Doubles) -> _Moments:
-        """Return the moments of one leaf, NaN left out."""
-        is_finite = np.isfinite(logs)
-        clean = np.where(is_finite, logs, 0.0)
-        return cls(is_finite.astype(np.float64), clean, np.square(clean))
+def _moments(logs: Doubles, names: TensorNames, but: Flags) -> _Moments:
+    """Return the moments of one leaf, but for some tensors; NaN is left out."""
+    values = np.array([logs, _gains(logs, names)])
+    is_counted = np.isfinite(values) & ~but
+    clean = np.where(is_counted, values, 0.0)
+    return np.stack([is_counted.astype(np.float64), clean, np.square(clean)], axis=1)
 
-    def plus(self, other: _Moments, sign: float = 1.0) -> _Moments:
-        """Return the sum with `other`, or the difference."""
-        return _Moments(
-            self.count + sign * other.count, self.total + sign * other.total, self.squares + sign * other.squares
-        )
 
-    def mean_and_bound(self) -> tuple[Doubles, Doubles]:
-        """Return the mean, and how far from it one more value may be; NaN and inf of populations that are too small."""
-        enough = self.count >= _MEMBERS
-        count = np.where(enough, self.count, 2.0)
-        mean = self.total / count
-        variance = np.maximum(self.squares / count - np.square(mean), 0.0) * count / (count - 1)
-        bound = _STUDENT[np.minimum(count - 1, _FREEDOM).astype(np.intp)] * np.sqrt(variance * (1 + 1 / count))
-        return np.where(enough, mean, np.nan), np.where(enough, np.maximum(bound, _FLOOR), inf)
+def _mean_and_bound(moments: Doubles) -> tuple[Doubles, Doubles]:
+    """Return the mean, and how far from it one more value may be; NaN and inf of populations that are too small."""
+    count, total, squares = moments
+    enough = count >= _MEMBERS
+    count = np.where(enough, count, 2.0)
+    mean = total / count
+    variance = np.maximum(squares / count - np.square(mean), 0.0) * count / (count - 1)
+    bound = _STUDENT[np.minimum(count - 1, _FREEDOM).astype(np.intp)] * np.sqrt(variance * (1 + 1 / count))
+    return np.where(enough, mean, np.nan), np.where(enough, np.maximum(bound, _FLOOR), inf)
 
 
 def _student_of(nu: float) -> float:
@@ -288,27 +516,6 @@ _STUDENT = np.array([inf, *(_student_of(nu) for nu in range(1, _FREEDOM + 1))])
 
 
 @dataclass(slots=True)
-class _Population:
-    """Logarithms of norms, and of gains, of many leaves."""
-
-    norms: _Moments
-    gains: _Moments
-
-    @classmethod
-    def of(cls, logs: Doubles, names: TensorNames, but: Flags) -> _Population:
-        """Return the population of one leaf, but for some tensors."""
-        return cls(*(_Moments.of(np.where(but, np.nan, values)) for values in (logs, _gains(logs, names))))
-
-    def reference(self) -> _Reference:
-        """Return the reference for one more leaf."""
-        return _Reference(self.norms.mean_and_bound()[0], *self.gains.mean_and_bound())
-
-    def plus(self, other: _Population, sign: float = 1.0) -> _Population:
-        """Return the sum with `other`, or the difference."""
-        return _Population(self.norms.plus(other.norms, sign), self.gains.plus(other.gains, sign))
-
-
-@dataclass(slots=True)
 class _Reference:
     """Logarithms of norms as expected; of a population its gains too, and how far from them is no chance."""
 
@@ -316,15 +523,21 @@ class _Reference:
     gains: Doubles | None = None
     bound: Doubles | None = None
 
+    @classmethod
+    def of(cls, moments: _Moments) -> _Reference:
+        """Return the reference that a population is for one more leaf."""
+        norms, gains = moments
+        return cls(_mean_and_bound(norms)[0], *_mean_and_bound(gains))
+
 
 @dataclass(slots=True)
 class _Network:
     """Leaves that run the same network, of one step after the other."""
 
     names: TensorNames
-    populations: list[_Population] = field(default_factory=list)
+    populations: list[_Moments] = field(default_factory=list)
     #: Of what all ranks of a step have alike, once a step.
-    shared: list[_Population] = field(default_factory=list)
+    shared: list[_Moments] = field(default_factory=list)
     #: Tensors that were at the limit of their type, or infinite, at an earlier step.
     limited: Flags | None = None
     #: Inputs, and the outputs that they are; None before the first step.
@@ -334,9 +547,9 @@ class _Network:
     def past(self) -> _Reference | None:
         """Return the reference of the last steps; None before the first."""
         populations = [*self.populations, *self.shared]
-        return reduce(_Population.plus, populations).reference() if populations else None
+        return _Reference.of(reduce(np.add, populations)) if populations else None
 
-    def add(self, now: _Population, shared: _Population) -> None:
+    def add(self, now: _Moments, shared: _Moments) -> None:
         """Add a step."""
         self.populations = [*self.populations[1 - _STEPS :], now]
         self.shared = [*self.shared[1 - _SHARED_STEPS :], shared]
@@ -397,20 +610,20 @@ class StatisticsJudge:
         limited = np.array([_limited(leaf) for leaf in group])
         yield from self._not_finite(network, group, limited)
         shared = _shared_of(group)
-        now = reduce(_Population.plus, (_Population.of(_logs(leaf), names, shared) for leaf in group))
+        now = reduce(np.add, (_moments(_logs(leaf), names, shared) for leaf in group))
         past = network.past()
         for leaf in group:  # one after the other: all logarithms together would take much memory
             logs = _logs(leaf)
             if past is not None:
                 yield from _off(EvidenceKind.JUMP, leaf, logs, past)
             if len(group) > _MEMBERS:
-                others = now.plus(_Population.of(logs, names, shared), -1.0)
-                yield from _off(EvidenceKind.OUTLIER, leaf, logs, others.reference())
+                others = now - _moments(logs, names, shared)
+                yield from _off(EvidenceKind.OUTLIER, leaf, logs, _Reference.of(others))
             golden = benchmark.get(leaf.rank)
             if golden is not None:
                 expected = _logs(aligned(golden, names, of_one_size=False))
                 yield from _off(EvidenceKind.BENCHMARK, leaf, logs, _Reference(expected))
-        network.add(now, _Population.of(_logs(group[0]), names, ~shared))
+        network.add(now, _moments(_logs(group[0]), names, ~shared))
         at_limit = np.asarray(limited.any(axis=0))
         network.limited = at_limit if network.limited is None else network.limited | at_limit
         network.steps += 1
@@ -419,9 +632,7 @@ class StatisticsJudge:
         """Yield NaN that an op made; Inf and values at the limit that neither an earlier step nor all ranks have."""
         names = network.names
         usual = np.asarray(limited.all(axis=0) if network.limited is None else network.limited)
-        fed_of = [
-            _by_op(names, (leaf.nans > 0) | limit, of_inputs=True) for leaf, limit in zip(group, limited, strict=True)
-        ]
+        fed_of = [_any_input(names, (leaf.nans > 0) | limit) for leaf, limit in zip(group, limited, strict=True)]
         # What any rank feeds into communication may come out on all of them.
         communicates = np.array([is_communication(op_type) for op_type in names.types], bool)
         fed_of_any = np.array(fed_of).any(axis=0) & communicates
@@ -472,11 +683,10 @@ def _shared_of(group: Sequence[LeafStatistics]) -> Flags:
     return shared
 
 
-def _by_op(names: TensorNames, flags: Flags, *, of_inputs: bool) -> Flags:
-    """Return whether any input, or any output, of each op has its flag set."""
-    chosen = flags & (names.is_output != of_inputs)
+def _any_input(names: TensorNames, flags: Flags) -> Flags:
+    """Return whether any input of each op has its flag set."""
     result = np.zeros(len(names.ops), bool)
-    result[names.op_of[chosen]] = True
+    result[names.op_of[flags & ~names.is_output]] = True
     return result
 
 
@@ -501,7 +711,7 @@ def _off(kind: EvidenceKind, leaf: LeafStatistics, logs: Doubles, reference: _Re
     bound = np.full(len(logs), _FLOOR) if reference.bound is None else reference.bound
     off = np.abs(logs - expected)
     own = off - _of_inputs(off, names)
-    spoiled = _by_op(names, leaf.nans + leaf.infs > 0, of_inputs=True)
+    spoiled = _any_input(names, leaf.nans + leaf.infs > 0)
     with np.errstate(invalid="ignore"):
         wrong = names.is_output & (own > _FLOOR) & ~spoiled[names.op_of]
         if reference.gains is not None:
@@ -543,7 +753,7 @@ def suspicions(evidence: Iterable[Evidence], looked_at: Mapping[int, Sequence[Lo
 
 
 #: What of a leaf's rows tells of its benchmark.
-NEEDED = ("op", "slot", "benchmark_count", "benchmark_mean", "benchmark_std")
+_BENCHMARK_COLUMNS = ("op", "slot", "benchmark_count", "benchmark_mean", "benchmark_std")
 #: Of a study so many suspicions are kept; the first is what counts.
 _MAX_SUSPICIONS = 100
 
@@ -633,7 +843,7 @@ def judge_statistics(
             leaves.append(leaf)
             tensors += len(leaf.names.op_of)
             unread += leaf.unread
-            rows = columns(state, NEEDED) if state.is_own else None
+            rows = columns(state, _BENCHMARK_COLUMNS) if state.is_own else None
             if rows is not None:
                 benchmark = benchmark_of(rows, step, leaf.rank)
                 if benchmark.names.ops:
@@ -663,7 +873,7 @@ def benchmark_of(rows: Columns, step: int, rank: int) -> LeafStatistics:
                 path="", dtype="float32", shape=(count,), count=count, mean=mean, l2_norm=sqrt(count) * hypot(mean, std)
             )
     ops = [
-        OpStatistics(name=name, type="", inputs=sides.get("input", {}), outputs=sides.get("output", {}))
+        DumpedOp(name, "", timestamp=0, inputs={**sides.get("input", {})}, outputs={**sides.get("output", {})})
         for name, sides in by_op.items()
     ]
     return of_ops(ops, step, rank)
