@@ -38,7 +38,7 @@ from precision_tool.lib.diagnose.run_checks import Analysis, fusion_graphs
 from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
 from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, SECTIONS, is_switchable
 from precision_tool.lib.io.fusion_switch import ALL, Switches, read_switches, text_to_write
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.session import Session
@@ -184,7 +184,7 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
         _note_bisected(session, [file])
         switches = file.read()
     except PrecisionToolError as error:
-        session.workspace.notes.append(error.message)
+        session.workspace.notes.append(error.full_message)
     session.data.check_data()
     graphs = fusion_graphs(session.data, args.graph, switches)
     return show_result(
@@ -239,7 +239,7 @@ def _note_bisected(session: Session, files: Sequence[SwitchFile]) -> None:
     """Add a note for each of these files that a bisection has changed."""
     for folder, file in product(_bisect_folders(session), files):
         if is_bisected(folder, file.target):
-            session.workspace.notes.append(text("note.cli.bisected", path=file.target))
+            session.workspace.notes.append(Message("note.cli.bisected", path=file.target))
 
 
 def _bisect_folders(session: Session) -> list[Path]:
@@ -247,16 +247,16 @@ def _bisect_folders(session: Session) -> list[Path]:
     return [Path(folder) / _BISECT_FOLDER for folder in dict.fromkeys(map(real_path, session.workspace.result_dirs()))]
 
 
-def _warnings(switches: Switches, data_passes: Sequence[str], names: Sequence[str]) -> list[str]:
+def _warnings(switches: Switches, data_passes: Sequence[str], names: Sequence[str]) -> list[Message]:
     """Return warnings for passes that GE never switches off, or that no data names."""
-    warnings = []
+    warnings: list[Message] = []
     off = {name for _, name, on in switches.named() if not on}
     for name in names:
         if not is_switchable(name):
             if name in off:
-                warnings.append(text("note.cli.pass_never_off", name=name, reason=ALWAYS_ON_REASON))
+                warnings.append(Message("note.cli.pass_never_off", name=name, reason=ALWAYS_ON_REASON))
         elif data_passes and name not in data_passes:
-            warnings.append(text("note.cli.pass_closest", name=name, closest=_closest(name, data_passes)))
+            warnings.append(Message("note.cli.pass_closest", name=name, closest=_closest(name, data_passes)))
     return warnings
 
 
@@ -315,7 +315,7 @@ def _meant_passes(
         ):
             meant.append(name)
         elif len(parts) == 1:
-            session.workspace.notes.append(text("note.cli.taken_for", name=name, match=parts[0]))
+            session.workspace.notes.append(Message("note.cli.taken_for", name=name, match=parts[0]))
             meant.append(parts[0])
         elif parts or (close := _closest(name, candidates)):
             raise UsageError("cli.pass_ambiguous", name=name, is_part=bool(parts), candidates=parts or close)
@@ -326,7 +326,7 @@ def _meant_passes(
     for name in dict.fromkeys(meant):
         if candidates and name not in candidates and is_switchable(name):
             close = _closest(name, candidates)
-            session.workspace.notes.append(text("note.cli.pass_not_in_data", name=name, closest=close))
+            session.workspace.notes.append(Message("note.cli.pass_not_in_data", name=name, closest=close))
     return list(dict.fromkeys(meant))
 
 
@@ -405,19 +405,19 @@ def _write(
 ) -> int:
     """Change a file and show its switches."""
     if session.workspace.work is not None and args.file is None and not args.installed:
-        session.workspace.notes.append(text("note.cli.switch_file_place"))
+        session.workspace.notes.append(Message("note.cli.switch_file_place"))
     tell_notes(session, output)
     before, after, path = _edit(session, file, change)
     always = [name for name in args.passes if not is_switchable(name)]
     warnings = _warnings(after, list(data_passes), [name for name in args.passes if is_switchable(name)])
-    warnings += [text("note.cli.pass_always_on", name=name, reason=ALWAYS_ON_REASON) for name in always]
+    warnings += [Message("note.cli.pass_always_on", name=name, reason=ALWAYS_ON_REASON) for name in always]
     if args.json:
         output.write_json(json_text({"files": [report.switch_json(path, after, warnings)]}))
         return DONE
     if file.note:
         show_note(output, file.note)
     for note in (*before.refused, *before.notes):
-        show_note(output, text("note.cli.rewritten", problem=note))
+        show_note(output, Message("note.cli.rewritten", problem=note))
     output.out.print(*report.switch_lines(path, after, data_passes, warnings), sep="\n")
     _print_last(output, path)
     output.out.print(report.script_block(script_lines(file)))
@@ -495,7 +495,7 @@ def _blame_leaves(session: Session, analyses: Sequence[Analysis], output: Output
         results.append(_Blamed(blame=result, path=analysis.path, sources=sources))
     if not results:
         raise problems[0] if problems else DataNotFoundError("cli.nothing_to_blame")
-    session.workspace.notes += [error.message for error in problems]
+    session.workspace.notes += [error.full_message for error in problems]
     return results
 
 
@@ -519,7 +519,7 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
         if not has_benchmark or args.other_graph is not None:
             raise
         sides = _benchmark_sides(session)
-        workspace.notes.append(text("note.cli.benchmark_instead", reason=error.message))
+        workspace.notes.append(Message("note.cli.benchmark_instead", reason=error.full_message))
         return sides
     workspace.notes += pair.notes
     fused, unfused = pair.fused.number or 0, pair.unfused.number or 0
@@ -596,7 +596,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     with bisection.alone():
         session.workspace.notes += [*bisection.open(args.fresh), *([file.note] if file.note else [])]
         if left_out:
-            session.workspace.notes.append(text("note.cli.not_searched", names=left_out))
+            session.workspace.notes.append(Message("note.cli.not_searched", names=left_out))
         tell_notes(session, output)
         interrupted = True
         try:
@@ -612,7 +612,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
                     plain(text("screen.cli.bisect_kept", tries=len(bisection.tries)), "yellow"), soft_wrap=True
                 )
     if len(bisection.tries) == before:
-        show_note(output, text("note.cli.bisect_finished"))
+        show_note(output, Message("note.cli.bisect_finished"))
     searched = _searched(bisection, passes)
     if args.json:
         output.write_json(report.bisect_json(result, bisection.tries, searched))
@@ -642,7 +642,7 @@ def _candidates(
     if named:
         unknown = [name for name in named if data_passes and name not in data_passes]
         if unknown:
-            session.workspace.notes.append(text("note.cli.passes_unknown", names=unknown))
+            session.workspace.notes.append(Message("note.cli.passes_unknown", names=unknown))
         return named, (), ()
     passes = tuple(sorted(filter(is_switchable, data_passes)))
     if not passes:

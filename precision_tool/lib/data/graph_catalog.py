@@ -41,8 +41,8 @@ class RunGraph:
     #: The newest dump leaf (first device, lowest step) of this graph's model; None: not dumped.
     leaf: DumpLeaf | None
     file: GraphFile
-    #: Why this graph.
-    reason: str
+    #: Why this graph; None for ops of two dumps that were matched by name.
+    reason: Message | None
     #: All leaves (devices, steps) of this model.
     leaves: tuple[DumpLeaf, ...] = ()
     #: True for a graph that was asked for with -g.
@@ -51,9 +51,9 @@ class RunGraph:
     matched: int = 0
     total: int = 0
     #: The other candidates, each with what spoke against it.
-    rejected: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    #: What cannot be read and may fit better; empty as a rule.
-    doubt: str = ""
+    rejected: tuple[tuple[str, Message], ...] = field(default=(), repr=False)
+    #: What cannot be read and may fit better; None as a rule.
+    doubt: Message | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class MissingGraph:
     number: int
     #: Empty for a run without a dump.
     model: str
-    reason: str
+    reason: Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +74,16 @@ class RunGraphs:
     missing: tuple[MissingGraph, ...] = ()
 
     @property
-    def lost(self) -> tuple[str, ...]:
+    def lost(self) -> tuple[Message, ...]:
         """The models and runs without a graph, and why."""
         several = len({run.model for run in self.missing}) > 1
-        return tuple(f"debug_{run.number}{f' ({run.model})' * several}: {run.reason}" for run in self.missing)
+        return tuple(
+            Message("note.data.lost_graph", number=run.number, model=run.model if several else None, reason=run.reason)
+            for run in self.missing
+        )
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Message, ...]:
         """Notes for the user on graphs that cannot be used."""
         return (*self.lost, *dict.fromkeys(run.doubt for run in self.runs if run.doubt))
 
@@ -115,7 +118,9 @@ def find_run_graphs(
                 choice = graphs.of(leaves[0], models=models)
             except DataNotFoundError as error:
                 refused.append(error)
-                missing.append(MissingGraph(number=folder.number, model=leaves[0].model_name, reason=error.message))
+                missing.append(
+                    MissingGraph(number=folder.number, model=leaves[0].model_name, reason=error.full_message)
+                )
                 continue
             runs.append(_run_graph(folder.number, leaves, choice))
         paths = [] if models else find_graph_files([folder.graph_folder])
@@ -124,7 +129,7 @@ def find_run_graphs(
                 choice = choose_without_dump(paths, store)
             except DataNotFoundError as error:
                 refused.append(error)
-                missing.append(MissingGraph(number=folder.number, model="", reason=error.message))
+                missing.append(MissingGraph(number=folder.number, model="", reason=error.full_message))
                 continue
             runs.append(_run_graph(folder.number, (), choice))
     if chosen is not None and not any(_is_same(run.file.path, chosen) for run in runs):
@@ -188,7 +193,7 @@ def check_choice(path: str, folders: Sequence[RunFolder], store: GraphStore) -> 
     for folder in _owners(path, folders) or folders:
         models = _models(folder.run)
         for leaves in models.values():
-            if not isinstance(load_chosen(path, leaves[0], models, store), str):
+            if not isinstance(load_chosen(path, leaves[0], models, store), Message):
                 return
             share = load_choice(path, leaves[0], CHOSEN, store)
             figures.append(Message("note.data.share", matched=share.matched, total=share.total, run=folder.number))

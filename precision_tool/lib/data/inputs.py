@@ -10,6 +10,7 @@ from precision_tool.lib.data.dump_tree import Stamps
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.kinds import GE, NPY, benchmark_kind
 from precision_tool.lib.io.files import folder_exists
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.model.run import Benchmark, DumpLeaf, Run
 
@@ -20,7 +21,7 @@ class Inputs:
 
     run: Run
     golden: GoldenFiles | Run
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
     #: Whether the benchmark stands for every step and rank.
     is_shared: bool = True
 

@@ -7,6 +7,8 @@ have the value that the manuals show and so ask for nothing. This module runs on
 import posixpath
 from typing import Dict, List, NamedTuple, Optional, Tuple
 
+from precision_tool.lib.messages import Message
+
 #: The data folder below ROOT_DIR.
 _DATA_NAME = "precision_data"
 
@@ -15,6 +17,7 @@ class OldName(NamedTuple):
     """An old name without effect: the values that the manuals show, and what replaces it."""
 
     shown: Tuple[object, ...]
+    #: A kind of `note.data.instead`.
     instead: str
 
 
@@ -26,32 +29,28 @@ class OldSetting(NamedTuple):
     line: int
 
 
-_VARIABLE = "the environment variable of that name decides, PRECISION_TOOL_DUMP and so on"
-_GRAPH_VALUES = "set DUMP_GE_GRAPH or DUMP_GRAPH_LEVEL in the environment to dump graphs in another way"
+_VARIABLE = "variable"
+_GRAPH_VALUES = "graph_values"
 _WITHOUT_EFFECT: Dict[str, OldName] = {
-    "ASCEND_LOG_PATH": OldName((), "the logs of the device are not read here"),
-    "NET_TYPE": OldName((), "the data tell it: `infer DIR` takes what msquickcmp wrote"),
-    "TF_DEBUG_TIMEOUT": OldName((360,), "`tf_dump` reads tfdbg's files itself and needs no time limit"),
+    "ASCEND_LOG_PATH": OldName((), "device_logs"),
+    "NET_TYPE": OldName((), "net_type"),
+    "TF_DEBUG_TIMEOUT": OldName((360,), "time_limit"),
     "MS_ACCU_CMP": OldName(
         (r"msaccucmp.py[c]?", "msaccucmp.py", "msaccucmp.pyc"),
-        "msaccucmp is found below CMD_ROOT_PATH, `toolkit` shows where",
+        "msaccucmp",
     ),
     "BUILD_JSON_GRAPH_NAME": OldName(
         ("Build", "PreRunAfterBuild"),
-        "the graph that fits the dump is chosen: `graphs` says why, `graphs --use` changes",
+        "graph_name",
     ),
     "DUMP_GE_GRAPH_VALUE": OldName((2,), _GRAPH_VALUES),
     "DUMP_GRAPH_LEVEL_VALUE": OldName((2, 3), _GRAPH_VALUES),
     "PRECISION_TOOL_OVERFLOW_FLAG": OldName(("PRECISION_TOOL_OVERFLOW",), _VARIABLE),
     "PRECISION_TOOL_DUMP_FLAG": OldName(("PRECISION_TOOL_DUMP",), _VARIABLE),
 }
-_ENVIRONMENT = OldName((), "the toolkit and its set_env.sh are found below CMD_ROOT_PATH, `toolkit` shows them")
-_PLACE = OldName((), "places below the data folder have fixed names; DATA, --data and --work move the whole")
-_OLD_PLACE = OldName(
-    (),
-    "graphs are looked for in npu/debug_N/graph, dumps in npu/debug_N/dump, tf/dump and overflow/dump of the data "
-    "folder: move the files there, or name folders with -lt, -rt and -g",
-)
+_ENVIRONMENT = OldName((), "environment")
+_PLACE = OldName((), "place")
+_OLD_PLACE = OldName((), "old_place")
 #: What paths outside the data folder end with in the manuals.
 _USUAL_ENDS = {"ASCEND_LOG_PATH": "ascend/log/plog", "ASCEND_SET_ENV": "bin/setenv.bash"}
 #: Folders by where the manuals have them below the data folder.
@@ -90,7 +89,7 @@ def as_setting(name: str, value: object) -> Optional[Tuple[str, object]]:
     return ("data", value) if name in _DATA_NAMES else None
 
 
-def notes_on(path: str, settings: List[OldSetting]) -> List[str]:
+def notes_on(path: str, settings: List[OldSetting]) -> List[Message]:
     """Return the notes on old names of a file that ask for something else than is done, one for each reason."""
     data = _DATA_NAME
     by_advice: Dict[str, List[OldSetting]] = {}
@@ -104,9 +103,9 @@ def notes_on(path: str, settings: List[OldSetting]) -> List[str]:
             by_advice.setdefault(meaning.instead, []).append(old)
     notes = []
     for instead, some in by_advice.items():
-        names = ", ".join(f"{old.name} (line {old.line})" for old in some)
-        has = "is an old setting" if len(some) == 1 else "are old settings"
-        notes.append(f"{path}: {names} {has} without effect: {instead}")
+        names = [Message("note.data.old_name", name=old.name, line=old.line) for old in some]
+        advice = Message("note.data.instead." + instead)
+        notes.append(Message("note.data.old_settings", path=path, count=len(some), names=names, advice=advice))
     return notes
 
 

@@ -297,7 +297,7 @@ def _checked(name: str, value: object, place: Union[Message, str]) -> Any:
     try:
         return _CHECKS[name](value)
     except UsageError as error:  # of a URL, which may hold a password
-        raise UsageError("data.bad_url", place=place, reason=error.message, advice=error.hint) from None
+        raise UsageError("data.bad_url", place=place, reason=error.full_message, advice=error.hint_message) from None
     except ValueError as error:
         raise UsageError("data.bad_setting", place=place, problem=error.args[0], value=_shown(value)) from None
 
@@ -309,15 +309,15 @@ def with_settings(settings: Optional[Settings], options: Mapping[str, object]) -
     return replace(settings, **checked)
 
 
-def _shown(value: object) -> str:
+def _shown(value: object) -> Union[str, Message]:
     """A value as it is quoted: short, and for numbers of more digits than Python writes, how long they are."""
     try:
         return reprlib.repr(value)
     except ValueError:
-        return "a number of {} bits".format(value.bit_length() if isinstance(value, int) else "too many")
+        return Message("note.data.long_number", bits=value.bit_length() if isinstance(value, int) else None)
 
 
-def read_settings_file(path: Path, notes: Optional[List[str]] = None) -> Dict[str, Any]:
+def read_settings_file(path: Path, notes: Optional[List[Message]] = None) -> Dict[str, Any]:
     """The checked settings of a file by field name. Raises UsageError with file and line,
     FormatError for what is no small regular file.
 
@@ -411,7 +411,7 @@ def load_settings(
     options: Optional[Mapping[str, Any]] = None,
     folder: Optional[Path] = None,
     environment: Optional[Mapping[str, str]] = None,
-    notes: Optional[List[str]] = None,
+    notes: Optional[List[Message]] = None,
 ) -> Settings:
     """Return the settings in force: files, then environment, then options.
 
@@ -423,7 +423,7 @@ def load_settings(
         The working folder, whose `precision_config.py` is read where there is one; by default the current one.
     environment : mapping, optional
         By default `os.environ`; variables ``PRECISION_TOOL_<NAME>`` count.
-    notes : list of str, optional
+    notes : list of Message, optional
         Gets the notes on lines of the files that have no effect any more.
 
     Raises

@@ -107,7 +107,7 @@ def read_source_lines(analysis: Analysis) -> RenderableType:
         if analysis.source.graph:
             rows.append((label("graph"), whole_path(analysis.source.graph)))
     if analysis.part:
-        rows.append((label("note"), plain(analysis.part, "yellow")))
+        rows.append((label("note"), shown(analysis.part, "yellow")))
     return LabelledLines(rows)
 
 

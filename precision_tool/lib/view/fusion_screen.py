@@ -138,7 +138,7 @@ def passes_json(graphs: Sequence[GraphFusion]) -> str:
 
 
 def switch_lines(
-    path: str, switches: Switches, of_data: Mapping[str, str | None], warnings: Sequence[str]
+    path: str, switches: Switches, of_data: Mapping[str, str | None], warnings: Sequence[Message]
 ) -> list[RenderableType]:
     """One switch file, pass by pass, and its effect on the passes of the data, which have their sections."""
     lines: list[RenderableType] = [whole_path(path)]
@@ -189,7 +189,7 @@ def _effect_lines(switches: Switches, of_data: Mapping[str, str | None]) -> Iter
         yield label("stay_on"), shown(stay_on, "yellow")
 
 
-def switch_json(path: str, switches: Switches, warnings: Sequence[str]) -> dict[str, Any]:
+def switch_json(path: str, switches: Switches, warnings: Sequence[Message]) -> dict[str, Any]:
     """One switch file."""
     sections = {name or "either": dict(passes) for name, passes in switches.sections.items()}
     return {

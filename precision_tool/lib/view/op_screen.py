@@ -580,7 +580,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         "asked": report.requested or None,
         "graph": report.graph.name,
         "graph_file": run.file.path,
-        "reason": run.reason,
+        "reason": run.reason or "",
         "debug": run.number,
         **_connections_json(report.connections, op),
         **({"attributes": {name: attribute_text(op, name, longest) for name in attributes}} if attributes else {}),

@@ -272,7 +272,7 @@ def _listing_json(listing: OpListing, limit: int) -> dict[str, Any]:
         "run": run.number,
         "graph": posixpath.abspath(run.file.path),
         "graph_names": [graph.name for graph in run.file.graphs],
-        "reason": run.reason,
+        "reason": run.reason or "",
         "total": listing.total,
         "matching": len(listing.rows),
         "ops": [_op_json(row) for row in listing.rows[: limit or None]],

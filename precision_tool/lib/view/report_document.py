@@ -176,7 +176,7 @@ class _Result:
             "is_pytorch": analysis is not None and not analysis.has_graph,
             "is_two_runs": analysis is not None and analysis.is_two_runs,
             "compared": analysis is not None,
-            "part": both(analysis.part) if analysis is not None else "",
+            "part": both(analysis.part or "") if analysis is not None else "",
             "notes": sound([*material.notes, *self._repeated_note()]),
             "passport": sound(material.passport),
             "counts": self._counts(),

@@ -151,7 +151,7 @@ def _load(data: DataFolder, path: str, notes: list[Message | str]) -> GraphFile 
     try:
         return data.store.load(path)
     except PrecisionToolError as error:
-        notes.append(Message("page.note.no_map", error=error.message))
+        notes.append(Message("page.note.no_map", error=error.full_message))
         return None
 
 
@@ -218,7 +218,7 @@ def _details(names: Sequence[str], pairs_of: PairsOf, notes: list[Message | str]
         try:
             pairs = [pair for pair in pairs_of(name) if pair.slot]
         except PrecisionToolError as error:
-            notes.append(Message("page.note.unreadable_values", op=name, error=error.message))
+            notes.append(Message("page.note.unreadable_values", op=name, error=error.full_message))
             continue
         # Outputs first, as they tell most.
         pairs.sort(key=lambda pair: pair.is_input)

@@ -68,7 +68,7 @@ def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
                 for op in study.statistics.suspicions[:_MAX_LISTED]
             ],
             "failures": [
-                {"step": leaf.leaf.step, "rank": leaf.leaf.rank, "reason": both(leaf.failure)}
+                {"step": leaf.leaf.step, "rank": leaf.leaf.rank, "reason": both(leaf.failure or "")}
                 for leaf in study.failures[:_MAX_LISTED]
             ],
             "notes": sound(list(study.notes)), "next": steps_document(next_steps(study)),
@@ -103,7 +103,7 @@ def _folders(study: Study) -> list[dict[str, Any]]:
                 {"op": op.op, "cause": str(op.cause), "cause_text": both(cause_name(op.cause))}
                 for op in leaf.accused[:_ACCUSED]
             ],
-            "failure": both(leaf.failure),
+            "failure": both(leaf.failure or ""),
         }
         for leaf in leaves
     ]  # fmt: skip

@@ -270,7 +270,7 @@ def _bisection(path: str) -> Reasons:
     run = BisectRun(folder=folder, check="true", passes=("APass", "BPass"), file=file)
     notes = run.open(fresh=False)
     is_bisected(folder, switch_file)
-    yield from (note.replace(_path_in(path), "PATH") for note in notes)
+    yield from (render_message(note).replace(_path_in(path), "PATH") for note in notes)
     list(run.answers)
     run.confirmed.clear()
 
