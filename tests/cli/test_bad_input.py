@@ -457,7 +457,7 @@ def test_a_graph_that_is_not_utf_8_is_used(tree: SmallTree) -> None:
     run = compare(tree)
     check_lost(tree, run, {})
     assert by_tensor(only_result(tree.root / "temp"))[VICTIM]["OpType"] == r"M\xff\xfe"
-    assert "note ge_proto_00000005_graph_1_Build.txt: 2 byte(s) are not UTF-8" in run.text
+    assert "note ge_proto_00000005_graph_1_Build.txt: 2 bytes are not UTF-8" in run.text
 
 
 def test_of_several_candidates_the_one_that_fits_is_taken(tree: SmallTree) -> None:
