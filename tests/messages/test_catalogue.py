@@ -161,6 +161,10 @@ def uses(source: str) -> Iterator[tuple[int, str, set[str], bool]]:
             yield node.lineno, first.value, fields, is_open
         elif name in ("say", "_say_once"):
             yield node.lineno, f"note.training.{first.value}", fields, is_open
+        elif name == "add_columns":
+            for column in node.args[1:]:
+                if isinstance(column, ast.Constant) and isinstance(column.value, str):
+                    yield node.lineno, f"{first.value}.{column.value}", set(), False
         elif name in ("NotComputedError", "NoValueError", "LayoutError", "SizeMismatchError"):
             yield node.lineno, f"reason.{first.value}", fields, is_open
         elif is_error and " " not in first.value and f"error.{first.value}.text" in ENGLISH:
@@ -204,6 +208,10 @@ def patterns(source: str) -> Iterator[str]:
             yield "".join(
                 re.escape(str(part.value)) if isinstance(part, ast.Constant) else r"\w+" for part in node.values
             )
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_columns":
+            section = node.args[0]
+            if isinstance(section, ast.Constant):
+                yield rf"{re.escape(str(section.value))}\.\w+"
         elif isinstance(node, ast.BinOp) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
             yield re.escape(node.left.value) + r"\w+"
 

@@ -29,8 +29,8 @@ from precision_tool.lib.messages import Message
 from precision_tool.lib.model.finding import ReasonError
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.op_verdict import OpVerdict
-from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.view.text import counted, percent, safe
+from precision_tool.lib.model.wording import counted, shape_text
+from precision_tool.lib.view.text import percent, safe
 
 #: A layout that takes longer is given up.
 TIME_LIMIT = 60.0
@@ -270,7 +270,6 @@ def _literal(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text in an HTML-like label."""
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return _literal(html.escape(short))
 
@@ -338,7 +337,27 @@ def picture_name(*parts: str) -> str:
 
 
 def write_drawing(source: str, folder: str, name: str, time_limit: float = TIME_LIMIT) -> Drawing:
-    """Writes `name`.gv and, with the `dot` program, `name`.svg. OutputError when they cannot be written."""
+    """Write the source of a picture and, with the `dot` program of Graphviz, the picture.
+
+    Parameters
+    ----------
+    source : str
+        The picture in the DOT language, as `dot_source` returns it.
+    folder, name : str
+        The files become `name`.gv and `name`.svg in this folder, which is made if it is missing.
+    time_limit : float
+        Seconds after which `dot` is stopped.
+
+    Returns
+    -------
+    Drawing
+        The paths; without a picture the reason and what to do.
+
+    Raises
+    ------
+    OutputError
+        The files cannot be written.
+    """
     gv, svg = posixpath.join(folder, f"{name}.gv"), posixpath.join(folder, f"{name}.svg")
     with atomic_text(gv) as file:
         file.write(source)

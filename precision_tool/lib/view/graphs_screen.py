@@ -108,14 +108,12 @@ def _match(match: FoundIn, limit: int) -> RenderableType:
 
 
 def use_line(path: str | None) -> Text:
-    """Return the effect of `graphs --use`."""
     if path is None:
         return shown(Message("screen.view.graphs.automatic"))
     return shown(Message("screen.view.graphs.use", path=safe(shown_path(path))))
 
 
 def survey_json(survey: GraphSurvey) -> str:
-    """The graph files as one JSON document."""
     return json_text(
         {
             "graphs": [{**asdict(row), "error": row.error or "", "reason": row.reason or ""} for row in survey.rows],
@@ -127,7 +125,6 @@ def survey_json(survey: GraphSurvey) -> str:
 
 
 def matches_json(matches: Sequence[FoundIn], word: str) -> str:
-    """The matches of a search as one JSON document."""
     files = [
         {
             **asdict(match),

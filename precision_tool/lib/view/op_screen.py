@@ -481,7 +481,6 @@ def _no_figure(tensor: AnyTensor | None) -> Text:
 
 
 def row_notes(row: Row) -> Iterator[str]:
-    """Yield notes on a tensor."""
     if row.reason:
         yield render(row.reason)
     for side, summary in (("npu", row.npu), ("benchmark", row.golden)):
@@ -625,7 +624,6 @@ def _step_json(step: Step, place: str) -> dict[str, Any]:
 
 
 def row_json(row: Row, threshold: float) -> dict[str, Any]:
-    """A tensor of an op, with both sides' figures."""
     pair = row.pair
     return {
         "slot": pair.slot,

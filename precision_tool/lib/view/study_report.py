@@ -34,7 +34,20 @@ _MOST_CELLS, _MOST_SIGNS = 2_000_000, 0xD800 - _FIRST
 
 
 def write_study(path: str, study: Study) -> None:
-    """Write the report. OutputError when it cannot be written; then no part of it is left."""
+    """Write the report on a study as one HTML file.
+
+    Parameters
+    ----------
+    path : str
+        The file; written whole or not at all.
+    study : Study
+        The verdict on all steps and ranks, with its heat maps.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written.
+    """
     time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
     document = study_document(study, tool=f"precision_tool {__version__}", time=time)
     write_page(path, document, [plain_text(study_block(study))])

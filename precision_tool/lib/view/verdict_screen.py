@@ -70,7 +70,6 @@ def judged_words(judged: OpVerdict) -> str:
 
 
 def judged_message(judged: OpVerdict) -> Message:
-    """Return it as a message."""
     if judged.own_error is None or judged.state == "not_recomputed":
         return Message("verdict.op.not_recomputed", reason=reason_words(judged.reason))
     allowed = allowed_error(judged) if judged.state == "right" else None
@@ -90,7 +89,6 @@ def judged_message(judged: OpVerdict) -> Message:
 
 
 def judged_json(judged: OpVerdict) -> dict[str, Any]:
-    """The object of JSON: the reason in words, and its kind."""
     document = {"fed" if name == "inherited" else name: value for name, value in asdict(judged).items()}
     return document | {"reason": reason_words(judged.reason), "reason_kind": reason_kind(judged.reason)}
 
