@@ -183,7 +183,7 @@ DUMP_DAMAGES: dict[str, tuple[Damage, dict[str, tuple[str, str]]]] = {
     ),
     "unknown layout with padding": (
         content(dump_bytes(header(layout=200, dims=(COUNT + 16,), size=4 * COUNT + 64), 64)),
-        {VICTIM: ("layout", r"layout format 200 is unknown and its padding cannot be told from data")},
+        {VICTIM: ("layout", r"layout format 200 is unknown,? and its padding cannot be")},
     ),
     "FIFO": (
         instead(os.mkfifo),
@@ -253,9 +253,9 @@ NPY_HEADER = "{'descr': '%s', 'fortran_order': False, 'shape': (%s), }\n"
 GOLDEN_DAMAGES: dict[str, tuple[Damage, str, str]] = {
     "cut in the data": (cut(2000), "unreadable", NPY + ".*needs 4096 bytes .* ends at byte 2000; .*cut off"),
     "text": (content(b"no such tensor\n" * 9), "unreadable", NPY + "damaged .npy header"),
-    "smaller": (saved(RIGHT[:1000]), "size_mismatch", r"NPU \[1024\] \(1024 .*benchmark \[1000\] \(1000 elements\)"),
-    "zero size": (saved(np.empty((0, 4))), "size_mismatch", r"benchmark \[0, 4\] \(0 elements\)"),
-    "scalar": (saved(np.array(1.0)), "size_mismatch", r"benchmark \[\] \(1 elements\)"),
+    "smaller": (saved(RIGHT[:1000]), "size_mismatch", r"NPU \S*1024\S* \(1024 .*benchmark \S*1000\S* \(1000 elements"),
+    "zero size": (saved(np.empty((0, 4))), "size_mismatch", r"benchmark .0, 4. \(0 elements"),
+    "scalar": (saved(np.array(1.0)), "size_mismatch", r"benchmark .. \(1 element"),
     "complex": (saved(RIGHT.astype(np.complex64)), "layout", "one side is complex: NPU float32, benchmark complex64"),
     "text array": (saved(np.array(["a"] * COUNT)), "unreadable", NPY + "elements of type <U1 are not numbers"),
     "FIFO": (instead(os.mkfifo), "unreadable", NPY + "not a regular file"),
@@ -457,7 +457,7 @@ def test_a_graph_that_is_not_utf_8_is_used(tree: SmallTree) -> None:
     run = compare(tree)
     check_lost(tree, run, {})
     assert by_tensor(only_result(tree.root / "temp"))[VICTIM]["OpType"] == r"M\xff\xfe"
-    assert "note ge_proto_00000005_graph_1_Build.txt: 2 byte(s) are not UTF-8" in run.text
+    assert "note ge_proto_00000005_graph_1_Build.txt: 2 bytes are not UTF-8" in run.text
 
 
 def test_of_several_candidates_the_one_that_fits_is_taken(tree: SmallTree) -> None:
