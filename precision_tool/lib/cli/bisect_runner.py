@@ -27,7 +27,7 @@ from precision_tool.lib.io.fusion_switch import Switches, parse_switches, text_t
 from precision_tool.lib.io.writing import lock_folder, only_writer, rewrite_text
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
-from precision_tool.lib.training.fusion_files import FILE_VARIABLE
+from precision_tool.lib.training.switches import FILE_VARIABLE
 
 _STATE = "state.json"
 #: Seconds that no try takes: a century.

@@ -28,7 +28,7 @@ from precision_tool.lib.io.fusion_passes import SECTIONS
 from precision_tool.lib.io.fusion_switch import Switches
 from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
 from precision_tool.lib.session import Session
-from precision_tool.lib.training.fusion_files import FILE_VARIABLE
+from precision_tool.lib.training.switches import FILE_VARIABLE
 from precision_tool.lib.view import fusion_screen as report
 
 _ACTIONS = ("list", "show", "off", "on", "all-off", "reset", "blame", "bisect")
