@@ -19,8 +19,7 @@ from range_server import Served, serving
 
 from precision_tool.cli import main
 from precision_tool.lib.api import compare
-from precision_tool.lib.data import tfdbg_folders as tfdbg_runs
-from precision_tool.lib.data.dump_tree import list_folders
+from precision_tool.lib.data.dump_tree import find_tfdbg_runs, list_folders, tfdbg_files
 from precision_tool.lib.data.workspace import without_folder
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
@@ -632,16 +631,16 @@ def test_a_run_of_tfdbg_that_a_server_does_not_list_is_told(monkeypatch: pytest.
         store.pipe_file(f"{run}/_tfdbg_device_,job_localhost/relu_0_DebugIdentity_1600000000000003", b"x")
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: Refusing)
     place = urls.path_of("memory://tfdbg")
-    runs = tfdbg_runs.find_runs(place)
+    runs = find_tfdbg_runs(place)
     assert [run.number for run in runs] == [1, 2], "the newer one is not forgotten: its tensors count"
-    ((path, reason),) = tfdbg_runs.files_of_run(runs[1]).unreadable
+    ((path, reason),) = tfdbg_files(runs[1]).unreadable
     assert path.endswith(refused)
     assert "no permission" in reason
-    assert tfdbg_runs.find_runs(f"{place}/none") == []
+    assert find_tfdbg_runs(f"{place}/none") == []
     refused = "/old"
     monkeypatch.setattr(files, "_remote", {})
     with pytest.raises(FormatError, match="no permission"):
-        tfdbg_runs.find_runs(place)
+        find_tfdbg_runs(place)
 
 
 def test_a_folder_of_a_server_is_not_taken_for_the_working_folder(

@@ -20,7 +20,7 @@ from precision_tool.lib.cli.command import (
     tell_notes,
 )
 from precision_tool.lib.compare.result_files import TOOLKIT_PREFIX
-from precision_tool.lib.data.overflow_files import DECODED_FOLDER, StatusFile
+from precision_tool.lib.data.dump_tree import DECODED_FOLDER, StatusFile
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.io.files import open_text
 from precision_tool.lib.messages import Message, text

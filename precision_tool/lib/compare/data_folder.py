@@ -19,7 +19,6 @@ from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data import graph_catalog as catalog
 from precision_tool.lib.data import graph_catalog as lookup
 from precision_tool.lib.data import graph_choice
-from precision_tool.lib.data.default_sides import benchmark_folder, default_npu, has_dump_alone, kind_of, pytorch_files
 from precision_tool.lib.data.dump_names import flatten, op_number
 from precision_tool.lib.data.dump_tree import Stamps
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
@@ -27,11 +26,22 @@ from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.graph_catalog import FoundOp, MissingGraph, RunFolder, RunGraph, RunGraphs, where_of
 from precision_tool.lib.data.graph_choice import Choice, GraphChoice, GraphChooser, find_graph_files
 from precision_tool.lib.data.graph_survey import FoundIn, GraphSurvey, search, survey
-from precision_tool.lib.data.inputs import Inputs, find_golden, find_inputs, golden_leaf, own_benchmark
 from precision_tool.lib.data.kinds import DataKind, pair_h5_files
 from precision_tool.lib.data.matching import Counterpart, GraphMatcher, match_name, same_name
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.pair_listing import find_ops
+from precision_tool.lib.data.sides import (
+    Inputs,
+    benchmark_folder,
+    default_npu,
+    find_golden,
+    find_inputs,
+    golden_leaf,
+    has_dump_alone,
+    kind_of,
+    own_benchmark,
+    pytorch_files,
+)
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists, real_path, signature_of

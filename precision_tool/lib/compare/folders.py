@@ -19,12 +19,12 @@ from precision_tool.lib.compare.scheduler import ALL_CORES, Resources, WorkStopp
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.data.fusion_pair import check_fits, pair_notes
 from precision_tool.lib.data.graph_choice import NAMED, GraphChoice, GraphChooser, UnreadGraphError
-from precision_tool.lib.data.inputs import Inputs, find_inputs, golden_leaf, own_benchmark
 from precision_tool.lib.data.kinds import kind_of_both, pair_h5_files
 from precision_tool.lib.data.matching import Counterpart, GraphDumps, match_by_graph, match_by_name, same_name
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.pair_selection import Selection, is_by_number, select
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
+from precision_tool.lib.data.sides import Inputs, find_inputs, golden_leaf, own_benchmark
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError

@@ -6,16 +6,27 @@ import csv
 import io
 import posixpath
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import PurePath
 
 from precision_tool.lib.data import dump_names as names
-from precision_tool.lib.data import tfdbg_folders as tfdbg_runs
 from precision_tool.lib.data.dump_names import StepAndRank, placed_below
-from precision_tool.lib.io.files import check_folder, is_folder, may_change_unseen, read_text, signature_of, store_of
+from precision_tool.lib.io import tfdbg_runs
+from precision_tool.lib.io.files import (
+    check_folder,
+    entries,
+    is_folder,
+    may_change_unseen,
+    read_text,
+    signature_of,
+    stat_of,
+    store_of,
+)
+from precision_tool.lib.io.local import LOCAL
 from precision_tool.lib.io.stores import Kind, Signature
-from precision_tool.lib.io.tfdbg_runs import last_of_each
+from precision_tool.lib.io.tfdbg_runs import ON_DISK, Folders, RunFiles, RunFolder, UnlistedError, Visit, last_of_each
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
 
@@ -353,7 +364,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
 def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
     """Of every tensor what the last tfdbg run that holds it has, the newest dump of it; None if there is no run."""
     visit = None if stamps is None else stamps.note
-    runs = [tfdbg_runs.files_of_run(run, visit) for run in tfdbg_runs.find_runs(root, visit)]
+    runs = [tfdbg_files(run, visit) for run in find_tfdbg_runs(root, visit)]
     dumps = last_of_each(runs)
     if not dumps:
         return None
@@ -412,3 +423,125 @@ def _tensor_names(folder: str, stamps: Stamps | None = None) -> Iterator[str]:
             for name in file_names:
                 if names.parse_golden_name(name) is not None or names.is_dump_file(name) or name == MAPPING_FILE:
                     yield name
+
+
+# --- the runs of tfdbg: on a disk as the training side lists them, else as their store does ---
+
+
+class _StoredFolders(Folders):
+    """Run folders of a store that is no disk; it has no links."""
+
+    is_remote = True
+
+    def entries(self, folder: str) -> list[tuple[str, bool | str]]:
+        try:
+            return [(entry.name, entry.kind is Kind.FOLDER) for entry in entries(folder)]
+        except PrecisionToolError as error:
+            raise UnlistedError(error.message, isinstance(error, DataNotFoundError)) from error
+
+    def identity(self, folder: str) -> object:
+        return posixpath.abspath(folder)
+
+    def size(self, path: str) -> int:
+        entry = stat_of(path)
+        if entry is None:
+            raise UnlistedError("no such file", is_gone=True)
+        return entry.size
+
+
+_STORED = _StoredFolders()
+
+
+def _folders_at(path: str) -> Folders:
+    return ON_DISK if store_of(path) is LOCAL else _STORED
+
+
+def find_tfdbg_runs(folder: str, visit: Visit | None = None) -> list[RunFolder]:
+    """The run folders below `folder`, or `folder` itself, oldest first; [] if there is none.
+
+    One that is named as such and cannot be listed counts: what reads it says why. FormatError where `folder` itself
+    cannot, or a server does not tell what a folder holds.
+    """
+    return tfdbg_runs.find_runs(folder, visit, _folders_at(folder))
+
+
+def tfdbg_files(run: RunFolder, visit: Visit | None = None) -> RunFiles:
+    """Every tensor file of a run."""
+    return tfdbg_runs.files_of_run(run, visit, _folders_at(run.path))
+
+
+# --- overflow status files, and the dumps of the ops they name ---
+
+
+_DECODED = ".json"
+#: Where, below a folder for results, decoded status files go.
+DECODED_FOLDER = ("decode", "overflow_decode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusFile:
+    """A status file, as the device wrote it or decoded to JSON. `name` is what its own name says."""
+
+    path: str
+    name: DumpName
+    decoded: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The folder it lies in."""
+        return posixpath.dirname(self.path)
+
+
+def find_status_files(root: str, stamps: Stamps | None = None) -> tuple[StatusFile, ...]:
+    """Every status file below a folder, earliest first; () where there is no such folder.
+
+    A file that was decoded beside itself is named once.
+    """
+    if not is_folder(root):
+        return ()
+    files: dict[tuple[str, DumpName], StatusFile] = {}
+    for folder, file_names in list_folders(root, stamps):
+        for file_name in file_names:
+            parsed = parse_status_name(file_name)
+            if parsed is None:
+                continue
+            name, decoded = parsed
+            listed = files.get((folder, name))
+            if listed is None or listed.decoded:
+                path = posixpath.join(folder, file_name)
+                files[folder, name] = StatusFile(path=path, name=name, decoded=decoded)
+    return tuple(sorted(files.values(), key=lambda file: (file.name.timestamp, file.path)))
+
+
+def parse_status_name(file_name: str) -> tuple[DumpName, bool] | None:
+    """The parts of a status file's name and whether it was decoded; None if it is no such name."""
+    decoded = file_name.endswith(_DECODED)
+    if decoded:  # Opdebug.Node_OpDebug.….output.0.json
+        file_name = file_name.removesuffix(_DECODED).rpartition(".output.")[0]
+    parsed = names.parse_dump_name(file_name)
+    if parsed is None or parsed[1] or not is_status(parsed[0]):
+        return None
+    return parsed[0], decoded
+
+
+def leaves_below(folder: str) -> tuple[DumpLeaf, ...]:
+    """The dumps of ops below a folder, newest time only; () if there are none, or they cannot be listed."""
+    try:
+        return find_run(folder).leaves
+    except PrecisionToolError:
+        return ()
+
+
+def files_of_task(
+    files: Iterable[DumpFile], stream: int, context: int | None = None, thread: int | None = None
+) -> tuple[DumpFile, ...]:
+    """Of the dump files with a task's number those of the op that ran as it, earliest first.
+
+    Names without a stream (old releases), context or thread fit any.
+    """
+
+    def fits(name: DumpName) -> bool:
+        numbers = ((name.stream_id, stream), (name.context_id, context), (name.thread_id, thread))
+        return all(value is None or number in (None, value) for value, number in numbers)
+
+    return tuple(sorted((file for file in files if fits(file.name)), key=lambda file: (file.name.timestamp, file.path)))

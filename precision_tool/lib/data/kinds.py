@@ -9,10 +9,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from precision_tool.lib.data import dump_names as names
-from precision_tool.lib.data import dump_tree as walk
-from precision_tool.lib.data import tfdbg_folders as tfdbg
 from precision_tool.lib.data.dump_names import is_dump_file
-from precision_tool.lib.data.dump_tree import Stamps, list_folders, nothing_below
+from precision_tool.lib.data.dump_tree import (
+    Stamps,
+    find_benchmark,
+    find_run,
+    find_tfdbg_runs,
+    list_folders,
+    nothing_below,
+)
 from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
@@ -199,7 +204,7 @@ class GeDump(DataKind):
         return names.is_dump_file(name)
 
     def find(self, path: str, stamps: Stamps | None = None) -> Run:
-        return walk.find_run(path, stamps)
+        return find_run(path, stamps)
 
     def graph_folder(self, above: str) -> str:
         """Where graphs lie in a folder that a dump lies below; empty if this is no such folder."""
@@ -253,14 +258,14 @@ class NpyFiles(DataKind):
         return self.has_suffix(name) and names.parse_golden_name(name) is not None
 
     def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
-        return walk.find_benchmark(path, stamps)
+        return find_benchmark(path, stamps)
 
 
 class TfdbgRuns(NpyFiles):
     """A benchmark's tensors as tfdbg wrote them; `.npy` files that lie among them are read instead."""
 
     def lies_at(self, path: str) -> bool:
-        return bool(tfdbg.find_runs(path)) and not GE.lies_at(path)
+        return bool(find_tfdbg_runs(path)) and not GE.lies_at(path)
 
 
 GE, INFER = GeDump(), InferDump()

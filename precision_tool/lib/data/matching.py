@@ -8,9 +8,8 @@ from functools import cached_property
 
 from precision_tool.lib.data.axis_alignment import SizeMismatchError, align
 from precision_tool.lib.data.dump_names import base_name, flatten, whole_name
-from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpedOp, DumpIndex, Found, Missing, NoBenchmark
+from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpedOp, DumpIndex, Found, Missing, NoBenchmark, OpDumps
 from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES, described_inputs
-from precision_tool.lib.data.op_dumps import OpDumps
 from precision_tool.lib.data.origins import (
     Group,
     NoOrigin,

@@ -8,9 +8,8 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.data.dumped_ops import BenchmarkSide, Missing
+from precision_tool.lib.data.dumped_ops import BenchmarkSide, Missing, alike
 from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES, Calls
-from precision_tool.lib.data.op_dumps import alike
 from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 

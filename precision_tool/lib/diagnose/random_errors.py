@@ -19,13 +19,12 @@ from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.run_values import SOURCE_TYPES, OpInput, RunOp, RunValues, slot_of
 from precision_tool.lib.compare.scheduler import ALL_CORES, Progress, Resources, counting
 from precision_tool.lib.data.axis_alignment import align
-from precision_tool.lib.data.default_sides import default_npu
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_catalog import RunGraph
-from precision_tool.lib.data.inputs import golden_leaf
 from precision_tool.lib.data.kinds import check_command
 from precision_tool.lib.data.matching import Counterpart, same_name
 from precision_tool.lib.data.origins import counterparts
+from precision_tool.lib.data.sides import default_npu, golden_leaf
 from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.diagnose.memory_reuse import Stomp, check_memory
 from precision_tool.lib.diagnose.overflow import Graphs
