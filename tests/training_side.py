@@ -22,6 +22,10 @@ HANG = 180.0
 TENSORFLOWS = {"1.15": "PRECISION_TOOL_TF115", "2.15": "PRECISION_TOOL_TF215"}
 
 
+#: Variables that make GE write its graphs.
+GRAPH_VARIABLES = ("DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "NPU_DUMP_GRAPH")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ran:
     """A script that has ended."""

@@ -15,18 +15,8 @@ from training_side import run_script, tensorflow_python
 
 from precision_tool import tf_config
 from precision_tool.lib.training import passport
-from precision_tool.lib.training import passport as recording
 
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, an environment that is put back, and no passport of an earlier run."""
-    for name in ("DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "NPU_DUMP_GRAPH", *passport.ENVIRONMENT):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(passport, "_BEGUN", {})
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("work")
 
 
 def read(path: Path) -> Any:
@@ -154,7 +144,7 @@ def test_versions_of_the_installation(work: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_session_that_fails_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    recorder = recording.Recorder(passport.begin(passport.BENCHMARK))
+    recorder = passport.Recorder(passport.begin(passport.BENCHMARK))
     recorder.before_run(object(), None, None)
     recorder.before_run(object(), None, None)
     assert capsys.readouterr().err.count("the passport lacks the hashes") == 1

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from npu_standins import CustomOp, NpuDevice, kind_of
-from training_side import run_script, tensorflow_python, write_npu_bridge
+from training_side import GRAPH_VARIABLES, run_script, tensorflow_python
 
 from precision_tool import tf_config
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.messages.errors import OutputError
 from precision_tool.lib.training.mixlist import find_mixlist
+from precision_tool.lib.training.switches import parse_action
 
-GRAPH_VARIABLES = ("DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "NPU_DUMP_GRAPH")
-OURS = ("PRECISION_TOOL_DUMP", "PRECISION_TOOL_OVERFLOW", "PRECISION_TOOL_TF_DUMP_STEP", "PRECISION_TOOL_DATA")
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and an environment that is put back."""
-    for name in (*GRAPH_VARIABLES, *OURS):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("work")
 
 
 def path_bytes(*parts: str) -> bytes:
@@ -150,6 +138,66 @@ def test_mixlist(work: Path) -> None:
     op = CustomOp()
     tf_config.update_custom_op(op, "mixlist")
     assert op.parameters == {"modify_mixlist": {"s": path.encode()}}
+
+
+# --- the text of an action -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "names"),
+    [
+        ("dump", {"dump"}),
+        ("fusion_off|dump", {"fusion_off", "dump"}),
+        (" dump | prof |fusion_switch ", {"dump", "prof", "fusion_switch"}),
+        ("Overflow|mixlist", {"overflow", "mixlist"}),
+        ("dump|dump", {"dump"}),
+    ],
+)
+def test_actions_are_read(action: str, names: set[str]) -> None:
+    assert parse_action(action, {}) == names
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ("dumb", "unknown action 'dumb' in 'dumb'; did you mean 'dump'"),
+        ("dump|", "unknown action ''"),
+        ("dump,overflow", "unknown action 'dump,overflow'"),
+        ("dump|overflow", "both dump and overflow: the device cannot dump data and detect overflow in one run"),
+        ("fusion_off|dump|fusion_switch", "both fusion_off and fusion_switch: there is one fusion switch file"),
+        (["dump"], "action must be a text such as 'dump', not"),
+        (True, "action must be a text"),
+    ],
+)
+def test_what_is_no_action_is_a_value_error(action: object, message: str) -> None:
+    with pytest.raises(ValueError, match="action") as caught:
+        parse_action(action, {})
+    assert message in str(caught.value)
+    assert "; " in str(caught.value), "a traceback shows str() alone, so the advice must be in it"
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+@pytest.mark.parametrize(
+    ("environment", "names"),
+    [
+        ({}, set()),
+        ({"PRECISION_TOOL_DUMP": "True"}, {"dump"}),
+        ({"PRECISION_TOOL_OVERFLOW": "True", "PRECISION_TOOL_DUMP": "False"}, {"overflow"}),
+    ],
+)
+def test_without_an_action_the_environment_decides(
+    nothing: str | None, environment: dict[str, str], names: set[str]
+) -> None:
+    assert parse_action(nothing, environment) == names
+
+
+def test_an_action_beats_the_environment() -> None:
+    assert parse_action("fusion_off", {"PRECISION_TOOL_DUMP": "True"}) == {"fusion_off"}
+
+
+def test_contradicting_flags_are_told() -> None:
+    with pytest.raises(ValueError, match="the environment asks for both dump and overflow"):
+        parse_action(None, {"PRECISION_TOOL_DUMP": "True", "PRECISION_TOOL_OVERFLOW": "True"})
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
@@ -286,15 +334,6 @@ def test_a_switch_file_that_is_no_json_is_told(work: Path, monkeypatch: pytest.M
 
 
 # --- Estimator ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=[True, False], ids=["newest", "2021"])
-def npu_bridge(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-    """A stand-in for npu_bridge, in one of its releases."""
-    monkeypatch.syspath_prepend(str(write_npu_bridge(tmp_path / "site", newest=request.param)))
-    yield request.param
-    for name in [name for name in sys.modules if name.startswith("npu_bridge")]:
-        del sys.modules[name]
 
 
 def test_estimator_dump_config(npu_bridge: bool, capsys: pytest.CaptureFixture[str]) -> None:

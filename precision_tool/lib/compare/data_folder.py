@@ -560,8 +560,7 @@ class DataFolder:
                 stamps.note(path)
             pairs: tuple[tuple[str, str], ...] = ()
             if npu and golden:
-                files, _ = pair_h5_files(str(self.workspace.pt_npu_dir), str(self.workspace.pt_gpu_dir))
-                pairs = tuple((file.npu, file.golden) for file in files)
+                pairs, _ = pair_h5_files(str(self.workspace.pt_npu_dir), str(self.workspace.pt_gpu_dir))
             return load_h5_data(npu, golden, pairs)
 
         data = self._keep((CacheKind.PYTORCH, npu, golden), read)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data.dump_names import is_dump_file
@@ -124,8 +123,7 @@ class H5Files(DataKind):
 PYTORCH = H5Files()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class H5Pair:
+class H5Pair(NamedTuple):
     """Two files to be compared."""
 
     npu: str
