@@ -9,14 +9,14 @@ import ast
 import difflib
 import math
 import os
+import posixpath
 import re
 import reprlib
 import sys
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
-from precision_tool.lib.data.old_settings import LOG_LEVELS, OLD_NAMES, OldSetting, as_setting, notes_on
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.logs import LEVELS
@@ -409,3 +409,124 @@ def load_settings(
             option = "lang" if name == "language" else name.replace("_", "-")
             values[name] = _checked(name, value, Message("note.data.place.option", name=option))
     return Settings(**values)
+
+
+# --- names that the `config.py` of the old tool and its manuals have ---
+# A few are settings under another name; the others have no effect, and a note names what replaces them, unless they
+# have the value that the manuals show and so ask for nothing.
+
+
+class OldName(NamedTuple):
+    """An old name without effect: the values that the manuals show, and what replaces it."""
+
+    shown: Tuple[object, ...]
+    instead: str
+
+
+class OldSetting(NamedTuple):
+    """A line of a settings file that sets an old name."""
+
+    name: str
+    value: object
+    line: int
+
+
+_VARIABLE = "the environment variable of that name decides, PRECISION_TOOL_DUMP and so on"
+_GRAPH_VALUES = "set DUMP_GE_GRAPH or DUMP_GRAPH_LEVEL in the environment to dump graphs in another way"
+_WITHOUT_EFFECT: Dict[str, OldName] = {
+    "ASCEND_LOG_PATH": OldName((), "the logs of the device are not read here"),
+    "NET_TYPE": OldName((), "the data tell it: `infer DIR` takes what msquickcmp wrote"),
+    "TF_DEBUG_TIMEOUT": OldName((360,), "`tf_dump` reads tfdbg's files itself and needs no time limit"),
+    "MS_ACCU_CMP": OldName(
+        (r"msaccucmp.py[c]?", "msaccucmp.py", "msaccucmp.pyc"),
+        "msaccucmp is found below CMD_ROOT_PATH, `toolkit` shows where",
+    ),
+    "BUILD_JSON_GRAPH_NAME": OldName(
+        ("Build", "PreRunAfterBuild"),
+        "the graph that fits the dump is chosen: `graphs` says why, `graphs --use` changes",
+    ),
+    "DUMP_GE_GRAPH_VALUE": OldName((2,), _GRAPH_VALUES),
+    "DUMP_GRAPH_LEVEL_VALUE": OldName((2, 3), _GRAPH_VALUES),
+    "PRECISION_TOOL_OVERFLOW_FLAG": OldName(("PRECISION_TOOL_OVERFLOW",), _VARIABLE),
+    "PRECISION_TOOL_DUMP_FLAG": OldName(("PRECISION_TOOL_DUMP",), _VARIABLE),
+}
+_ENVIRONMENT = OldName((), "the toolkit and its set_env.sh are found below CMD_ROOT_PATH, `toolkit` shows them")
+_PLACE = OldName((), "places below the data folder have fixed names; DATA, --data and --work move the whole")
+_OLD_PLACE = OldName(
+    (),
+    "graphs are looked for in npu/debug_N/graph, dumps in npu/debug_N/dump, tf/dump and overflow/dump of the data "
+    "folder: move the files there, or name folders with -lt, -rt and -g",
+)
+#: What paths outside the data folder end with in the manuals.
+_USUAL_ENDS = {"ASCEND_LOG_PATH": "ascend/log/plog", "ASCEND_SET_ENV": "bin/setenv.bash"}
+#: Folders by where the manuals have them below the data folder.
+_PLACES = {
+    "FUSION_DIR": "fusion", "NPU_DIR": "npu", "DEFAULT_NPU_DIR": "npu/debug_0",
+    "DEFAULT_NPU_DUMP_DIR": "npu/debug_0/dump", "DEFAULT_NPU_GRAPH_DIR": "npu/debug_0/graph",
+    "DEFAULT_OP_DEBUG_DIR": "npu/debug_0", "OVERFLOW_DIR": "overflow", "NPU_OVERFLOW_DUMP_DIR": "overflow/dump",
+    "TF_DIR": "tf", "TF_DEBUG_DUMP_DIR": "tf/tf_debug", "TF_DUMP_DIR": "tf/dump", "TF_GRAPH_DIR": "tf/graph",
+    "TF_CKPT_ROOT": "tf/checkpoints", "TF_CKPT_FILE": "tf/checkpoints/ckpt",
+    "TF_CKPT_INPUT_DIR": "tf/checkpoints/input", "PT_DIR": "pt", "PT_NPU_DIR": "pt/npu", "PT_GPU_DIR": "pt/gpu",
+    "TMP_DIR": "temp", "OP_GRAPH_DIR": "temp/op_graph", "DECODE_DIR": "temp/decode",
+    "OVERFLOW_DECODE_DIR": "temp/decode/overflow_decode", "DUMP_DECODE_DIR": "temp/decode/dump_decode",
+    "DUMP_CONVERT_DIR": "temp/decode/dump_convert", "VECTOR_COMPARE_PATH": "temp/vector_compare",
+    "TF_TENSOR_NAMES": "temp/tf_tensor_names.txt", "TF_TENSOR_DUMP_CMD": "temp/tf_tensor_cmd.txt",
+}  # fmt: skip
+#: Folders of the first releases, which lay elsewhere.
+_OLD_PLACES = (
+    "GRAPH_DIR", "GRAPH_DIR_ALL", "GRAPH_DIR_BUILD", "GRAPH_DIR_LAST", "GRAPH_CPU", "DUMP_DIR", "DUMP_FILES_NPU",
+    "DUMP_FILES_OVERFLOW", "DUMP_FILES_CPU", "DUMP_FILES_CPU_DEBUG", "DUMP_TMP_DIR", "DUMP_FILES_OVERFLOW_DECODE",
+    "DUMP_FILES_CPU_LOG", "DUMP_FILES_CPU_NAMES", "DUMP_FILES_CPU_CMDS", "DUMP_FILES_DECODE", "DUMP_FILES_CONVERT",
+)  # fmt: skip
+#: Names that set the data folder.
+_DATA_NAMES = ("ROOT_DIR", "DATA_ROOT_DIR")
+
+#: All names that the old tool had.
+OLD_NAMES: Tuple[str, ...] = (*_DATA_NAMES, *_WITHOUT_EFFECT, "ASCEND_SET_ENV", *_PLACES, *_OLD_PLACES)
+
+#: Names that Python's logging has for levels, which LOG_LEVEL took, and ours.
+LOG_LEVELS = {"notset": "debug", "warn": "warning", "critical": "error", "fatal": "error"}
+
+
+def as_setting(name: str, value: object) -> Optional[Tuple[str, object]]:
+    """The setting, by field name, and its value that an old name stands for; None for one without effect."""
+    if name == "ROOT_DIR" and isinstance(value, str):
+        return "data", posixpath.join(value, DEFAULT_DATA.name)
+    return ("data", value) if name in _DATA_NAMES else None
+
+
+def notes_on(path: str, settings: List[OldSetting]) -> List[str]:
+    """Return the notes on old names of a file that ask for something else than is done, one for each reason."""
+    data = DEFAULT_DATA.name
+    by_advice: Dict[str, List[OldSetting]] = {}
+    for old in settings:
+        setting = as_setting(old.name, old.value)
+        if setting is not None:
+            data = str(setting[1])
+            continue
+        meaning = _of(old.name)
+        if not _asks_nothing(old, meaning, data):
+            by_advice.setdefault(meaning.instead, []).append(old)
+    notes = []
+    for instead, some in by_advice.items():
+        names = ", ".join(f"{old.name} (line {old.line})" for old in some)
+        has = "is an old setting" if len(some) == 1 else "are old settings"
+        notes.append(f"{path}: {names} {has} without effect: {instead}")
+    return notes
+
+
+def _of(name: str) -> OldName:
+    if name in _PLACES:
+        return _PLACE
+    if name in _OLD_PLACES:
+        return _OLD_PLACE
+    return _ENVIRONMENT if name == "ASCEND_SET_ENV" else _WITHOUT_EFFECT[name]
+
+
+def _asks_nothing(old: OldSetting, meaning: OldName, data: str) -> bool:
+    """Return whether the value is the one that the manuals show, so that ignoring it changes nothing."""
+    if old.name in _PLACES and isinstance(old.value, str):
+        return posixpath.normpath(old.value) == posixpath.normpath(posixpath.join(data, _PLACES[old.name]))
+    if old.name in _USUAL_ENDS:
+        return str(old.value).rstrip("/").endswith(_USUAL_ENDS[old.name])
+    return old.value in meaning.shown
