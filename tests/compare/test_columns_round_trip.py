@@ -12,6 +12,7 @@ import pytest
 from precision_tool.lib.compare import columns as table
 from precision_tool.lib.compare.columns import EXTRA, METRICS, NUMBER, READABLE, Column, columns_of, field_of, readable
 from precision_tool.lib.compare.result_csv import read_result, write_result
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row
 
@@ -39,8 +40,8 @@ def full_row() -> Row:
     )  # fmt: skip
     return Row(
         pair=pair, metrics=part(Metrics, max_error_index=(1, 2), non_finite_mismatches=4), npu=part(Summary),
-        golden=part(Summary), reason="why", overflow=True, own_error=next(value), npu_dtype="float16",
-        golden_dtype="float32",
+        golden=part(Summary), reason=Message("text", text="why"), overflow=True, own_error=next(value),
+        npu_dtype="float16", golden_dtype="float32",
     )  # fmt: skip
 
 

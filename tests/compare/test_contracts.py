@@ -87,7 +87,7 @@ class TestWorkers:
         with who() as executor:
             rows = compare_pairs(pairs, Resources(workers=2, executor=executor), budget=SMALL)
         assert [row.metrics is None for row in rows] == [False, True, False]
-        assert "ends at byte" in rows[1].reason
+        assert "ends at byte" in str(rows[1].reason)
 
     @pytest.mark.parametrize("who", WORKERS, ids=lambda who: who.__name__)
     def test_progress_ends_at_the_whole(self, tmp_path: Path, who: Any) -> None:

@@ -43,6 +43,7 @@ from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.layouts import plain_plan
 from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.io.npy import read_npy
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import WHOLE, Plan, Tensor
@@ -107,7 +108,7 @@ def make_pair(folder: Path, number: int, one: Case, golden_path: Path | None = N
         golden_plan=alignment.golden_plan,
         shape=alignment.shape,
         error_shape=golden.shape,
-        reason=f"note {number}",
+        reason=Message("text", text=f"note {number}"),
     )
 
 
@@ -266,17 +267,17 @@ def test_rows_come_in_the_order_of_the_pairs(tmp_path: Path, tiny: None) -> None
         pairs.append(
             Pair(
                 index=number, op_name=f"none{number}", op_type="Variable", npu_ops=(), golden_ops=(),
-                status=Status.NO_NPU_DUMP, reason=f"reason {number}",
+                status=Status.NO_NPU_DUMP, reason=Message("text", text=f"reason {number}"),
             )
         )  # fmt: skip
     for rows in (compare_pairs(pairs, THIS_THREAD), compare_pairs(pairs, Resources(workers=2))):
         assert [row.pair for row in rows] == pairs
-        assert [row.reason for row in rows[1::2]] == [f"reason {number}" for number in range(12)]
+        assert [str(row.reason) for row in rows[1::2]] == [f"reason {number}" for number in range(12)]
         assert all(row.metrics is None for row in rows[1::2])
         for row, one in zip(rows[::2], cases, strict=True):
             check_row(row, one)
     assert compare_pairs([], Resources(workers=2)) == []
-    assert [row.reason for row in compare_pairs(pairs[1::2], Resources(workers=2))] == [
+    assert [str(row.reason) for row in compare_pairs(pairs[1::2], Resources(workers=2))] == [
         f"reason {number}" for number in range(12)
     ]
 
@@ -301,8 +302,8 @@ def test_a_file_that_is_lost_meanwhile_costs_its_own_row(
         assert lost.metrics is None
         assert lost.pair.status is Status.UNREADABLE
         assert lost.reason == lost.pair.reason
-        assert tensor.path in lost.reason
-        assert ("no such file" if damage == "gone" else "cut off") in lost.reason
+        assert tensor.path in str(lost.reason)
+        assert ("no such file" if damage == "gone" else "cut off") in str(lost.reason)
         assert {row.metrics.cosine for row in rows if row.metrics} == {1.0}
         assert len(rows) == 3
 
@@ -368,7 +369,7 @@ def test_equal_tensors_are_compared_once(
     for row, name, number in zip(rows, names, range(99), strict=False):
         check_row(row, stored[name])
         assert row.pair == pairs[number]
-        assert row.reason == f"note {number}"  # of its own pair, whoever was compared
+        assert str(row.reason) == f"note {number}"  # of its own pair, whoever was compared
     # Float64 is compared in float64, whose values are not looked for among those of float32, and the other way round;
     # of layouts whose boxes cut an inner axis, at tiny sizes, only equal bytes are known to be equal.
     assert len(compared) <= (3 if sizes == "real" else 5), compared
@@ -426,7 +427,7 @@ def test_copies_that_do_not_stay_in_memory_are_read_beside_the_first(
     rows = compare_pairs(pairs, Resources(workers=2 if how == "parts" else 1), budget=budget)
     for row, one, number in zip(rows, cases, range(99), strict=False):
         check_row(row, one)
-        assert row.reason == f"note {number}"
+        assert str(row.reason) == f"note {number}"
     nbytes = [tensors_of(pair)[0].nbytes for pair in pairs]
     read = [sizes[Path(tensors_of(pair)[0].path).name] for pair in pairs]
     # The third differs at the end: it is read beside the first, then compared itself.
@@ -442,7 +443,7 @@ def test_a_copy_that_cannot_be_read_costs_its_own_row(tmp_path: Path) -> None:
     budget = replace(tensor_reader.DEFAULT_BUDGET, stored_tensor=0, kept_items=0)
     rows = compare_pairs(pairs, THIS_THREAD, budget=budget)
     assert [row.metrics is None for row in rows] == [False, True, False]
-    assert "ends at byte" in rows[1].reason
+    assert "ends at byte" in str(rows[1].reason)
 
 
 def test_equal_numbers_in_other_bytes_are_not_taken_for_equal_bytes(tmp_path: Path, compared: list[str]) -> None:
@@ -584,7 +585,7 @@ def test_an_error_of_our_own_in_a_split_tensor_costs_its_own_row(
     with threads() as pool:
         rows = compare_pairs(pairs, Resources(workers=3, executor=pool, progress=lambda *now: told.append(now)))
     assert rows[0].metrics is None
-    assert "ZeroDivisionError: our mistake" in rows[0].reason
+    assert "ZeroDivisionError: our mistake" in str(rows[0].reason)
     assert rows[1].metrics is not None
     assert told == sorted(told)
     assert told[-1][0] == told[-1][1]
@@ -614,7 +615,7 @@ def test_ctrl_c_leaves_no_thread_behind(tmp_path: Path, tiny: None) -> None:
     with pytest.raises(WorkStoppedError, match="stopped: ") as stop:
         compare_pairs(pairs, Resources(workers=2, progress=interrupted))
     assert [row.pair.op_name for row in stop.value.rows] == [pair.op_name for pair in pairs]
-    assert any("the run was stopped before this tensor" in row.reason for row in stop.value.rows)
+    assert any("the run was stopped before this tensor" in str(row.reason) for row in stop.value.rows)
     assert threading.active_count() == threads_before
 
 
@@ -687,7 +688,7 @@ def test_threads_share_the_files_that_a_process_may_open(tmp_path: Path, tiny: N
         )
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert [row.reason for row in rows] == [f"note {number}" for number in range(most // 2)]
+    assert [str(row.reason) for row in rows] == [f"note {number}" for number in range(most // 2)]
 
 
 def test_progress_within_a_large_tensor_in_one_process(tmp_path: Path, tiny: None) -> None:

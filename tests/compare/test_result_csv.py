@@ -19,6 +19,8 @@ from precision_tool.lib.compare import columns as column_table
 from precision_tool.lib.compare.columns import METRIC_COLUMNS, columns_of, headers, parse_metrics, row_json
 from precision_tool.lib.compare.result_csv import cells_of, read_result, write_mapping, write_own_errors, write_result
 from precision_tool.lib.compare.result_files import find_results
+from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages.catalogue import printable
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.table import ColumnChoice, Row, joined
@@ -62,7 +64,7 @@ def row(
         pass_names=passes, original_names=golden_ops,
     )  # fmt: skip
     side = SIDE if result else None
-    return Row(pair=pair, metrics=result, npu=side, golden=side, reason=note)
+    return Row(pair=pair, metrics=result, npu=side, golden=side, reason=Message("text", text=note) if note else None)
 
 
 def written(path: Path, *rows: Row, golden_address: bool = False) -> list[dict[str, str]]:
@@ -181,7 +183,8 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows:
     assert len(read) == len(rows)
     for found, given_row in zip(read, rows, strict=True):
         expected = given_row
-        for name in ("index", "reason", "status", "mismatches", "op_name", "slot"):
+        assert render(found.reason) == render(expected.reason)
+        for name in ("index", "status", "mismatches", "op_name", "slot"):
             assert getattr(found, name) == getattr(expected, name), name
         for name in ("npu_ops", "golden_ops", "pass_names", "original_ops"):
             assert ",".join(getattr(found, name)) == ",".join(getattr(expected, name)), name
@@ -199,7 +202,7 @@ def test_no_text_is_a_formula_and_all_come_back(tmp_path: Path, name: str) -> No
     (line,) = written(path, row(name=name or "op", note=name, golden_names=name))
     assert not line["CompareFailReason"].startswith(("=", "+", "-", "@", "%", "\t", "\r"))
     (read,) = read_result(str(path))
-    assert (read.npu_ops, read.reason, ",".join(read.original_ops)) == ((name or "op",), name, name)
+    assert (read.npu_ops, render(read.reason), ",".join(read.original_ops)) == ((name or "op",), printable(name), name)
     assert ",".join(read.golden_ops) == name
     assert read.op_name == (name or "op")
 
@@ -555,7 +558,7 @@ def test_cells_of_a_row_are_those_of_its_columns(golden_address: bool, own_error
         replace(full, npu=exact, golden=exact, own_error=1.5),
         replace(full, absent=frozenset({"metrics.max_absolute_error", "npu.minimum", "pair.status"})),
         replace(full, npu=None, golden=None, custom={"mine": "=1"}, overflow=True),
-        replace(full, reason="'=1+1", custom={"mine": 2}),
+        replace(full, reason=Message("text", text="'=1+1"), custom={"mine": 2}),
         row(result=metrics(), dtype="bool", golden_dtype="bool"),
         row(status=Status.NO_BENCHMARK, note="+no", name="-op"),
     ]

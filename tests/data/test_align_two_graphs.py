@@ -35,7 +35,7 @@ def test_images_that_one_graph_takes_for_filters() -> None:
         tensor("FRACTAL_Z", as_filter.shape, images.shape), tensor("NC1HWC0", as_image.shape, images.shape),
         "HWCN", images.shape,
     )  # fmt: skip
-    assert found.note == "FRACTAL_Z read as HWCN, NC1HWC0 as NHWC: the two graphs do not agree"
+    assert str(found.note) == "FRACTAL_Z read as HWCN, NC1HWC0 as NHWC: the two graphs do not agree"
     assert found.shape == images.shape
     expected = [float(value) for value in images.reshape(-1)]
     assert read(as_filter, found.npu_plan) == expected

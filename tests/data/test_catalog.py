@@ -747,7 +747,7 @@ def test_a_survey_has_every_graph_file(tree: SmallTree, tmp_path: Path) -> None:
     assert (used.in_use, used.op_count, used.matched, used.dumped) == (True, 5, 4, 4)
     assert (used.graph_names, used.data_sources) == ((MODEL,), ("IteratorV2", "GetNext"))
     assert used.size == tree.graph.stat().st_size
-    assert OTHER_GRAPH in rows[str(damaged)].error
+    assert OTHER_GRAPH in str(rows[str(damaged)].error)
     assert (rows[str(here)].matched, rows[str(here)].dumped, rows[str(here)].in_use) == (1, 4, False)
     assert (survey.unreadable, survey.other_stages, survey.problem) == (1, (("PreRunBegin", 1),), "")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from precision_tool.lib.data.pair_selection import OpIds, OpNames, OpRange, is_by_number, parse_ids, parse_range, select
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
@@ -111,7 +112,13 @@ NAMED = [
     pair(0, "conv1/Conv2Dconv1/Relu"),
     pair(1, "fc/MatMul"),
     pair(2, "fc/MatMul_1"),
-    pair(3, "weight", "", status=Status.NO_NPU_DUMP, reason="the NPU dumped no file of weight (Variable)"),
+    pair(
+        3,
+        "weight",
+        "",
+        status=Status.NO_NPU_DUMP,
+        reason=Message("row.data.not_dumped", op="weight", op_type="Variable"),
+    ),
 ]
 
 
@@ -170,7 +177,7 @@ def test_a_range_may_begin_with_the_first_op() -> None:
 
 
 def test_ops_that_have_nothing_to_compare_are_told_with_the_reason() -> None:
-    lost = [pair(0, "op0", status=Status.NO_NPU_DUMP, reason="not dumped"), *ALL[1:]]
+    lost = [pair(0, "op0", status=Status.NO_NPU_DUMP, reason=Message("text", text="not dumped")), *ALL[1:]]
     notes = select(lost, parse_ids("0"), NUMBERED).notes
     assert notes[-1] == "nothing of what was asked for can be compared: 0: op0: not dumped"
     assert not any("nothing of" in note for note in select(lost, parse_ids("0,1"), NUMBERED).notes)

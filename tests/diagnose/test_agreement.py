@@ -27,7 +27,7 @@ def row(
     index: int = 0,
     mismatches: int = 0,
     golden_size: float | None = None,
-    reason: str = "",
+    reason: Message | None = None,
     distance: float | None = None,
     error: float | None = None,
     is_scalar: bool = False,
@@ -110,17 +110,19 @@ def test_nothing_wrong_and_nothing_compared() -> None:
 
 
 def test_statistics_tell_where_nothing_else_does() -> None:
-    def of(op: str, slot: str, words: str, index: int) -> Row:
-        return row(op, slot, None, index=index, status="statistics_only", reason=f"{words}: min, max")
+    def of(op: str, slot: str, reason: Message, index: int) -> Row:
+        return row(op, slot, None, index=index, status="statistics_only", reason=reason)
 
-    good, bad = STATISTICS_AGREE, STATISTICS_DIFFER
+    good = Message(STATISTICS_AGREE, statistics="min, max")
+    bad = Message(STATISTICS_DIFFER, differences="min, max")
+    neither = Message("text", text="other words: min, max")
     rows = [of("a", "input:0", good, 0), of("a", "output:0", good, 0)]
     assert [one.grade for one in find_first_fault(ops_of(rows, 0.98), 0.98)] == [Grade.INFO]
     rows += [of("b", "input:0", bad, 1), of("b", "output:0", bad, 1)]
     (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98)
     assert (finding.grade, finding.op_name) == (Grade.WARNING, "")
     assert finding.message == Message("finding.statistics.differ", ops=1, unread_graph="")
-    rows += [of("c", "input:0", good, 2), of("c", "input:1", "other words", 2), of("c", "output:0", bad, 2)]
+    rows += [of("c", "input:0", good, 2), of("c", "input:1", neither, 2), of("c", "output:0", bad, 2)]
     (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98)
     assert (finding.kind, finding.grade, finding.op_name) == (FindingKind.NOTHING_COMPARED, Grade.WARNING, "c")
     facts = [value for _, value in render_finding(finding).facts]
@@ -302,7 +304,10 @@ def test_what_could_not_be_read_is_a_finding() -> None:
 
 
 def test_the_first_rows_that_could_not_be_read_are_named() -> None:
-    rows = [row(f"x{at}", "output:0", None, status="unreadable", reason=f"why {at}") for at in range(7)]
+    rows = [
+        row(f"x{at}", "output:0", None, status="unreadable", reason=Message("text", text=f"why {at}"))
+        for at in range(7)
+    ]
     (finding,) = find_unreadable(rows)
     assert render_finding(finding).facts[:2] == (("first", "x0 output:0: why 0"), ("", "x1 output:0: why 1"))
     assert len(render_finding(finding).facts) == 6

@@ -604,7 +604,7 @@ def test_unreadable_status_files_do_not_stop_the_others(tmp_path: Path) -> None:
     reports, unreadable = read_statuses(find_status_files(root), StatusReader(root, (), lambda leaf: made.graph), 3)
     assert [status.op.name for status in reports if status.op] == ["b"]
     ((path, why),) = unreadable
-    assert "100 bytes" in why
+    assert "100 bytes" in str(why)
     assert path.endswith(str(TIMESTAMP + 5))
 
 

@@ -41,6 +41,7 @@ from precision_tool.lib.diagnose.statistics_rules import (
 )
 from precision_tool.lib.diagnose.study import run_study
 from precision_tool.lib.diagnose.study_plan import StudyOptions
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import TensorStatistics
 
@@ -257,8 +258,9 @@ def test_what_a_worker_reads_is_kept_as_it_was(tmp_path: Path) -> None:
     run = find_run(str(tmp_path / "x" / "precision_data" / "npu"))
     first, second = (read_leaf(leaf, 3, int(leaf.device)) for leaf in run.leaves)
     assert len(first.names.op_of) > 100
-    again = unpack_statistics("j.sqlite", pack_statistics(replace(first, unread=("a: cut off", "b: cut off"))), 3, 0)
-    assert again.unread == ("a: cut off", "b: cut off")
+    unread = (Message("error.place", where="a", reason="cut off"), Message("row.compare.no_memory"))
+    again = unpack_statistics("j.sqlite", pack_statistics(replace(first, unread=unread)), 3, 0)
+    assert again.unread == unread
     assert (again.names.ops, again.names.types) == (first.names.ops, first.names.types)
     assert repr(replace(again, unread=())) == repr(first)
     assert aligned(second, first.names).names is first.names

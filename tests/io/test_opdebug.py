@@ -14,7 +14,7 @@ from opdebug_payloads import AIC, AICPU, AIV, MAGIC, SDMA, core_fields, new_payl
 
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.io.opdebug import OverflowStatus, UnitStatus, decode_status, document_text, read_opdebug
-from precision_tool.lib.messages import render
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 
 CORE_BITS = {
@@ -180,12 +180,13 @@ def test_a_context_of_65535_is_none(tmp_path: Path) -> None:
 def test_what_is_not_as_documented_is_told() -> None:
     document, notes = decode_status(new_payload(AIC, core_fields(), valid=0, data_len=80))
     assert document["acc_list"]["data"]["status"] == 0x20
-    assert [words in note for words, note in zip(("valid", "data_len is 80"), notes, strict=True)] == [True, True]
+    assert [note.kind for note in notes] == ["row.io.status_invalid", "row.io.status_length"]
+    assert notes[1].length == 80
     # Of versions to come the length tells whether the status is a list.
     for words in ([0x20], [0x20, 0, 0, 0]):
         document, notes = decode_status(new_payload(AIC, core_fields(words), version=2))
         assert document["acc_list"]["data"]["status"] == (words if len(words) > 1 else 0x20)
-        assert any("version 2" in note for note in notes)
+        assert Message("row.io.status_version", version=2) in notes
 
 
 def test_a_file_of_version_1_of_the_dump_format(tmp_path: Path) -> None:

@@ -304,7 +304,7 @@ def test_a_file_that_is_gone_is_a_row_with_its_reason(data: Path) -> None:
         (result,) = compare(f"{place}/npu/debug_0", f"{place}/tf/dump", workers=1)
     finally:
         del store._fs.cat_file  # type: ignore[attr-defined]
-    assert any("a listing may have changed" in row.reason for row in result.rows)
+    assert any("a listing may have changed" in str(row.reason) for row in result.rows)
     assert sum(row.metrics is not None for row in result.rows) > 50
 
 

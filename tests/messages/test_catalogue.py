@@ -159,7 +159,7 @@ def uses(source: str) -> Iterator[tuple[int, str, set[str], bool]]:
         is_open = any(keyword.arg is None for keyword in node.keywords)
         if name in ("Message", "text"):
             yield node.lineno, first.value, fields, is_open
-        elif name in ("NotComputedError", "NoValueError"):
+        elif name in ("NotComputedError", "NoValueError", "LayoutError", "SizeMismatchError"):
             yield node.lineno, f"reason.{first.value}", fields, is_open
         elif is_error and " " not in first.value and f"error.{first.value}.text" in ENGLISH:
             yield node.lineno, f"error.{first.value}", fields - PLACE, is_open
@@ -237,7 +237,7 @@ CONVERTED = (
     "cli.py",
 )
 #: Exceptions that are no errors of the user: their texts are reasons of rows and of the log.
-REASONS = ("LayoutError", "OddCacheError")
+REASONS = ("OddCacheError",)
 
 
 def sentences(source: str) -> Iterator[int]:

@@ -17,6 +17,7 @@ from precision_tool.lib.diagnose.op_values import Compared, RunValues
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult
 from precision_tool.lib.io.npy import read_npy
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Graph, GraphFile
 
 
@@ -30,7 +31,7 @@ class Files(BenchmarkSide):
     def output(self, op_name: str, index: int) -> Found:
         array = self.arrays.get((op_name, index))
         if array is None:
-            return Missing("not there")
+            return Missing(Message("text", text="not there"))
         path = self.folder / f"{op_name}.{index}.npy"
         np.save(path, array)
         return read_npy(str(path))

@@ -35,6 +35,7 @@ from precision_tool.lib.compare.scheduler import Resources, WorkStoppedError
 from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.io.files import atomic_text, folder_exists, real_path
 from precision_tool.lib.io.layouts import known_layouts
+from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import tensors_screen as report
@@ -148,7 +149,7 @@ def _check_output(session: Session, folder: str, name: str, sources: Sequence[So
 def _write_failed(path: str, rows: Sequence[Decoded]) -> None:
     with atomic_text(path) as file:
         for row in rows:
-            reason = " ".join(row.reason.split())
+            reason = " ".join(render(row.reason).split())
             file.write(f"{':'.join(filter(None, (row.source, row.slot)))}: {reason}\n")
 
 

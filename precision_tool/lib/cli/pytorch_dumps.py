@@ -13,6 +13,7 @@ from precision_tool.lib.cli.command import (
 )
 from precision_tool.lib.compare.named_tensors import BENCHMARK, named_value, view_of
 from precision_tool.lib.data.pytorch_pairing import H5Hit, H5Listing, H5Side, list_h5
+from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.pytorch import H5Value
@@ -103,7 +104,7 @@ def _parameter(side: H5Side, hit: H5Hit, value: H5Value) -> str:
     """Return the first values of a parameter."""
     view = view_of(named_value(side.dump.path, hit.op, value), bins=0, first=report.SHOWN_VALUES)
     if view.figures is None or value.tensor is None:
-        return view.reason or value.reason
+        return render(view.reason or value.reason)
     texts = [number_text(number) for number in view.figures.first]
     if not value.tensor.shape:
         return texts[0]

@@ -27,7 +27,7 @@ from precision_tool.lib.data.pytorch_pairing import H5Hit
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.io.layouts import Box, Reading
-from precision_tool.lib.messages import Message
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.tensor import Plan, Tensor
@@ -96,7 +96,7 @@ class TensorProxy(NDArrayOperatorsMixin):
     @property
     def note(self) -> str:
         """A remark on the order in which it is read."""
-        return self.reading.note
+        return render(self.reading.note)
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -36,9 +36,10 @@ from precision_tool.lib.compare.tensor_reader import (
 )
 from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.tensor_bytes import open_bytes
-from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Extremes, Pair, Status, Summary
+from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.model.wording import changed
@@ -202,21 +203,21 @@ def row_of_results(pair: Pair, passes: Sequence[Pass[Any, Any]], results: Sequen
                 metrics=result.metrics,
                 npu=result.npu,
                 golden=result.golden,
-                reason=render(_reason(pair, result), "en"),
+                reason=_reason(pair, result),
             )
         elif isinstance(each, AtLimitPass) and row.npu is not None:
             row = changed(row, extremes=extremes_by(tensors_of(pair)[0], row.npu, result))
         elif isinstance(result, CustomValues) and row.metrics is not None:
             assert isinstance(each, OwnMetricsPass)
-            failures = (Message("row.compare.custom_metric", name=name, reason=why) for name, why in result.errors)
-            reasons = [*filter(None, [row.reason]), *(render(failure, "en") for failure in failures)]
+            failures = [Message("row.compare.custom_metric", name=name, reason=why) for name, why in result.errors]
+            reasons = (row.reason, *failures) if row.reason else tuple(failures)
             values = dict(zip(each.custom.names, result.values, strict=True))
-            row = changed(row, custom=values, custom_errors=result.errors, reason="; ".join(reasons))
+            row = changed(row, custom=values, custom_errors=result.errors, reason=joined(reasons))
     return row
 
 
-def _reason(pair: Pair, result: MetricsResult) -> Message | str:
-    """Return a remark on the figures of a pair; "" where there is nothing to say."""
+def _reason(pair: Pair, result: MetricsResult) -> Message | None:
+    """Return a remark on the figures of a pair."""
     metrics = result.metrics
     if metrics is None:
         return Message("row.compare.empty")
@@ -246,11 +247,11 @@ def _nothing_finite(result: MetricsResult) -> Message | None:
 def failed_row(pair: Pair, error: BaseException) -> Row:
     """Return the row of a pair whose comparison raised `error`."""
     if isinstance(error, PrecisionToolError):
-        reason = error.advice
+        reason = error.advice_message
     elif isinstance(error, MemoryError):
-        reason = render(Message("row.compare.no_memory"), "en")
+        reason = Message("row.compare.no_memory")
     else:
-        reason = render(Message("row.compare.internal", error=f"{type(error).__name__}: {error}"), "en")
+        reason = Message("row.compare.internal", error=f"{type(error).__name__}: {error}")
     return Row(pair=changed(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
 
 

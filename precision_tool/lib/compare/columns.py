@@ -14,8 +14,18 @@ from typing import Any, Literal
 
 from precision_tool.lib.compare.compat import type_name as vendor_type_name
 from precision_tool.lib.io import data_types
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import FormatError, UsageError, shown
-from precision_tool.lib.model.comparison import NO_OPS, Metrics, Pair, Status, Summary
+from precision_tool.lib.model.comparison import (
+    NO_GRAPH,
+    NO_OPS,
+    STATISTICS_AGREE,
+    STATISTICS_DIFFER,
+    Metrics,
+    Pair,
+    Status,
+    Summary,
+)
 from precision_tool.lib.model.table import ColumnChoice, Row, joined
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 
@@ -114,11 +124,30 @@ def write_indices(values: Iterable[int]) -> str:
     return f"[{','.join(map(str, values))}]"
 
 
+#: Kinds of reasons that decide something, each with the field that its text ends with: they are read back as such.
+_DECIDING = ((NO_GRAPH, ""), (STATISTICS_AGREE, "statistics"), (STATISTICS_DIFFER, "differences"))
+
+
+@lru_cache(maxsize=1024)  # very many rows have the same
+def reason_of_text(text: str) -> Message | None:
+    """Return the reason that a file has in English: of one of the kinds that decide something, or a text."""
+    for kind, field in _DECIDING:
+        beginning = render(Message(kind, **{field: ""}), "en")
+        if text == beginning or (field and text.startswith(beginning)):
+            return Message(kind, **{field: text[len(beginning) :]} if field else {})
+    return Message("text", text=text) if text else None
+
+
+def _write_reason(reason: Message | None) -> str:
+    return "" if reason is None else text_cell(render(reason, "en"))
+
+
 def _write_names(names: Sequence[str]) -> str:
     return text_cell(joined(names))
 
 
 TEXT = Form(text_cell, read_text, "")
+REASON = Form(_write_reason, lambda cell: reason_of_text(read_text(cell)), "")
 KNOWN_TEXT = Form(lambda value: text_cell(value) or NO_RESULT, _read_text_unless_none)
 TYPE_NAME = Form(lambda value: value or NO_RESULT, _read_text_unless_none)
 #: Of very many names the first. Those of a group that are not written in full before are, see `result_csv`.
@@ -137,15 +166,15 @@ SEQUENCE = Form(str, _read_sequence)
 # --- columns: the field of a row, how it is written and read, where it is shown ---
 
 
-#: The remark on a single number, the vendor's and ours.
-SCALAR_NOTE = "This tensor is scalar"
-
 #: What a column says of a row; None for nothing.
 Value = Callable[[Row, ColumnChoice], Any]
 #: How the report writes the values of a column: in a few digits, whole where the tensors are of integers, as a share
 #: of one, as a count, or as text.
 Look = Literal["figure", "exact", "percent", "count", "text"]
 
+
+#: The remark on a single number in the result files of the vendor, and so in ours.
+SCALAR_NOTE = "This tensor is scalar"
 
 _ANY = ColumnChoice()
 
@@ -221,6 +250,8 @@ class Column:
             return ""
         if self.form.kind == "names":
             return joined(value)
+        if isinstance(value, Message):
+            return render(value)
         return value if isinstance(value, str) else self.form.write(value)
 
 
@@ -411,7 +442,7 @@ _OVERFLOW = Column(
     json="overflow",
     **_NOT_SHOWN,
 )
-_REASON = Column(name="CompareFailReason", field="reason", form=TEXT, json="reason", ni="", report="reason")
+_REASON = Column(name="CompareFailReason", field="reason", form=REASON, json="reason", ni="", report="reason")
 
 
 # --- PyTorch dumps, whose ops the vendor names otherwise --------------------------------------------------------------
@@ -587,6 +618,7 @@ def row_json(row: Row, choice: ColumnChoice, path: str = "") -> dict[str, Any]:
     document: dict[str, Any] = {key: getattr(row, name) for key, name in _BESIDE.items()}
     for key, column in _COLUMNS.items():
         document[key] = field_of(row, column.field) if column.value is None else column.value(row, choice)
+    document["reason"] = render(row.reason)
     document["custom"] = dict.fromkeys(choice.custom) | dict(row.custom)
     document["left_out"] = dict(zip(("npu_ops", "benchmark_ops", "original_ops"), row.unlisted, strict=True))
     shown_fields = {column.field for column in metrics_of(choice)} | {COSINE.field}

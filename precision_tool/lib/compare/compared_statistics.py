@@ -14,8 +14,9 @@ from decimal import Decimal
 from math import hypot, isfinite, isnan, nan, sqrt
 
 from precision_tool.lib.io import data_types, layouts
-from precision_tool.lib.messages import Message, render
-from precision_tool.lib.model.comparison import STATISTICS_AGREE, STATISTICS_DIFFER, Pair, Status, Summary
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.comparison import Pair, Status, Summary
+from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 
@@ -65,10 +66,7 @@ def with_verdicts(rows: Sequence[Row]) -> list[Row]:
     coarsest, so_far = 0.0, {}
     for index in sorted(units):
         so_far[index] = coarsest = max(coarsest, units[index])
-    return [
-        replace(row, reason=render(_reason(row, so_far[row.index]), "en")) if _has_both_summaries(row) else row
-        for row in rows
-    ]
+    return [replace(row, reason=_reason(row, so_far[row.index])) if _has_both_summaries(row) else row for row in rows]
 
 
 def _has_both_summaries(row: Row) -> bool:
@@ -130,9 +128,9 @@ def _reason(row: Row, unit: float) -> Message:
         return Message("row.compare.unknown_rounding", reason=pair.reason, dtype=pair.npu.dtype)
     compared, differences = _differences(pair, *sides, unit)
     if differences:
-        return Message("row.compare.statistics_differ", verdict=STATISTICS_DIFFER, differences=differences)
+        return Message("row.compare.statistics_differ", differences=joined(tuple(differences)))
     if compared:
-        return Message("row.compare.statistics_agree", verdict=STATISTICS_AGREE, statistics=compared)
+        return Message("row.compare.statistics_agree", statistics=compared)
     return Message("row.compare.nothing_compared", reason=pair.reason)
 
 

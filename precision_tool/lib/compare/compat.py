@@ -13,7 +13,7 @@ from itertools import groupby
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.readers import open_op_dump
-from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import GraphFile, Op
@@ -135,9 +135,8 @@ def _is_all(side: Sequence[Row]) -> bool:
 
 def _whole_op(row: Row, status: Status, message: Message) -> Row:
     """Return a row that stands for the op and has no figures."""
-    reason = render(message, "en")
     pair = replace(
         row.pair, slot="", npu=None, golden=None, golden_tensor="", npu_plan=None, golden_plan=None, shape=None,
-        status=status, reason=reason,
+        status=status, reason=message,
     )  # fmt: skip
-    return Row(pair=pair, reason=reason)
+    return Row(pair=pair, reason=message)

@@ -27,8 +27,9 @@ from precision_tool.lib.io.npy import NpyWriter
 from precision_tool.lib.io.opdebug import document_text, read_opdebug
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.writing import own_prefix, place_of_worker, remove_leftovers, remove_places, replacing
-from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, shown
+from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.run import DumpFile, Run
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, AnyTensor, OpDump, Plan, Tensor
 
@@ -193,9 +194,9 @@ class Decoded:
     layout: str = ""
     shape: tuple[int, ...] = ()
     nbytes: int = 0
-    note: str = ""
-    as_stored: str = ""
-    reason: str = ""
+    note: Message | None = None
+    as_stored: Message | None = None
+    reason: Message | None = None
     text_path: str = ""
 
 
@@ -363,16 +364,16 @@ def _convert(source: Source, layout: str | None, prefix: str, scratch: Scratch) 
             return _convert_h5(source, layout, prefix, scratch)
         dump = open_op_dump(source.path)
     except PrecisionToolError as error:
-        return [Decoded(source=source.path, slot=source.slot, reason=error.advice)]
+        return [Decoded(source=source.path, slot=source.slot, reason=error.advice_message)]
     rows = []
     for slot, tensor in slots_of(dump):
         if source.slot in ("", slot):
             rows.append(_convert_slot(source, slot, tensor, layout, prefix, scratch))
     if not rows:
-        reason = Message("row.compare.decoded.no_tensor", file=source.path)
+        reason = Message("error.place", where=source.path, reason=Message("row.compare.decoded.no_tensor"))
         if source.slot:
-            reason = Message("row.compare.decoded.no_slot", file=source.path, slot=source.slot)
-        return [Decoded(source=source.path, slot=source.slot, reason=render(reason))]
+            reason = _no_slot(source)
+        return [Decoded(source=source.path, slot=source.slot, reason=reason)]
     return rows
 
 
@@ -397,11 +398,11 @@ def _convert_statuses(source: Source) -> list[Decoded]:
                 stored_dtype="overflow status",
                 dtype="JSON",
                 nbytes=len(text),
-                note="; ".join(status.notes),
+                note=joined(status.notes),
             )
         )
-    reason = Message("row.compare.decoded.no_slot", file=source.path, slot=source.slot)
-    return rows or [Decoded(source=source.path, slot=source.slot, reason=render(reason))]
+    reason = _no_slot(source)
+    return rows or [Decoded(source=source.path, slot=source.slot, reason=reason)]
 
 
 def _convert_h5(source: Source, layout: str | None, prefix: str, scratch: Scratch) -> list[Decoded]:
@@ -423,11 +424,15 @@ def _convert_h5(source: Source, layout: str | None, prefix: str, scratch: Scratc
             taken.add(f"{named.name}.{slot}")
             row = _convert_slot(named, slot, value.tensor, layout, prefix, scratch)
             rows.append(replace(row, slot=value.path))
-    reason = Message("row.compare.decoded.no_dataset", file=source.path)
-    return rows or [Decoded(source=source.path, reason=render(reason))]
+    reason = Message("error.place", where=source.path, reason=Message("row.compare.decoded.no_dataset"))
+    return rows or [Decoded(source=source.path, reason=reason)]
 
 
-def slots_of(dump: OpDump) -> Iterator[tuple[str, AnyTensor | str]]:
+def _no_slot(source: Source) -> Message:
+    return Message("error.place", where=source.path, reason=Message("row.compare.decoded.no_slot", slot=source.slot))
+
+
+def slots_of(dump: OpDump) -> Iterator[tuple[str, AnyTensor | Message]]:
     """Slot and tensor, or why it cannot be read, of everything in a dump file, inputs first."""
     bad = dict(dump.bad_slots)
     for side, tensors in (("input", dump.inputs), ("output", dump.outputs)):
@@ -441,9 +446,9 @@ def slots_of(dump: OpDump) -> Iterator[tuple[str, AnyTensor | str]]:
 
 
 def _convert_slot(
-    source: Source, slot: str, tensor: AnyTensor | str, layout: str | None, prefix: str, scratch: Scratch
+    source: Source, slot: str, tensor: AnyTensor | Message, layout: str | None, prefix: str, scratch: Scratch
 ) -> Decoded:
-    if isinstance(tensor, str):
+    if isinstance(tensor, Message):
         return Decoded(source=source.path, slot=slot, reason=tensor)
     row = Decoded(
         source=source.path,
@@ -453,18 +458,18 @@ def _convert_slot(
         stored_shape=tensor.shape,
     )
     if not isinstance(tensor, Tensor):
-        return replace(row, reason=render(Message("row.compare.decoded.statistics_only")))
+        return replace(row, reason=Message("row.compare.decoded.statistics_only"))
     data_type = data_types.BY_NAME[tensor.dtype]
     if not data_type.is_numeric:
-        return replace(row, reason=render(Message("row.compare.decoded.no_numbers", dtype=tensor.dtype)))
-    as_stored_reason = ""
+        return replace(row, reason=Message("row.compare.decoded.no_numbers", dtype=tensor.dtype))
+    as_stored_reason = None
     try:
         reading = reading_as(tensor, layout, *source.origins.get(slot, (None, None))) if layout else as_stored(tensor)
     except LayoutError as error:
-        reading, as_stored_reason = as_stored(tensor), str(error)
+        reading, as_stored_reason = as_stored(tensor), error.reason
     if reading.stored is not None and data_type.is_complex:
         reading = as_stored(tensor)
-        as_stored_reason = render(Message("row.compare.decoded.complex", layout=layout))
+        as_stored_reason = Message("row.compare.decoded.complex", layout=layout)
     shape = reading.shape if reading.stored is None else reading.stored[1]
     dims = f".{'x'.join(map(str, shape))}" if layout and tensor.layout != layout and not as_stored_reason else ""
     suffix = f".{slot.replace(':', '.')}{dims}.npy"
@@ -479,12 +484,12 @@ def _convert_slot(
     except OutputError:
         raise
     except PrecisionToolError as error:
-        return replace(row, reason=error.advice)
+        return replace(row, reason=error.advice_message)
     notes = [reading.note] if reading.note else []
     if data_type.decode != "numpy":
-        notes.append(render(Message("row.compare.decoded.widened", stored=tensor.dtype, dtype=str(dtype))))
+        notes.append(Message("row.compare.decoded.widened", stored=tensor.dtype, dtype=str(dtype)))
     if stem != source.name:
-        notes.append(render(Message("row.compare.decoded.shortened")))
+        notes.append(Message("row.compare.decoded.shortened"))
     return replace(
         row,
         path=path,
@@ -492,7 +497,7 @@ def _convert_slot(
         layout=reading.layout or tensor.layout,
         shape=shape,
         nbytes=prod(shape) * dtype.itemsize,
-        note="; ".join(notes),
+        note=joined(tuple(notes)),
         as_stored=as_stored_reason,
         text_path=text_path,
     )

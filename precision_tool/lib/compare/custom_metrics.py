@@ -28,7 +28,7 @@ from precision_tool.lib.compare.stream import Block, PairStream, tensors_of
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.files import read_bytes
-from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import UsageError, escaped
 
 #: The functions get whole tensors: of both sides together as many bytes, decoded, at most.
@@ -57,7 +57,7 @@ class CustomValues:
     """The metrics' values of one pair, in their order; None for one that failed, with the reason in `errors`."""
 
     values: tuple[float | str | None, ...]
-    errors: tuple[tuple[str, str], ...] = ()
+    errors: tuple[tuple[str, Message | str], ...] = ()
 
 
 def load_metrics(path: str, taken: Sequence[str] = ()) -> CustomMetrics:
@@ -105,7 +105,7 @@ def apply_metrics(metrics: CustomMetrics, x: npt.NDArray[Any], y: npt.NDArray[An
     """Return the value of every metric for two arrays; whatever a function raises becomes its reason."""
     x.flags.writeable = y.flags.writeable = False
     values: list[float | str | None] = []
-    errors = []
+    errors: list[tuple[str, Message | str]] = []
     for name, function in _functions(metrics.path).items():
         try:
             with redirect_stdout(sys.stderr):
@@ -117,7 +117,7 @@ def apply_metrics(metrics: CustomMetrics, x: npt.NDArray[Any], y: npt.NDArray[An
     return CustomValues(tuple(values), tuple(errors))
 
 
-def failed_metrics(metrics: CustomMetrics, reason: str) -> CustomValues:
+def failed_metrics(metrics: CustomMetrics, reason: Message) -> CustomValues:
     """Return the values where no function could be asked."""
     return CustomValues((None,) * len(metrics.names), (("own metrics", reason),))
 
@@ -193,7 +193,7 @@ class OwnMetricsPass(Pass[Arrays, CustomValues]):
     def finish(self, state: Arrays, second: None, stream: PairStream) -> CustomValues:
         if state is None:
             reason = Message("row.compare.custom_memory", size=_bytes(stream) >> 20, limit=MAX_BYTES >> 20)
-            return failed_metrics(self.custom, render(reason, "en"))
+            return failed_metrics(self.custom, reason)
         x, y = (_as_given(side, stream) for side in state)
         return apply_metrics(self.custom, x, y)
 

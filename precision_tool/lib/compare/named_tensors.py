@@ -21,9 +21,10 @@ from precision_tool.lib.io.files import exists, open_binary
 from precision_tool.lib.io.layouts import LayoutError, Reading, reading_of
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.tfdbg_tensor import looks_like_event
-from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Summary
+from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.pytorch import H5Op, H5Value
 from precision_tool.lib.model.table import Row
@@ -49,7 +50,7 @@ class NamedTensor:
     run: str = ""
     tensor: AnyTensor | None = None
     reading: Reading | None = None
-    reason: str = ""
+    reason: Message | None = None
     origin_layout: str | None = None
     origin_shape: tuple[int, ...] | None = None
 
@@ -60,7 +61,7 @@ class View:
 
     named: NamedTensor
     figures: TensorFigures | None = None
-    reason: str = ""
+    reason: Message | None = None
 
 
 def split_slot(text: str) -> tuple[str, str]:
@@ -81,7 +82,7 @@ def tensors_of_file(path: str, slot: str = "") -> list[NamedTensor]:
         if slot not in ("", name):
             continue
         source = NamedTensor(path=path, slot="" if is_single else name, op_name=dump.op_name)
-        tensors.append(replace(source, reason=tensor) if isinstance(tensor, str) else _read(source, tensor))
+        tensors.append(replace(source, reason=tensor) if isinstance(tensor, Message) else _read(source, tensor))
     if not tensors:
         raise DataNotFoundError.of(path, "compare.no_slot", slot=slot, slots=[name for name, _ in slots_of(dump)])
     return tensors
@@ -133,7 +134,7 @@ def _read(source: NamedTensor, tensor: AnyTensor) -> NamedTensor:
     if not isinstance(tensor, Tensor):
         return replace(source, tensor=tensor)
     if not data_types.BY_NAME[tensor.dtype].is_numeric:
-        reason = render(Message("row.compare.decoded.no_numbers", dtype=tensor.dtype))
+        reason = Message("row.compare.decoded.no_numbers", dtype=tensor.dtype)
         return replace(source, tensor=tensor, reason=reason)
     reading = reading_of(tensor, source.origin_layout, source.origin_shape)
     return replace(source, tensor=tensor, reading=reading)
@@ -156,9 +157,9 @@ def view_of(named: NamedTensor, *, bins: int, first: int) -> View:
     try:
         return View(named=named, figures=figures_of(named.tensor, plan, bins=bins, first=first))
     except PrecisionToolError as error:
-        return View(named=named, reason=error.advice)
+        return View(named=named, reason=error.advice_message)
     except MemoryError:
-        return View(named=named, reason=render(Message("row.compare.no_memory")))
+        return View(named=named, reason=Message("row.compare.no_memory"))
 
 
 def views_of(named: Sequence[NamedTensor], *, bins: int, first: int, resources: Resources = THIS_THREAD) -> list[View]:
@@ -186,10 +187,10 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
         alignment = align(npu_tensor, golden_tensor, layout, shape)
     except SizeMismatchError as error:
         kind, what = "compare.different_sizes", _not_compared(npu, golden)
-        raise FormatError.of(npu.path, kind, what=what, reason=str(error)) from error
+        raise FormatError.of(npu.path, kind, what=what, reason=error.reason) from error
     except LayoutError as error:
         kind, what = "compare.different_layouts", _not_compared(npu, golden)
-        raise FormatError.of(npu.path, kind, what=what, reason=str(error)) from error
+        raise FormatError.of(npu.path, kind, what=what, reason=error.reason) from error
     return replace(
         _unread_pair(npu, golden),
         npu=npu_tensor,
@@ -262,13 +263,13 @@ def compare_op(op: Op, pairs: Sequence[Pair], workers: int = 0, progress: Progre
 
 
 def _completed(op: Op, row: Row) -> Row:
-    notes = [row.reason] if row.reason else []
+    notes = [] if row.reason is None else [row.reason]
     npu, golden = row.npu, row.golden
     if npu is None and row.pair.npu is not None:
         npu = _summary(row.pair.npu, _desc(op, row.pair.slot), notes)
     if golden is None and row.pair.golden is not None:
         golden = _summary(row.pair.golden, None, notes)
-    return replace(row, npu=npu, golden=golden, reason="; ".join(notes))
+    return replace(row, npu=npu, golden=golden, reason=joined(tuple(notes)))
 
 
 def _desc(op: Op, slot: str) -> TensorDesc | None:
@@ -278,7 +279,7 @@ def _desc(op: Op, slot: str) -> TensorDesc | None:
     return descs.get(int(number)) if number.isdecimal() else None
 
 
-def _summary(tensor: AnyTensor, desc: TensorDesc | None, notes: list[str]) -> Summary | None:
+def _summary(tensor: AnyTensor, desc: TensorDesc | None, notes: list[Message]) -> Summary | None:
     plan = None
     try:
         if isinstance(tensor, Tensor):
@@ -288,9 +289,9 @@ def _summary(tensor: AnyTensor, desc: TensorDesc | None, notes: list[str]) -> Su
             reading = reading_of(tensor, layout, shape)
             plan = reading.plan
             if reading.note:
-                notes.append(render(Message("row.compare.figures", note=reading.note), "en"))
+                notes.append(Message("row.compare.figures", note=reading.note))
         return figures_of(tensor, plan).summary
     except PrecisionToolError as error:
-        if error.advice not in notes:
-            notes.append(error.advice)
+        if error.advice_message not in notes:
+            notes.append(error.advice_message)
         return None

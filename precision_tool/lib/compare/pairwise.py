@@ -45,7 +45,7 @@ from precision_tool.lib.compare.scheduler import (
     run_tasks,
 )
 from precision_tool.lib.compare.tensor_reader import Budget, key_of
-from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Access, Tensor
@@ -157,7 +157,7 @@ class _Run:
 
     def rows_so_far(self) -> list[Row]:
         """Return all rows; those that were not reached say so."""
-        reason = render(Message("row.compare.not_reached"), "en")
+        reason = Message("row.compare.not_reached")
         return [
             row or Row(pair=replace(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
             for row, pair in zip(self.rows, self._pairs, strict=True)

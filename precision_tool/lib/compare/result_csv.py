@@ -170,8 +170,8 @@ class RowReader:
         status = pair.get("status", "")
         pair["status"] = _STATUSES.get(status, status)
         _add_deviation(own.get("deviation", ""), npu, golden, damaged)
-        reason = own.get("reason", "")
-        self._add_marks(metrics, npu, golden, reason, self._first_cosine(cells))
+        is_scalar = SCALAR_NOTE in (self._text(cells, _REASON) or "")
+        self._add_marks(metrics, npu, golden, is_scalar, self._first_cosine(cells))
         parts = [
             _part(Metrics, "metrics", metrics), _part(Summary, "npu", npu), _part(Summary, "golden", golden),
         ]  # fmt: skip
@@ -180,7 +180,7 @@ class RowReader:
             metrics=parts[0][0],
             npu=parts[1][0],
             golden=parts[2][0],
-            reason=reason,
+            reason=own.get("reason"),
             overflow=own.get("overflow"),
             own_error=own.get("own_error"),
             custom={name: read_custom(self._text(cells, name) or "") for name in self._custom},
@@ -219,11 +219,10 @@ class RowReader:
         return next(cells[place] for place in self._cosine if place < len(cells))
 
     @staticmethod
-    def _add_marks(metrics: Values, npu: Values, golden: Values, reason: str, cosine: str) -> None:
+    def _add_marks(metrics: Values, npu: Values, golden: Values, is_scalar: bool, cosine: str) -> None:
         """Add the marks of a pair that the file has by other means than a column."""
         mismatches = metrics.get("non_finite_mismatches") or 0
         metrics["first_mismatch_index"] = metrics.get("max_error_index") if mismatches else None
-        is_scalar = SCALAR_NOTE in reason
         metrics["is_scalar"] = is_scalar
         metrics["both_zero"] = cosine == "1.0" or (
             is_scalar and all(side.get(name) == 0 for side in (npu, golden) for name in ("minimum", "maximum"))

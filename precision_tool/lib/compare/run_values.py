@@ -19,6 +19,7 @@ from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Missing, OpD
 from precision_tool.lib.data.neighbourhood import Link, Node, Wiring
 from precision_tool.lib.data.origins import groups_of, in_order
 from precision_tool.lib.io.readers import open_op_dump
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Extremes, Summary
 from precision_tool.lib.model.graph import GraphFile, Op
@@ -71,7 +72,7 @@ class OpInput:
 
     slot: int
     tensor: AnyTensor | None = None
-    reason: str = ""
+    reason: Message | None = None
     producer: str = ""
     producer_type: str = ""
     in_place: bool = False
@@ -105,7 +106,7 @@ class RunValues:
         for key, cached in (extremes or {}).items():
             self._extremes[key] = cached
         #: What could not be read, with the reason, by file.
-        self.unreadable: dict[str, str] = {}
+        self.unreadable: dict[str, Message] = {}
         self._known_links: dict[tuple[str, str], dict[int, Link]] = {}
         self._op_dumps = None if file is None else OpDumps(self.index, in_order(file))
         self.ops = tuple(self._in_order(file))
@@ -210,10 +211,10 @@ class RunValues:
         """Return the input as the op before it put it out."""
         made = self.made_by(op, source.slot)
         if made is None:
-            return replace(source, reason=f"not dumped, nor is {source.producer}" if source.producer else "not dumped")
+            return replace(source, reason=Message("row.compare.not_dumped", producer=source.producer))
         maker, index = made
         tensor = dict(self.outputs(maker)).get(index)
-        reason = "" if tensor is not None else f"{maker.name} has no output {index} in its dump"
+        reason = None if tensor is not None else Message("row.compare.no_output", op=maker.name, index=index)
         return replace(source, tensor=tensor, reason=reason, producer=maker.name, producer_type=maker.op_type)
 
     def _before(self, op: RunOp, source: OpInput) -> OpInput:
@@ -331,20 +332,20 @@ class RunValues:
             try:
                 self._extremes[key] = extremes_of(tensor)
             except PrecisionToolError as error:
-                self.unreadable.setdefault(tensor.path, error.advice)
+                self.unreadable.setdefault(tensor.path, error.advice_message)
                 self._extremes[key] = None
         return self._extremes[key]
 
 
 def _extremes_of_all(
     tensors: Sequence[Tensor],
-) -> list[tuple[str, tuple[str, str, int], Extremes | None, str, int]]:
+) -> list[tuple[str, tuple[str, str, int], Extremes | None, Message | None, int]]:
     """Path, key, extremes, why there are none, and bytes, of each tensor."""
-    results: list[tuple[str, tuple[str, str, int], Extremes | None, str, int]] = []
+    results: list[tuple[str, tuple[str, str, int], Extremes | None, Message | None, int]] = []
     for tensor in tensors:
         try:
-            extremes, reason = extremes_of(tensor), ""
+            extremes, reason = extremes_of(tensor), None
         except PrecisionToolError as error:
-            extremes, reason = None, error.advice
+            extremes, reason = None, error.advice_message
         results.append((tensor.path, key_of(tensor), extremes, reason, tensor.nbytes))
     return results

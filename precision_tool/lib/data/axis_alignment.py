@@ -10,6 +10,7 @@ from math import prod
 
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.layouts import LayoutError
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.tensor import Plan, Tensor
 
 
@@ -23,7 +24,7 @@ class Alignment:
     npu_plan: Plan
     golden_plan: Plan
     shape: tuple[int, ...]
-    note: str = ""
+    note: Message | None = None
     golden_layout: str = ""
 
     def error_shape(self, golden: Tensor) -> tuple[int, ...]:
@@ -103,9 +104,9 @@ def _align(
     """The plans of arrays that both lie in C order."""
     npu_complex, golden_complex = (data_types.BY_NAME[t.dtype].is_complex for t in (npu, golden))
     if npu_complex != golden_complex:
-        raise LayoutError(f"one side is complex: NPU {npu.dtype}, benchmark {golden.dtype}")
+        raise LayoutError("layout.one_complex", npu=npu.dtype, golden=golden.dtype)
     if not layouts.is_known(npu.layout) and npu.size != golden.size:
-        raise LayoutError(f"layout {npu.layout} is unknown and its padding cannot be told from data")
+        raise LayoutError("layout.unknown_padding", layout=npu.layout)
     if layouts.is_plain(golden.layout):
         if layouts.is_plain(npu.layout) or not layouts.is_known(npu.layout):
             return _align_plain(npu, golden, origin_layout)
@@ -135,9 +136,13 @@ def _as_they_lie(alignment: Alignment, npu: Tensor, golden: Tensor) -> Alignment
 def _check_sizes(npu: Tensor, golden: Tensor) -> None:
     if npu.size != golden.size:
         raise SizeMismatchError(
-            f"different sizes: NPU {list(npu.shape)} ({npu.size} elements, {npu.layout}), "
-            f"benchmark {list(golden.shape)} ({golden.size} elements)"
+            "layout.different_sizes", npu=size_of(npu.shape, npu.layout), golden=size_of(golden.shape)
         )
+
+
+def size_of(shape: tuple[int, ...], layout: str = "", stored: tuple[int, ...] = ()) -> Message:
+    """Return a shape, its number of elements, and how the tensor is stored."""
+    return Message("reason.layout.size", shape=shape, count=prod(shape), layout=layout, stored=stored)
 
 
 def _align_plain(npu: Tensor, golden: Tensor, origin_layout: str | None) -> Alignment:
@@ -146,9 +151,9 @@ def _align_plain(npu: Tensor, golden: Tensor, origin_layout: str | None) -> Alig
     converted = _align_permuted(npu, golden, target)
     if converted is not None:
         return converted
-    note = ""
+    note = None
     if layouts.squeezed(npu.shape) != layouts.squeezed(golden.shape):
-        note = f"shapes differ, compared in storage order: NPU {list(npu.shape)}, benchmark {list(golden.shape)}"
+        note = Message("row.data.in_storage_order", npu=npu.shape, golden=golden.shape)
     # What a dump calls its axes counts for less than what the graph declares.
     lies_alike = npu.shape == golden.shape and layouts.is_named(npu.layout) and target in (None, "ND", npu.layout)
     return Alignment(
@@ -173,18 +178,16 @@ def _align_permuted(npu: Tensor, golden: Tensor, target: str | None) -> Alignmen
         if layout == npu.layout or (layout != target and npu.shape == golden.shape):
             return None  # it lies as it is
         plan = layouts.plan(npu.layout, npu.shape, layout, shape)
-        note = "" if layout == target else f"the benchmark tensor is {layout}, the graph declares {target}"
+        note = None if layout == target else Message("row.data.other_layout", layout=layout, declared=target)
         return Alignment(plan, layouts.plain_plan(shape), shape, note, layout)
     if npu.shape != golden.shape and sorted(npu.shape) == sorted(golden.shape):
-        raise LayoutError(
-            f"axes in an unknown order: NPU {list(npu.shape)} ({npu.layout}), benchmark {list(golden.shape)}"
-        )
+        raise LayoutError("layout.axes_unknown", npu=npu.shape, layout=npu.layout, golden=golden.shape)
     return None
 
 
 def _targets(
     npu: Tensor, golden_shape: tuple[int, ...], origin_layout: str | None, origin_shape: tuple[int, ...] | None
-) -> Iterator[tuple[str, tuple[int, ...], str]]:
+) -> Iterator[tuple[str, tuple[int, ...], Message | None]]:
     """(plain layout, shape, note) to try, likeliest first. All have as many elements as the benchmark."""
     size = prod(golden_shape)
     declared = npu.origin_shape if npu.origin_shape is not None else origin_shape
@@ -194,21 +197,21 @@ def _targets(
     if npu.layout == "FRACTAL_NZ":
         for shape in (declared, golden_shape):
             if shape is not None:
-                yield "ND", shape, ""
+                yield "ND", shape, None
         return
     swapped = declared is not None and declared != golden_shape and sorted(declared) == sorted(golden_shape)
     if swapped:
         # The benchmark's own shape shows its real order when it differs from what the graph declares.
         for layout in candidates:
             if layout != origin_layout and len(layout) == len(golden_shape):
-                yield layout, golden_shape, f"the benchmark tensor is {layout}, the graph declares {origin_layout}"
+                yield layout, golden_shape, Message("row.data.other_layout", layout=layout, declared=origin_layout)
     if layouts.is_named(origin_layout) and declared is not None:
-        yield str(origin_layout), declared, ""
+        yield str(origin_layout), declared, None
     if layouts.is_named(origin_layout) and len(golden_shape) == len(str(origin_layout)):
-        yield str(origin_layout), golden_shape, ""
-    declares = f"declares {origin_layout}" if layouts.is_named(origin_layout) else "gives no origin layout"
+        yield str(origin_layout), golden_shape, None
+    declared_layout = origin_layout if layouts.is_named(origin_layout) else None
     for layout in candidates:
-        note = "" if layout == origin_layout else f"read as {layout}: the graph {declares}"
+        note = None if layout == origin_layout else Message("row.data.read_as", layout=layout, declared=declared_layout)
         if len(layout) == len(golden_shape):
             yield layout, golden_shape, note
         elif len(golden_shape) < len(layout):
@@ -227,34 +230,32 @@ def _align_blocked(
     origin_shape: tuple[int, ...] | None,
     golden_layout: str = "",
 ) -> Alignment:
-    reasons: list[str] = []
+    reasons: list[Message] = []
     targets = list(_targets(npu, golden.shape, origin_layout, origin_shape))
     if layouts.is_named(golden_layout) and len(golden_layout) == len(golden.shape):
         is_declared = golden_layout == origin_layout
-        repaired = f"the benchmark tensor is {golden_layout}, the graph declares {origin_layout}"
-        targets.insert(0, (golden_layout, golden.shape, "" if is_declared else repaired))
+        repaired = Message("row.data.other_layout", layout=golden_layout, declared=origin_layout)
+        targets.insert(0, (golden_layout, golden.shape, None if is_declared else repaired))
     for layout, shape, note in targets:
         try:
             plan = layouts.plan(npu.layout, npu.shape, layout, shape)
         except LayoutError as error:
-            reasons.append(str(error))
+            reasons.append(error.reason)
             continue
         if golden.fortran_order and layouts.squeezed(shape) != layouts.squeezed(golden.shape):
-            reasons.append(f"{list(golden.shape)} in Fortran order is not read as {list(shape)}")
+            reasons.append(Message("reason.layout.fortran", shape=golden.shape, other_shape=shape))
             continue
         golden_plan = layouts.plain_plan(plan.logical_shape)
         differ = layouts.squeezed(shape) != layouts.squeezed(golden.shape)
-        shapes = f"shapes differ, compared element by element: NPU {list(shape)}, benchmark {list(golden.shape)}"
-        shown_note = note or (shapes if differ else "")
-        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, shown_note, layout)
-    why = reasons[0] if reasons else f"benchmark shape {list(golden.shape)}"
+        by_element = Message("row.data.by_element", npu=shape, golden=golden.shape) if differ else None
+        return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, note or by_element, layout)
     declared = npu.origin_shape if npu.origin_shape is not None else origin_shape
     if declared is not None and prod(declared) != golden.size:
         raise SizeMismatchError(
-            f"different sizes: NPU {list(declared)} ({prod(declared)} elements, "
-            f"stored as {npu.layout} {list(npu.shape)}), benchmark {list(golden.shape)} ({golden.size} elements)"
+            "layout.different_sizes", npu=size_of(declared, npu.layout, npu.shape), golden=size_of(golden.shape)
         )
-    raise LayoutError(f"{npu.layout} {list(npu.shape)} cannot be read as the benchmark's shape: {why}")
+    why = reasons[0] if reasons else None
+    raise LayoutError("layout.unlike_benchmark", layout=npu.layout, shape=npu.shape, golden=golden.shape, reason=why)
 
 
 def _align_stored_alike(
@@ -280,8 +281,9 @@ def _align_plain_with_blocked(
     declared = golden.origin_shape
     if declared is not None and prod(declared) != npu.size:
         raise SizeMismatchError(
-            f"different sizes: NPU {list(npu.shape)} ({npu.size} elements, {npu.layout}), benchmark {list(declared)} "
-            f"({prod(declared)} elements, stored as {golden.layout} {list(golden.shape)})"
+            "layout.different_sizes",
+            npu=size_of(npu.shape, npu.layout),
+            golden=size_of(declared, golden.layout, golden.shape),
         )
     layout = npu.layout if layouts.is_named(npu.layout) else origin_layout
     turned = _align_blocked(golden, npu, layout, origin_shape)
@@ -294,17 +296,17 @@ def _align_two_blocked(
     """Two NPU dumps stored differently: both are read in the first plain layout and shape that fit both."""
     shapes = [shape for shape in (npu.origin_shape, golden.origin_shape, origin_shape) if shape]
     if not shapes:
-        raise LayoutError(f"stored as {npu.layout} and {golden.layout}, and no header gives the original shape")
+        raise LayoutError("layout.no_shape_of_two", npu=npu.layout, golden=golden.layout)
     targets = [layout for layout in (origin_layout, npu.layout) if layout is not None and layouts.is_named(layout)]
     targets += [*layouts.candidate_targets(golden.layout), *layouts.candidate_targets(npu.layout), "ND"]
-    reasons: list[str] = []
+    reasons: list[Message] = []
     for target, shape in product(dict.fromkeys(targets), dict.fromkeys(shapes)):
         try:
             npu_plan, golden_plan = (
                 layouts.plan(tensor.layout, tensor.shape, target, shape) for tensor in (npu, golden)
             )
         except LayoutError as error:
-            reasons.append(str(error))
+            reasons.append(error.reason)
             continue
         if npu_plan.logical_shape == golden_plan.logical_shape:
             return Alignment(npu_plan, golden_plan, shape)
@@ -313,11 +315,13 @@ def _align_two_blocked(
         npu_reading, golden_reading = (_first_fitting(tensor, targets, shape) for tensor in (npu, golden))
         if npu_reading is not None and golden_reading is not None:
             npu_plan, golden_plan = npu_reading[1], golden_reading[1]
-            readings = f"{npu.layout} read as {npu_reading[0]}, {golden.layout} as {golden_reading[0]}"
-            note = f"{readings}: the two graphs do not agree"
+            note = Message(
+                "row.data.graphs_disagree", npu=npu.layout, npu_as=npu_reading[0],
+                golden=golden.layout, golden_as=golden_reading[0],
+            )  # fmt: skip
             return Alignment(npu_plan, golden_plan, shape, note)
-    why = reasons[0] if reasons else "no layout fits both"
-    raise LayoutError(f"stored as {npu.layout} and {golden.layout}, which cannot be brought to one shape: {why}")
+    why = reasons[0] if reasons else None
+    raise LayoutError("layout.two_shapes", npu=npu.layout, golden=golden.layout, reason=why)
 
 
 def _first_fitting(tensor: Tensor, targets: Sequence[str], shape: tuple[int, ...]) -> tuple[str, Plan] | None:

@@ -15,6 +15,7 @@ from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.io.tensor_bytes import joined
 from precision_tool.lib.io.tfdbg_tensor import NoNumbersError, read_tensor_event
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
@@ -34,7 +35,7 @@ class Missing:
     that has too few bytes.
     """
 
-    reason: str
+    reason: Message
     damaged: bool = False
     path: str = ""
     declared: Tensor | None = None
@@ -65,7 +66,7 @@ class DumpedOp:
     #: Slices that were not dumped, of those that ran.
     missing: int = 0
     #: How its files were told from those of other ops of its name; empty where there are none.
-    told_apart: str = ""
+    told_apart: Message | None = None
     #: What the files were when they were opened, by path.
     signatures: dict[str, Signature | None] = field(default_factory=dict)
 
@@ -135,7 +136,7 @@ class DumpIndex:
             return None
         unclear = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
         path = files[0].path
-        why = f"{path}: file names spell several ops like {real_name}, and the file does not tell"
+        why = Message("row.data.spelled_alike_dumps", path=path, op=real_name)
         unclear.errors = [Missing(why, damaged=True, path=path)]
         return unclear
 
@@ -153,11 +154,10 @@ class DumpIndex:
         if len(tasks) == count:
             matching = [file for file in files if (file.name.task_id, file.name.stream_id or 0) == tasks[place]]
             op = self._merge(op_name, matching)
-            op.told_apart = f"one of {count} ops of this name, whose dumps are told apart by the order of their tasks"
+            op.told_apart = Message("row.data.by_task_order", count=count)
         else:
             op = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
-            dumped = f"{count} ops of the graph have this name, and {len(tasks)} of their tasks were dumped"
-            why = f"{files[0].path}: {dumped}: its op cannot be determined"
+            why = Message("row.data.ambiguous_tasks", path=files[0].path, count=count, tasks=len(tasks))
             op.errors = [Missing(why, damaged=True, path=files[0].path)]
         self._ops[key] = op
         return op
@@ -180,7 +180,7 @@ class DumpIndex:
             try:
                 dump = open_op_dump(file.path)
             except PrecisionToolError as error:
-                op.errors.append(Missing(error.advice, damaged=True, path=file.path))
+                op.errors.append(Missing(error.advice_message, damaged=True, path=file.path))
                 continue
             opened.append((file, dump))
             bad = dict(dump.bad_slots)
@@ -190,7 +190,7 @@ class DumpIndex:
                     if index in merged or (tensor is None and slot not in bad):
                         continue
                     if tensor is None:
-                        why = f"{file.path}: {side} {index}: {bad[slot]}"
+                        why = Message("row.data.slot", path=file.path, side=side, index=index, reason=bad[slot])
                         declared = dict(dump.declared).get(slot)
                         merged[index] = Missing(why, damaged=True, path=file.path, declared=declared)
                         continue
@@ -236,17 +236,21 @@ def _joined_output(dumps: list[OpDump], number: int, axis: int) -> Found:
     for place, dump in enumerate(dumps):
         part = dump.outputs[number] if number < len(dump.outputs) else None
         if not isinstance(part, Tensor):
-            why = dict(dump.bad_slots).get(f"output:{number}", "not in this slice, so that the slices cannot be joined")
-            return Missing(f"{dump.path}: output {number}: {why}", damaged=True, path=dump.path)
+            why = dict(dump.bad_slots).get(f"output:{number}", Message("row.data.not_in_slice"))
+            return _damaged_output(dump.path, number, why)
         shapes = dumps[0].slicing.shapes if dumps[0].slicing is not None and dumps[0].slicing.is_threaded else ()
         shape = shapes[place][number] if place < len(shapes) and number < len(shapes[place]) else part.shape
         parts.append(replace(part, shape=shape) if min(shape, default=0) >= 0 and prod(shape) == part.size else part)
     whole = joined(tuple(parts), axis, number)
     if whole is None:
-        shapes_text = ", ".join(str(part.shape) for part in parts[:_MAX_NAMED])
-        why = f"its slices {shapes_text} cannot be joined along axis {axis}"
-        return Missing(f"{dumps[0].path}: output {number}: {why}", damaged=True, path=dumps[0].path)
+        cut = tuple(part.shape for part in parts[:_MAX_NAMED])
+        return _damaged_output(dumps[0].path, number, Message("row.data.slices_misfit", shapes=cut, axis=axis))
     return whole
+
+
+def _damaged_output(path: str, number: int, why: Message) -> Missing:
+    reason = Message("row.data.slot", path=path, side="output", index=number, reason=why)
+    return Missing(reason, damaged=True, path=path)
 
 
 class BenchmarkSide(ABC):
@@ -315,9 +319,9 @@ class GoldenFiles(BenchmarkSide):
         """The golden tensor of an op's output."""
         file = self._benchmark.files.get((op_name, index))
         if file is None:
-            return Missing(f"the benchmark has no tensor {op_name}:{index}")
+            return Missing(Message("row.data.no_tensor", op=op_name, index=index))
         if (op_name, index) in self._benchmark.alike:
-            return Missing(f"the benchmark has tensors {op_name}:{index} of several ops, spelled alike in file names")
+            return Missing(Message("row.data.spelled_alike", op=op_name, index=index))
         return self._open(file.path)
 
     def output_of(self, real_name: str, index: int) -> Found:
@@ -351,9 +355,9 @@ def _open_golden(path: str) -> Found:
     try:
         return read_npy(path) if path.endswith(NPY) else read_tensor_event(path)
     except NoNumbersError as error:
-        return Missing(error.message)
+        return Missing(error.full_message)
     except PrecisionToolError as error:
-        return Missing(error.advice, damaged=True, path=path)
+        return Missing(error.advice_message, damaged=True, path=path)
 
 
 class NoBenchmark(BenchmarkSide):
@@ -361,7 +365,7 @@ class NoBenchmark(BenchmarkSide):
 
     def output(self, op_name: str, index: int) -> Found:
         """Return that there is no benchmark."""
-        return Missing(f"there is no benchmark to compare {op_name}:{index} with")
+        return Missing(Message("row.data.no_benchmark", op=op_name, index=index))
 
 
 class GoldenDumps(BenchmarkSide):
@@ -378,13 +382,13 @@ class GoldenDumps(BenchmarkSide):
     def output(self, op_name: str, index: int) -> Found:
         """Output `index` of the same op in the other run."""
         if op_name not in self.index:
-            return Missing(f"the other run has no dump of {op_name}")
+            return Missing(Message("row.data.not_in_other_run", op=op_name))
         op = self.index.op(op_name)
         if index in op.outputs:
             return op.outputs[index]
         if op.errors:
             return op.errors[0]
-        return Missing(f"the other run's dump of {op_name} has no output {index}")
+        return Missing(Message("row.data.no_slot_in_other_run", op=op_name, side="output", index=index))
 
     def forget_changed(self) -> None:
         """Drop the ops of changed files."""

@@ -36,7 +36,7 @@ class GraphRow:
     in_use: bool = False
     #: Why it is in use, or is not.
     reason: str = ""
-    error: str = ""
+    error: Message | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class FoundIn:
     stage: str
     ops: tuple[tuple[str, str], ...] = ()
     op_count: int = 0
-    error: str = ""
+    error: Message | None = None
 
 
 def survey(
@@ -122,7 +122,7 @@ def search(
                 if fits(name):
                     ops.append((name, op_type))
         except PrecisionToolError as error:
-            searched.append(FoundIn(path=path, run=number, stage=_stage(path), error=error.message))
+            searched.append(FoundIn(path=path, run=number, stage=_stage(path), error=error.full_message))
             continue
         searched.append(FoundIn(path=path, run=number, stage=_stage(path), ops=tuple(ops), op_count=count))
     if not any(file.ops for file in searched):
@@ -132,7 +132,7 @@ def search(
             name=repr(word),
             files=len(searched),
             unreadable=len(unread),
-            error=unread[0].error if unread else "",
+            error=unread[0].error if unread else None,
             advice=closest_hint(word, op_names, Message("note.data.use_ls.graphs")),
         )
     return tuple(searched)
@@ -169,7 +169,7 @@ def _row(
         skim = store.skim(path)
         matched, dumped = _share(path, number, used, folders)
     except PrecisionToolError as error:
-        return GraphRow(path=path, run=number, size=size, stage=_stage(path), error=error.message)
+        return GraphRow(path=path, run=number, size=size, stage=_stage(path), error=error.full_message)
     return GraphRow(
         path=path,
         run=number,

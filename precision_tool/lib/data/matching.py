@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -22,14 +22,16 @@ from precision_tool.lib.data.origins import (
 )
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.layouts import LayoutError
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import NO_GRAPH, NO_OPS, Pair, Status
+from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.graph import Edge, GraphFile, Op, TensorDesc
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, Tensor, TensorStatistics
 from precision_tool.lib.model.wording import changed
 
 
-def without(pair: Pair, status: Status, reason: str) -> Pair:
+def without(pair: Pair, status: Status, reason: Message) -> Pair:
     """The row without a comparison, and why."""
     return changed(pair, status=status, reason=reason)
 
@@ -81,19 +83,20 @@ def pair_up(
     row = changed(row, golden_tensor=golden_tensor, npu=tensor, shape=tensor.shape, golden=readable)
     if isinstance(golden, Missing):
         return without(row, Status.UNREADABLE if golden.damaged else Status.NO_BENCHMARK, golden.reason)
-    for side, what in ((tensor, "NPU dump"), (golden, "benchmark")):
+    for side, is_npu in ((tensor, True), (golden, False)):
         if isinstance(side, TensorStatistics):
-            return without(row, Status.STATISTICS_ONLY, f"the {what} holds only statistics of this tensor")
+            return without(row, Status.STATISTICS_ONLY, Message("row.data.statistics_only", is_npu=is_npu))
         if not data_types.BY_NAME[side.dtype].is_numeric:
-            return without(row, Status.NOT_NUMERIC, f"the {what} tensor is of type {side.dtype}, which has no numbers")
+            reason = Message("row.data.no_numbers", is_npu=is_npu, dtype=side.dtype)
+            return without(row, Status.NOT_NUMERIC, reason)
     assert isinstance(tensor, Tensor)
     assert isinstance(golden, Tensor)
     try:
         alignment = align(tensor, golden, origin_layout, origin_shape, orders.get(row.golden_tensor, ""))
     except SizeMismatchError as error:
-        return without(row, Status.SIZE_MISMATCH, str(error))
+        return without(row, Status.SIZE_MISMATCH, error.reason)
     except LayoutError as error:
-        return without(row, Status.LAYOUT, str(error))
+        return without(row, Status.LAYOUT, error.reason)
     if alignment.golden_layout:
         orders.setdefault(row.golden_tensor, alignment.golden_layout)
     return changed(
@@ -136,7 +139,11 @@ def match_by_name(
         only_other = [name for name in other.names_by_time() if name not in matched]
         for index, name in enumerate(only_other, start=len(names)):
             base = Pair(index=index, op_name=name, op_type=other.op(name).op_type, npu_ops=NO_OPS, golden_ops=(name,))
-            yield without(base, Status.NO_NPU_DUMP, f"this run has no dump of {name}, the other has")
+            yield without(base, Status.NO_NPU_DUMP, Message("row.data.only_in_other_run", op=name))
+
+
+def _empty_dump(dump: DumpedOp) -> Message:
+    return Message("error.place", where=dump.paths[0], reason=Message("row.data.empty_dump"))
 
 
 def match_name(
@@ -164,24 +171,23 @@ def _match_name(
     name_there = counterpart(name)
     base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=NO_OPS)
     if name_there is None:
-        why = f"{name} was inserted by the graph compiler, and no such op of the other run connects the same ops"
-        yield without(base, Status.NO_BENCHMARK, why)
+        yield without(base, Status.NO_BENCHMARK, Message("row.data.inserted_unmatched", op=name))
         return
     if other is not None and name_there not in other:
-        yield without(base, Status.NO_BENCHMARK, f"the other run has no dump of {name_there}")
+        yield without(base, Status.NO_BENCHMARK, Message("row.data.not_in_other_run", op=name_there))
         return
     base = changed(base, golden_ops=(name_there,))
     yield from (without(base, Status.UNREADABLE, error.reason) for error in op.errors)
     if not op.inputs and not op.outputs:
         if not op.errors:
-            yield without(base, Status.UNREADABLE, f"{op.paths[0]}: the dump holds no input and no output")
+            yield without(base, Status.UNREADABLE, _empty_dump(op))
         return
     for slot, tensor in sorted(op.inputs.items()):
         row = changed(base, slot=f"input:{slot}")
         if other is None:
-            yield pair_with_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, NO_GRAPH), None, benchmark)
+            yield pair_with_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, Message(NO_GRAPH)), None, benchmark)
         else:
-            missing = Missing(f"the other run's dump of {name_there} has no input {slot}")
+            missing = Missing(Message("row.data.no_slot_in_other_run", op=name_there, side="input", index=slot))
             golden = other.op(name_there).inputs.get(slot, missing)
             yield pair_up(row, tensor, golden, None, None, {})
     for slot, tensor in sorted(op.outputs.items()):
@@ -221,7 +227,7 @@ class GraphMatcher:
         for index, name in enumerate(strangers, start=len(self._groups)):
             op_type = self._dumps.op(name).op_type
             base = Pair(index=index, op_name=name, op_type=op_type, npu_ops=(name,), golden_ops=NO_OPS)
-            yield without(base, Status.NO_ORIGINAL_OP, f"the graph has no op {name}: it belongs to another graph")
+            yield without(base, Status.NO_ORIGINAL_OP, Message("row.data.of_another_graph", op=name))
 
     @cached_property
     def _op_names(self) -> frozenset[str]:
@@ -247,9 +253,10 @@ class GraphMatcher:
             yield pair if names == pair.golden_ops else changed(pair, golden_ops=names)
 
 
-def _why_missing(op: Op) -> str:
-    """The reason for an op without a dump."""
-    return f"the NPU dumped no file of {op.name} ({op.type})"
+def _why_missing(ops: Sequence[Op]) -> Message:
+    """The reason for ops without a dump."""
+    reasons = tuple(Message("row.data.not_dumped", op=op.name, op_type=op.type) for op in ops[:_MAX_NAMED])
+    return Message("row.data.none_dumped", reasons=reasons, more=max(len(ops) - _MAX_NAMED, 0) or None)
 
 
 def _match_group(
@@ -264,8 +271,7 @@ def _match_group(
     dumped = [op for op in group.ops if finder.has(op)]
     npu_ops = tuple(op.name for op in group.ops)
     if not dumped:
-        reason = "; ".join(_why_missing(op) for op in group.ops[:_MAX_NAMED]) + _more(len(group.ops) - _MAX_NAMED)
-        yield without(_base(index, group.ops[0], npu_ops, group), Status.NO_NPU_DUMP, reason)
+        yield without(_base(index, group.ops[0], npu_ops, group), Status.NO_NPU_DUMP, _why_missing(group.ops))
         return
     inner: set[int] = set()
     if group.ops[0].l1_fusion_group and len(dumped) > 2:
@@ -275,7 +281,7 @@ def _match_group(
             continue
         base = _base(index, op, npu_ops, group)
         if id(op) in inner:
-            yield without(base, Status.INTERMEDIATE, f"{op.name} is inside an L1 fusion: its tensors stay on the chip")
+            yield without(base, Status.INTERMEDIATE, Message("row.data.inside_l1", op=op.name))
             continue
         dump = finder.find(op)
         if dump is None:  # its files have gone since `has`
@@ -288,24 +294,19 @@ def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
     """The pair with what its dump files let one expect."""
     if dump.threads > 1 and pair.status in (Status.SIZE_MISMATCH, Status.LAYOUT):
         if not dump.merged:
-            why = f"was dumped in {dump.threads} slices by FFTS+, and the dump does not say how they were cut"
-        elif pair.slot.startswith("input"):
-            why = f"was run in {dump.threads} slices by FFTS+, and this is the input of the first"
-        else:
-            why = (
-                f"was run in slices by FFTS+, of which {dump.missing} of {dump.threads + dump.missing} were not dumped"
+            return changed(pair, reason=Message("row.data.slices_uncut", op=pair.op_name, count=dump.threads))
+        if pair.is_input:
+            return changed(pair, reason=Message("row.data.first_slice", op=pair.op_name, count=dump.threads))
+        if dump.missing:
+            ran = dump.threads + dump.missing
+            return changed(
+                pair, reason=Message("row.data.slices_missing", op=pair.op_name, missing=dump.missing, count=ran)
             )
-        if not dump.merged or dump.missing or pair.slot.startswith("input"):
-            return changed(pair, reason=f"{pair.op_name} {why}")
-    notes = [pair.reason, dump.told_apart] if pair.status is Status.COMPARED else [pair.reason]
-    if pair.slot in dump.older and pair.status is Status.COMPARED:
-        notes.append("this is an older dump of the op: a newer one cannot be read")
-    reason = "; ".join(filter(None, notes))
-    return pair if reason == pair.reason else changed(pair, reason=reason)
-
-
-def _more(count: int) -> str:
-    return f"; and {count} more" if count > 0 else ""
+    if pair.status is not Status.COMPARED:
+        return pair
+    older = Message("row.data.older_dump") if pair.slot in dump.older else None
+    notes = tuple(note for note in (pair.reason, dump.told_apart, older) if note is not None)
+    return pair if notes == (pair.reason,) or not notes else changed(pair, reason=joined(notes))
 
 
 def _base(index: int, op: Op, npu_ops: tuple[str, ...], group: Group) -> Pair:
@@ -332,7 +333,7 @@ def _match_op(
     yield from (without(base, Status.UNREADABLE, error.reason) for error in dump.errors)
     if not dump.inputs and not dump.outputs:
         if not dump.errors:
-            yield without(base, Status.UNREADABLE, f"{dump.paths[0]}: the dump holds no input and no output")
+            yield without(base, Status.UNREADABLE, _empty_dump(dump))
         return
     places = input_places(op, max(dump.inputs, default=-1) + 1)
     for slot, tensor in sorted(dump.inputs.items()):
@@ -340,7 +341,9 @@ def _match_op(
         edge, desc = places[slot] if slot < len(places) else (None, None)
         producer = origins.producer(op, edge) if edge is not None else None
         if edge is None or producer is None:
-            missing = f"the graph has no op {edge.producer}" if edge else f"the graph connects nothing to input {slot}"
+            missing = (
+                Message("row.data.no_op", op=edge.producer) if edge else Message("row.data.not_connected", index=slot)
+            )
             yield pair_with_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing), None, benchmark)
             continue
         made = finder.find(producer) if dump.is_ffts else None
@@ -448,9 +451,8 @@ class GraphDumps(BenchmarkSide):
             return damaged
         inside = self._inside.get(op_name)
         if inside is not None and flatten(inside.name) != op_name:
-            also = f", made by {', '.join(inside.pass_names)}" if inside.pass_names else ""
-            return Missing(f"in the other run it is inside {inside.name}{also}")
-        return Missing(f"the other run has no dump of {op_name}:{index}, nor of what read it")
+            return Missing(Message("row.data.inside_other", op=inside.name, passes=inside.pass_names))
+        return Missing(Message("row.data.nowhere_in_other_run", op=op_name, index=index))
 
     def _at(self, place: _Place) -> Found:
         name = flatten(place.op.name)
@@ -467,4 +469,4 @@ class GraphDumps(BenchmarkSide):
             return tensor
         if dump.errors:
             return dump.errors[0]
-        return Missing(f"the other run's dump of {name} has no {place.side} {slot}")
+        return Missing(Message("row.data.no_slot_in_other_run", op=name, side=place.side, index=slot))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, Missing, alike
 from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES, Calls
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 
@@ -238,7 +239,7 @@ class NoOrigin:
     """The reason why a tensor stands for no original tensor."""
 
     status: Status
-    reason: str
+    reason: Message
 
 
 class Origins:
@@ -288,11 +289,7 @@ class Origins:
             origin = self._own(op, index)
             if isinstance(origin, Origin):
                 if origin.op_name in self.alike and not benchmark.has_real_name(origin.op_name, origin.index):
-                    why = (
-                        f"benchmark file names spell {origin.op_name} like another op: "
-                        "the tensor's op cannot be determined"
-                    )
-                    return NoOrigin(Status.NO_BENCHMARK, why)
+                    return NoOrigin(Status.NO_BENCHMARK, Message("row.data.benchmark_spelled_alike", op=origin.op_name))
                 first = first or origin
                 if not isinstance(benchmark.output_of(origin.op_name, origin.index), Missing):
                     return origin
@@ -302,10 +299,9 @@ class Origins:
             reader, edge = passed_on
             producer = self.producer(reader, edge)
             if producer is None:
-                why = f"the graph has no op {edge.producer} to trace it back to"
-                return first or NoOrigin(Status.NO_BENCHMARK, why)
+                return first or NoOrigin(Status.NO_BENCHMARK, Message("row.data.no_producer", op=edge.producer))
             op, index = producer, edge.index
-        return first or NoOrigin(Status.NO_ORIGINAL_OP, f"{start.name} is part of a loop without an original op")
+        return first or NoOrigin(Status.NO_ORIGINAL_OP, Message("row.data.loop", op=start.name))
 
     def _own(self, op: Op, index: int) -> Origin | NoOrigin:
         """Return the origin that the graph declares for an output of `op` itself."""
@@ -316,24 +312,16 @@ class Origins:
             return Origin(desc.dump_origin_name, slot, layout, desc.origin_shape)
         names = originals(op)
         if id(op) in self._parts:
-            return NoOrigin(
-                Status.INTERMEDIATE, f"{op.name} is one of several ops made from {', '.join(names)}: a part result"
-            )
+            return NoOrigin(Status.INTERMEDIATE, Message("row.data.part_result", op=op.name, originals=names))
         if op.type == "Data":
             caller = self.calls.caller(op)
             if caller is not None and self.calls.is_conditional(caller):
-                why = f"it enters the {caller.type} {caller.name}, whose graph may run several times or not at all"
+                why = Message("row.data.conditional", op_type=caller.type, op=caller.name)
                 return NoOrigin(Status.NO_ORIGINAL_OP, why)
         if not names:
-            return NoOrigin(
-                Status.NO_ORIGINAL_OP,
-                f"{op.name} was inserted by the graph compiler: the training script has no such tensor",
-            )
+            return NoOrigin(Status.NO_ORIGINAL_OP, Message("row.data.inserted", op=op.name))
         if len(names) > 1:
-            return NoOrigin(
-                Status.INTERMEDIATE,
-                f"{op.name} is fused from {len(names)} ops and the graph names no original for this tensor",
-            )
+            return NoOrigin(Status.INTERMEDIATE, Message("row.data.fused", op=op.name, count=len(names)))
         return Origin(names[0], index, layout, desc.origin_shape)
 
 

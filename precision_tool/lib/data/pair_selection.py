@@ -172,7 +172,7 @@ def _by_name(pairs: Sequence[Pair], selection: OpNames, file: GraphFile | None) 
     for op_name in chosen:
         of_op = [pair for pair in pairs if pair.op_name == op_name and pair.slot]
         if not of_op:
-            why = next((pair.reason for pair in pairs if op_name in (pair.op_name, *pair.npu_ops)), "")
+            why = next((pair.reason for pair in pairs if op_name in (pair.op_name, *pair.npu_ops)), None)
             raise DataNotFoundError("data.nothing_to_compare", op=op_name, reason=why)
         selected += _slots(op_name, of_op, selection)
     order = {id(pair): position for position, pair in enumerate(pairs)}

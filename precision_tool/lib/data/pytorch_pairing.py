@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from precision_tool.lib.data.axis_alignment import size_of
 from precision_tool.lib.data.dump_names import is_number, op_number, pattern
 from precision_tool.lib.data.kinds import PYTORCH
 from precision_tool.lib.io import data_types, layouts
@@ -22,6 +23,7 @@ from precision_tool.lib.io.hdf5 import in_logical_order, read_h5
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
+from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.pytorch import ALIKE_TYPES, INPUT, OUTPUT, SCALAR_TYPES, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.tensor import Plan, Tensor
 from precision_tool.lib.model.wording import counted
@@ -133,11 +135,11 @@ def pairs_of(match: OpMatch, end: int, *, compare_inputs: bool = True) -> Iterat
     if npu is None:
         assert golden is not None
         if golden.tensors:
-            yield _alone(golden, end, Status.NO_NPU_DUMP, f"no op of the NPU dump belongs to {golden.name}")
+            yield _alone(golden, end, Status.NO_NPU_DUMP, Message("row.data.h5_no_npu_op", op=golden.name))
         return
     if golden is None:
         if npu.tensors:
-            yield _alone(npu, npu.seq, Status.NO_BENCHMARK, f"no op of the benchmark belongs to {npu.name}")
+            yield _alone(npu, npu.seq, Status.NO_BENCHMARK, Message("row.data.h5_no_benchmark_op", op=npu.name))
         return
     left = {(value.direction, value.name): value for value in npu.tensors}
     right = {(value.direction, value.name): value for value in golden.tensors}
@@ -160,7 +162,7 @@ def pairs_of(match: OpMatch, end: int, *, compare_inputs: bool = True) -> Iterat
             yield _missing(npu, golden, value)
 
 
-def unpaired(op: H5Op, reason: str, *, is_golden: bool = False) -> Iterator[Pair]:
+def unpaired(op: H5Op, reason: Message, *, is_golden: bool = False) -> Iterator[Pair]:
     """A row for each tensor of an op for which the other side has nothing; `is_golden` for an op of the benchmark."""
     missing = Status.NO_NPU_DUMP if is_golden else Status.NO_BENCHMARK
     for value in op.tensors:
@@ -180,7 +182,7 @@ def unpaired(op: H5Op, reason: str, *, is_golden: bool = False) -> Iterator[Pair
         )
 
 
-def _alone(op: H5Op, index: int, status: Status, reason: str) -> Pair:
+def _alone(op: H5Op, index: int, status: Status, reason: Message) -> Pair:
     """The row of an op that only one side has."""
     is_npu = status is Status.NO_BENCHMARK
     return Pair(
@@ -214,7 +216,7 @@ def _missing(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
         golden=value.tensor,
         golden_tensor=value.path,
         status=Status.NO_NPU_DUMP,
-        reason=f"the NPU dump has no tensor for {value.path}",
+        reason=Message("row.data.h5_no_npu_tensor", name=value.path),
     )
 
 
@@ -227,15 +229,14 @@ def _pair(npu: H5Op, golden: H5Op, value: H5Value, other: H5Value | None) -> Pai
         shape=None if value.tensor is None else value.tensor.shape,
     )
     if other is None:
-        return replace(pair, status=Status.NO_BENCHMARK, reason=f"{golden.name} of the benchmark has no {value.slot}")
+        reason = Message("row.data.h5_no_slot", op=golden.name, slot=value.slot)
+        return replace(pair, status=Status.NO_BENCHMARK, reason=reason)
     if value.tensor is None or other.tensor is None:
         return replace(pair, status=Status.UNREADABLE, reason=value.reason or other.reason)
-    notes = [note for note in (value.note, other.note, _types_note(value, other)) if note]
     aligned = align_h5(value.tensor, other.tensor)
     if isinstance(aligned, Refused):
         return replace(pair, status=aligned.status, reason=aligned.reason)
-    if aligned.note:
-        notes.append(aligned.note)
+    notes = (value.note, other.note, _types_note(value, other), aligned.note)
     return replace(
         pair,
         npu=aligned.npu,
@@ -243,12 +244,12 @@ def _pair(npu: H5Op, golden: H5Op, value: H5Value, other: H5Value | None) -> Pai
         npu_plan=aligned.npu_plan,
         golden_plan=aligned.golden_plan,
         error_shape=other.tensor.shape,
-        reason="; ".join(notes),
+        reason=joined(tuple(note for note in notes if note is not None)),
     )
 
 
-def _types_note(value: H5Value, other: H5Value) -> str:
-    """Return a note on types that the vendor does not compare, as their values can hardly be equal; "" for others."""
+def _types_note(value: H5Value, other: H5Value) -> Message | None:
+    """Return a note on types that the vendor does not compare, as their values can hardly be equal."""
     npu_type, golden_type = (
         SCALAR_TYPES.get(side.scalar_type, str(side.scalar_type)) if side.scalar_type is not None else ""
         for side in (value, other)
@@ -259,8 +260,8 @@ def _types_note(value: H5Value, other: H5Value) -> str:
         or npu_type == golden_type
         or any({npu_type, golden_type} <= alike for alike in ALIKE_TYPES)
     ):
-        return ""
-    return f"types differ: NPU {npu_type}, benchmark {golden_type}"
+        return None
+    return Message("row.data.types_differ", npu=npu_type, golden=golden_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +272,7 @@ class Aligned:
     golden: Tensor
     npu_plan: Plan
     golden_plan: Plan
-    note: str = ""
+    note: Message | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,17 +280,17 @@ class Refused:
     """The reason why two tensors are not compared."""
 
     status: Status
-    reason: str
+    reason: Message
 
 
 def align_h5(npu: Tensor, golden: Tensor) -> Aligned | Refused:
     """Return the plans to read two tensors element by element, in C order where their shapes differ."""
     npu_is_complex, golden_is_complex = (data_types.BY_NAME[tensor.dtype].is_complex for tensor in (npu, golden))
-    shapes = f"NPU {list(npu.shape)}, benchmark {list(golden.shape)}"
     if npu_is_complex != golden_is_complex:
-        return Refused(Status.LAYOUT, f"one side is complex: NPU {npu.dtype}, benchmark {golden.dtype}")
+        return Refused(Status.LAYOUT, Message("reason.layout.one_complex", npu=npu.dtype, golden=golden.dtype))
     if prod(npu.shape) != prod(golden.shape):
-        return Refused(Status.SIZE_MISMATCH, f"different sizes: {shapes}")
+        sizes = {"npu": size_of(npu.shape), "golden": size_of(golden.shape)}
+        return Refused(Status.SIZE_MISMATCH, Message("reason.layout.different_sizes", **sizes))
     if npu.shape == golden.shape:
         plans = [tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order) for tensor in (npu, golden)]
         if all(plan.is_flat for plan in plans):
@@ -297,13 +298,12 @@ def align_h5(npu: Tensor, golden: Tensor) -> Aligned | Refused:
         return Aligned(npu=npu, golden=golden, npu_plan=plans[0], golden_plan=plans[1])
     flat = [None if tensor.fortran_order else in_logical_order(tensor) for tensor in (npu, golden)]
     if flat[0] is None or flat[1] is None:
-        return Refused(
-            Status.LAYOUT, f"shapes differ, and chunks, strides or Fortran order leave no common order: {shapes}"
-        )
+        reason = Message("row.data.h5_no_common_order", npu=npu.shape, golden=golden.shape)
+        return Refused(Status.LAYOUT, reason)
     plan = layouts.flat_plan(npu.size)
-    note = ""
+    note = None
     if [extent for extent in npu.shape if extent != 1] != [extent for extent in golden.shape if extent != 1]:
-        note = f"shapes differ, compared in order of the elements: {shapes}"
+        note = Message("row.data.in_element_order", npu=npu.shape, golden=golden.shape)
     return Aligned(npu=flat[0], golden=flat[1], npu_plan=plan, golden_plan=plan, note=note)
 
 
@@ -331,9 +331,9 @@ class H5Side:
         golden = self.counterpart(op)
         if golden is None:
             why = (
-                "no dump of another device belongs to its file"
+                Message("row.data.h5_no_other_dump")
                 if self.other is None
-                else f"no op there belongs to {op.name}"
+                else Message("row.data.h5_no_counterpart", op=op.name)
             )
             is_golden = self.side == BENCHMARK or (not self.side and self.dump.device in ("GPU", "CPU"))
             return tuple(unpaired(op, why, is_golden=is_golden))

@@ -224,7 +224,7 @@ def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | Message:
     try:
         alignment = align(after, before, None, None)
     except LayoutError as error:
-        return Message("check.cast.not_compared", reason=str(error))
+        return Message("check.cast.not_compared", reason=error.reason)
     pair = Pair(
         index=0,
         op_name=op.name,

@@ -119,7 +119,7 @@ def _all_agree(ops: Sequence[OpAgreement], threshold: float, unread_graph: str) 
 
 def is_without_graph(ops: Iterable[OpAgreement]) -> bool:
     """Return whether inputs were not compared for want of a graph."""
-    return any(row.reason == NO_GRAPH for op in ops for row in op.inputs)
+    return any(row.reason is not None and row.reason.kind == NO_GRAPH for op in ops for row in op.inputs)
 
 
 def _by_statistics(ops: Sequence[OpAgreement], unread_graph: str) -> Finding:

@@ -94,7 +94,7 @@ class Ground:
     sign: Sign
     shared: tuple[str, ...] = ()
     slot: str = ""
-    reason: str = ""
+    reason: Message | None = None
     other_error: float | None = None
 
 
@@ -481,7 +481,7 @@ def _error(row: Row) -> float:
 def _not_compared(outputs: Sequence[Row]) -> Ground:
     if any(row.status == Status.STATISTICS_ONLY for row in outputs):
         return Ground(sign=Sign.ONLY_STATISTICS)
-    return Ground(sign=Sign.NOT_COMPARED, reason=next((row.reason for row in outputs if row.reason), ""))
+    return Ground(sign=Sign.NOT_COMPARED, reason=next((row.reason for row in outputs if row.reason), None))
 
 
 # --- passes -----------------------------------------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class SlotValues:
     summary: Summary | None = None
     producer: str = ""
     producer_type: str = ""
-    reason: str = ""
+    reason: Message | None = None
     #: These are the values after the op wrote its output there.
     in_place: bool = False
 
@@ -133,7 +133,7 @@ class StatusReport:
     step: str = ""
     op: OverflowOp | None = None
     doubts: tuple[Message, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ class LeafOverflow:
     mode: Mode
     scanned_ops: int
     scanned_bytes: int
-    unreadable: Mapping[str, str] = field(default_factory=dict)
+    unreadable: Mapping[str, Message] = field(default_factory=dict)
     trail: tuple[TrailStep, ...] = ()
     scale: LossScale | None = None
     #: Ops that were not looked at, because as many bytes as allowed had been read.
@@ -172,7 +172,7 @@ class OverflowReport:
 
     statuses: tuple[StatusReport, ...]
     leaves: tuple[LeafOverflow, ...]
-    unreadable: tuple[tuple[str, str], ...] = ()
+    unreadable: tuple[tuple[str, Message], ...] = ()
 
     @property
     def first(self) -> OverflowOp | None:
@@ -546,15 +546,15 @@ def read_statuses(
     files: Sequence[StatusFile],
     reader: StatusReader,
     limit: int,
-) -> tuple[tuple[StatusReport, ...], tuple[tuple[str, str], ...]]:
+) -> tuple[tuple[StatusReport, ...], tuple[tuple[str, Message], ...]]:
     """Read all status files in time order, the first `limit` with their ops' figures; and list the unreadable ones."""
     reports: list[StatusReport] = []
-    unreadable: list[tuple[str, str]] = []
+    unreadable: list[tuple[str, Message]] = []
     for file in files:
         try:
             reports += reader.read(file, detailed=len(reports) < limit)
         except PrecisionToolError as error:
-            unreadable.append((file.path, error.advice))
+            unreadable.append((file.path, error.advice_message))
     return tuple(reports), tuple(unreadable)
 
 

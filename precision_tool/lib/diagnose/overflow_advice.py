@@ -242,7 +242,7 @@ def check_overflow(
         limit = limit or _ALL
         report, root = find_overflow(data, folder, graph, limit, max_bytes=_MAX_BYTES, cached=cached)
     except PrecisionToolError as error:
-        return CheckResult(name=NAME, skipped=Message("text", text=error.advice))
+        return CheckResult(name=NAME, skipped=error.advice_message)
     return overflow_result(report, root, limit)
 
 

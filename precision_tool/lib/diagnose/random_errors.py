@@ -127,7 +127,7 @@ class RandomReport:
     right_only: tuple[str, ...] = ()
     #: Ops of one name and two types.
     other_types: tuple[str, ...] = ()
-    unreadable: tuple[str, ...] = ()
+    unreadable: tuple[Message, ...] = ()
     #: Inputs whose producer's output was there to be compared.
     memory_checked: int = 0
 
@@ -243,8 +243,7 @@ def _slot_pair(
 def _compared(slot: str, ours: OpInput, other: OpInput | None) -> SlotPair:
     left, right = ours.tensor, None if other is None else other.tensor
     if left is None or right is None:
-        reason = ours.reason or ("" if other is None else other.reason)
-        why = Message("text", text=reason) if reason else Message("check.random.one_run_only")
+        why = ours.reason or (None if other is None else other.reason) or Message("check.random.one_run_only")
         return SlotPair(slot=slot, state=State.UNKNOWN, left=left, right=right, reason=why)
     base = SlotPair(slot=slot, state=State.DIFFERENT, left=left, right=right)
     if isinstance(left, TensorStatistics) or isinstance(right, TensorStatistics):
@@ -259,7 +258,7 @@ def _compared(slot: str, ours: OpInput, other: OpInput | None) -> SlotPair:
     try:
         return replace(base, state=State.EQUAL if same_range(left, 0, right, 0, left.nbytes) else State.DIFFERENT)
     except PrecisionToolError as error:
-        return replace(base, state=State.UNKNOWN, reason=Message("text", text=error.advice))
+        return replace(base, state=State.UNKNOWN, reason=error.advice_message)
 
 
 def _other_form(left: AnyTensor, right: AnyTensor) -> Message:
@@ -309,7 +308,7 @@ def _pair(op: RunOp, slot: SlotPair) -> Pair | Message:
     try:
         alignment = align(left, right, None, None)
     except LayoutError as error:
-        return Message("text", text=str(error))
+        return error.reason
     return Pair(
         index=op.index,
         op_name=op.name,
@@ -332,7 +331,7 @@ def _with_metrics(slot: SlotPair, row: Row) -> SlotPair:
         return replace(
             slot,
             state=State.UNKNOWN if unread else slot.state,
-            reason=slot.reason or (Message("text", text=row.reason) if row.reason else None),
+            reason=slot.reason or row.reason,
         )
     equal = not row.metrics.max_absolute_error and not row.metrics.non_finite_mismatches
     same = (

@@ -171,7 +171,7 @@ def check_runs(
         except WorkStoppedError:  # Ctrl+C means all of it
             raise
         except PrecisionToolError as error:
-            results.append(CheckResult(name=name, skipped=Message("text", text=error.advice)))
+            results.append(CheckResult(name=name, skipped=error.advice_message))
     return results
 
 
@@ -224,7 +224,7 @@ def _checks_of_runs(
         passes = fusion.check_fusion(fusion_graphs(data, graph, cosines=cosines), threshold, missing)
         return [passes, *check_runs(data.run_graphs(graph), missing, cached)]
     except PrecisionToolError as error:
-        return skip_checks(Message("text", text=error.advice))
+        return skip_checks(error.advice_message)
 
 
 def _checks_of_leaves(

@@ -15,10 +15,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.compare.columns import READABLE, Column, field_of, read_indices, write_indices
+from precision_tool.lib.compare.columns import (
+    READABLE,
+    Column,
+    field_of,
+    read_indices,
+    reason_of_text,
+    write_indices,
+)
 from precision_tool.lib.data.dumped_ops import DumpIndex, Found
 from precision_tool.lib.diagnose.replica_votes import role_of
 from precision_tool.lib.io import data_types
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Pair, Status, Summary
 from precision_tool.lib.model.run import DumpLeaf
@@ -111,6 +119,7 @@ TEXTS: Mapping[str, Callable[[Row], str]] = {
     "slot": lambda row: row.slot,
     "first_mismatch_index": lambda row: _written(None if row.metrics is None else row.metrics.first_mismatch_index),
     **{name: _text(column) for name, column in _STORED.items() if column.form.kind in ("text", "names", "indices")},
+    "reason": lambda row: "" if row.reason is None else render(row.reason, "en"),
     "npu_type": lambda row: _type(row.pair.npu) or row.npu_dtype,
     "benchmark_type": lambda row: _type(row.pair.golden) or row.golden_dtype,
 }
@@ -207,7 +216,8 @@ def rows_of(columns: Columns) -> list[Row]:
         for part, field, read, cells in fields:
             parts[part][field] = cells[at] if read is None else read(cells[at])
         row = {name: cells[at] for name, cells in values.items()}
-        pair = Pair(op_name=row["op"], slot=row["slot"], reason=row["reason"], **parts["pair"])
+        parts[""]["reason"] = reason = reason_of_text(row["reason"])
+        pair = Pair(op_name=row["op"], slot=row["slot"], reason=reason, **parts["pair"])
         metrics = None
         if row["status"] == Status.COMPARED:
             first_mismatch = _positions(row["first_mismatch_index"])
@@ -311,7 +321,7 @@ class LeafStatistics:
     digests: Digests
     is_constant: npt.NDArray[np.bool_]
     #: Files that cannot be read, with the reason.
-    unread: tuple[str, ...] = ()
+    unread: tuple[Message, ...] = ()
 
 
 def aligned(leaf: LeafStatistics, names: TensorNames, *, of_one_size: bool = True) -> LeafStatistics:
@@ -370,19 +380,19 @@ def read_leaf(leaf: DumpLeaf, step: int, rank: int) -> LeafStatistics:
     """Return the statistics of a leaf; files that cannot be read, and tensors that were dumped whole, are left out."""
     dumps = DumpIndex(leaf)
     ops: list[OpStatistics] = []
-    unread: list[str] = []
+    unread: list[Message] = []
     for name in dumps.names_by_time():
         try:
             dumped = dumps.op(name)
         except PrecisionToolError as error:
-            unread.append(error.message)
+            unread.append(error.full_message)
             continue
-        unread += [f"{error.path}: {error.reason}" for error in dumped.errors]
+        unread += [error.reason for error in dumped.errors]
         ops.append(OpStatistics(name=name, type=dumped.op_type, inputs=dumped.inputs, outputs=dumped.outputs))
     return of_ops(ops, step, rank, tuple(unread))
 
 
-def of_ops(ops: Sequence[OpStatistics], step: int, rank: int, unread: tuple[str, ...] = ()) -> LeafStatistics:
+def of_ops(ops: Sequence[OpStatistics], step: int, rank: int, unread: tuple[Message, ...] = ()) -> LeafStatistics:
     """Return the statistics of ops in the order of their execution."""
     tensors: list[tuple[int, bool, int, TensorStatistics]] = []
     for number, op in enumerate(ops):
@@ -419,7 +429,8 @@ _OF_NAMES = ("op_of", "is_output", "slots", "counts", "limits", "nbytes")
 
 def pack_statistics(leaf: LeafStatistics) -> bytes:
     """Return the statistics as bytes that a worker hands back and a journal keeps."""
-    columns: Columns = {"ops": coded(leaf.names.ops), "types": coded(leaf.names.types), "unread": coded(leaf.unread)}
+    unread = coded([json.dumps(reason.to_dict()) for reason in leaf.unread])
+    columns: Columns = {"ops": coded(leaf.names.ops), "types": coded(leaf.names.types), "unread": unread}
     columns |= {name: getattr(leaf.names, name) for name in _OF_NAMES}
     return pack(columns | {name: getattr(leaf, name) for name in _OF_LEAF})
 
@@ -427,13 +438,17 @@ def pack_statistics(leaf: LeafStatistics) -> bytes:
 def unpack_statistics(path: str, data: bytes, step: int, rank: int) -> LeafStatistics:
     """Return the statistics of a leaf again. FormatError for bytes, of the file `path`, not of `pack_statistics`."""
     columns: dict[str, Any] = {**unpack(path, data)}
+    try:
+        unread = tuple(Message.from_dict(json.loads(reason)) for reason in columns.get("unread", ()))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError.of(path, "diagnose.statistics_damaged") from error
     if set(columns) != {"ops", "types", "unread", *_OF_NAMES, *_OF_LEAF}:
         raise FormatError.of(path, "diagnose.statistics_damaged")
     names = TensorNames(
         ops=tuple(columns["ops"]), types=tuple(columns["types"]), **{name: columns[name] for name in _OF_NAMES}
     )
     return LeafStatistics(
-        step=step, rank=rank, names=names, unread=tuple(columns["unread"]),
+        step=step, rank=rank, names=names, unread=unread,
         **{name: columns[name] for name in _OF_LEAF},
     )  # fmt: skip
 

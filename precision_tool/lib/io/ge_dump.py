@@ -17,6 +17,7 @@ from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.wire import LENGTH, VARINT, WireReader
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import OpDump, Slicing, Tensor
 
@@ -275,7 +276,7 @@ def _not_a_dump(path: str, file: StoredFile, length: int | None) -> FormatError:
 def _assemble(path: str, header: _Header, file_size: int, data_start: int | None) -> OpDump:
     """Places the slots: one after the other from `data_start` (v2), or where their `data` field lies (v1)."""
     sides: dict[str, list[Tensor | None]] = {"input": [], "output": []}
-    bad: list[tuple[str, str]] = []
+    bad: list[tuple[str, Message]] = []
     declared: list[tuple[str, Tensor]] = []
     position = data_start or 0
     for side, slots in (("input", header.inputs), ("output", header.outputs)):
@@ -289,7 +290,7 @@ def _assemble(path: str, header: _Header, file_size: int, data_start: int | None
                 sides[side].append(_tensor(path, slot, begin, end - begin, file_size))
             except FormatError as error:
                 sides[side].append(None)
-                bad.append((f"{side}:{index}", error.advice))
+                bad.append((f"{side}:{index}", error.advice_message))
                 if isinstance(error, _ShortError):
                     declared.append((f"{side}:{index}", error.declared))
     return OpDump(

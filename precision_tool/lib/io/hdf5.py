@@ -29,7 +29,7 @@ from precision_tool.lib.io.hdf5_process import (
 )
 from precision_tool.lib.io.tensor_bytes import MAX_CHUNK, MAX_GATHERED
 from precision_tool.lib.io.writing import replacing
-from precision_tool.lib.messages import render
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, OutputError, PrecisionToolError, UsageError, shown_name
 from precision_tool.lib.model.pytorch import INPUT, OUTPUT, Device, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Access, Plan, Tensor
@@ -110,11 +110,11 @@ class _Contents:
             return
         op_type, seq, direction, *rest = data.parts
         numbers = {key: value[0] for key, value in data.numbers.items() if len(value) == 1}
-        tensor, note, reason = None, "", ""
+        tensor, note, reason = None, None, None
         try:
             tensor, note = self._tensor(data, name, numbers.get("DeviceType"))
         except _NotReadError as error:
-            reason = f"{self.path}: {shown_name(name)}: {render(error.reason_message, 'en')}"
+            reason = Message("error.place", where=f"{self.path}: {shown_name(name)}", reason=error.reason_message)
         value = H5Value(
             path=name,
             direction=direction,
@@ -141,7 +141,7 @@ class _Contents:
         if claimed > most:
             raise FormatError.of(self.path, "io.h5.claims", name=shown_name(name), claimed=claimed, stored=stored)
 
-    def _tensor(self, data: H5Object, name: str, device: int | None) -> tuple[Tensor, str]:
+    def _tensor(self, data: H5Object, name: str, device: int | None) -> tuple[Tensor, Message | None]:
         """The tensor of a data set, and what is to be said of it. _NotReadError says why there is none."""
         dtype = _dtype_of(data)
         if data.shape is None:
@@ -169,7 +169,7 @@ class _Contents:
             tensor = replace(tensor, access=Access.GATHER)
         is_strided = device in (Device.CPU, Device.GPU) and tensor.size
         strides = data.numbers.get(_STRIDE) if is_strided else None
-        return (tensor, "") if strides is None else _strided(tensor, tuple(strides))
+        return (tensor, None) if strides is None else _strided(tensor, tuple(strides))
 
 
 def _chunked(tensor: Tensor, data: H5Object, itemsize: int) -> Tensor:
@@ -216,15 +216,15 @@ def _dtype_of(data: H5Object) -> np.dtype[Any]:
 # --- strides ----------------------------------------------------------------------------------------------------------
 
 
-def _strided(tensor: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, str]:
+def _strided(tensor: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, Message | None]:
     """A tensor of CPU or GPU, whose elements lie in memory order: `strides` (in elements) tell the logical one."""
     shape = tensor.shape
-    note = f"its strides {list(strides)} do not fit its shape {list(shape)}"
+    note = Message("row.io.strides", strides=strides, shape=shape)
     if len(strides) != len(shape) or any(stride < 0 for stride in strides):
-        return tensor, f"{note}: read as it is stored"
+        return tensor, note
     reach = 1 + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
     if reach > tensor.size:
-        return tensor, f"{note}: read as it is stored"
+        return tensor, note
     axes = [axis for axis, extent in enumerate(shape) if extent > 1]
     by_stride = sorted(axes, key=lambda axis: -strides[axis])
     dense = all(
@@ -232,7 +232,7 @@ def _strided(tensor: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, str]:
         for position, axis in enumerate(by_stride)
     )
     if dense and by_stride == axes:
-        return tensor, ""
+        return tensor, None
     nbytes = tensor.size * data_types.BY_NAME[tensor.dtype].byte_size(1)
     # What is too large to be read at once, or small enough to be cut in memory, is read in boxes.
     if dense and tensor.access is Access.BYTES and not _GATHERED_FROM < nbytes <= MAX_GATHERED:
@@ -240,10 +240,10 @@ def _strided(tensor: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, str]:
         plan = Plan(
             tuple(shape[axis] for axis in order), tuple((axis, WHOLE) for axis in order), shape, (1,) * len(shape)
         )
-        return replace(tensor, plan=plan), ""
+        return replace(tensor, plan=plan), None
     if nbytes > MAX_GATHERED:
         raise _NotReadError("io.h5.strides", strides=str(list(strides)), nbytes=nbytes)
-    return replace(tensor, access=Access.GATHER, offset=0, nbytes=nbytes, strides=strides, plan=None), ""
+    return replace(tensor, access=Access.GATHER, offset=0, nbytes=nbytes, strides=strides, plan=None), None
 
 
 def in_logical_order(tensor: Tensor) -> Tensor | None:

@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.io.native.library import library
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.finding import ReasonError
 from precision_tool.lib.model.tensor import INNER, OUTER, WHOLE, Plan, Tensor
 
 #: Layouts by their storage axes. FRACTAL_Z and FRACTAL_Z_3D are stored with their first axes merged.
@@ -41,8 +43,8 @@ _COMPILED = 1 << 14
 _BLOCK = 16
 
 
-class LayoutError(ValueError):
-    """A tensor cannot be brought to the layout asked for; the text is a reason for the user."""
+class LayoutError(ReasonError):
+    """A tensor cannot be brought to the layout asked for."""
 
 
 def flat_plan(count: int) -> Plan:
@@ -68,7 +70,7 @@ def reversed_plan(plan: Plan, shape: tuple[int, ...]) -> Plan:
     LayoutError where the plan takes the axes of that array apart or together.
     """
     if squeezed(plan.storage_shape) != squeezed(shape):
-        raise LayoutError(f"{list(shape)} in Fortran order cannot be read as {list(plan.logical_shape)}")
+        raise LayoutError("layout.fortran", shape=shape, other_shape=plan.logical_shape)
     return replace(plan, storage_shape=plan.storage_shape[::-1], axes=plan.axes[::-1])
 
 
@@ -111,15 +113,12 @@ def _build(
         axis = all_letters.index(letter)
         want = logical[axis]
         if role == WHOLE and extent != want:
-            raise LayoutError(f"axis {letter} is {extent} as stored and {want} in the shape {list(shape)}")
+            raise LayoutError("layout.axis", axis=letter, stored=extent, extent=want, shape=shape)
         if role == OUTER and (blocks[axis] == 0 or extent != -(-want // blocks[axis])):
-            raise LayoutError(
-                f"axis {letter} is stored as {extent} blocks of {blocks[axis]}, "
-                f"which is not what {want} in the shape {list(shape)} needs"
-            )
+            raise LayoutError("layout.blocks", axis=letter, count=extent, size=blocks[axis], extent=want, shape=shape)
     for letter in letters:
         if letter not in {name for name, _ in axes} and logical[letters.index(letter)] != 1:
-            raise LayoutError(f"the stored tensor has no axis {letter}, the shape {list(shape)} has")
+            raise LayoutError("layout.no_axis", axis=letter, shape=shape)
     used = [(all_letters.index(letter), role) for letter, role in axes]
     # An axis only the target has is stored as one more outermost axis of 1.
     absent = [axis for axis in range(rank) if axis not in {axis for axis, _ in used}]
@@ -134,7 +133,7 @@ def _build(
 def _nz_plan(storage_shape: tuple[int, ...], shape: tuple[int, ...]) -> Plan:
     """FRACTAL_NZ (…, C1, N1, N0, C0) to (…, N, C); a 1-D target is a single row or column of blocks."""
     if len(storage_shape) < 4:
-        raise LayoutError(f"FRACTAL_NZ needs at least 4 stored axes, there are {len(storage_shape)}")
+        raise LayoutError("layout.nz_axes", count=len(storage_shape))
     if len(shape) == 1:
         rows = shape[0] if storage_shape[-4] == 1 and storage_shape[-3] > 1 else 1
         shape = (rows, shape[0] // max(rows, 1))
@@ -144,7 +143,7 @@ def _nz_plan(storage_shape: tuple[int, ...], shape: tuple[int, ...]) -> Plan:
     stored_batch = storage_shape[:-4]
     if stored_batch != batch:
         if prod(stored_batch) != prod(batch):
-            raise LayoutError(f"FRACTAL_NZ batch axes {list(stored_batch)} do not fit the shape {list(shape)}")
+            raise LayoutError("layout.nz_batch", batch=stored_batch, shape=shape)
         storage_shape = (*batch, *storage_shape[-4:])
     names = "".join(chr(ord("a") + position) for position in range(len(batch)))
     axes = (
@@ -164,33 +163,33 @@ def plan(layout: str, storage_shape: tuple[int, ...], target: str, shape: tuple[
         return _nz_plan(storage_shape, shape)
     if layout == "ND" or (layout in _PLAIN and target in ("ND", layout)) or (layout in _PLAIN and not is_named(target)):
         if prod(storage_shape) != prod(shape):
-            raise LayoutError(f"shape {list(storage_shape)} holds another number of elements than {list(shape)}")
+            raise LayoutError("layout.other_size", shape=storage_shape, other_shape=shape)
         return plain_plan(shape)
     if layout not in _AXES:
-        raise LayoutError(f"layout {layout} cannot be converted")
+        raise LayoutError("layout.not_converted", layout=layout)
     axes = _AXES[layout]
     letters = target if target in _PLAIN else {"NDC1HWC0": "NCDHW", "FRACTAL_Z_3D": "DHWCN"}.get(layout, "NCHW")
     if target != "ND" and target not in _PLAIN:
-        raise LayoutError(f"layout {layout} cannot be brought to {target}")
+        raise LayoutError("layout.not_to", layout=layout, target=target)
     if len(letters) != len(shape):
-        raise LayoutError(f"the shape {list(shape)} has not the {len(letters)} axes of {letters}")
+        raise LayoutError("layout.shape_axes", shape=shape, layout=letters)
     if layout in _MERGED:
         storage_shape = _split_merged(layout, storage_shape, dict(zip(letters, shape, strict=True)))
     if len(storage_shape) != len(axes):
-        raise LayoutError(f"{layout} has {len(axes)} axes, the stored shape is {list(storage_shape)}")
+        raise LayoutError("layout.stored_axes", layout=layout, count=len(axes), shape=storage_shape)
     return _build(axes, storage_shape, letters, shape)
 
 
 def _split_merged(layout: str, storage_shape: tuple[int, ...], extents: dict[str, int]) -> tuple[int, ...]:
     """FRACTAL_Z's first axis C1*H*W taken apart by the target's H and W (and D)."""
     if len(storage_shape) != 4:
-        raise LayoutError(f"{layout} has 4 axes, the stored shape is {list(storage_shape)}")
+        raise LayoutError("layout.stored_axes", layout=layout, count=4, shape=storage_shape)
     first, rest = storage_shape[0], storage_shape[1:]
     split = [extents.get(letter, 1) for letter in _MERGED[layout]]
     c_position = _MERGED[layout].index("C")
     others = prod(split[:c_position] + split[c_position + 1 :])
     if others == 0 or first % others:
-        raise LayoutError(f"the first axis of {layout}, {first}, is no multiple of {others} (H*W of the shape)")
+        raise LayoutError("layout.no_multiple", layout=layout, extent=first, factor=others)
     split[c_position] = first // others
     return (*split, *rest)
 
@@ -227,9 +226,9 @@ def blocked_plan(layout: str, shape: tuple[int, ...], target: str) -> tuple[Plan
     """How a plain `layout` of this shape is stored as a blocked `target`: the plan to read that back, and its shape."""
     axes = _AXES.get(target)
     if axes is None or not is_named(layout) or not {letter for letter, _ in axes} <= set(layout):
-        raise LayoutError(f"{layout} cannot be converted to {target}")
+        raise LayoutError("layout.not_to", layout=layout, target=target)
     if len(layout) != len(shape):
-        raise LayoutError(f"the shape {list(shape)} has not the axes of {layout}")
+        raise LayoutError("layout.shape_axes", shape=shape, layout=layout)
     extents = dict(zip(layout, shape, strict=True))
     blocked = {letter for letter, role in axes if role == INNER}
     block = {letter: 4 if target.endswith("_C04") and letter == "C" else _BLOCK for letter in blocked}
@@ -395,11 +394,11 @@ class Reading:
     plan: Plan
     shape: tuple[int, ...]
     layout: str
-    note: str = ""
+    note: Message | None = None
     stored: tuple[Plan, tuple[int, ...]] | None = None
 
 
-def as_stored(tensor: Tensor, note: str = "") -> Reading:
+def as_stored(tensor: Tensor, note: Message | None = None) -> Reading:
     """The values as they lie, padding included."""
     layout = tensor.layout if is_plain(tensor.layout) else ""
     if tensor.plan is not None:
@@ -417,27 +416,27 @@ def reading_of(
     if is_plain(tensor.layout):
         return as_stored(tensor)
     if not is_known(tensor.layout):
-        return as_stored(tensor, f"layout {tensor.layout} is not known: in storage order")
+        return as_stored(tensor, Message("reason.layout.unknown", layout=tensor.layout))
     shape = tensor.origin_shape if tensor.origin_shape is not None else origin_shape
     if shape is None:
-        return as_stored(tensor, "in storage order, padding included: the file does not tell the original shape")
+        return as_stored(tensor, Message("reason.layout.as_stored", reason=Message("reason.layout.no_original_shape")))
     named = (str(origin_layout),) if is_named(origin_layout) else ()
     fitting: list[Reading] = []
-    reason = "no layout fits its original shape"
+    reason = Message("reason.layout.none_fits")
     candidates = dict.fromkeys((*named, *(candidate_targets(tensor.layout) or ("ND",))))
     for target in candidates:
         try:
             fitting_plan = plan(tensor.layout, tensor.shape, target, shape)
         except LayoutError as error:
-            reason = str(error) if not fitting else reason
+            reason = error.reason if not fitting else reason
             continue
         fitting.append(Reading(fitting_plan, shape, "ND" if tensor.layout == "FRACTAL_NZ" else target))
     if not fitting:
-        return as_stored(tensor, f"in storage order, padding included: {reason}")
+        return as_stored(tensor, Message("reason.layout.as_stored", reason=reason))
     first, *others = fitting
     if others and first.layout not in named:
-        also = " or ".join(other.layout for other in others)
-        note = f"read as {first.layout}; by its shape it could be {also} as well"
+        layouts = tuple(other.layout for other in others)
+        note = Message("reason.layout.ambiguous", layout=first.layout, others=layouts)
         return Reading(first.plan, first.shape, first.layout, note)
     return first
 
@@ -461,23 +460,23 @@ def reading_as(
         return Reading(plain.plan, plain.shape, target, plain.note)
     if plain.layout == "ND":
         if tensor.layout == "FRACTAL_NZ" and is_named(target) and len(target) == len(plain.shape):
-            return Reading(plain.plan, plain.shape, target, f"its original shape is taken to be {target}")
-        raise LayoutError(f"stored as {tensor.layout}: its axes have no names to bring them to {target}")
+            return Reading(plain.plan, plain.shape, target, Message("reason.layout.taken_as", layout=target))
+        raise LayoutError("layout.no_names", layout=tensor.layout, target=target)
     if is_plain(target):
         shape = permuted_shape(plain.shape, plain.layout, target)
         if shape is None:
-            raise LayoutError(f"{plain.layout} {list(plain.shape)} has not the axes of {target}")
+            raise LayoutError("layout.other_axes", layout=plain.layout, shape=plain.shape, target=target)
         return Reading(plan(tensor.layout, tensor.shape, target, shape), shape, target, plain.note)
     if not is_plain(tensor.layout):
-        raise LayoutError(f"{tensor.layout} is not converted to {target}: convert it to a plain layout first")
+        raise LayoutError("layout.via_plain", layout=tensor.layout, target=target)
     stored = blocked_plan(plain.layout, plain.shape, target)
     return Reading(plain.plan, plain.shape, target, plain.note, stored)
 
 
-def _with_padding(tensor: Tensor, why: str) -> Reading:
+def _with_padding(tensor: Tensor, why: Message | None) -> Reading:
     padded = padded_shape(tensor.layout, tensor.shape)
     if padded is None:
-        raise LayoutError(f"{tensor.layout} {list(tensor.shape)} cannot be brought to a plain layout: {why}")
+        raise LayoutError("layout.not_plain", layout=tensor.layout, shape=tensor.shape, reason=why)
     layout, shape = padded
-    note = "its padding is kept: the file does not tell the original shape"
+    note = Message("reason.layout.padding_kept")
     return Reading(plan(tensor.layout, tensor.shape, layout, shape), shape, layout, note)

@@ -125,7 +125,7 @@ class OverflowStatus:
     output: int
     document: Mapping[str, Any]
     units: tuple[UnitStatus, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
 
 def read_opdebug(path: str) -> tuple[OverflowStatus, ...]:
@@ -173,7 +173,7 @@ def document_text(document: Mapping[str, Any]) -> str:
 # --- payloads ---------------------------------------------------------------------------------------------------------
 
 
-def decode_status(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
+def decode_status(data: bytes) -> tuple[dict[str, Any], tuple[Message, ...]]:
     """The document that a payload stands for, and what in it is not as documented; FormatError says what is wrong."""
     if len(data) >= 4 and int.from_bytes(data[:4], "little") == MAGIC:
         return _decode_new(data)
@@ -195,7 +195,7 @@ def _decode_old(data: bytes) -> dict[str, Any]:
     return document
 
 
-def _decode_new(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _decode_new(data: bytes) -> tuple[dict[str, Any], tuple[Message, ...]]:
     if len(data) < _NEW_HEADER.size:
         raise FormatError.within("io.opdebug.cut_off_header", size=len(data))
     magic, version, valid, kind, reserved, length = _NEW_HEADER.unpack_from(data)
@@ -212,11 +212,11 @@ def _decode_new(data: bytes) -> tuple[dict[str, Any], tuple[str, ...]]:
         raise FormatError.within("io.opdebug.cut_off", size=len(data), unit=unit, needed=_NEW_HEADER.size + size)
     notes = []
     if version > 1:
-        notes.append(f"version {version} of the status is not documented; it is read as the ones before")
+        notes.append(Message("row.io.status_version", version=version))
     if valid != 1:
-        notes.append(f"the status is marked as not valid (valid is {valid})")
+        notes.append(Message("row.io.status_invalid", valid=valid))
     if length != size:
-        notes.append(f"data_len is {length}, the fields of {unit} have {size} bytes")
+        notes.append(Message("row.io.status_length", length=length, unit=unit, size=size))
     fields = _numbers(names[:-1], data, _NEW_HEADER.size)
     status = list(struct.unpack_from(f"<{words}Q", data, _NEW_HEADER.size + 8 * (len(names) - 1)))
     fields["status"] = status if words > 1 else status[0]

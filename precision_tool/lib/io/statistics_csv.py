@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown
 from precision_tool.lib.model.tensor import OpDump, TensorStatistics
 
@@ -83,7 +84,7 @@ def read_statistics(path: str) -> OpDump:
     column = {name: position for position, name in enumerate(header)}
     width = 1 + max(column.get(name, 0) for name in _DESCRIPTION)
     sides: dict[str, dict[int, TensorStatistics]] = {"input": {}, "output": {}}
-    bad: list[tuple[str, str]] = []
+    bad: list[tuple[str, Message]] = []
     for number, row in _numbered(rows, bad):
         if not any(cell.strip() for cell in row):
             continue
@@ -115,7 +116,8 @@ def read_statistics(path: str) -> OpDump:
                 l2_norm=_value(cell("l2norm"), float),
             )
         except ValueError as error:
-            bad.append((f"{side or 'row'}:{cell('index').strip()}", f"line {number} cannot be read: {error}"))
+            slot = f"{side or 'row'}:{cell('index').strip()}"
+            bad.append((slot, Message("row.io.statistics_line", line=number, reason=str(error))))
     return OpDump(
         path=path,
         inputs=_slots(sides["input"]),
@@ -124,7 +126,7 @@ def read_statistics(path: str) -> OpDump:
     )
 
 
-def _numbered(rows: Iterator[list[str]], bad: list[tuple[str, str]]) -> Iterator[tuple[int, list[str]]]:
+def _numbered(rows: Iterator[list[str]], bad: list[tuple[str, Message]]) -> Iterator[tuple[int, list[str]]]:
     """The rows behind the header with their line numbers; those that are no CSV are added to `bad`."""
     for number in count(2):
         try:
@@ -132,7 +134,7 @@ def _numbered(rows: Iterator[list[str]], bad: list[tuple[str, str]]) -> Iterator
         except StopIteration:
             return
         except csv.Error as error:
-            bad.append(("row", f"line {number} cannot be read: {error}"))
+            bad.append(("row", Message("row.io.statistics_line", line=number, reason=str(error))))
 
 
 def _slots(by_index: dict[int, TensorStatistics]) -> tuple[TensorStatistics | None, ...]:

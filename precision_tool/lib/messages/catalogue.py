@@ -63,7 +63,8 @@ class Message:
         return isinstance(other, Message) and (self.kind, self.fields) == (other.kind, other.fields)
 
     def __hash__(self) -> int:
-        return hash((self.kind, tuple(sorted(self.fields))))
+        plain = (item for item in sorted(self.fields.items()) if isinstance(item[1], (str, int, float, Message)))
+        return hash((self.kind, *plain))
 
     def __repr__(self) -> str:
         return "Message({})".format(
@@ -96,12 +97,12 @@ class Part(NamedTuple):
     field: str
 
 
-def render(message: Union[Message, str], language: Optional[str] = None) -> str:
-    """Return the text of a message; a plain string is a text already.
+def render(message: Union[Message, str, None], language: Optional[str] = None) -> str:
+    """Return the text of a message; a plain string is a text already, and None says nothing.
 
     Parameters
     ----------
-    message : Message or str
+    message : Message, str or None
         What is to be said. A kind without a text is shown as kind and fields: a test keeps that from happening.
     language : {"en", "zh"}, optional
         By default the one in use, see `messages.language`.
@@ -111,7 +112,7 @@ def render(message: Union[Message, str], language: Optional[str] = None) -> str:
     str
         One text, with control characters of its fields escaped.
     """
-    return "".join(part.text for part in parts(message, language))
+    return "" if message is None else "".join(part.text for part in parts(message, language))
 
 
 def text(kind: str, **fields: Field) -> str:

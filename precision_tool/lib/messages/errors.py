@@ -101,6 +101,23 @@ class PrecisionToolError(Exception):
         """What to do next; None where there is nothing to say."""
         return self._message("hint") if has_text("error." + self.kind + ".hint") else None
 
+    @property
+    def full_message(self) -> Message:
+        """What is wrong and where."""
+        where = self.subject or self.path
+        if not where:
+            return self.reason_message
+        kind = "error.place" if self.subject or self.line is None else "error.place_line"
+        return Message(kind, where=where, line=self.line, reason=self.reason_message)
+
+    @property
+    def advice_message(self) -> Message:
+        """What is wrong and where, and what to do next: for cells and lists, where both must fit in one place."""
+        hint = self.hint_message
+        advice = Message("error.advice", message=self.full_message, hint=hint) if hint else self.full_message
+        text = render(advice, "en")
+        return advice if len(text) <= _MAX_TEXT else Message("text", text=_bounded(text))
+
     def _message(self, part: str) -> Message:
         fields = dict({"offset": self.offset, "line": self.line}, **self.fields)
         return Message("error." + self.kind + "." + part, **fields)
@@ -112,12 +129,7 @@ class PrecisionToolError(Exception):
 
     def text(self, language: Optional[str] = None) -> str:
         """Return what is wrong and where, in a language, by default the one in use."""
-        reason = render(self.reason_message, language)
-        where = self.subject or self.path
-        if not where:
-            return _bounded(reason)
-        kind = "error.place" if self.subject or self.line is None else "error.place_line"
-        return _bounded(render(Message(kind, where=where, line=self.line, reason=reason), language))
+        return _bounded(render(self.full_message, language))
 
     @property
     def message(self) -> str:
@@ -136,8 +148,8 @@ class PrecisionToolError(Exception):
 
     @property
     def advice(self) -> str:
-        """Message and hint as one text: for cells and lists, where both must fit in one place."""
-        return f"{self.message}; {self.hint}" if self.hint else self.message
+        """Message and hint as one text."""
+        return render(self.advice_message)
 
     @property
     def place(self) -> Dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, isnan, log2, nan
 
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.tensor import AnyTensor, Plan, Tensor
 
 #: Benchmark values up to this size count as zero for relative errors (the vendor's rule).
@@ -27,11 +28,9 @@ class Status(StrEnum):
     LAYOUT = "layout"
 
 
-#: How the reason of a row of statistics begins that were compared: a result file has no other word of it.
-STATISTICS_AGREE = "only statistics are compared, and agree as far as they tell"
-STATISTICS_DIFFER = "only statistics are compared, and differ"
-#: Why an input was not compared where there was no graph: a result file has no other word of it.
-NO_GRAPH = "without a graph an input cannot be traced to the benchmark tensor it came from"
+#: Kinds of reasons that decide something. A result file has no other trace of them than their texts.
+STATISTICS_AGREE, STATISTICS_DIFFER = "row.compare.statistics_agree", "row.compare.statistics_differ"
+NO_GRAPH = "row.data.no_graph"
 #: The ops of a side that has none, as result files and JSON show it.
 NO_OPS = ("*",)
 
@@ -42,9 +41,9 @@ class Pair:
 
     `index` numbers the op groups in execution order; `npu_ops` and `golden_ops` are all ops of the group on either
     side, NO_OPS where a side has none. `shape` is the shape both are compared in, as the result file prints it.
-    `status` is a Status, or what a newer release wrote. With one other than COMPARED, `reason` is a sentence for the
-    user. `sequence` is the op's id in the graph, where it was asked for. `declared` is what the header says of an NPU
-    tensor that has too few bytes to be read.
+    `status` is a Status, or what a newer release wrote. With one other than COMPARED, `reason` says why. `sequence` is
+    the op's id in the graph, where it was asked for. `declared` is what the header says of an NPU tensor that has too
+    few bytes to be read.
     """
 
     index: int
@@ -61,7 +60,7 @@ class Pair:
     shape: tuple[int, ...] | None = None
     error_shape: tuple[int, ...] = ()
     status: str = Status.COMPARED
-    reason: str = ""
+    reason: Message | None = None
     pass_names: tuple[str, ...] = ()
     original_names: tuple[str, ...] = ()
     sequence: int | None = None

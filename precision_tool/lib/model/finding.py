@@ -23,7 +23,7 @@ class ReasonError(Exception):
         What the text of the kind names.
     """
 
-    def __init__(self, reason: str | Message, **fields: Any) -> None:
+    def __init__(self, reason: str | Message, /, **fields: Any) -> None:
         self.reason = reason if isinstance(reason, Message) else Message(_PREFIX + reason, **fields)
         super().__init__(self.reason)
 

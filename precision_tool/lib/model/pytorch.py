@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.tensor import Tensor
 
 INPUT, OUTPUT = "input", "output"
@@ -67,9 +68,9 @@ class H5Value:
     scalar_type: int | None = None
     device: int | None = None
     tensor: Tensor | None = None
-    reason: str = ""
+    reason: Message | None = None
     #: What the user should know of it all the same.
-    note: str = ""
+    note: Message | None = None
 
     @property
     def is_tensor(self) -> bool:

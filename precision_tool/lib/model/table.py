@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import isnan
 from typing import overload
 
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import (
     STATISTICS_AGREE,
     STATISTICS_DIFFER,
@@ -43,11 +44,11 @@ class Row:
     metrics: Metrics | None = None
     npu: Summary | None = None
     golden: Summary | None = None
-    reason: str = ""
+    reason: Message | None = None
     overflow: bool | None = None
     extremes: Extremes | None = None
     custom: Mapping[str, float | str | None] = field(default_factory=dict)
-    custom_errors: tuple[tuple[str, str], ...] = ()
+    custom_errors: tuple[tuple[str, Message | str], ...] = ()
     noise: float | None = None
     own_error: float | None = None
     npu_dtype: str = ""
@@ -152,11 +153,9 @@ class Row:
     @property
     def statistics_agree(self) -> bool | None:
         """Whether the statistics of a tensor that has nothing else agree; None if they were not compared."""
-        if self.status != Status.STATISTICS_ONLY:
+        if self.status != Status.STATISTICS_ONLY or self.reason is None:
             return None
-        if self.reason.startswith(STATISTICS_AGREE):
-            return True
-        return False if self.reason.startswith(STATISTICS_DIFFER) else None
+        return {STATISTICS_AGREE: True, STATISTICS_DIFFER: False}.get(self.reason.kind)
 
     @property
     def max_error_index(self) -> tuple[int, ...] | None:

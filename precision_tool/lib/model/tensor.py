@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
 
+from precision_tool.lib.messages import Message
+
 
 class Access(StrEnum):
     """How the bytes of a tensor are had: as they lie, in chunks one after the other, gathered with strides, or joined
@@ -141,7 +143,7 @@ class OpDump:
     inputs: tuple[AnyTensor | None, ...] = ()
     outputs: tuple[AnyTensor | None, ...] = ()
     #: Slots of this op that could not be read, as "input:0" -> why. The others are good.
-    bad_slots: tuple[tuple[str, str], ...] = ()
+    bad_slots: tuple[tuple[str, Message], ...] = ()
     #: Those of them that have fewer bytes than their shape needs, as they are declared. Never to be read.
     declared: tuple[tuple[str, Tensor], ...] = ()
     slicing: Slicing | None = None

@@ -262,7 +262,7 @@ def op_panel(op: OpAgreement, threshold: float) -> RenderableType:
         rows.append((_card("overflow"), plain(", ".join(over), "bold red")))
     rows += [(f"{name}:", plain(values)) for name, values in _custom_values(op.rows).items()]
     notes = [row for row in (*op.inputs, *op.outputs) if row.mismatches]
-    rows += [("", plain(f"{row.slot}: {row.reason}", "yellow")) for row in notes]
+    rows += [("", shown(Message("error.place", where=row.slot, reason=row.reason), "yellow")) for row in notes]
     style = "red" if op.is_suspect else "yellow" if op.is_below else "green"
     index, name = Text(f"[{op.index}]"), Text.assemble(f"[{op.index}] ", (safe(op.op_name), "bold"))
     kind: list[Line] = [(_card("type"), plain(op.op_type))] if op.op_type else []

@@ -21,6 +21,7 @@ from precision_tool.lib.view.text import (
     shown,
     shown_reason,
     whole_path,
+    without_place,
 )
 
 #: Ops of one file that a search shows where nothing else is asked for.
@@ -46,14 +47,14 @@ def _unreadable_count(count: int) -> Text:
     return shown(Message("screen.view.graphs.unreadable_count", count=count), "yellow") if count else Text()
 
 
-def _unreadable(run: int | None, path: str, error: str) -> RenderableType:
+def _unreadable(run: int | None, path: str, error: Message) -> RenderableType:
     title = shown(Message("screen.view.graphs.unreadable", run=run), "yellow")
     return Group(title, whole_path(path), LabelledLines([(f"  {label('why')}", _why(error, path))]))
 
 
-def _why(error: str, path: str) -> Text:
+def _why(error: Message, path: str) -> Text:
     """Return why a file cannot be read, without its path, which stands just before."""
-    return plain(shown_reason(error.removeprefix(f"{path}: ")), "yellow")
+    return plain(shown_reason(without_place(error, path)), "yellow")
 
 
 def _row_lines(row: GraphRow) -> RenderableType:
@@ -117,7 +118,7 @@ def survey_json(survey: GraphSurvey) -> str:
     """The graph files as one JSON document."""
     return json_text(
         {
-            "graphs": [asdict(row) for row in survey.rows],
+            "graphs": [{**asdict(row), "error": row.error or ""} for row in survey.rows],
             "other_stages": dict(survey.other_stages),
             "unreadable": survey.unreadable,
             "problem": survey.problem,
@@ -128,7 +129,11 @@ def survey_json(survey: GraphSurvey) -> str:
 def matches_json(matches: Sequence[FoundIn], word: str) -> str:
     """The matches of a search as one JSON document."""
     files = [
-        {**asdict(match), "ops": [{"name": name, "type": op_type} for name, op_type in match.ops]}
+        {
+            **asdict(match),
+            "ops": [{"name": name, "type": op_type} for name, op_type in match.ops],
+            "error": match.error or "",
+        }
         for match in matches
         if match.ops or match.error
     ]

@@ -18,7 +18,7 @@ from precision_tool.lib.compare.columns import IN_NI
 from precision_tool.lib.data.graph_catalog import RunGraph, implementation
 from precision_tool.lib.data.neighbourhood import CONTROL, Connections, Input, Neighbourhood, Node, Output, Step
 from precision_tool.lib.diagnose.agreement import agrees
-from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.graph import Graph, Op, TensorDesc
@@ -487,7 +487,7 @@ def _no_figure(tensor: AnyTensor | None) -> Text:
 def row_notes(row: Row) -> Iterator[str]:
     """Yield notes on a tensor."""
     if row.reason:
-        yield row.reason
+        yield render(row.reason)
     for side, summary in (("npu", row.npu), ("benchmark", row.golden)):
         note = "" if summary is None else non_finite_text(summary)
         if note:
@@ -633,7 +633,7 @@ def row_json(row: Row, threshold: float) -> dict[str, Any]:
     return {
         "slot": pair.slot,
         "status": pair.status,
-        "note": row.reason,
+        "note": row.reason or "",
         "benchmark_tensor": pair.golden_tensor,
         "npu": _side_json(pair.npu, row.npu),
         "benchmark": _side_json(pair.golden, row.golden),

@@ -128,7 +128,7 @@ def status_block(status: StatusReport) -> RenderableType:
         lines.append((label("origin"), _origin_line(op)))
         lines += _recomputed_lines(op)
         lines += _op_lines(op)
-    notes = filter(None, (*status.notes, *map(render, status.doubts)))
+    notes = map(render, (*status.notes, *status.doubts))
     lines += [(label("note"), plain(shown_reason(note), "yellow")) for note in notes]
     lines.append((label("file"), whole_path(status.file.path)))
     lines += [("" if at else label("dump"), whole_path(path)) for at, path in enumerate(op.paths if op else ())]
@@ -399,7 +399,7 @@ def _slot_json(slot: SlotValues) -> dict[str, Any]:
         "layout": None if tensor is None else tensor.layout,
         "shape": None if tensor is None else list(tensor.shape),
         "producer": slot.producer or None,
-        "reason": slot.reason,
+        "reason": slot.reason or "",
         "count": None if extremes is None else extremes.count,
         "largest": None if extremes is None else extremes.largest,
         "headroom": None if extremes is None else extremes.headroom,

@@ -291,7 +291,9 @@ class _Result:
         }
         for column in _TEXTS:
             held = (column.held(row, choice) for row in rows)
-            columns[column.report_key] = signs([texts[column.text(value)] for value in held])
+            columns[column.report_key] = signs(
+                [texts.at(value if isinstance(value, Message) else column.text(value)) for value in held]
+            )
         for column in _SHAPES:
             columns[column.report_key] = signs([self._shape(column.held(row, choice)) for row in rows])
         integers = _integers(rows)

@@ -18,7 +18,7 @@ from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Pair, Status, Summary
 from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
-from precision_tool.lib.view.packed_columns import Number, number, sound, whole
+from precision_tool.lib.view.packed_columns import Number, both, number, sound, whole
 
 #: Bins of a histogram, and pieces that an axis is cut into.
 BINS, PIECES = 32, 64
@@ -54,7 +54,7 @@ def tensor_details(pair: Pair, budget: Budget) -> dict[str, Any]:
     try:
         document |= _figures(pair, budget)
     except PrecisionToolError as error:
-        document["note"] = error.advice
+        document["note"] = both(error.advice_message)
     return document
 
 
@@ -73,14 +73,14 @@ def _tensor(tensor: AnyTensor | None) -> dict[str, Any] | None:
 def _figures(pair: Pair, budget: Budget) -> dict[str, Any]:
     sides = [side for side in (pair.npu, pair.golden) if isinstance(side, Tensor)]
     if not sides or not all(data_types.BY_NAME[side.dtype].is_numeric for side in sides):
-        return {"note": pair.reason}
+        return {"note": both(pair.reason or "")}
     if not all(budget.takes(prod(side.shape)) for side in sides):
-        return {"note": pair.reason, "too_large": True}
-    both = pair.status == Status.COMPARED and len(sides) == 2 and pair.npu_plan is not None
-    if not both or any(data_types.BY_NAME[side.dtype].is_complex for side in sides):
-        return {"note": pair.reason, **_single_sides(pair)}
+        return {"note": both(pair.reason or ""), "too_large": True}
+    is_comparable = pair.status == Status.COMPARED and len(sides) == 2 and pair.npu_plan is not None
+    if not is_comparable or any(data_types.BY_NAME[side.dtype].is_complex for side in sides):
+        return {"note": both(pair.reason or ""), **_single_sides(pair)}
     detail = compare_elements(pair, THIS_THREAD, atol=0.0, rtol=0.0, shown=_WORST)
-    return {"note": pair.reason, **_compared(pair, detail)}
+    return {"note": both(pair.reason or ""), **_compared(pair, detail)}
 
 
 def _single_sides(pair: Pair) -> dict[str, Any]:

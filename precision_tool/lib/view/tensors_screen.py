@@ -36,6 +36,7 @@ from precision_tool.lib.view.text import (
     shown,
     shown_reason,
     whole_path,
+    without_place,
 )
 
 #: Parts of a cell in eighths.
@@ -169,7 +170,7 @@ def short_block(groups: Sequence[Sequence[View]]) -> RenderableType:
         figures = [_short(getattr(summary, name)) if summary else "-" for name in ("minimum", "maximum", "mean")]
         dtype, shape = (named.tensor.dtype, shape_text(named.tensor.shape)) if named.tensor else ("-", "-")
         table.add_row(*map(plain, (slot, side_label(named.side), dtype, shape, *figures)))
-        reason = view.reason or named.reason or (named.reading.note if named.reading else "")
+        reason = view.reason or named.reason or (named.reading.note if named.reading else None)
         for note in filter(None, (shown_reason(reason), non_finite_text(summary) if summary else "")):
             notes.append((f"{named.slot} {side_label(named.side)}".strip(), plain(note, "yellow")))
     place = _place(first) or shown_path(first.path)
@@ -349,13 +350,13 @@ def _tensor_json(named: NamedTensor) -> dict[str, Any]:
         "original_shape": tensor.origin_shape if isinstance(tensor, Tensor) else None,
         "read_as": (reading.layout or None) if reading else None,
         "read_shape": reading.shape if reading else None,
-        "note": reading.note if reading else "",
+        "note": (reading and reading.note) or "",
     }
 
 
 def _view_json(view: View) -> dict[str, Any]:
     figures = view.figures
-    document = _tensor_json(view.named) | {"reason": view.reason or view.named.reason}
+    document = _tensor_json(view.named) | {"reason": view.reason or view.named.reason or ""}
     if figures is None:
         return document | {"figures": None, "histogram": None, "first": None}
     first = [[value.real, value.imag] if isinstance(value, complex) else value for value in figures.first]
@@ -490,7 +491,7 @@ def detail_json(detail: Detail, npu: NamedTensor, golden: NamedTensor, saved: st
         {
             "npu": _tensor_json(npu) | {"figures": asdict(row.npu) if row.npu else None},
             "benchmark": _tensor_json(golden) | {"figures": asdict(row.golden) if row.golden else None},
-            "note": row.reason,
+            "note": row.reason or "",
             "shape": detail.shape,
             "metrics": asdict(row.metrics) if row.metrics else None,
             "atol": detail.atol,
@@ -532,18 +533,18 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout
         parts.append(plain(f"  {stored}" + (f" -> {result}" if stored != result else ""), "dim"))
         if row.text_path:
             parts.append(whole_path(row.text_path))
-        if row.reason:
-            parts.append(plain(f"  {row.reason}", "yellow"))
+        if row.note:
+            parts.append(plain(f"  {render(row.note)}", "yellow"))
     if len(done) > _SHOWN_ROWS:
         parts.append(shown(Message("screen.view.limit.json", more=len(done) - _SHOWN_ROWS), "dim"))
-        notes = Counter(row.reason for row in done[_SHOWN_ROWS:] if row.reason)
+        notes = Counter(row.note for row in done[_SHOWN_ROWS:] if row.note)
         for note, count in notes.most_common(3):
             parts.append(shown(Message("screen.view.decode.note_count", count=count, note=note), "yellow"))
     for row in failed[:_SHOWN_ROWS]:
         # The list that is written has whole paths.
         where = ":".join(filter(None, (posixpath.basename(row.source), row.slot)))
         parts.append(plain(where, "yellow"))
-        parts.append(plain(f"  {row.reason.removeprefix(f'{row.source}: ')}", "yellow"))
+        parts.append(plain(f"  {render(without_place(row.reason or '', row.source))}", "yellow"))
     if len(failed) > _SHOWN_ROWS:
         parts.append(shown(Message("screen.view.decode.more_failed", more=len(failed) - _SHOWN_ROWS), "yellow"))
     size = byte_size(sum(row.nbytes for row in done))
@@ -571,4 +572,9 @@ def decoded_json(rows: Sequence[Decoded], folder: str) -> str:
         "kept_as_stored": sum(bool(row.as_stored) for row in rows),
         "failed": failed,
     }
-    return json_text({"folder": folder, **counts, "tensors": [asdict(row) for row in rows]})
+    return json_text({"folder": folder, **counts, "tensors": [_decoded_json(row) for row in rows]})
+
+
+def _decoded_json(row: Decoded) -> dict[str, Any]:
+    texts = {name: getattr(row, name) or "" for name in ("note", "as_stored", "reason")}
+    return asdict(row) | texts

@@ -72,12 +72,23 @@ def whole_path(path: str) -> Text:
     return text
 
 
-def shown_reason(message: Message | str) -> str:
-    """Return a text whose paths are relative to the working folder."""
+def shown_reason(message: Message | str | None) -> str:
+    """Return a text whose paths are relative to the working folder; "" for none."""
     return without_folder(render(message))
 
 
-def unreadable_lines(reasons: Sequence[str]) -> list[Text]:
+def without_place(message: Message | str, path: str) -> Message | str:
+    """Return a reason without its file, where that stands just before."""
+    if isinstance(message, str):
+        return message
+    if message.kind == "error.advice":
+        return Message("error.advice", message=without_place(message.message, path), hint=message.hint)
+    is_of_path = message.kind == "error.place" and message.where == path
+    reason: Message | str = message.reason if is_of_path else message
+    return reason
+
+
+def unreadable_lines(reasons: Sequence[Message | str]) -> list[Text]:
     """Return the first few reasons why files cannot be read; JSON has all."""
     lines = [
         shown(Message("screen.view.unreadable", reason=shown_reason(why)), "yellow") for why in reasons[:_SHOWN_UNREAD]
@@ -151,8 +162,14 @@ def byte_size(count: float) -> str:
 
 
 def json_text(document: object) -> str:
-    """A document as JSON, which has no NaN and Inf: they are written as text."""
-    return json.dumps(without_nan(document), indent=1, ensure_ascii=True)
+    """A document as JSON, which has no NaN and Inf: they are written as text, and messages in the language in use."""
+    return json.dumps(without_nan(document), indent=1, ensure_ascii=True, default=_json_value)
+
+
+def _json_value(value: object) -> str:
+    if isinstance(value, Message):
+        return render(value)
+    raise TypeError(f"{type(value).__name__} is not for JSON")
 
 
 def percent(value: float | str | None) -> str:

@@ -55,6 +55,7 @@ from precision_tool.lib.io.opdebug import document_text, read_opdebug
 from precision_tool.lib.io.proto_text import parse_proto_text
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.tfdbg_files import is_same_npy, read_event, write_npy
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages import render as render_message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile
@@ -64,7 +65,7 @@ from precision_tool.lib.training.switches import _check_switch_file, parse_actio
 from precision_tool.lib.view.findings import pair_json
 
 #: Reasons for a part of the input that could not be read; they are checked as messages are.
-Reasons = Iterable[str]
+Reasons = Iterable[Message | str | None]
 Files = Callable[[Path], list[bytes]]
 
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from types import TracebackType
 
 from fuzzing.readers import Reader
+from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import PrecisionToolError
 
 #: Address space that a child may have beyond what it begins with, and memory one input may add to its peak.
@@ -191,7 +192,7 @@ class _Child:
         start = time.process_time_ns()
         try:
             for reason in self._reader.read(path):
-                yield from _message_findings(reason, path, "reason of a part")
+                yield from _message_findings(render(reason), path, "reason of a part")
             counts[_ACCEPTED] += 1
         except PrecisionToolError as error:
             counts[_REFUSED] += 1
