@@ -19,7 +19,7 @@ from precision_tool.lib.compare.passes import AtLimitPass, MetricsPass, Pass, Ro
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.compare.stream import open_stream
 from precision_tool.lib.compare.tensor_reader import DEFAULT_BUDGET, Budget, OpenTensors, Scratch
-from precision_tool.lib.data.axis_alignment import align
+from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.npy import read_npy
@@ -36,7 +36,7 @@ def make_pair(folder: Path, name: str, npu: Any, golden: Any, layout: str = "ND"
     (tensor,) = read_dump(str(path)).outputs
     assert isinstance(tensor, Tensor)
     benchmark = read_npy(str(write_golden(folder, name, 0, golden)))
-    aligned = align(tensor, benchmark, origin, npu.shape)
+    aligned = align(tensor, benchmark, Declared(origin, npu.shape))
     return Pair(
         index=0, op_name=name, op_type="Add", npu_ops=(name,), golden_ops=(name,), slot="output:0", npu=tensor,
         golden=benchmark, npu_plan=aligned.npu_plan, golden_plan=aligned.golden_plan, shape=aligned.shape,

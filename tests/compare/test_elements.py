@@ -24,7 +24,7 @@ from precision_tool.lib.compare.element_errors import compare_elements, elements
 from precision_tool.lib.compare.passes import MetricsPass
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources, WorkStoppedError
 from precision_tool.lib.compare.tensor_reader import Budget
-from precision_tool.lib.data.axis_alignment import align
+from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.native.library import ErrorsAsked
@@ -52,7 +52,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pair_of(npu: Tensor, golden: Tensor, layout: str | None = None) -> Pair:
-    alignment = align(npu, golden, layout, None)
+    alignment = align(npu, golden, Declared(layout))
     return Pair(
         index=0,
         op_name="op",

@@ -37,7 +37,7 @@ from precision_tool.lib.compare.scheduler import (
 )
 from precision_tool.lib.compare.stream import Block, PairStream, tensors_of
 from precision_tool.lib.compare.tensor_figures import extremes_of, figures_of
-from precision_tool.lib.data.axis_alignment import align
+from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.layouts import plain_plan
@@ -94,7 +94,7 @@ def make_pair(folder: Path, number: int, one: Case, golden_path: Path | None = N
     golden = read_npy(str(golden_path or write_golden(folder, f"op{number}", 0, one.golden)))
     (npu,) = read_dump(str(dump)).outputs
     assert isinstance(npu, Tensor)
-    alignment = align(npu, golden, one.origin_layout, one.npu.shape)
+    alignment = align(npu, golden, Declared(one.origin_layout, one.npu.shape))
     return Pair(
         index=number,
         op_name=f"op{number}",
@@ -530,7 +530,7 @@ def test_memory_does_not_grow_with_the_tensor(tmp_path: Path) -> None:
             file.truncate(tensor.offset + 4 * count)
         large.append(replace(tensor, shape=(count,), nbytes=4 * count, origin_shape=(count,)))
     npu, golden = large
-    plans = align(npu, golden, "ND", None)
+    plans = align(npu, golden, Declared("ND"))
     pair = replace(
         pair, npu=npu, golden=golden, npu_plan=plans.npu_plan, golden_plan=plans.golden_plan, error_shape=(count,)
     )

@@ -19,7 +19,7 @@ from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.compare.tensor_figures import figures_of
 from precision_tool.lib.compare.tensor_reader import Budget
-from precision_tool.lib.data.axis_alignment import align
+from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
@@ -54,7 +54,7 @@ def pair_of(folder: Path, x: Array, y: Array) -> Pair:
     (npu,) = read_dump(str(dump)).outputs
     golden = read_npy(str(write_golden(folder, "op", 0, y)))
     assert isinstance(npu, Tensor)
-    found = align(npu, golden, "ND", x.shape)
+    found = align(npu, golden, Declared("ND", x.shape))
     return Pair(
         index=0, op_name="op", op_type="Add", npu_ops=("op",), golden_ops=("op",), slot="output:0", npu=npu,
         golden=golden, npu_plan=found.npu_plan, golden_plan=found.golden_plan, shape=found.shape, error_shape=y.shape,

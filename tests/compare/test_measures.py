@@ -18,7 +18,7 @@ from precision_tool.lib.compare.custom_metrics import load_metrics
 from precision_tool.lib.compare.kernel import Kernel
 from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
-from precision_tool.lib.data.axis_alignment import align
+from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.npy import read_npy
@@ -53,7 +53,7 @@ def pair_of(folder: Path, npu: Array, golden: Array, layout: str = "ND", name: s
     origin = "NHWC" if npu.ndim == 4 else "ND"
     tensor = tensor_of(folder, OutTensor.packed(npu, layout, origin), name)
     benchmark = read_npy(str(write_golden(folder, name, 0, golden)))
-    alignment = align(tensor, benchmark, origin, npu.shape)
+    alignment = align(tensor, benchmark, Declared(origin, npu.shape))
     return Pair(
         index=0, op_name=name, op_type="Add", npu_ops=(name,), golden_ops=(name,), slot="output:0", npu=tensor,
         golden=benchmark, npu_plan=alignment.npu_plan, golden_plan=alignment.golden_plan, shape=alignment.shape,

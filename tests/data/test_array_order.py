@@ -17,7 +17,7 @@ from builders import one_op_tree
 from command_line import only_result, tool
 
 from precision_tool.lib.data import axis_alignment as alignments
-from precision_tool.lib.data.axis_alignment import align
+from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.data.pytorch_pairing import Aligned, Refused, align_h5
 from precision_tool.lib.io.layouts import LayoutError
 from precision_tool.lib.io.npy import read_npy
@@ -122,9 +122,9 @@ def test_shapes_that_differ_are_read_in_c_order(
     y = tensor(tmp_path, "y.npy", values.reshape(y_shape), y_fortran)
     if x.fortran_order and y.fortran_order and [n for n in x_shape if n > 1] != [n for n in y_shape if n > 1]:
         with pytest.raises(LayoutError, match="in Fortran order cannot be read as"):
-            align(x, y, None, None)
+            align(x, y)
         return
-    found = align(x, y, None, None)
+    found = align(x, y)
     assert found.npu_plan.logical_shape == found.golden_plan.logical_shape
     np.testing.assert_array_equal(in_order(x.path, found.npu_plan).reshape(-1), values)
     np.testing.assert_array_equal(in_order(y.path, found.golden_plan).reshape(-1), values)
@@ -156,9 +156,13 @@ def test_what_is_known_of_other_shapes_changes_no_alignment(monkeypatch: pytest.
         replace(plain, layout="NHWC"),
     ]
     asked = [
-        (npu, golden, layout, shape, golden_layout)
+        (npu, golden, declared, golden_layout)
         for npu, golden in product(tensors, tensors)
-        for layout, shape, golden_layout in ((None, None, ""), ("NHWC", (2, 3, 4, 16), ""), ("NHWC", None, "NCHW"))
+        for declared, golden_layout in (
+            (Declared(), ""),
+            (Declared("NHWC", (2, 3, 4, 16)), ""),
+            (Declared("NHWC"), "NCHW"),
+        )
     ]
 
     def said(*given: Any) -> object:

@@ -20,7 +20,7 @@ from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenD
 from precision_tool.lib.data.fusion_pair import check_fits, pair_notes
 from precision_tool.lib.data.graph_choice import NAMED, GraphChoice, GraphChooser, UnreadGraphError
 from precision_tool.lib.data.kinds import kind_of_both, pair_h5_files
-from precision_tool.lib.data.matching import Counterpart, GraphDumps, match_by_graph, match_by_name, same_name
+from precision_tool.lib.data.matching import Counterpart, GraphDumps, GraphMatcher, NameMatcher, same_name
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.pair_selection import Selection, is_by_number, select
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
@@ -205,14 +205,14 @@ def match_leaf(
         if other_choice is not None:
             check_fits(choice, "-g")
             notes += pair_notes(choice, other_choice)
-        pairs = list(match_by_graph(dumps, choice.file, side))
+        pairs = list(GraphMatcher(dumps, choice.file, side).pairs())
         notes += [f"{posixpath.basename(choice.file.path)}: {note}" for note in choice.file.notes]
         if choice.doubt:
             notes.append(choice.doubt)
         if choice.matched < choice.total:
             notes.append(f"the graph names {choice.matched} of {counted(choice.total, 'dumped op')}")
     else:
-        pairs = list(match_by_name(dumps, side, other, _counterpart(inputs, leaf, other, graphs)))
+        pairs = list(NameMatcher(dumps, side, _counterpart(inputs, leaf, other, graphs)).pairs())
     result = LeafResult(
         leaf=leaf,
         golden_root=golden.root,
@@ -239,8 +239,8 @@ def match_alone(
     except DataNotFoundError as error:
         if options.graph is not None:
             raise
-        return list(match_by_name(dumps, side)), replace(result, notes=(error.message,))
-    return list(match_by_graph(dumps, choice.file, side)), replace(result, graph=choice)
+        return list(NameMatcher(dumps, side).pairs()), replace(result, notes=(error.message,))
+    return list(GraphMatcher(dumps, choice.file, side).pairs()), replace(result, graph=choice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from precision_tool.lib.compare.convert import slots_of
 from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Progress, Resources, map_tasks
 from precision_tool.lib.compare.tensor_figures import TensorFigures, figures_of
-from precision_tool.lib.data.axis_alignment import SizeMismatchError, align
+from precision_tool.lib.data.axis_alignment import Declared, SizeMismatchError, align
 from precision_tool.lib.data.neighbourhood import described_inputs
 from precision_tool.lib.data.pytorch_pairing import Refused, align_h5
 from precision_tool.lib.io import data_types, layouts
@@ -182,9 +182,9 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     assert isinstance(golden_tensor, Tensor)
     if npu_tensor.dataset or golden_tensor.dataset:
         return _pair_h5(npu, golden, npu_tensor, golden_tensor)
-    layout, shape = (npu.origin_layout, npu.origin_shape) if npu.origin_layout else _origin(golden)
+    source = npu if npu.origin_layout else golden
     try:
-        alignment = align(npu_tensor, golden_tensor, layout, shape)
+        alignment = align(npu_tensor, golden_tensor, Declared(source.origin_layout, source.origin_shape))
     except SizeMismatchError as error:
         kind, what = "compare.different_sizes", _not_compared(npu, golden)
         raise FormatError.of(npu.path, kind, what=what, reason=error.reason) from error
@@ -239,10 +239,6 @@ def _pair_h5(npu: NamedTensor, golden: NamedTensor, npu_tensor: Tensor, golden_t
         error_shape=golden_tensor.shape,
         reason=aligned.note,
     )
-
-
-def _origin(named: NamedTensor) -> tuple[str | None, tuple[int, ...] | None]:
-    return named.origin_layout, named.origin_shape
 
 
 def _name(named: NamedTensor) -> str:

@@ -230,8 +230,6 @@ class Origin:
     index: int
     layout: str | None
     shape: tuple[int, ...] | None
-    #: False where the name is only known as file names spell it.
-    is_real: bool = True
 
 
 @dataclass(frozen=True, slots=True)

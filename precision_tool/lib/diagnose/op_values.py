@@ -623,8 +623,7 @@ class RunValues:
         origin = self.origins.of(root.op, root.index, self.benchmark)
         if isinstance(origin, NoOrigin):
             return None
-        find = self.benchmark.output_of if origin.is_real else self.benchmark.output
-        golden = find(origin.op_name, origin.index)
+        golden = self.benchmark.output_of(origin.op_name, origin.index)
         if not isinstance(golden, Tensor):
             return None
         try:

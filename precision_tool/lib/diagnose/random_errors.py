@@ -306,7 +306,7 @@ def _pair(op: RunOp, slot: SlotPair) -> Pair | Message:
     if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (left, right)):
         return Message("reason.no_numbers", dtype=left.dtype)
     try:
-        alignment = align(left, right, None, None)
+        alignment = align(left, right)
     except LayoutError as error:
         return error.reason
     return Pair(
