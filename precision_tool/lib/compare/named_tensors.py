@@ -15,7 +15,7 @@ from precision_tool.lib.compare.scheduler import THIS_THREAD, Progress, Resource
 from precision_tool.lib.compare.tensor_figures import TensorFigures, figures_of
 from precision_tool.lib.data.axis_alignment import Declared, SizeMismatchError, align
 from precision_tool.lib.data.neighbourhood import described_inputs
-from precision_tool.lib.data.pytorch_pairing import Refused, align_h5
+from precision_tool.lib.data.pytorch_pairing import align_h5
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import exists, open_binary
 from precision_tool.lib.io.layouts import LayoutError, Reading, reading_of
@@ -226,18 +226,20 @@ def _pair_h5(npu: NamedTensor, golden: NamedTensor, npu_tensor: Tensor, golden_t
         if not layouts.is_plain(tensor.layout):
             kind = "compare.blocked_layout"
             raise FormatError.of(tensor.path, kind, what=what, file=tensor.path, layout=tensor.layout)
-    aligned = align_h5(npu_tensor, golden_tensor)
-    if isinstance(aligned, Refused):
-        raise FormatError.of(npu_tensor.path, "compare.different_sizes", what=what, reason=aligned.reason)
+    try:
+        npu_tensor, golden_tensor, alignment = align_h5(npu_tensor, golden_tensor)
+    except LayoutError as error:
+        kind = "compare.different_sizes"
+        raise FormatError.of(npu_tensor.path, kind, what=what, reason=error.reason) from error
     return replace(
         _unread_pair(npu, golden),
-        npu=aligned.npu,
-        golden=aligned.golden,
-        npu_plan=aligned.npu_plan,
-        golden_plan=aligned.golden_plan,
+        npu=npu_tensor,
+        golden=golden_tensor,
+        npu_plan=alignment.npu_plan,
+        golden_plan=alignment.golden_plan,
         shape=npu_tensor.shape,
         error_shape=golden_tensor.shape,
-        reason=aligned.note,
+        reason=alignment.note,
     )
 
 

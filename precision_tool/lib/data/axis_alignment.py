@@ -12,6 +12,7 @@ from typing import NamedTuple
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.layouts import LayoutError
 from precision_tool.lib.messages import Message
+from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.tensor import Plan, Tensor
 
 
@@ -55,6 +56,11 @@ class Alignment:
 
 class SizeMismatchError(LayoutError):
     """The two tensors hold different numbers of elements, padding aside."""
+
+
+def status_of(error: LayoutError) -> Status:
+    """Return the status of a row whose tensors have no common order."""
+    return Status.SIZE_MISMATCH if isinstance(error, SizeMismatchError) else Status.LAYOUT
 
 
 def printed_shape(tensor: Tensor) -> tuple[int, ...]:

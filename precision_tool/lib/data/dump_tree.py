@@ -8,7 +8,7 @@ import posixpath
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 
 from precision_tool.lib.data import dump_names as names
@@ -198,28 +198,20 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
     return DumpLeaf(
         path=folder,
         files=tuple(files),
-        time=where.time,
-        device=where.device,
-        model_name=where.model_name,
-        model_id=where.model_id,
-        step=where.step,
         ignored=tuple(ignored),
+        **asdict(where),
     )
 
 
 def is_status(name: DumpName) -> bool:
     """True for the name of an overflow status file; the documents spell it Opdebug and OpDebug."""
-    return _is_status_type(name.op_type)
+    return name.op_type.casefold() == _STATUS_OP_TYPE
 
 
 def is_status_file(file_name: str) -> bool:
     """True for the file name of an overflow status file, decoded (`Opdebug.….json`) or not."""
     op_type, dot, _ = file_name.partition(".")
-    return bool(dot) and _is_status_type(op_type)
-
-
-def _is_status_type(op_type: str) -> bool:
-    return op_type.casefold() == _STATUS_OP_TYPE
+    return bool(dot) and op_type.casefold() == _STATUS_OP_TYPE
 
 
 def find_run(path: str, stamps: Stamps | None = None) -> Run:
@@ -268,7 +260,7 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
 
 def _series(leaf: DumpLeaf) -> tuple[str, str]:
     """Leaves of one series are the same run repeated: one dump path and device, at different times."""
-    return leaf.path.rsplit(f"{'/'}{leaf.time}{'/'}", 1)[0] if leaf.time else leaf.path, leaf.device
+    return leaf.path.rsplit(f"/{leaf.time}/", 1)[0] if leaf.time else leaf.path, leaf.device
 
 
 def _leaf_order(leaf: DumpLeaf) -> tuple[int, str, int, int, str]:

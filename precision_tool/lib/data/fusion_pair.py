@@ -16,10 +16,6 @@ from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.wording import counted
 
-#: What a training script has to do for a run without fusion.
-COLLECT_UNFUSED = "collect a run with action='fusion_off|dump' into the other of npu/debug_0 and npu/debug_1"
-#: How a run must be compiled for its graph to name the passes.
-COLLECT_PASSES = "collect graphs of the compiled stage (ge_proto_*_Build.txt, with DUMP_GE_GRAPH=2)"
 #: Two graphs with a smaller share of the training script's ops in common are of different networks.
 _MIN_COMMON_FRACTION = 0.5
 _MAX_NAMED = 5
@@ -98,7 +94,8 @@ def find_pair(runs: Sequence[RunGraph]) -> FusionPair:
     raise problems[0]
 
 
-def _share(first: RunGraph, second: RunGraph) -> float:
+def _share(first: GraphChoice, second: GraphChoice) -> float:
+    """The share of the training script's ops that two graphs have in common, of the one with fewer."""
     ops, others = Fusion(first.file).script_ops, Fusion(second.file).script_ops
     return len(ops & others) / max(1, min(len(ops), len(others)))
 
@@ -154,7 +151,7 @@ def check_fits(choice: GraphChoice, option: str) -> None:
 def pair_notes(fused: GraphChoice, unfused: GraphChoice) -> list[str]:
     """Return notes for the user on two graphs compared as fused and unfused. UsageError if they are no pair."""
     first, second = Fusion(fused.file), Fusion(unfused.file)
-    share = len(first.script_ops & second.script_ops) / max(1, min(len(first.script_ops), len(second.script_ops)))
+    share = _share(fused, unfused)
     if share < _MIN_COMMON_FRACTION:
         raise UsageError("data.graphs_of_two_networks", fused=fused.file.path, unfused=unfused.file.path, share=share)
     if second.switchable.total() > first.switchable.total():

@@ -100,23 +100,16 @@ def find_run_graphs(
     refused: list[PrecisionToolError] = []
     for folder in folders:
         models = _models(folder.run)
-        for leaves in models.values():
-            try:
-                choice = graphs.of(leaves[0], models=models)
-            except DataNotFoundError as error:
-                refused.append(error)
-                missing.append(MissingGraph(number=folder.number, model=leaves[0].model_name, reason=error.message))
-                continue
-            runs.append(_run_graph(folder.number, leaves, choice))
         paths = [] if models else find_graph_files([folder.graph_folder])
-        if paths:
+        for leaves in (*models.values(), *([()] if paths else ())):
             try:
-                choice = choose_without_dump(paths, store)
+                choice = graphs.of(leaves[0], models=models) if leaves else choose_without_dump(paths, store)
             except DataNotFoundError as error:
                 refused.append(error)
-                missing.append(MissingGraph(number=folder.number, model="", reason=error.message))
-                continue
-            runs.append(_run_graph(folder.number, (), choice))
+                model = leaves[0].model_name if leaves else ""
+                missing.append(MissingGraph(number=folder.number, model=model, reason=error.message))
+            else:
+                runs.append(_run_graph(folder.number, leaves, choice))
     is_in_use = chosen is not None and any(real_path(run.file.path) == real_path(chosen) for run in runs)
     if chosen is not None and not is_in_use and _has_no_dump(chosen, folders):
         return RunGraphs(runs=_with_chosen(runs, chosen, folders, store), missing=tuple(missing))
@@ -255,8 +248,6 @@ def named_by(names: Iterable[str]) -> Callable[[str], str]:
 # --- looking up ops by name ---
 
 
-#: Names that an error lists.
-_MAX_LISTED = 10
 #: Names that share most three-letter pieces with a name are looked at closer: so many of them.
 _CANDIDATES = 100
 #: How like a name another is that is offered in its place, as `difflib` measures it.

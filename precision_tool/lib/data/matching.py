@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from precision_tool.lib.data.axis_alignment import UNDECLARED, Declared, SizeMismatchError, align
+from precision_tool.lib.data.axis_alignment import UNDECLARED, Declared, align, status_of
 from precision_tool.lib.data.dump_names import base_name, flatten, whole_name
 from precision_tool.lib.data.dumped_ops import (
     BenchmarkSide,
@@ -86,10 +86,8 @@ def pair_up(
     orders = {} if orders is None else orders
     try:
         alignment = align(tensor, golden, declared, orders.get(row.golden_tensor, ""))
-    except SizeMismatchError as error:
-        return without(row, Status.SIZE_MISMATCH, error.reason)
     except LayoutError as error:
-        return without(row, Status.LAYOUT, error.reason)
+        return without(row, status_of(error), error.reason)
     if alignment.golden_layout:
         orders.setdefault(row.golden_tensor, alignment.golden_layout)
     return changed(
