@@ -44,12 +44,6 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
         assert not list(journal.stored_outcomes([PLAN], "o"))
 
 
-def test_what_an_earlier_version_kept_beside_is_left_out() -> None:
-    document = OUTCOME.to_dict()
-    document["first"]["message"] = "a sentence that journals once had"
-    assert LeafOutcome.from_dict(document) == OUTCOME
-
-
 def test_what_was_given_up_is_tried_again_by_the_next_study(tmp_path: Path) -> None:
     done = LeafDone(path=LEAF.path, outcome=LeafOutcome(failure="given up"))
     with open_journal(str(tmp_path)) as journal:

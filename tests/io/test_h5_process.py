@@ -11,15 +11,19 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -30,7 +34,8 @@ from h5_files import GPU, NPU, write_h5
 from precision_tool.lib.io import hdf5_process as h5_process
 from precision_tool.lib.io import tensor_bytes
 from precision_tool.lib.io.hdf5 import read_h5
-from precision_tool.lib.io.hdf5_process import Hdf5Error, ask_hdf5, close_hdf5
+from precision_tool.lib.io.hdf5_child import BUFFER
+from precision_tool.lib.io.hdf5_process import Hdf5Error, close_hdf5, hdf5_blocks, hdf5_rows
 from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import Tensor
@@ -75,9 +80,10 @@ def tensor_of(path: Path) -> Tensor:
     return value.tensor
 
 
-def blocks(path: Path, nbytes: int, dataset: str = "/Op/1/output/y") -> list[bytes]:
+def whole(path: Path, shape: tuple[int, ...], dataset: str = "/Op/1/output/y") -> bytes:
     """The whole data set, as one block."""
-    return ask_hdf5("blocks", str(path), dataset=dataset, type="<f8", nbytes=nbytes, block=None, start=0, stop=1)
+    nbytes = 8 * prod(shape)
+    return hdf5_blocks(str(path), nbytes, dataset=dataset, dtype="<f8", shape=shape, block=shape, numbers=(0, 1))
 
 
 def refused(path: Path) -> str:
@@ -109,9 +115,9 @@ def test_one_child_serves_all_requests_and_this_process_needs_no_h5py(tmp_path: 
 
 def test_a_file_that_changes_is_read_anew(tmp_path: Path) -> None:
     path = a_dump(tmp_path / "d.h5")
-    assert blocks(path, nbytes=32) == [np.arange(4.0).tobytes()]
+    assert whole(path, (4,)) == np.arange(4.0).tobytes()
     write_h5(path, {"/Op/1/output/y": np.ones((3, 5))})
-    assert blocks(path, nbytes=120) == [np.ones(15).tobytes()]
+    assert whole(path, (3, 5)) == np.ones(15).tobytes()
 
 
 def test_the_child_finds_the_file_wherever_this_process_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,13 +272,14 @@ def test_more_answers_than_a_file_can_hold_are_cut_off(tmp_path: Path, monkeypat
 
 
 def test_a_fault_of_our_own_is_none_of_the_file(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="no attribute 'nonsense'"):
-        ask_hdf5("nonsense", str(a_dump(tmp_path / "d.h5")))
+    path = str(a_dump(tmp_path / "d.h5"))
+    with pytest.raises(RuntimeError, match="no attribute 'nonsense'"), hdf5_rows("nonsense", path) as rows:
+        next(rows)
 
 
 def test_stopping_in_the_middle_leaves_nothing_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(write_h5(tmp_path / "d.h5", {f"/Op/{number}/output/y": np.ones(1) for number in range(900)}))
-    with h5_process.each_from_hdf5("walk", path, most=9999, depth=32, attributes=()) as rows:
+    with hdf5_rows("walk", path, most=9999, depth=32, attributes=()) as rows:
         next(rows)
     assert h5_process._child._process is None
     assert len(read_h5(path).ops) == 900
@@ -311,16 +318,16 @@ def test_small_chunks_are_read_many_at_a_time(tmp_path: Path, monkeypatch: pytes
     values = np.arange(5000.0)
     tensor = tensor_of(write_h5(tmp_path / "d.h5", {"/Op/1/output/y": values}, chunks=(2,)))
     monkeypatch.setattr(tensor_bytes, "_READ_AHEAD", 16 << 10)
-    requests: list[dict[str, object]] = []
+    numbers: list[object] = []
 
-    def count(*arguments: object, **request: object) -> list[object]:
-        requests.append(request)
-        return ask_hdf5(*arguments, **request)  # type: ignore[arg-type]
+    def count(path: str, nbytes: int, **request: Any) -> bytes:
+        numbers.append(request["numbers"])
+        return hdf5_blocks(path, nbytes, **request)
 
-    monkeypatch.setattr(tensor_bytes, "ask_hdf5", count)
+    monkeypatch.setattr(tensor_bytes, "hdf5_blocks", count)
     with open_bytes(tensor) as file:
         assert file.read_at(0, values.nbytes) == values.tobytes()
-    assert [(request["start"], request["stop"]) for request in requests] == [(0, 1024), (1024, 2048), (2048, 2500)]
+    assert numbers == [(0, 1024), (1024, 2048), (2048, 2500)]
 
 
 # --- whole commands ---------------------------------------------------------------------------------------------------
@@ -398,24 +405,24 @@ def test_the_system_may_refuse_a_process(tmp_path: Path, monkeypatch: pytest.Mon
     assert type(error.value).__name__ == "OutputError"
 
 
-def test_messages_are_json_and_plain_bytes(tmp_path: Path) -> None:
+def test_messages_are_lines_of_json_and_data_are_left_in_shared_memory(tmp_path: Path) -> None:
     """No pickle: what a damaged child sends is data at most."""
-    arguments: dict[str, object] = {"path": str(a_dump(tmp_path / "d.h5")), "dataset": "/Op/1/output/y", "type": "<f8"}
-    arguments |= {"nbytes": 16, "block": [2], "start": 0, "stop": 2}
-    request = json.dumps({"method": "blocks", "arguments": arguments, "seconds": 9, "memory": 1 << 30}).encode()
-    run = subprocess.run(
-        [sys.executable, "-c", h5_process._START, json.dumps(sys.path)],
-        input=b"J" + struct.pack("<I", len(request)) + request,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    expected = [b"B\x10\0\0\0" + np.array(values, "<f8").tobytes() for values in ([0, 1], [2, 3])]
-    assert run.stdout == b"".join(expected) + b"J\x0d\0\0\0" + b'{"done":true}'
+    arguments: dict[str, object] = {"path": str(a_dump(tmp_path / "d.h5")), "dataset": "/Op/1/output/y"}
+    arguments |= {"dtype": "<f8", "shape": [4], "block": [2], "numbers": [0, 2]}
+    ours, theirs = socket.socketpair()
+    with tempfile.TemporaryFile() as buffer, ours, theirs:
+        buffer.truncate(BUFFER)
+        command = [sys.executable, "-c", h5_process._START, json.dumps(sys.path), str(buffer.fileno()), str(1 << 30)]
+        ours.sendall(json.dumps({"method": "blocks", "arguments": arguments, "seconds": 9}).encode() + b"\n")
+        ours.shutdown(socket.SHUT_WR)
+        subprocess.run(command, stdin=theirs.fileno(), pass_fds=(buffer.fileno(),), check=True)
+        assert ours.recv(1000) == b'{"row":null}\n{"done":true}\n'
+        assert os.pread(buffer.fileno(), 40, 0) == np.array([0, 1, 2, 3, 0], "<f8").tobytes()
 
 
 def test_a_missing_data_set_is_a_reason_and_no_death(tmp_path: Path) -> None:
     with pytest.raises(Hdf5Error) as error:
-        blocks(a_dump(tmp_path / "d.h5"), nbytes=32, dataset="/none")
+        whole(a_dump(tmp_path / "d.h5"), (4,), dataset="/none")
     assert not error.value.died
     assert "none" in error.value.reason
 

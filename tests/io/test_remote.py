@@ -19,7 +19,7 @@ from range_server import Served, serving
 
 from precision_tool.cli import main
 from precision_tool.lib.api import compare
-from precision_tool.lib.data.dump_tree import find_tfdbg_runs, list_folders, tfdbg_files
+from precision_tool.lib.data.dump_tree import list_folders
 from precision_tool.lib.data.workspace import without_folder
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.demo.ranks import generate_ranks
@@ -27,6 +27,7 @@ from precision_tool.lib.io import files, local, remote, urls
 from precision_tool.lib.io.files import read_bytes, store_of
 from precision_tool.lib.io.remote import RemoteStore, error_of, filesystem_of
 from precision_tool.lib.io.stores import Entry, Kind
+from precision_tool.lib.io.tfdbg_runs import files_of_run, find_runs
 from precision_tool.lib.io.urls import path_of
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 
@@ -631,16 +632,16 @@ def test_a_run_of_tfdbg_that_a_server_does_not_list_is_told(monkeypatch: pytest.
         store.pipe_file(f"{run}/_tfdbg_device_,job_localhost/relu_0_DebugIdentity_1600000000000003", b"x")
     monkeypatch.setattr(fsspec, "get_filesystem_class", lambda _: Refusing)
     place = urls.path_of("memory://tfdbg")
-    runs = find_tfdbg_runs(place)
+    runs = find_runs(place)
     assert [run.number for run in runs] == [1, 2], "the newer one is not forgotten: its tensors count"
-    ((path, reason),) = tfdbg_files(runs[1]).unreadable
+    ((path, reason),) = files_of_run(runs[1]).unreadable
     assert path.endswith(refused)
     assert "no permission" in reason
-    assert find_tfdbg_runs(f"{place}/none") == []
+    assert find_runs(f"{place}/none") == []
     refused = "/old"
     monkeypatch.setattr(files, "_remote", {})
     with pytest.raises(FormatError, match="no permission"):
-        find_tfdbg_runs(place)
+        find_runs(place)
 
 
 def test_a_folder_of_a_server_is_not_taken_for_the_working_folder(

@@ -1,14 +1,12 @@
-"""Reasons why ops were not recomputed: read back from files, rendered, counted."""
+"""Reasons why ops were not recomputed: rendered, counted."""
 
 from __future__ import annotations
-
-import json
 
 import pytest
 
 from precision_tool.lib.diagnose.verdict_model import Tally
 from precision_tool.lib.messages import Message
-from precision_tool.lib.model.finding import joined, read_reason, reason_kind
+from precision_tool.lib.model.finding import joined, reason_kind
 from precision_tool.lib.view.verdict_messages import kind_counts, reason_counts, reason_words
 
 
@@ -26,30 +24,13 @@ from precision_tool.lib.view.verdict_messages import kind_counts, reason_counts,
             "input 0 was not dumped; only statistics of input 2 were dumped",
             "input_not_dumped",
         ),
-        ("as an older release said it", "as an older release said it", None),
+        ("in words", "in words", None),
         (None, "", None),
     ],
 )
 def test_text_and_kind(reason: Message | str | None, text: str, kind: str | None) -> None:
     assert reason_words(reason) == text
     assert reason_kind(reason) == kind
-
-
-def test_reasons_are_read_back_from_json() -> None:
-    reason = joined((
-        Message("reason.shapes_differ", op_type="Add", shapes=((2, 3), ())),
-        Message("reason.shape", op_type="Add", name="x", shape=()),
-    ))  # fmt: skip
-    assert reason is not None
-    assert read_reason(json.loads(json.dumps(reason.to_dict()))) == reason
-    assert read_reason("in words") == "in words"
-    assert read_reason(None) == ""
-
-
-@pytest.mark.parametrize("odd", [{"why": "shape"}, {"kind": 3, "fields": {}}, {"kind": "reason.shape", "fields": 1}])
-def test_damaged_reasons_are_errors(odd: dict[str, object]) -> None:
-    with pytest.raises((KeyError, TypeError, ValueError)):
-        read_reason(odd)
 
 
 def test_reasons_are_counted_by_text_and_kind() -> None:

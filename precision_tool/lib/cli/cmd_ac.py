@@ -117,7 +117,7 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
     outcome = Outcome(
         analyses=[diagnosis.analysis for diagnosis in diagnoses if diagnosis.analysis is not None],
         checks=checks,
-        verdicts=[None if diagnosis.stored is None else diagnosis.stored.as_verdict() for diagnosis in diagnoses],
+        verdicts=[None if diagnosis.stored is None else diagnosis.stored.verdict for diagnosis in diagnoses],
         since=_since_earlier(earlier, session, args, output, diagnoses),
         other=other,
     )
@@ -229,7 +229,7 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
         session.data.kind().check_judged("ac: --since")
     if args.since:
         verdict = read_verdict(named_result(session.workspace, args.since))
-        if verdict.verdict["culprit"] is None:
+        if verdict.verdict.culprit is None:
             raise UsageError("cli.verdict_without_culprit", path=args.since)
         return verdict
     if args.since is None and not compares:
@@ -237,8 +237,8 @@ def _earlier(session: Session, args: argparse.Namespace, *, compares: bool) -> S
     todays = () if compares else tuple(newest_verdicts(session.workspace))
     paths = {verdict_.path for verdict_ in todays}
     others = (verdict_ for verdict_ in stored_verdicts(session.workspace) if verdict_.path not in paths)
-    earlier = next((verdict_ for verdict_ in others if verdict_.verdict["culprit"] is not None), None)
-    if earlier is None and any(verdict_.verdict["culprit"] is not None for verdict_ in todays):
+    earlier = next((verdict_ for verdict_ in others if verdict_.verdict.culprit is not None), None)
+    if earlier is None and any(verdict_.verdict.culprit is not None for verdict_ in todays):
         raise DataNotFoundError("cli.single_verdict", folder=session.workspace.root)
     if earlier is None and args.since is not None:
         raise DataNotFoundError("cli.no_earlier_verdict", folder=session.workspace.root)
@@ -287,7 +287,7 @@ def _keep(session: Session, diagnoses: Sequence[Diagnosis]) -> None:
         if verdict is None:
             continue
         if analysis is None:
-            if not verdict.as_verdict().is_empty:
+            if not verdict.verdict.is_empty:
                 write_alone(verdict, session.workspace, time, number)
         elif analysis.path and analysis.source is not None:
             if analysis.leaf is not None and analysis.choice.own_error:

@@ -156,7 +156,7 @@ def _uncomputed(session: Session, runs: Sequence[RunGraph]) -> list[str]:
         if not any(run.leaf is not None and verdict.ops_of(run.leaf.path, run.file.path) for run in runs):
             continue
         wrong = {op.name for run in verdict.runs for op in run.ops if op.is_wrong}
-        for suspect in verdict.as_verdict().suspects:
+        for suspect in verdict.verdict.suspects:
             if suspect.culprit not in wrong:
                 notes.append(text("note.cli.not_own_error", culprit=suspect.culprit, cause=suspect.cause))
     return notes

@@ -272,6 +272,6 @@ def collect_again(session: Session, output: Output) -> NextSteps:
     from precision_tool.lib.diagnose.verdict_model import StepText
     from precision_tool.lib.view.verdict_screen import NextSteps
 
-    has_earlier = any(verdict.verdict["culprit"] is not None for verdict in newest_verdicts(session.workspace))
+    has_earlier = any(verdict.verdict.culprit is not None for verdict in newest_verdicts(session.workspace))
     line = "ac -c --since" if has_earlier else "ac -c"
     return NextSteps([StepText(why=Message("screen.cli.check_again"), line=line)], output.command_for(session))

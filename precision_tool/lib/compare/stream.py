@@ -17,7 +17,7 @@ from precision_tool.lib.compare.tensor_reader import Budget, OpenTensors, Scratc
 from precision_tool.lib.io import data_types, decode
 from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.layouts import Box, split_boxes
-from precision_tool.lib.io.tensor_bytes import TensorBytes
+from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.tensor import Tensor
@@ -87,7 +87,7 @@ class _Twin:
     """
 
     tensor: Tensor
-    file: TensorBytes | None = None
+    file: StoredFile | None = None
     reader: TensorReader | None = None
     is_alike: bool = True
 

@@ -25,7 +25,7 @@ from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.layouts import Box, copy_box, head_box, split_boxes, storage_slices
 from precision_tool.lib.io.stores import StoredFile
-from precision_tool.lib.io.tensor_bytes import TensorBytes, open_bytes
+from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 from precision_tool.lib.model.tensor import Access, Plan, Tensor
 
@@ -42,7 +42,7 @@ _PROBE_BYTES = 1 << 16
 
 
 #: What gives the bytes of a tensor.
-Opens = Callable[[Tensor], TensorBytes]
+Opens = Callable[[Tensor], StoredFile]
 
 
 class HeldBytes(ABC):
@@ -77,7 +77,7 @@ def box_size(box: Box) -> int:
     return prod(stop - start for start, stop in box)
 
 
-def _is_packed(file: TensorBytes, tensor: Tensor, data_type: DataType) -> bool:
+def _is_packed(file: StoredFile, tensor: Tensor, data_type: DataType) -> bool:
     """False where a type below eight bits takes a byte an element, as in some dumps.
 
     Their length does not tell: sizes are rounded up (to 32 bytes, say), so that packed bytes may be as many as the
@@ -393,7 +393,7 @@ class OpenTensors:
         #: Where in the memory tensors lie, in the order of their places: (start, tensor).
         self._places: OrderedDict[tuple[str, str, int], tuple[int, Tensor]] = OrderedDict()
 
-    def open(self, tensor: Tensor) -> TensorBytes:
+    def open(self, tensor: Tensor) -> StoredFile:
         """Return the bytes of a tensor. Closing it leaves its file open for the next one."""
         if tensor.access is not Access.BYTES:
             return open_bytes(tensor)
@@ -463,10 +463,11 @@ class OpenTensors:
         self.close()
 
 
-class _Opened(HeldBytes):
+class _Opened(StoredFile, HeldBytes):
     """The bytes of one tensor: from memory where they are there, else from the file."""
 
     def __init__(self, tensors: OpenTensors, tensor: Tensor) -> None:
+        self.path, self.size = tensor.path, tensor.offset + tensor.nbytes
         self._tensors = tensors
         self._tensor = tensor
         if tensors.stored(tensor) is None:
@@ -477,11 +478,6 @@ class _Opened(HeldBytes):
         """Return all bytes of the tensor if they are in memory; the next tensor that is kept may overwrite them."""
         return self._tensors.stored(self._tensor)
 
-    def read_at(self, offset: int, count: int) -> bytes:
-        buffer = bytearray(count)
-        self.read_into(offset, memoryview(buffer))
-        return bytes(buffer)
-
     def read_into(self, offset: int, buffer: memoryview) -> None:
         stored = self._tensors.stored(self._tensor)
         start = offset - self._tensor.offset
@@ -491,12 +487,4 @@ class _Opened(HeldBytes):
             np.frombuffer(buffer, np.uint8)[...] = stored[start : start + len(buffer)]
 
     def close(self) -> None:
-        """Return the file stays open."""
-
-    def __enter__(self) -> _Opened:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        """Do nothing: the file stays open."""

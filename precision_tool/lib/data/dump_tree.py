@@ -13,20 +13,16 @@ from pathlib import PurePath
 
 from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data.dump_names import StepAndRank, placed_below
-from precision_tool.lib.io import tfdbg_runs
 from precision_tool.lib.io.files import (
     check_folder,
-    entries,
     is_folder,
     may_change_unseen,
     read_text,
     signature_of,
-    stat_of,
     store_of,
 )
-from precision_tool.lib.io.local import LOCAL
 from precision_tool.lib.io.stores import Kind, Signature
-from precision_tool.lib.io.tfdbg_runs import ON_DISK, Folders, RunFiles, RunFolder, UnlistedError, Visit, last_of_each
+from precision_tool.lib.io.tfdbg_runs import files_of_run, find_runs, last_of_each
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
 
@@ -356,7 +352,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
 def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
     """Of every tensor what the last tfdbg run that holds it has, the newest dump of it; None if there is no run."""
     visit = None if stamps is None else stamps.note
-    runs = [tfdbg_files(run, visit) for run in find_tfdbg_runs(root, visit)]
+    runs = [files_of_run(run, visit) for run in find_runs(root, visit)]
     dumps = last_of_each(runs)
     if not dumps:
         return None
@@ -415,51 +411,6 @@ def _tensor_names(folder: str, stamps: Stamps | None = None) -> Iterator[str]:
             for name in file_names:
                 if names.parse_golden_name(name) is not None or names.is_dump_file(name) or name == MAPPING_FILE:
                     yield name
-
-
-# --- the runs of tfdbg: on a disk as the training side lists them, else as their store does ---
-
-
-class _StoredFolders(Folders):
-    """Run folders of a store that is no disk; it has no links."""
-
-    is_remote = True
-
-    def entries(self, folder: str) -> list[tuple[str, bool | str]]:
-        try:
-            return [(entry.name, entry.kind is Kind.FOLDER) for entry in entries(folder)]
-        except PrecisionToolError as error:
-            raise UnlistedError(error.message, isinstance(error, DataNotFoundError)) from error
-
-    def identity(self, folder: str) -> object:
-        return posixpath.abspath(folder)
-
-    def size(self, path: str) -> int:
-        entry = stat_of(path)
-        if entry is None:
-            raise UnlistedError("no such file", is_gone=True)
-        return entry.size
-
-
-_STORED = _StoredFolders()
-
-
-def _folders_at(path: str) -> Folders:
-    return ON_DISK if store_of(path) is LOCAL else _STORED
-
-
-def find_tfdbg_runs(folder: str, visit: Visit | None = None) -> list[RunFolder]:
-    """The run folders below `folder`, or `folder` itself, oldest first; [] if there is none.
-
-    One that is named as such and cannot be listed counts: what reads it says why. FormatError where `folder` itself
-    cannot, or a server does not tell what a folder holds.
-    """
-    return tfdbg_runs.find_runs(folder, visit, _folders_at(folder))
-
-
-def tfdbg_files(run: RunFolder, visit: Visit | None = None) -> RunFiles:
-    """Every tensor file of a run."""
-    return tfdbg_runs.files_of_run(run, visit, _folders_at(run.path))
 
 
 # --- overflow status files, and the dumps of the ops they name ---

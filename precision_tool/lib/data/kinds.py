@@ -13,10 +13,10 @@ from precision_tool.lib.data.dump_tree import (
     Stamps,
     find_benchmark,
     find_run,
-    find_tfdbg_runs,
     list_folders,
     nothing_below,
 )
+from precision_tool.lib.io import tfdbg_runs as tfdbg
 from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
@@ -263,7 +263,7 @@ class TfdbgRuns(NpyFiles):
     """A benchmark's tensors as tfdbg wrote them; `.npy` files that lie among them are read instead."""
 
     def lies_at(self, path: str) -> bool:
-        return bool(find_tfdbg_runs(path)) and not GE.lies_at(path)
+        return bool(tfdbg.find_runs(path)) and not GE.lies_at(path)
 
 
 GE, INFER = GeDump(), InferDump()

@@ -430,7 +430,7 @@ def connections(wiring: Wiring, graph: str, op: Op) -> Connections:
         outputs=tuple(
             Output(
                 index=index,
-                desc=op.output_descs[index] if index < len(op.output_descs) else None,
+                desc=op.output_desc(index),
                 readers=tuple(step for end in ends for step in wiring.readers(end, index, passing=True)),
             )
             for index in indices

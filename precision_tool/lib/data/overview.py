@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from precision_tool.lib.data import dump_names as names
-from precision_tool.lib.data.dump_tree import find_tfdbg_runs, is_status_file, list_folders, tfdbg_files
+from precision_tool.lib.data.dump_tree import is_status_file, list_folders
 from precision_tool.lib.data.kinds import DEVICE_KINDS, NPY, PYTORCH
 from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.io import tfdbg_runs as tfdbg
 from precision_tool.lib.io.files import folder_exists, list_folder
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 
@@ -78,7 +79,7 @@ def overview(space: Workspace, newest_result: str = "") -> DataOverview:
     runs = []
     if not tensors:
         with suppress(PrecisionToolError):
-            runs = [tfdbg_files(run) for run in find_tfdbg_runs(str(space.tf_debug_dir))]
+            runs = [tfdbg.files_of_run(run) for run in tfdbg.find_runs(str(space.tf_debug_dir))]
     return DataOverview(
         root=str(space.root),
         exists=folder_exists(space.root),

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_tool.lib.data.dump_names import placed
-from precision_tool.lib.data.dump_tree import Stamps, find_tfdbg_runs, has_tensors, newest_golden
+from precision_tool.lib.data.dump_tree import Stamps, has_tensors, newest_golden
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.kinds import GE, NPY, PYTORCH, DataKind, benchmark_kind, device_kind, kind_at
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
+from precision_tool.lib.io import tfdbg_runs as tfdbg
 from precision_tool.lib.io.files import folder_exists, is_folder, list_folder, stat_of
 from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError
@@ -158,12 +159,12 @@ def benchmark_folder(space: Workspace, stamps: Stamps | None = None) -> Path | N
     if has_tensors(str(space.tf_dump_dir), stamps):
         return space.tf_dump_dir
     visit = None if stamps is None else stamps.note
-    return space.tf_debug_dir if find_tfdbg_runs(str(space.tf_debug_dir), visit) else None
+    return space.tf_debug_dir if tfdbg.find_runs(str(space.tf_debug_dir), visit) else None
 
 
 def newer_run(space: Workspace) -> str | None:
     """The note on a run of tfdbg that is newer than the tensors in tf/dump, which are compared."""
-    runs = find_tfdbg_runs(str(space.tf_debug_dir))
+    runs = tfdbg.find_runs(str(space.tf_debug_dir))
     newest = newest_golden(str(space.tf_dump_dir)) if runs else None
     if newest is None or runs[-1].time <= newest:
         return None

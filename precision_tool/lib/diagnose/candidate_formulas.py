@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.origins import originals
-from precision_tool.lib.diagnose.error_shape import norm
+from precision_tool.lib.diagnose.error_shape import flat_doubles, norm
 from precision_tool.lib.diagnose.formulas import (
+    FORMULA_ERRORS,
     ROWS_FIRST,
     Formula,
     Ref,
@@ -32,24 +33,12 @@ from precision_tool.lib.diagnose.formulas import (
     run_stage,
     script_tensor,
 )
-from precision_tool.lib.diagnose.op_values import (
-    NoValueError,
-    OpInputs,
-    Root,
-    Rows,
-    RunValues,
-    Slot,
-    spread,
-)
+from precision_tool.lib.diagnose.op_values import Batch, NoValueError, OpInputs, Root, Rows, RunValues, Slot, spread
 from precision_tool.lib.diagnose.verdict_model import OpResult
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import op_table as table
-from precision_tool.lib.ops.base import (
-    Input,
-    NotComputedError,
-    Output,
-)
+from precision_tool.lib.ops.base import Doubles, Input, NotComputedError, Output
 
 #: Stages that are computed at most to find one chain.
 _MAX_CHAINS_TRIED = 600
@@ -145,12 +134,10 @@ class ChainReference:
     put_out: Mapping[tuple[str, int], Input]
 
 
-def rows_of_chain(
-    op: Op, kinds: Kinds, inputs: Mapping[int, Input], got: Mapping[int, Input]
-) -> tuple[int, frozenset[int]] | None:
-    """Return the rows that every stage may treat one by one, and the inputs that are cut into them.
+def batch_of_chain(op: Op, kinds: Kinds, inputs: Mapping[int, Input], got: Mapping[int, Input]) -> Batch | None:
+    """Return the rows that every stage may treat one by one; None where there are none.
 
-    None where there are none. What is found on some rows has to be held against all.
+    What is found on some rows has to be held against all.
     """
     first, *others = kinds.stages(op)
     shapes = {tensor.array.shape for tensor in got.values()}
@@ -168,7 +155,7 @@ def rows_of_chain(
         slot for slot in slots
         if slot not in alone and inputs[slot].array.ndim == len(shape) and inputs[slot].array.shape[0] == shape[0]
     )  # fmt: skip
-    return (shape[0], cut) if slots[0] in cut else None
+    return Batch(shape[0], cut) if slots[0] in cut else None
 
 
 class ChainSearch:
@@ -246,7 +233,7 @@ class ChainSearch:
                     stage = Stage(name=self._names[number], op_type=op_type, args=args, attrs=self._op.attrs)
                     try:
                         result = run_stage(stage, tuple(_value(ref, inputs, made) for ref in args), only_values=True)
-                    except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
+                    except FORMULA_ERRORS:
                         continue
                     if fits(number, result):
                         yield from self._extend([*stages, stage], [*made, result], inputs, fits)
@@ -460,7 +447,7 @@ class CandidateFormulas:
         keys: dict[tuple[str, int], int] = {}
         parameters: set[int] = set()
         for slot in slots:
-            root = self.values.fed_by.get((id(op), slot.graph_index))
+            root = self.values.source_of(slot)
             if root is not None and self.values.parameter_of(root) is not None:
                 parameters.add(slot.index)
             key = script_tensor(self.values.origins, root.op, root.index) if root is not None else None
@@ -480,12 +467,11 @@ class CandidateFormulas:
         got: Mapping[int, Input],
         puts_out: Mapping[int, tuple[str, int]],
         rows: Rows | None = None,
-        cut: frozenset[int] = frozenset(),
     ) -> ChainReference:
         """Tensors that a chain has to reproduce, of the script by flattened name and output."""
         return ChainReference(
             inputs=inputs,
-            golden_inputs=self.benchmark.inputs(op, inputs, rows, cut),
+            golden_inputs=self.benchmark.inputs(op, inputs, rows),
             golden=partial(self.benchmark.golden, rows=rows),
             put_out={key: got[slot] for slot, key in puts_out.items() if slot in got},
         )
@@ -497,17 +483,16 @@ class CandidateFormulas:
 
         Trying the ways in which ops may hang together takes many times what one of them takes.
         """
-        chain_rows = rows_of_chain(op, self._kinds, inputs, got)
+        batch = batch_of_chain(op, self._kinds, inputs, got)
         size = sum(tensor.array.size for tensor in got.values())
-        if chain_rows is None or size < _SEARCHED_ELEMENTS:
+        if batch is None or size < _SEARCHED_ELEMENTS:
             return
-        count, cut = chain_rows
-        rows = spread(count, max(_MIN_SAMPLE_ROWS, count * _SEARCHED_ELEMENTS // size), _PIECES)
-        if rows.chosen * 2 > count:
+        chosen = max(_MIN_SAMPLE_ROWS, batch.rows * _SEARCHED_ELEMENTS // size)
+        rows = spread(batch.rows, chosen, _PIECES, inputs=batch.inputs)
+        if rows.chosen * 2 > batch.rows:
             return
-        few = {slot: tensor.in_doubles() for slot, tensor in rows.cut(inputs, cut).items()}
-        some = {slot: tensor.in_doubles() for slot, tensor in rows.cut(got, frozenset(got)).items()}
-        search = ChainSearch(op, self._kinds, self._reference(op, few, some, puts_out, rows, cut), puts_out)
+        reference = self._reference(op, rows.of_inputs(inputs), rows.of_outputs(got), puts_out, rows)
+        search = ChainSearch(op, self._kinds, reference, puts_out)
         yield from islice(search.formulas(), 1)
 
 
@@ -546,18 +531,16 @@ class BenchmarkValues:
         except NoValueError:
             return None
 
-    def inputs(
-        self, op: Op, op_inputs: Mapping[int, Input], rows: Rows | None = None, cut: frozenset[int] = frozenset()
-    ) -> dict[int, Input] | None:
+    def inputs(self, op: Op, op_inputs: Mapping[int, Input], rows: Rows | None = None) -> dict[int, Input] | None:
         """Return the op's inputs as the benchmark has them, of constants that it lacks the run's; None if others lack.
 
-        Of the slots in `cut` only `rows`, as `op_inputs` has them.
+        With `rows` only these, as `op_inputs` has them.
         """
         values = self._values
         inputs: dict[int, Input] = {}
         for slot in values.input_slots(op):
-            root = values.fed_by.get((id(op), slot.graph_index))
-            some = rows if slot.index in cut else None
+            root = values.source_of(slot)
+            some = rows.if_in(slot.index) if rows is not None else None
             loaded = values.load_benchmark(root, some) if root is not None else None
             own = op_inputs.get(slot.index)
             if loaded is None:
@@ -590,50 +573,40 @@ class BenchmarkValues:
         return np.argpartition(off, -min(_FARTHEST, off.size))[-_FARTHEST:]
 
     def split(
-        self,
-        result: OpResult,
-        formula: Formula,
-        op_inputs: Mapping[int, Input],
-        rows: Rows | None = None,
-        cut: frozenset[int] = frozenset(),
+        self, result: OpResult, formula: Formula, op_inputs: Mapping[int, Input], rows: Rows | None = None
     ) -> OpResult | None:
         """Add the inherited error and the benchmark's own; None where the benchmark has no such tensors.
 
-        With `rows` both are those of some rows of the batch, which the inputs in `cut` have.
+        With `rows` both are those of some rows of the batch.
         """
         values = self._values
         op = result.op
         if rows is not None:
-            formula, op_inputs = formula.unshaped(), rows.cut(op_inputs, cut)
-        inputs = self.inputs(op, op_inputs, rows, cut)
+            formula, op_inputs = formula.unshaped(), rows.of_inputs(op_inputs)
+        inputs = self.inputs(op, op_inputs, rows)
         if inputs is None:
             return None
         try:
-            true = formula.run(inputs)
-            mine_true = formula.run(op_inputs)
-        except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
+            true, npu_true = formula.run(inputs), formula.run(op_inputs)
+        except FORMULA_ERRORS:
             return None
-        moved = _relative(
-            np.concatenate(
-                [np.asarray(op_inputs[n].array, np.float64).reshape(-1) for n in inputs if n in op_inputs]
-                or [np.zeros(0)]
-            ),
-            np.concatenate(
-                [np.asarray(inputs[n].array, np.float64).reshape(-1) for n in inputs if n in op_inputs] or [np.zeros(0)]
-            ),
-        )
+        both = [(op_inputs[slot], inputs[slot]) for slot in inputs if slot in op_inputs]
+        moved = _relative(*(_joined([pair[side] for pair in both]) for side in (0, 1)))
         slots = []
         for slot in result.slots:
             golden = values.load_benchmark(Root(op, slot.slot), rows)
             if golden is None or slot.slot not in true or golden.input.array.size != true[slot.slot].array.size:
                 return None
-            f_b = np.asarray(true[slot.slot].array, np.float64).reshape(-1)
-            f_n = np.asarray(mine_true[slot.slot].array, np.float64).reshape(-1)
-            own = _relative(np.asarray(golden.input.array, np.float64).reshape(-1), f_b)
+            f_b, f_n = flat_doubles(true[slot.slot].array), flat_doubles(npu_true[slot.slot].array)
+            own = _relative(flat_doubles(golden.input.array), f_b)
             inherited = _relative(f_n, f_b)
             kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
             slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
         return replace(result, slots=tuple(slots))
+
+
+def _joined(tensors: Sequence[Input]) -> Doubles:
+    return np.concatenate([np.zeros(0), *(flat_doubles(tensor.array) for tensor in tensors)])
 
 
 def _relative(x: np.ndarray, y: np.ndarray) -> float:

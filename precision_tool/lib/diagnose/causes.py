@@ -10,7 +10,7 @@ import numpy as np
 
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.diagnose.divergence import Flow, distance, find_sources, is_random, loss_scale
-from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistake
+from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistake, flat_doubles
 from precision_tool.lib.diagnose.op_values import NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.overwritten_memory import Divergence, Overwritten, stomps
 from precision_tool.lib.diagnose.recomputer import is_off_all_over
@@ -60,11 +60,11 @@ def is_another_bias(values: RunValues, op: Op, bias: Root) -> bool:
     ):
         return False
     try:
-        got = values.load(output, op.output_descs[0] if op.output_descs else None)
+        got = values.load(output, op.output_desc())
     except (NoValueError, PrecisionToolError):
         return False
     x, y = np.asarray(other_input.array, np.float64), np.asarray(got.array, np.float64)
-    true = np.asarray(golden.input.array, np.float64).reshape(-1)
+    true = flat_doubles(golden.input.array)
     if x.shape != y.shape or true.size < _MIN_CHANNELS:
         return False
     unit = max(UNIT[other_input.dtype], UNIT[got.dtype])
@@ -78,7 +78,7 @@ def is_another_bias(values: RunValues, op: Op, bias: Root) -> bool:
 def _other_input(values: RunValues, op: Op, bias: Root) -> Input | None:
     """Return what the bias is added to."""
     for slot in values.input_slots(op):
-        root = values.fed_by.get((id(op), slot.graph_index))
+        root = values.source_of(slot)
         if root is None or values.parameter_of(root) is bias.op:
             continue
         own = values.tensor_at(slot)
@@ -139,7 +139,6 @@ class OutOfRange:
             beyond_too = golden is not None and golden.largest > LIMIT.get(slot.dtype, np.inf)
             if id(result.op) in after_faults and not beyond_too:
                 continue
-            is_cast = result.op.type == "Cast"
             flag = self._flagged.get(result.name)
             facts = [
                 Fact(name="largest", value=number_of(slot.largest)), Fact(name="limit", value=LIMIT.get(slot.dtype)),
@@ -150,11 +149,7 @@ class OutOfRange:
                 *(flag.facts if flag is not None else ()),
             ]  # fmt: skip
             sure = 0.98 if flag is not None and not flag.is_doubtful else 0.95 if beyond_too else 0.9
-            yield Suspect(
-                culprit=result.name, cause=Cause.CAST if is_cast else Cause.OVERFLOW, proof=Proof.RECOMPUTED,
-                confidence=sure, number=result.number, op_type=result.op.type, facts=tuple(facts),
-                result=result, pass_name=result.op.pass_names[0] if result.op.pass_names else "",
-            )  # fmt: skip
+            yield _suspect(result, _cast_or_overflow(result.op), Proof.RECOMPUTED, sure, facts)
 
     def told_by_status(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
         """Yield ops that only a status file names, as they cannot be recomputed, and that no fault feeds."""
@@ -169,12 +164,7 @@ class OutOfRange:
             spoiled |= self._flow.downstream([item.op])
             facts = (*flag.facts, Fact(name="not_recomputed", value=item.reason),
                      Fact(name="script_ops", value=self._script_ops(item.op)))  # fmt: skip
-            yield Suspect(
-                culprit=item.name, cause=Cause.CAST if item.op.type == "Cast" else Cause.OVERFLOW,
-                proof=Proof.STATUS, confidence=0.8, number=item.number,
-                op_type=item.op.type, facts=facts, result=item,
-                pass_name=item.op.pass_names[0] if item.op.pass_names else "",
-            )  # fmt: skip
+            yield _suspect(item, _cast_or_overflow(item.op), Proof.STATUS, 0.8, facts)
 
     def lost_in_integers(self) -> Iterator[Suspect]:
         """Yield casts that the compiler put in, through an integer type, of numbers that are no integers."""
@@ -199,10 +189,8 @@ class OutOfRange:
                 Fact(name="from", value=source), Fact(name="to", value=target),
                 Fact(name="lost", value=number_of(lost)), Fact(name="script_ops", value=self._script_ops(op)),
             ]  # fmt: skip
-            yield Suspect(
-                culprit=op.name, cause=Cause.CAST, proof=Proof.RECOMPUTED, confidence=0.95 if back else 0.85,
-                number=result.number, op_type=op.type, also=tuple(back), facts=tuple(facts), result=result,
-            )  # fmt: skip
+            suspect = _suspect(result, Cause.CAST, Proof.RECOMPUTED, 0.95 if back else 0.85, facts)
+            yield replace(suspect, also=tuple(back), pass_name="")
 
     def _script_ops(self, op: Op) -> list[str]:
         """Return the ops of the script that an op does the work of; of a cast those that read it."""
@@ -220,13 +208,13 @@ class OutOfRange:
     def _lost(self, op: Op) -> float | None:
         """Return the relative distance that a cast to integers takes its input; None if that is nothing."""
         for slot in self._values.input_slots(op):
-            root = self._values.fed_by.get((id(op), slot.graph_index))
+            root = self._values.source_of(slot)
             loaded = self._values.load_root(root) if root is not None else None
             if loaded is None and root is not None:
                 loaded = self._values.load_benchmark(root)
             if loaded is None:
                 return None
-            x = np.asarray(loaded.input.array, np.float64).reshape(-1)
+            x = flat_doubles(loaded.input.array)
             x = x[np.isfinite(x)]
             size = float(np.linalg.norm(x))
             lost = float(np.linalg.norm(x - np.trunc(x)))
@@ -311,7 +299,7 @@ class Explainer:
         for item in self._findings.judged:
             slots = {slot.index: slot for slot in self._values.input_slots(item.op)}
             for index, source in item.from_elsewhere:
-                root = self._values.fed_by.get((id(item.op), slots[index].graph_index)) if index in slots else None
+                root = self._values.source_of(slots[index]) if index in slots else None
                 parameter = self._values.parameter_of(root) if root is not None else None
                 if source == "benchmark" and parameter is not None:
                     by_parameter.setdefault(id(parameter), []).append((Root(parameter, 0), item))
@@ -363,7 +351,7 @@ class Explainer:
                 continue
             slots = {slot.index: slot for slot in self._values.input_slots(result.op)}
             for index, source in result.from_elsewhere:
-                root = self._values.fed_by.get((id(result.op), slots[index].graph_index)) if index in slots else None
+                root = self._values.source_of(slots[index]) if index in slots else None
                 if root is not None and source == "producer":
                     readers.setdefault(root.key, []).append(result)
                     roots[root.key] = root
@@ -442,7 +430,7 @@ class Explainer:
         assert slot is not None
         wrong = [other for other in result.slots if other.beyond]
         moved = all(other.places is not None and other.places.is_moved for other in wrong)
-        cause = Cause.LAYOUT if moved else Cause.FUSION if result.op.pass_names else Cause.KERNEL
+        cause = Cause.LAYOUT if moved else _fusion_or_kernel(result.op)
         if result.op.type == "Cast" and all(
             other.places is not None and other.places.mistake is Mistake.NARROWED for other in wrong
         ):
@@ -453,12 +441,8 @@ class Explainer:
         undumped_inputs = [index for index, source in result.from_elsewhere if source != "benchmark"]
         if undumped_inputs and cause is not Cause.STOMP:
             sure = min(sure, 0.8)  # what it read may have been overwritten after it was put out
-        return Suspect(
-            culprit=result.name, cause=cause, proof=Proof.RECOMPUTED,
-            confidence=sure if result.is_dumped else sure - 0.1, number=result.number,
-            op_type=result.op.type, facts=_own_error_facts(result, slot, undumped_inputs), result=result,
-            pass_name=result.op.pass_names[0] if result.op.pass_names else "",
-        )  # fmt: skip
+        sure = sure if result.is_dumped else sure - 0.1
+        return _suspect(result, cause, Proof.RECOMPUTED, sure, _own_error_facts(result, slot, undumped_inputs))
 
     def _is_overwritten(self, result: OpResult, slot: SlotResult) -> bool:
         """Return whether the wrong elements are one run, which another tensor may have overwritten."""
@@ -489,32 +473,27 @@ class Explainer:
         """Yield the first op that cannot be recomputed, is far more off than its inputs, and follows no suspect."""
         followers = self._flow.downstream(self._ops_of(suspects))
         named = {name for item in suspects for name in (item.culprit, *item.also)}
-        for item in self._findings.judged:
-            if item.state is not State.NOT_RECOMPUTED or is_random(item.op) or item.op.type in ("Cast", "TransData"):
+        for result in self._findings.judged:
+            op = result.op
+            if result.state is not State.NOT_RECOMPUTED or is_random(op) or op.type in ("Cast", "TransData"):
                 continue
-            if id(item.op) in followers or item.name in named:
+            if id(op) in followers or result.name in named:
                 continue
-            out = distance(self._values, Root(item.op, 0))
+            out = distance(self._values, Root(op, 0))
             if out is None or not out.relative > _FAR:
                 continue
-            distances = [distance(self._values, root) for root in self._values.producers(item.op)]
-            distances = [input_distance for input_distance in distances if input_distance is not None]
-            if len(distances) < len(list(self._values.producers(item.op))):
+            distances = [distance(self._values, root) for root in self._values.producers(op)]
+            inputs = [item for item in distances if item is not None]
+            if len(inputs) < len(distances):
                 continue
-            largest = max(
-                (input_distance.relative for input_distance in distances if input_distance is not None), default=0.0
-            )
+            largest = max((item.relative for item in inputs), default=0.0)
             if out.relative / max(largest, 2.0**-11) <= _JUMP:
                 continue
             facts = (
                 Fact(name="distance", value=number_of(out.relative)), Fact(name="fed", value=number_of(largest)),
-                Fact(name="not_recomputed", value=item.reason),
+                Fact(name="not_recomputed", value=result.reason),
             )  # fmt: skip
-            yield Suspect(
-                culprit=item.name, cause=Cause.FUSION if item.op.pass_names else Cause.KERNEL, proof=Proof.COMPARED,
-                confidence=0.6 if not largest else 0.4, number=item.number, op_type=item.op.type, facts=facts,
-                result=item, pass_name=item.op.pass_names[0] if item.op.pass_names else "",
-            )  # fmt: skip
+            yield _suspect(result, _fusion_or_kernel(op), Proof.COMPARED, 0.6 if not largest else 0.4, facts)
             return
 
     def _by_comparison(self, names: Iterable[str]) -> Iterator[Suspect]:
@@ -524,13 +503,25 @@ class Explainer:
             result = by_name.get(name)
             if result is None or (result.state is not State.NOT_RECOMPUTED and not result.is_guessed):
                 continue
-            yield Suspect(
-                culprit=result.name, cause=Cause.FUSION if result.op.pass_names else Cause.KERNEL,
-                proof=Proof.COMPARED, confidence=0.35, number=result.number, op_type=result.op.type,
-                facts=(Fact(name="not_recomputed", value=result.reason),), result=result,
-                pass_name=result.op.pass_names[0] if result.op.pass_names else "",
-            )  # fmt: skip
+            facts = (Fact(name="not_recomputed", value=result.reason),)
+            yield _suspect(result, _fusion_or_kernel(result.op), Proof.COMPARED, 0.35, facts)
             return
+
+
+def _suspect(result: OpResult, cause: Cause, proof: Proof, confidence: float, facts: Iterable[Fact]) -> Suspect:
+    """Return an op as the suspect of a cause."""
+    return Suspect(
+        culprit=result.name, cause=cause, proof=proof, confidence=confidence, number=result.number,
+        op_type=result.op.type, pass_name=result.op.pass_name, facts=tuple(facts), result=result,
+    )  # fmt: skip
+
+
+def _fusion_or_kernel(op: Op) -> Cause:
+    return Cause.FUSION if op.pass_names else Cause.KERNEL
+
+
+def _cast_or_overflow(op: Op) -> Cause:
+    return Cause.CAST if op.type == "Cast" else Cause.OVERFLOW
 
 
 def _or_its_variable(suspect: Suspect, variable: Op) -> Suspect:

@@ -81,8 +81,7 @@ def _elements(recomputer: Recomputer, judged: OpResult) -> tuple[Element, ...]:
     have = recomputer.outputs(op).get(slot.slot)
     if have is None:
         return ()
-    desc = op.output_descs[slot.slot] if slot.slot < len(op.output_descs) else None
-    array = values.load(have, desc).array
+    array = values.load(have, op.output_desc(slot.slot)).array
     places, true = _true(formula, inputs, slot.slot)
     got = np.asarray(array).reshape(-1)
     if places is None:
@@ -210,9 +209,7 @@ def with_judged_overflow(report: OverflowReport, examine: Examine) -> OverflowRe
     graphs = [leaf_overflow.graph for leaf_overflow in report.leaves if leaf_overflow.graph is not None]
 
     def judged(op: OverflowOp, run: RunGraph | None) -> OverflowOp:
-        graph_op = (
-            None if run is None else next((candidate for candidate in run.file.ops if candidate.name == op.name), None)
-        )
+        graph_op = None if run is None else run.file.op(op.name)
         return op if graph_op is None or run is None else replace(op, judged=examine(run, graph_op))
 
     def in_leaf(leaf_overflow: LeafOverflow) -> LeafOverflow:
@@ -256,11 +253,7 @@ def _random(report: RandomReport, runs: Mapping[str, RunGraph], examine: Examine
     verdicts = []
     for path in (report.left, report.right):
         run = runs.get(path)
-        op = (
-            None
-            if run is None
-            else next((candidate for candidate in run.file.ops if candidate.name == first.name), None)
-        )
+        op = None if run is None else run.file.op(first.name)
         judged = None if run is None or op is None else examine(run, op)
         if judged is None:
             return report

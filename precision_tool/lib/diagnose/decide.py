@@ -24,8 +24,8 @@ from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.sides import golden_leaf
 from precision_tool.lib.diagnose.causes import Explainer, Findings
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
-from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, misfit
-from precision_tool.lib.diagnose.formulas import Formula, Ref, Stage
+from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, flat_doubles, misfit
+from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, Ref, Stage
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -91,10 +91,8 @@ def gaps(recomputer: Recomputer, judged: Sequence[OpResult]) -> Iterator[Gap]:
         try:
             with np.errstate(all="ignore"), recomputer.values.reading():
                 gap = _gap_of(recomputer, computing, result)
-        except (NotComputedError, NoValueError, PrecisionToolError, MemoryError):
+        except (NoValueError, PrecisionToolError, MemoryError, *FORMULA_ERRORS):
             continue
-        except (ValueError, IndexError, TypeError, KeyError):
-            continue  # a formula that the shapes contradict
         if gap is not None:
             yield gap
 
@@ -145,7 +143,7 @@ class _Chain:
         """Return the inputs of an op by slot: dumped ones as inputs of the chain, others as outputs of its stages."""
         refs: dict[int, Ref] = {}
         for slot in self.recomputer.values.input_slots(op):
-            root = self.recomputer.values.fed_by.get((id(op), slot.graph_index))
+            root = self.recomputer.values.source_of(slot)
             parameter = self.recomputer.values.parameter_of(root) if root is not None else None
             if parameter is not None and op_inputs.elsewhere.get(slot.index) == "benchmark":
                 self.borrowed.append(parameter)
@@ -164,7 +162,8 @@ class _Chain:
         if root.index not in made:
             raise NotComputedError("fed_without_formula", op_type=root.op.type)
         ref = made[root.index]
-        put_out = root.op.output_descs[root.index].origin_shape if root.index < len(root.op.output_descs) else None
+        desc = root.op.output_desc(root.index)
+        put_out = desc.origin_shape if desc is not None else None
         taken = slot.desc.origin_shape if slot.desc is not None else None
         if taken is None or put_out is None or taken == put_out or min(taken, default=0) < 0:
             return ref
@@ -193,8 +192,7 @@ def _gap_of(recomputer: Recomputer, computing: set[int], result: OpResult) -> Ga
     true, stored = formula.run(chain.inputs), formula.run(chain.inputs, coarsest)
     slots, is_wrong = [], False
     for slot, out in true.items():
-        descs = result.op.output_descs
-        have = recomputer.values.load(tensors[slot], descs[slot] if slot < len(descs) else None)
+        have = recomputer.values.load(tensors[slot], result.op.output_desc(slot))
         fit = _misfit(have, out, stored[slot], formula.kind, narrowing(formula, chain.inputs))
         if fit is None:
             return None
@@ -215,7 +213,7 @@ def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -
     """Compare an output with the true one, given the mean rounding of all elements between; None if it cannot be."""
     if have.array.size != out.array.size or have.dtype not in UNIT or have.array.dtype.kind == "c":
         return None
-    off = np.asarray(stored.array, np.float64).reshape(-1) - np.asarray(out.array, np.float64).reshape(-1)
+    off = flat_doubles(stored.array) - flat_doubles(out.array)
     noise = np.full(off.shape, np.sqrt(np.mean(np.square(off))))
     fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise)
     return fit if fit.compared.any() else None
@@ -236,7 +234,7 @@ _IN_PART = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A run to judge: its dump, its graph, the benchmark, and a graph without fusion if there is one.
+    """A run to judge: its dump and its graph; `decide` adds the benchmark, and a graph without fusion if there is one.
 
     `other` is another NPU run of the same script: it tells of random numbers, and of data and weights that differ
     between the two, but is as likely to be wrong as this one.
@@ -246,7 +244,7 @@ class Subject:
 
     leaf: DumpLeaf
     file: GraphFile
-    benchmark: BenchmarkSide
+    benchmark: BenchmarkSide = field(default_factory=NoBenchmark)
     unfused: GraphFile | None = None
     other: BenchmarkSide | None = None
     #: The dump's files as far as they were opened.
@@ -528,42 +526,41 @@ def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:
 _OTHERS = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """A dump to judge, and what is known of it."""
-
-    leaf: DumpLeaf
-    file: GraphFile
-    golden: GoldenFiles | Run | None = None
-    #: The dump's files as far as they were opened.
-    dumps: DumpIndex | None = None
-    rows: Sequence[Row] = ()
-    #: Ops that the comparison alone would suspect, the likeliest first.
-    compared: Sequence[str] = ()
-    threshold: float = DEFAULT_THRESHOLD
-    #: What overflow status files of the run say, by name of the op.
-    flagged: Mapping[str, Flag] = field(default_factory=dict)
-    #: Whether an earlier step of the same training is judged too.
-    is_later: bool = False
-
-
 def decide(
-    request: Request, runs: Sequence[RunGraph], *, seconds: float = SECONDS, resources: Resources = ALL_CORES
+    subject: Subject,
+    golden: GoldenFiles | Run | None = None,
+    rows: Sequence[Row] = (),
+    runs: Sequence[RunGraph] = (),
+    *,
+    seconds: float = SECONDS,
+    resources: Resources = ALL_CORES,
 ) -> RunVerdict:
     """Return the verdict on a dump; if nothing in it is wrong but in another of `runs` something is, on that.
 
-    `runs` are the graphs of the data folder's runs.
+    Parameters
+    ----------
+    subject : Subject
+        The dump, its graph, and what is known of it.
+    golden : GoldenFiles or Run, optional
+        The benchmark, or another NPU run.
+    rows : sequence of Row
+        Its comparison with that.
+    runs : sequence of RunGraph
+        The graphs of the data folder's runs.
+    seconds : float
+        How long recomputing a run may take.
+    resources : Resources
+        Who shares the work; progress is counted in ops.
     """
-    own_run = next((run for run in runs if any(leaf.path == request.leaf.path for leaf in run.leaves)), None)
+    own_run = next((run for run in runs if any(leaf.path == subject.leaf.path for leaf in run.leaves)), None)
     number = own_run.number if own_run is not None else None
     others = [run for run in runs if run.leaf is not None and run is not own_run and run.number != number]
     others = [run for run in others if own_run is not None]
-    benchmark, other_run = _benchmark(request, others)
-    subject = Subject(
-        leaf=request.leaf, file=request.file, benchmark=benchmark, unfused=others[0].file if others else None,
-        dumps=request.dumps, other=other_run, number=number, cosines=_cosines(request.rows, request.file),
-        compared=request.compared, threshold=request.threshold, flagged=request.flagged, is_later=request.is_later,
-        comparison=Compared.of(request.rows) if isinstance(benchmark, GoldenFiles) else None,
+    benchmark, other_run = _benchmark(subject.leaf, golden, others)
+    subject = replace(
+        subject, benchmark=benchmark, unfused=others[0].file if others else None, other=other_run, number=number,
+        cosines=_cosines(rows, subject.file),
+        comparison=Compared.of(rows) if isinstance(benchmark, GoldenFiles) else None,
     )  # fmt: skip
     first = decide_run(subject, seconds=seconds, resources=resources)
     if first.verdict.culprit is not None:
@@ -572,8 +569,8 @@ def decide(
     for run in others[:_OTHERS]:
         assert run.leaf is not None
         other = Subject(
-            leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=request.file, number=run.number,
-            cosines=_cosines_of_other(request, run), threshold=request.threshold,
+            leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=subject.file, number=run.number,
+            cosines=_cosines_of_other(golden, rows, run), threshold=subject.threshold,
         )  # fmt: skip
         run_verdict = decide_run(other, seconds=seconds, resources=resources)
         if run_verdict.verdict.culprit is not None:
@@ -649,15 +646,16 @@ def _with_comparison(run_verdict: RunVerdict) -> RunVerdict:
     return replace(run_verdict, verdict=replace(verdict, next=(*verdict.next[:-1], step, verdict.next[-1])))
 
 
-def _benchmark(request: Request, others: Sequence[RunGraph]) -> tuple[BenchmarkSide, BenchmarkSide | None]:
+def _benchmark(
+    dump: DumpLeaf, golden: GoldenFiles | Run | None, others: Sequence[RunGraph]
+) -> tuple[BenchmarkSide, BenchmarkSide | None]:
     """Return what the dump is held against, and another NPU run that tells of random numbers."""
-    golden = request.golden
     if isinstance(golden, GoldenFiles):
         return golden, None
     leaf: DumpLeaf | None = None
     if golden is not None:
         with suppress(DataNotFoundError):
-            leaf = golden_leaf(golden, request.leaf, 0, 1)
+            leaf = golden_leaf(golden, dump, 0, 1)
     other = next(
         (run for run in others if leaf is None or any(own_leaf.path == leaf.path for own_leaf in run.leaves)), None
     )
@@ -676,9 +674,10 @@ def _cosines(rows: Sequence[Row], file: GraphFile, *, is_other: bool = False) ->
     }
 
 
-def _cosines_of_other(request: Request, run: RunGraph) -> Mapping[tuple[str, str], float]:
+def _cosines_of_other(
+    golden: GoldenFiles | Run | None, rows: Sequence[Row], run: RunGraph
+) -> Mapping[tuple[str, str], float]:
     """Return the cosines that a run has as the other side of the comparison; none where it was not compared."""
-    golden = request.golden
     if not isinstance(golden, Run) or run.leaf is None or run.leaf.path not in {leaf.path for leaf in golden.leaves}:
         return {}
-    return _cosines(request.rows, run.file, is_other=True)
+    return _cosines(rows, run.file, is_other=True)

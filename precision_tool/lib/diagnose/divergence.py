@@ -9,7 +9,7 @@ from math import isfinite, log2, prod
 
 import numpy as np
 
-from precision_tool.lib.diagnose.error_shape import norm
+from precision_tool.lib.diagnose.error_shape import flat_doubles, norm
 from precision_tool.lib.diagnose.headroom import LOSS_SCALE
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, VARIABLE_TYPES, Root, RunValues, Slot
 from precision_tool.lib.diagnose.overwritten_memory import Divergence
@@ -68,8 +68,7 @@ def distance(values: RunValues, root: Root) -> Distance | None:
         return None
     if golden.input.array.dtype.kind == "c" or npu.input.array.dtype.kind == "c":
         return None
-    x = np.asarray(npu.input.array, np.float64).reshape(-1)
-    y = np.asarray(golden.input.array, np.float64).reshape(-1)
+    x, y = flat_doubles(npu.input.array), flat_doubles(golden.input.array)
     both = np.isfinite(x) & np.isfinite(y)
     x, y = x[both], y[both]
     sizes = norm(x), norm(y)
@@ -249,8 +248,7 @@ def _quotient(values: RunValues, unscaling: _Unscaling) -> float | None:
     scaled, back = values.load_root(unscaling.gradient), values.load_root(Root(unscaling.op, 0))
     if scaled is None or back is None or scaled.input.array.size != back.input.array.size:
         return None
-    x = np.asarray(scaled.input.array, np.float64).reshape(-1)
-    y = np.asarray(back.input.array, np.float64).reshape(-1)
+    x, y = flat_doubles(scaled.input.array), flat_doubles(back.input.array)
     size = norm(y)
     if not (size and isfinite(size) and isfinite(norm(x))):
         return None

@@ -299,6 +299,11 @@ class Misfit:
         return float(np.count_nonzero(np.abs(self.ratio[where]) <= 1 / sqrt(MEAN_SQUARE) * 1.0001)) / count
 
 
+def flat_doubles(array: npt.ArrayLike) -> Doubles:
+    """Return all numbers of an array in float64, in one axis."""
+    return np.asarray(array, np.float64).reshape(-1)
+
+
 def norm(array: npt.NDArray[Any]) -> float:
     """Return the Euclidean norm, also of numbers whose squares leave float64's range."""
     flat = array.reshape(-1)

@@ -16,8 +16,8 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES
 from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, originals
-from precision_tool.lib.diagnose.error_shape import norm, rounded_to
-from precision_tool.lib.diagnose.op_values import PARAMETER_TYPES
+from precision_tool.lib.diagnose.error_shape import flat_doubles, norm, rounded_to
+from precision_tool.lib.diagnose.op_values import PARAMETER_TYPES, Batch
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import (
@@ -43,6 +43,10 @@ _PASSES_ON = (*TRANSPARENT_TYPES, "Identity", "ReadVariableOp")
 _MAX_STEPS = 64
 _IMAGES = ("NHWC", "NCHW", "NDHWC", "NCDHW")
 _FILTERS = ("HWCN", "DHWCN")
+
+
+#: What running a formula raises that does not compute, or that the shapes contradict.
+FORMULA_ERRORS = (NotComputedError, ValueError, IndexError, TypeError, KeyError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +169,15 @@ class Formula:
             return None
         return spec.row_sums(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
 
-    def batch_of(self, inputs: Mapping[int, Input]) -> tuple[int, frozenset[int]] | None:
-        """Return the batch that every stage treats row by row, and the inputs that have it; None if there is none."""
+    def batch_of(self, inputs: Mapping[int, Input]) -> Batch | None:
+        """Return the batch that every stage treats row by row; None if there is none."""
         first = self.stages[0]
         ref = first.args[0] if first.args else None
         if first.op_type not in _ROWS_FIRST or ref is None or ref.stage is not None or len(self.outputs) > 1:
             return None
-        if self.lent:
+        if self.lent or is_turned(first.attrs):
             return None
-        if is_turned(first.attrs):
-            return None
-        rows = inputs[ref.slot].array.shape[0]
-        rank = inputs[ref.slot].array.ndim
+        rows, rank = inputs[ref.slot].array.shape[0], inputs[ref.slot].array.ndim
         slots = {ref.slot}
         if first.op_type in _STACKS and rank > 2:
             others = [other for other in first.args[1:] if other is not None]
@@ -184,16 +185,13 @@ class Formula:
                 return None
             slots.update(other.slot for other in others)
         for stage in self.stages[1:]:
-            if stage.op_type != "BiasAdd" and not table.is_by_element(stage.op_type):
+            if stage.op_type == "BiasAdd":
+                continue
+            if not table.is_by_element(stage.op_type):
                 return None
-            if stage.op_type != "BiasAdd":
-                used_slots = {ref.slot for ref in stage.args if ref is not None and ref.stage is None}
-                slots |= {
-                    slot
-                    for slot in used_slots
-                    if inputs[slot].array.ndim == rank and inputs[slot].array.shape[0] == rows
-                }
-        return rows, frozenset(slots)
+            used = {ref.slot: inputs[ref.slot].array for ref in stage.args if ref is not None and ref.stage is None}
+            slots |= {slot for slot, array in used.items() if array.ndim == rank and array.shape[0] == rows}
+        return Batch(rows, frozenset(slots))
 
     def unshaped(self) -> Formula:
         """Return the same without the shapes that the graph says of its results, for a part of a batch."""
@@ -462,9 +460,7 @@ def noise_between(true: Mapping[int, Output], stored: Mapping[int, Output]) -> d
     noise = {}
     for slot, output in stored.items():
         with np.errstate(all="ignore"):
-            off = np.asarray(output.array, np.float64).reshape(-1) - np.asarray(true[slot].array, np.float64).reshape(
-                -1
-            )
+            off = flat_doubles(output.array) - flat_doubles(true[slot].array)
         np.abs(off, out=off)
         if not np.isfinite(off).all():
             off = np.where(np.isfinite(off), off, 0.0)

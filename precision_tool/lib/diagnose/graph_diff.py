@@ -111,7 +111,7 @@ class _View:
             if producer is None:
                 break
             if producer.original_names != () or not producer.inputs or producer.inputs[0] is None:
-                desc = producer.output_descs[edge.index] if edge.index < len(producer.output_descs) else None
+                desc = producer.output_desc(edge.index)
                 if desc is not None and desc.dump_origin_name:
                     return f"{desc.dump_origin_name}:{desc.dump_origin_index or 0}"
                 if producer.original_names == ():
@@ -329,7 +329,7 @@ def diff_graphs(left: GraphFile, right: GraphFile, switches: Switches | None = N
 def _put_out(file: GraphFile, others: Mapping[str, Op], only: set[str], is_left: bool) -> Iterator[OpDifference]:
     """Yield differences between the output of a fused op and that of the op it replaces in the other graph."""
     for op in file.ops:
-        desc = op.output_descs[0] if op.output_descs else None
+        desc = op.output_desc()
         other = others.get(desc.dump_origin_name or "") if desc is not None and op.name in only else None
         index = (desc.dump_origin_index or 0) if desc is not None else 0
         if desc is None or other is None or index >= len(other.output_descs):

@@ -184,20 +184,15 @@ def fitting_scale(values: RunValues, first: RunOp | None, golden: Golden | None 
         return None
     current, source = _current_scale(values)
     if first is not None and not is_gradient(first):
-        return LossScale(
-            reason=Message("check.loss_scale.forward_pass", op_name=first.name), current=current, source=source
-        )
+        reason = Message("check.loss_scale.forward_pass", op_name=first.name)
+        return LossScale(reason=reason, current=current, source=source)
     bad = [gradient for gradient in gradients if not gradient[2].is_clean]
     if not bad:
         measured = [gradient for gradient in gradients if not isnan(gradient[2].headroom)]
         op, _, extremes = min(measured or gradients, key=lambda gradient: gradient[2].headroom)
         if not isfinite(extremes.headroom):
-            are_zero = len(measured) == len(gradients)
-            return LossScale(
-                reason=Message("check.loss_scale.zero" if are_zero else "check.loss_scale.unknown"),
-                current=current,
-                source=source,
-            )
+            reason = Message("check.loss_scale.zero" if len(measured) == len(gradients) else "check.loss_scale.unknown")
+            return LossScale(reason=reason, current=current, source=source)
         return LossScale(
             reason=Message("check.loss_scale.bits_left", bits=extremes.headroom),
             exponent=floor(extremes.headroom) - MARGIN,

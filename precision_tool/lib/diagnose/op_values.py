@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite, prod, sqrt
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -21,7 +21,8 @@ from precision_tool.lib.data.matching import input_places
 from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, in_order
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.layouts import reading_of
-from precision_tool.lib.io.tensor_bytes import TensorBytes, open_bytes
+from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.comparison import Metrics, Status, Summary
@@ -145,12 +146,14 @@ _MAX_DIAGNOSTIC_PIECES = 64
 class Rows:
     """Some of the `count` rows along a tensor's first axis: pieces of rows that follow one another, in order.
 
-    `is_flat`: the tensor falls into so many rows whatever its axes are, and only its elements count.
+    `is_flat`: the tensor falls into so many rows whatever its axes are, and only its elements count. `inputs` are the
+    slots of an op's inputs that have such rows; its outputs all do.
     """
 
     count: int
     pieces: tuple[tuple[int, int], ...]
     is_flat: bool = False
+    inputs: frozenset[int] = field(default=frozenset(), compare=False)
 
     @property
     def chosen(self) -> int:
@@ -188,15 +191,32 @@ class Rows:
                 pieces.append((start, end))
         return replace(self, pieces=tuple(pieces))
 
-    def cut(self, tensors: Mapping[int, Input], slots: frozenset[int]) -> dict[int, Input]:
-        """Return the tensors, those of `slots` cut to these rows."""
+    def of_inputs(self, inputs: Mapping[int, Input]) -> dict[int, Input]:
+        """Return an op's inputs in float64, with these rows only where they have them."""
         return {
-            slot: replace(tensor, array=self.of(tensor.array)) if slot in slots else tensor
-            for slot, tensor in tensors.items()
+            slot: (replace(tensor, array=self.of(tensor.array)) if slot in self.inputs else tensor).in_doubles()
+            for slot, tensor in inputs.items()
         }
 
+    def of_outputs(self, outputs: Mapping[int, Input]) -> dict[int, Input]:
+        """Return these rows of an op's outputs in float64."""
+        return {slot: replace(tensor, array=self.of(tensor.array)).in_doubles() for slot, tensor in outputs.items()}
 
-def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -> Rows:
+    def if_in(self, slot: int) -> Rows | None:
+        """Return these rows if an input has them."""
+        return self if slot in self.inputs else None
+
+
+class Batch(NamedTuple):
+    """Rows that an op treats one by one, and the inputs that have them."""
+
+    rows: int
+    inputs: frozenset[int]
+
+
+def spread(
+    count: int, chosen: int, pieces: int | None = None, block: int = 1, inputs: frozenset[int] = frozenset()
+) -> Rows:
     """Return about `chosen` of `count` rows, spread evenly; the first and the last are among them.
 
     They are in so many `pieces` (None: each row alone), which begin and end on borders of a `block` of rows.
@@ -213,27 +233,19 @@ def spread(count: int, chosen: int, pieces: int | None = None, block: int = 1) -
             ranges[-1] = ranges[-1][0], stop
         else:
             ranges.append((start, stop))
-    return Rows(count, tuple(ranges))
+    return Rows(count, tuple(ranges), inputs=inputs)
 
 
-def diagnostic_rows(
-    batch: tuple[int, frozenset[int]] | None, got: Mapping[int, Input]
-) -> tuple[Rows, frozenset[int]] | None:
-    """Return so many rows of an op's batch that they may tell a mistake, and the inputs that have them.
-
-    `batch`: its rows, and the inputs that have them (see `Formula.batch_of`). None where there is no batch, or that
-    would be most of it.
-    """
+def diagnostic_rows(batch: Batch | None, got: Mapping[int, Input]) -> Rows | None:
+    """Return so many rows of an op's batch that they may tell a mistake; None without one, or if that is most of it."""
     if batch is None or len(got) != 1:
         return None
-    count, cut = batch
-    size = max(tensor.array.size for tensor in got.values())
-    rows = spread(
-        count, max(_MIN_DIAGNOSTIC_ROWS, -(-count * _MIN_DIAGNOSTIC_ELEMENTS // size)), _MAX_DIAGNOSTIC_PIECES
-    )
-    if rows.chosen * _ROWS_PER_DIAGNOSTIC > count or any(tensor.array.shape[0] != count for tensor in got.values()):
+    (output,) = got.values()
+    chosen = max(_MIN_DIAGNOSTIC_ROWS, -(-batch.rows * _MIN_DIAGNOSTIC_ELEMENTS // output.array.size))
+    rows = spread(batch.rows, chosen, _MAX_DIAGNOSTIC_PIECES, inputs=batch.inputs)
+    if rows.chosen * _ROWS_PER_DIAGNOSTIC > batch.rows or output.array.shape[0] != batch.rows:
         return None
-    return rows, cut
+    return rows
 
 
 # --- tensors of a run -------------------------------------------------------------------------------------------------
@@ -381,7 +393,8 @@ class RunValues:
         self.checksums: dict[tuple[str, str, int], int] = {}
         #: The inputs that read a tensor, by the tensor's key, in the order in which the ops run.
         self.readers: dict[tuple[int, int], list[Slot]] = {}
-        self.fed_by: dict[tuple[int, int], Root] = {}
+        #: The tensor that feeds an input, by the id of the op and the input's place in the graph.
+        self.sources: dict[tuple[int, int], Root] = {}
         #: Of tensors whose copies differ, the copy that is taken first, by the tensor's key.
         self._true_copies: dict[tuple[int, int], Slot | None] = {}
         #: Ops that only pass a tensor on, by the tensor's key: the script has it under their names as well.
@@ -391,12 +404,12 @@ class RunValues:
                 root = self.root_of(op, edge) if edge is not None else None
                 if root is None:
                     continue
-                self.fed_by[id(op), number] = root
+                self.sources[id(op), number] = root
                 if op.type in PASSING and number == 0 and self.dumped(op) is None:
                     self._passed_on.setdefault(root.key, []).append(op)
         for op in self.ops if near is None else self._around(near):
             for slot in self.input_slots(op):
-                root = self.fed_by.get((id(op), slot.graph_index))
+                root = self.source_of(slot)
                 if root is not None:
                     self.readers.setdefault(root.key, []).append(slot)
 
@@ -427,10 +440,14 @@ class RunValues:
             return (op, edge) if edge is not None else None
         return self.origins.calls.passed_on_from(op, index)
 
+    def source_of(self, slot: Slot) -> Root | None:
+        """Return the tensor that feeds an input."""
+        return self.sources.get((id(slot.op), slot.graph_index))
+
     def producers(self, op: Op) -> Iterator[Root]:
         """Yield the tensors that feed an op."""
         for number in range(len(op.inputs)):
-            root = self.fed_by.get((id(op), number))
+            root = self.sources.get((id(op), number))
             if root is not None:
                 yield root
 
@@ -442,7 +459,7 @@ class RunValues:
                 return op
             if op.type not in ("Cast", "TransData", "Identity", "ReadVariableOp") or index:
                 return None
-            source = self.fed_by.get((id(op), 0))
+            source = self.sources.get((id(op), 0))
             if source is None:
                 return None
             op, index = source.op, source.index
@@ -477,9 +494,7 @@ class RunValues:
 
     def output_slot(self, root: Root) -> Slot:
         """Return the output as a slot of its op."""
-        descs = root.op.output_descs
-        desc = descs[root.index] if root.index < len(descs) else None
-        return Slot(root.op, "output", root.index, root.index, desc)
+        return Slot(root.op, "output", root.index, root.index, root.op.output_desc(root.index))
 
     def tensor_at(self, slot: Slot) -> AnyTensor | Missing | None:
         """Return the tensor of a slot as its own dump file has it."""
@@ -543,7 +558,7 @@ class RunValues:
         finally:
             self._is_reading = False
 
-    def _opens(self, tensor: Tensor) -> TensorBytes:
+    def _opens(self, tensor: Tensor) -> StoredFile:
         if not self._is_reading:
             return open_bytes(tensor)
         self._opened.keep(tensor)
@@ -556,7 +571,7 @@ class RunValues:
     def _copied(self) -> frozenset[tuple[str, str, int]]:
         """Tensors of which there are copies that the comparison does not show to be the same: their bytes have to."""
         pairs = (
-            (self.fed_by[id(slot.op), slot.graph_index], slot) for slots in self.readers.values() for slot in slots
+            (self.sources[id(slot.op), slot.graph_index], slot) for slots in self.readers.values() for slot in slots
         )
         unlike = ((self.output_slot(root), slot) for root, slot in pairs if not self.compared_alike(root, slot))
         return frozenset(
@@ -571,7 +586,7 @@ class RunValues:
         read = slot.op.name, f"input:{slot.index}"
         return self.compared.is_same((root.op.name, f"output:{root.index}"), read)
 
-    def _opens_parts(self, tensor: Tensor) -> TensorBytes:
+    def _opens_parts(self, tensor: Tensor) -> StoredFile:
         """Return the same for a tensor of which only some rows are read."""
         return self._opened.open(tensor) if self._is_reading else open_bytes(tensor)
 

@@ -430,7 +430,7 @@ def overwritten(values: RunValues, is_right: IsRight) -> list[Overwritten]:
     disputed: dict[tuple[int, int], Root] = {}
     for op in values.ops:
         for slot in values.input_slots(op):
-            root = values.fed_by.get((id(op), slot.graph_index))
+            root = values.source_of(slot)
             if root is None or root.op.type in VARIABLE_TYPES or values.parameter_is_updated(root):
                 continue
             if isinstance(values.tensor_at(values.output_slot(root)), Tensor):

@@ -25,7 +25,7 @@ from precision_tool.lib.data.graph_catalog import RunGraph, named_by
 from precision_tool.lib.data.graph_choice import GraphChooser
 from precision_tool.lib.data.sides import Inputs
 from precision_tool.lib.diagnose.agreement import agrees, ops_of
-from precision_tool.lib.diagnose.decide import SECONDS, Request, RunVerdict, decide
+from precision_tool.lib.diagnose.decide import SECONDS, RunVerdict, Subject, decide
 from precision_tool.lib.diagnose.overflow import Origin, StatusReport, op_statuses
 from precision_tool.lib.diagnose.passports import PassportPair, find_passports
 from precision_tool.lib.diagnose.plan import with_passports_known
@@ -132,7 +132,7 @@ class Diagnosis:
         """Who computes wrong, why, and what to do; None without a graph, and where ops were not recomputed."""
         if self.judged is not None:
             return self.judged.verdict
-        return None if self.stored is None else self.stored.as_verdict()
+        return None if self.stored is None else self.stored.verdict
 
     @property
     def plan(self) -> Sequence[Step | StepText]:
@@ -216,14 +216,14 @@ def decide_leaf(
     if leaf.dump is None or file is None or (analysis is not None and not analysis.has_graph):
         return None
     golden = result.golden if result is not None else leaf.golden
-    request = Request(
-        leaf=leaf.dump, file=file, golden=golden, dumps=None if result is None else result.dumps, flagged=leaf.flags,
+    findings = () if analysis is None else analysis.findings
+    subject = Subject(
+        leaf=leaf.dump, file=file, dumps=None if result is None else result.dumps, flagged=leaf.flags,
+        compared=[finding.op_name for finding in findings if finding.kind == FindingKind.FIRST_FAULTY_OP],
         threshold=options.compare.threshold if analysis is None else analysis.threshold, is_later=leaf.is_later,
     )  # fmt: skip
-    if analysis is not None:
-        faulty = [finding.op_name for finding in analysis.findings if finding.kind == FindingKind.FIRST_FAULTY_OP]
-        request = replace(request, rows=analysis.rows, compared=faulty)
-    return decide(request, leaf.runs, seconds=options.seconds, resources=resources)
+    rows = () if analysis is None else analysis.rows
+    return decide(subject, golden, rows, leaf.runs, seconds=options.seconds, resources=resources)
 
 
 def with_own_errors(analysis: Analysis, judged: RunVerdict) -> Analysis:

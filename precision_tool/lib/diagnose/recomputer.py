@@ -22,7 +22,7 @@ from precision_tool.lib.diagnose.error_shape import (
     places_of,
     rounded_to,
 )
-from precision_tool.lib.diagnose.formulas import Formula, is_fused, noise_between
+from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, is_fused, noise_between
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -296,7 +296,7 @@ class Recomputer:
             if isinstance(own, Tensor):
                 op_inputs.inputs[slot.index] = values.load(own, slot.desc, stored=stored)
                 continue
-            root = values.fed_by.get((id(op), slot.graph_index))
+            root = values.source_of(slot)
             loaded = None
             if root is not None:
                 loaded = values.load_root(root, stored=stored)
@@ -333,7 +333,7 @@ class Recomputer:
             try:
                 slots = right_in_blocks(formula, op_inputs.inputs, got, narrowing(formula, op_inputs.inputs))
                 result = self._right_where_sampled(base, formula, op_inputs.inputs, got) if not slots else None
-            except (NotComputedError, ValueError, IndexError, TypeError, KeyError):
+            except FORMULA_ERRORS:
                 continue
             if slots:
                 result = replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
@@ -372,8 +372,7 @@ class Recomputer:
             return replace(self._undumped_cast(base, op_inputs), reason=Message("reason.input_not_dumped", slot=slot))
         got = {}
         for slot, tensor in outputs.items():
-            desc = op.output_descs[slot] if slot < len(op.output_descs) else None
-            got[slot] = self.values.load(tensor, desc, stored=True)
+            got[slot] = self.values.load(tensor, op.output_desc(slot), stored=True)
         if not op_inputs.inputs and op_inputs.missing:
             return replace(base, reason=next(iter(op_inputs.missing.values())))
         unknown = next(
@@ -404,7 +403,7 @@ class Recomputer:
                 continue
             try:
                 result = self._by(base, formula, op_inputs.inputs, got)
-            except (NotComputedError, ValueError, IndexError, TypeError, KeyError) as error:
+            except FORMULA_ERRORS as error:
                 reason = reason or reason_of(error)
                 if not is_fused(op):
                     raise NotComputedError(reason) from error
@@ -462,7 +461,8 @@ class Recomputer:
         """
         work = formula.work(inputs)
         if work > _SAMPLED_FROM:
-            part = self._by_diagnostic_rows(base, formula, inputs, got)
+            rows = diagnostic_rows(formula.batch_of(inputs), got)
+            part = self._rows(base, formula, inputs, got, rows) if rows is not None else None
             if part is not None and part.state is State.WRONG:
                 if work > _WHOLE_UP_TO or all(map(is_visible_in_rows, part.slots)):
                     return part
@@ -504,48 +504,28 @@ class Recomputer:
         batch = formula.batch_of(inputs)
         if batch is None or len(got) != 1 or not formula.outputs:
             return None
-        count, slots = batch
+        count = batch.rows
         chosen = max(1, int(count * _SAMPLED_FROM / work))
         if chosen >= count or any(tensor.array.shape[0] != count for tensor in got.values()):
             return None
         size = max(tensor.array.size for tensor in got.values())
-        rows = spread(count, chosen + 1).and_also(farthest // max(1, size // count))
-        return self._rows(base, formula, inputs, got, rows, slots)
+        rows = spread(count, chosen + 1, inputs=batch.inputs).and_also(farthest // max(1, size // count))
+        return self._rows(base, formula, inputs, got, rows)
 
     def _rows(
-        self,
-        base: OpResult,
-        formula: Formula,
-        inputs: Mapping[int, Input],
-        got: Mapping[int, Input],
-        rows: Rows,
-        cut: frozenset[int],
+        self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], rows: Rows
     ) -> OpResult:
-        """Return the op judged by some rows of its batch, which the inputs in `cut` have."""
-        few = {slot: tensor.in_doubles() for slot, tensor in rows.cut(inputs, cut).items()}
-        part = {slot: tensor.in_doubles() for slot, tensor in rows.cut(got, frozenset(got)).items()}
-        judged = self._whole(base, formula.unshaped(), few, part)
+        """Return the op judged by some rows of its batch."""
+        judged = self._whole(base, formula.unshaped(), rows.of_inputs(inputs), rows.of_outputs(got))
         slots = [replace(slot, size=got[slot.slot].array.size, sampled=slot.size) for slot in judged.slots]
         return replace(judged, slots=tuple(slots))
-
-    def _by_diagnostic_rows(
-        self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
-    ) -> OpResult | None:
-        """Return the op judged by so many rows of its batch that they may tell a mistake.
-
-        None where that is most of it.
-        """
-        few = diagnostic_rows(formula.batch_of(inputs), got)
-        return None if few is None else self._rows(base, formula, inputs, got, *few)
 
     def _split(
         self, result: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]
     ) -> OpResult | None:
         """Return the judgement beside the benchmark; of an op that was judged by some rows these rows."""
-        few = None
-        if result.is_sampled:
-            few = diagnostic_rows(formula.batch_of(inputs), got)
-        return self._benchmark.split(result, formula, inputs, *(few or ()))
+        rows = diagnostic_rows(formula.batch_of(inputs), got) if result.is_sampled else None
+        return self._benchmark.split(result, formula, inputs, rows)
 
     def _whole(
         self, base: OpResult, formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input]

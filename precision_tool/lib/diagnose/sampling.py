@@ -22,10 +22,11 @@ from precision_tool.lib.diagnose.error_shape import (
     SLACK,
     SMALLEST,
     UNIT,
+    flat_doubles,
     has_rounding,
     norm,
 )
-from precision_tool.lib.diagnose.formulas import Formula
+from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula
 from precision_tool.lib.diagnose.op_values import NoValueError, OpInputs, Rows, RunValues, spread
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.io import data_types, layouts
@@ -33,7 +34,7 @@ from precision_tool.lib.io.layouts import reading_of
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import op_table as table
-from precision_tool.lib.ops.base import Doubles, Input, Kind, NotComputedError, Output, Places, summed_of
+from precision_tool.lib.ops.base import Doubles, Input, Kind, Output, Places, summed_of
 from precision_tool.lib.ops.matrix import MAX_RESULT, MAX_WORK
 from precision_tool.lib.ops.op_arguments import distinct
 
@@ -351,7 +352,7 @@ def _noise(formula: Formula, inputs: Mapping[int, Input], parts: Parts) -> dict[
     true, stored = chain.run(some), chain.run(some, "float32")
     noise: dict[int, float] = {}
     for slot, out in stored.items():
-        off = np.asarray(out.array, np.float64).reshape(-1) - np.asarray(true[slot].array, np.float64).reshape(-1)
+        off = flat_doubles(out.array) - flat_doubles(true[slot].array)
         # The least of several groups: one large element must not allow more to all others.
         groups = [group for group in np.array_split(off, _GROUPS) if group.size]
         if groups:
@@ -484,12 +485,10 @@ def right_by_sample(values: RunValues, candidates: CandidateFormulas, base: OpRe
         got = {slot: _unread(*item) for slot, item in outputs.items()}
         for formula in candidates.without_search(op, op_inputs):
             slots = None
-            rows_cut = _rows(formula, op_inputs.inputs, got, is_blocked) if not formula.lent else None
-            if rows_cut is not None:
-                rows, cut = rows_cut
+            rows = _rows(formula, op_inputs.inputs, got, is_blocked) if not formula.lent else None
+            if rows is not None:
                 rows = _with_the_worst(rows, got, values.compared.places, op.name, is_blocked)
-                few = {slot: values.load(*item, stored=True, rows=rows if slot in cut else None)
-                       for slot, item in inputs.items()}  # fmt: skip
+                few = {slot: values.load(*item, stored=True, rows=rows.if_in(slot)) for slot, item in inputs.items()}
                 some = {slot: values.load(*item, stored=True, rows=rows) for slot, item in outputs.items()}
                 part = formula.unshaped()
                 slots = right_in_blocks(part, few, some, narrowing(part, few))
@@ -497,7 +496,7 @@ def right_by_sample(values: RunValues, candidates: CandidateFormulas, base: OpRe
                 whole_slots = tuple(replace(item, size=got[item.slot].array.size, sampled=item.size) for item in slots)
                 candidates.fitting.setdefault(candidates.key(op), formula.shape)
                 return replace(base, how=formula.how, formula=formula, slots=whole_slots, state=State.RIGHT)
-    except (NotComputedError, NoValueError, ValueError, IndexError, TypeError, KeyError):
+    except (NoValueError, *FORMULA_ERRORS):
         pass  # the whole says why
     return None
 
@@ -516,7 +515,7 @@ def _own_tensors(values: RunValues, op: Op) -> tuple[_Found, _Found] | None:
     for index, tensor in dump.outputs.items():
         if not isinstance(tensor, Tensor):
             return None
-        outputs[index] = tensor, op.output_descs[index] if index < len(op.output_descs) else None
+        outputs[index] = tensor, op.output_desc(index)
     tensors = [entry for entry, _ in (*inputs.values(), *outputs.values())]
     if sum(entry.size for entry in tensors) < _SAMPLE_FROM_ELEMENTS or len(outputs) < max(len(op.output_descs), 1):
         return None
@@ -538,10 +537,8 @@ def _unread(tensor: Tensor, desc: TensorDesc | None) -> Input:
     return Input(array=np.broadcast_to(np.zeros((), kind), shape), dtype=tensor.dtype)
 
 
-def _rows(
-    formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], is_blocked: bool
-) -> tuple[Rows, frozenset[int]] | None:
-    """Return which rows are looked at, and of which inputs; None where an op cannot be cut, or has few rows.
+def _rows(formula: Formula, inputs: Mapping[int, Input], got: Mapping[int, Input], is_blocked: bool) -> Rows | None:
+    """Return which rows are looked at; None where an op cannot be cut, or has few rows.
 
     Of tensors that lie in blocks those along the first axis are the ones that can be read alone.
     """
@@ -563,7 +560,7 @@ def _rows(
         return None
     pieces = min(_MAX_PIECES, max(_MIN_PIECES, chosen * (size // count) // _PIECE_ELEMENTS))
     block = _BLOCK_ROWS if is_blocked and chosen >= _MIN_PIECES * _BLOCK_ROWS else 1
-    return replace(spread(count, chosen, pieces, block), is_flat=is_flat), parts.cut
+    return replace(spread(count, chosen, pieces, block, parts.cut), is_flat=is_flat)
 
 
 def _with_the_worst(

@@ -10,35 +10,32 @@ import json
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from precision_tool.lib.compare.result_files import find_results, kept_place, newest_results, placed, results_in
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.diagnose.verdict_model import Cause, Proof
+from precision_tool.lib.diagnose.verdict_model import Cause, Proof, Suspect, Verdict
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import atomic_text, exists, is_folder, list_folder, open_binary, read_text, real_path
 from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
-from precision_tool.lib.model.finding import read_reason, reason_kind
+from precision_tool.lib.model.documents import NOT_STORED, from_document, to_document
+from precision_tool.lib.model.finding import reason_kind
 from precision_tool.lib.model.op_verdict import OpVerdict
-from precision_tool.lib.model.wording import without_nan
 
 if TYPE_CHECKING:
     from precision_tool.lib.data.graph_catalog import RunGraph
     from precision_tool.lib.diagnose.decide import RunVerdict
-    from precision_tool.lib.diagnose.verdict_model import Verdict
 
 
 #: To be raised with every change of what is kept; files of other versions are not read.
-_VERSION = 4
+_VERSION = 5
 _PREFIX = "verdict_"
 #: The folder of verdicts that have no result, as there was nothing to compare with.
 _ALONE = "verdict"
 _PIECE = 1 << 20
-#: Of a judged op, the numbers; NaN and Inf stand in JSON as text.
-_NUMBERS = ("own_error", "rounding", "fed", "benchmark_own", "worst", "slack", "largest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,28 +56,23 @@ class StoredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVerdict:
-    """The object `verdict` of JSON, and the runs that were judged, the one that it is about first.
+    """A verdict, and the runs that were judged, the one that it is about first.
 
     `path` is its file, empty as long as it has none; `threshold` the cosine below which tensors counted as wrong.
+    `result` and `digest` are the name and the hash of the result file that it is on, empty without one.
     """
 
-    path: str
     threshold: float
-    verdict: Mapping[str, Any]
+    verdict: Verdict
     runs: Sequence[StoredRun]
-
-    def as_verdict(self) -> Verdict:
-        """Return the verdict as an object."""
-        from precision_tool.lib.diagnose.verdict_model import Verdict
-
-        return Verdict.from_dict(self.verdict)
+    result: str = ""
+    digest: str = ""
+    path: str = field(default="", metadata=NOT_STORED)
 
     @property
     def blamed(self) -> tuple[str, ...]:
         """The culprits, and what is to blame with them, the likeliest first. They are of the first run."""
-        suspects = self.verdict.get("suspects", ())
-        names = (name for suspect in suspects for name in (suspect.get("culprit"), *suspect.get("also", ())))
-        return tuple(dict.fromkeys(filter(None, names)))
+        return tuple(dict.fromkeys(name for item in self.verdict.suspects for name in (item.culprit, *item.also)))
 
     def run_of(self, npu: str) -> StoredRun | None:
         """Return the run with this folder of dump files; None for one that was not judged."""
@@ -99,14 +91,10 @@ class StoredVerdict:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def stored(judged: RunVerdict, threshold: float, path: str = "") -> StoredVerdict:
+def stored(judged: RunVerdict, threshold: float) -> StoredVerdict:
     """Return what is kept of a verdict."""
-    return StoredVerdict(
-        path=path,
-        threshold=threshold,
-        verdict=judged.verdict.to_dict(),
-        runs=[_run(run_verdict) for run_verdict in (judged, *judged.blameless)],
-    )
+    runs = tuple(map(_run, (judged, *judged.blameless)))
+    return StoredVerdict(threshold=threshold, verdict=judged.verdict, runs=runs)
 
 
 def _run(judged: RunVerdict) -> StoredRun:
@@ -114,7 +102,7 @@ def _run(judged: RunVerdict) -> StoredRun:
         number=judged.run,
         npu=posixpath.abspath(judged.npu),
         graph=posixpath.abspath(judged.graph),
-        ops=[result.verdict() for result in judged.ops],
+        ops=tuple(result.verdict() for result in judged.ops),
         dump=_collection(judged.npu),
         scales=judged.scales,
     )
@@ -137,48 +125,30 @@ def verdict_path(result: str) -> str:
 
 def write_verdict(verdict: StoredVerdict, result: str, root: str) -> None:
     """Write the verdict next to a result file of the data folder `root`. OutputError if that fails."""
-    _write(verdict, verdict_path(result), root, {"result": posixpath.basename(result), "digest": _digest(result)})
+    verdict = replace(verdict, result=posixpath.basename(result), digest=_digest(result))
+    _write(verdict, verdict_path(result), root)
 
 
 def write_alone(verdict: StoredVerdict, space: Workspace, time: str, number: int) -> str:
     """Write a verdict without a result to the folder of results; return its path. OutputError if that fails."""
     path = str(space.output_dir(_ALONE) / f"{_PREFIX}{time}_{number}.json")
-    _write(verdict, path, str(space.root), {"result": "", "digest": ""})
+    _write(verdict, path, str(space.root))
     return path
 
 
-def _write(verdict: StoredVerdict, path: str, root: str, result: Mapping[str, str]) -> None:
+def _write(verdict: StoredVerdict, path: str, root: str) -> None:
     folder = posixpath.dirname(posixpath.abspath(path))
-    body: dict[str, Any] = {
-        **result,
-        "threshold": verdict.threshold,
-        "verdict": verdict.verdict,
-        "runs": [
-            {
-                "run": run.number,
-                "npu": kept_place(run.npu, folder, root),
-                "graph": kept_place(run.graph, folder, root),
-                "dump": run.dump,
-                "scales": dict(run.scales),
-                "ops": list(map(_kept_op, run.ops)),
-            }
-            for run in verdict.runs
-        ],
-    }
-    text = _text(body)
-    document = {"version": _VERSION, "check": hashlib.sha256(text.encode()).hexdigest(), **json.loads(text)}
+    body = to_document(verdict)
+    for run in body["runs"]:
+        run |= {name: kept_place(run[name], folder, root) for name in ("npu", "graph")}
+    document = {"version": _VERSION, "check": _check(body), **body}
     with atomic_text(path) as file:
         file.write(json.dumps(document, indent=1) + "\n")
 
 
-def _kept_op(op: OpVerdict) -> dict[str, Any]:
-    document = {each.name: getattr(op, each.name) for each in fields(OpVerdict)}
-    return document | {"reason": op.reason if isinstance(op.reason, str) else op.reason.to_dict()}
-
-
-def _text(body: object) -> str:
-    """Return the one way to write a document down, by which a changed one is known."""
-    return json.dumps(without_nan(body), sort_keys=True, separators=(",", ":"))
+def _check(body: object) -> str:
+    """Return the hash by which a document that was changed is known."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _digest(path: str) -> str:
@@ -194,11 +164,10 @@ def _digest(path: str) -> str:
 
 def read_beside(result: str, threshold: float | None = None) -> StoredVerdict | None:
     """Return the verdict on a result file as it is now; None if missing, unsound or of another threshold."""
-    path = verdict_path(result)
     with suppress(PrecisionToolError, OSError):
-        document, version = _read(path)
-        if document["digest"] == _digest(result) and threshold in (None, version.threshold):
-            return version
+        verdict = _read(verdict_path(result))
+        if verdict.digest == _digest(result) and threshold in (None, verdict.threshold):
+            return verdict
     return None
 
 
@@ -210,10 +179,10 @@ def read_verdict(path: str) -> StoredVerdict:
     if not exists(path):
         raise DataNotFoundError.of(path, "diagnose_verdict.no_result")
     if not is_folder(path) and path.endswith(".json"):
-        return _read(path)[1]
+        return _read(path)
     for result in find_results(path):
         if exists(verdict_path(result)):
-            return _read(verdict_path(result))[1]
+            return _read(verdict_path(result))
     raise DataNotFoundError.of(path, "diagnose_verdict.no_verdict")
 
 
@@ -230,7 +199,7 @@ def stored_verdicts(space: Workspace) -> Iterator[StoredVerdict]:
                 paths += sorted((str(alone / name) for name in names), reverse=True)
     for path in paths:
         with suppress(PrecisionToolError):
-            yield _read(path)[1]
+            yield _read(path)
 
 
 def newest_verdicts(space: Workspace) -> list[StoredVerdict]:
@@ -252,41 +221,21 @@ def op_verdicts(space: Workspace, run: RunGraph) -> Mapping[str, OpVerdict]:
     return next(filter(None, of_run), {})
 
 
-def _read(path: str) -> tuple[dict[str, Any], StoredVerdict]:
-    no_verdict = FormatError.of(path, "diagnose_verdict.unsound_verdict")
+def _read(path: str) -> StoredVerdict:
+    folder = posixpath.dirname(posixpath.abspath(path))
     try:
         document = json.loads(read_text(path))
         version, check = document.pop("version"), document.pop("check")
-        if version != _VERSION or check != hashlib.sha256(_text(document).encode()).hexdigest():
-            raise no_verdict
-        folder = posixpath.dirname(posixpath.abspath(path))
-        return document, StoredVerdict(
-            path=path,
-            threshold=float(document["threshold"]),
-            verdict=document["verdict"],
-            runs=[_run_read(run, folder) for run in document["runs"]],
-        )
+        if version != _VERSION or check != _check(document):
+            raise ValueError("of another version, or changed")
+        for run in document["runs"]:
+            run |= {name: placed(run[name], folder) for name in ("npu", "graph")}
+        verdict = from_document(StoredVerdict, document)
+        if not verdict.runs or (verdict.verdict.culprit is not None and not verdict.verdict.suspects):
+            raise ValueError("of nothing")
+        return replace(verdict, path=path)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise no_verdict from error
-
-
-def _run_read(run: Mapping[str, Any], folder: str) -> StoredRun:
-    npu, graph = placed(run["npu"], folder), placed(run["graph"], folder)
-    if npu is None or graph is None:
-        raise ValueError("no place")
-    return StoredRun(
-        number=run["run"],
-        npu=npu,
-        graph=graph,
-        ops=[_op_read(op) for op in run["ops"]],
-        dump=str(run.get("dump", "")),
-        scales={str(name): float(scale) for name, scale in run.get("scales", {}).items()},
-    )
-
-
-def _op_read(op: Mapping[str, Any]) -> OpVerdict:
-    numbers = {name: float(op[name]) for name in _NUMBERS if op.get(name) is not None}
-    return OpVerdict(**{**op, **numbers, "reason": read_reason(op.get("reason"))})
+        raise FormatError.of(path, "diagnose_verdict.unsound_verdict") from error
 
 
 # --- changes since an earlier verdict ---------------------------------------------------------------------------------
@@ -363,11 +312,11 @@ class Since:
 
 def since(earlier: StoredVerdict, now: StoredVerdict) -> Since | None:
     """Return what became of the culprit of an earlier verdict; None where it named none."""
-    culprit = earlier.verdict["culprit"]
+    culprit = earlier.verdict.culprit
     if culprit is None:
         return None
-    was = next(iter(earlier.runs))
-    named = next((suspect for suspect in now.verdict["suspects"] if _names(suspect, culprit)), None)
+    was = earlier.runs[0]
+    named = next((suspect for suspect in now.verdict.suspects if _names(suspect, culprit)), None)
     run = (
         next((suspect for suspect in now.runs if suspect.number == was.number), now.runs[0])
         if named is None
@@ -377,46 +326,44 @@ def since(earlier: StoredVerdict, now: StoredVerdict) -> Since | None:
     return Since(
         file=earlier.path,
         culprit=culprit,
-        cause=earlier.verdict["cause"],
+        cause=earlier.verdict.cause,
         state=_no_more(earlier, now, before, after) if named is None else _still(named),
         own_error_before=before.own_error if before is not None else None,
         own_error=after.own_error if after is not None else None,
         changes=(*_passes(earlier, was, run, before), *_types(before, after), *_scale_changes(was, run)),
-        next_culprit=now.verdict["culprit"],
-        next_cause=now.verdict["cause"],
+        next_culprit=now.verdict.culprit,
+        next_cause=now.verdict.cause,
         is_same_dump=was.dump == run.dump != "",
     )
 
 
-def _names(suspect: Mapping[str, Any], culprit: str) -> bool:
+def _names(suspect: Suspect, culprit: str) -> bool:
     """Return whether a suspicion is of an op; what overwrote memory is further named with it, and computes right."""
-    return suspect["culprit"] == culprit or (suspect["cause"] != Cause.STOMP and culprit in suspect["also"])
+    return suspect.culprit == culprit or (suspect.cause is not Cause.STOMP and culprit in suspect.also)
 
 
-def _still(suspect: Mapping[str, Any]) -> str:
+def _still(suspect: Suspect) -> str:
     """Return what is wrong with the former culprit now."""
-    if suspect["proof"] == Proof.RUNS:
-        return "unsteady"
-    return _STILL.get(suspect["cause"], "wrong")
+    return "unsteady" if suspect.proof is Proof.RUNS else _STILL.get(suspect.cause, "wrong")
 
 
 def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: OpVerdict | None, after: OpVerdict | None) -> str:
     """Return what became of the former culprit, whom today's verdict does not name."""
-    cause = earlier.verdict["cause"]
-    is_bare = earlier.verdict["benchmark"] and not now.verdict["benchmark"]
+    cause = earlier.verdict.cause
+    is_bare = earlier.verdict.has_benchmark and not now.verdict.has_benchmark
     if after is None:  # data or a variable, which no op computes, if it was not judged before
         return "gone" if before is not None else "unseen" if is_bare else "agrees"
     if after.state == "wrong":
         return "wrong"
-    if earlier.verdict["suspects"][0]["proof"] == Proof.RUNS:
+    if earlier.verdict.suspects[0].proof is Proof.RUNS:
         return "repeats" if len(now.runs) > 1 else "one_run"
-    if cause == Cause.OVERFLOW and after.overflowed:
+    if cause is Cause.OVERFLOW and after.overflowed:
         return "overflows"
-    if cause == Cause.RANDOM:  # this needs no recomputing to be seen, but another side
+    if cause is Cause.RANDOM:  # this needs no recomputing to be seen, but another side
         return "unseen" if is_bare else _NO_MORE[cause]
-    if cause == Cause.STOMP and after.is_fed_by_others:
+    if cause is Cause.STOMP and after.is_fed_by_others:
         return "unseen"
-    if cause == Cause.STOMP and before is not None and _is_as_before(before, after):
+    if cause is Cause.STOMP and before is not None and _is_as_before(before, after):
         return _NO_MORE[cause]  # what it reads is known as it was then
     if after.state == "right":
         return _NO_MORE.get(cause, "right")
@@ -424,9 +371,7 @@ def _no_more(earlier: StoredVerdict, now: StoredVerdict, before: OpVerdict | Non
 
 
 def _is_as_before(before: OpVerdict, after: OpVerdict) -> bool:
-    """Return whether an op was judged, or not judged, for the same reason; those of older releases are only words."""
-    if isinstance(before.reason, str) or isinstance(after.reason, str):
-        return before.state == after.state and bool(before.reason) == bool(after.reason)
+    """Return whether an op was judged, or not judged, for the same reason."""
     return (before.state, reason_kind(before.reason)) == (after.state, reason_kind(after.reason))
 
 
@@ -437,7 +382,8 @@ def _op(run: StoredRun, name: str) -> OpVerdict | None:
 def _passes(earlier: StoredVerdict, was: StoredRun, run: StoredRun, before: OpVerdict | None) -> Iterator[Change]:
     """Yield the passes that made the culprit: of how many ops in each run."""
     names = set(before.passes) if before is not None else set()
-    names |= {earlier.verdict["pass"]} - {None}
+    if earlier.verdict.pass_name is not None:
+        names.add(earlier.verdict.pass_name)
     for name in sorted(names):
         before_count, count = (
             Message("since.ops", count=sum(name in op.passes for op in each.ops)) for each in (was, run)

@@ -8,18 +8,19 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from precision_tool.lib.diagnose.study_leaves import StudyLeaf
-from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafCounts, LeafOutcome, Vote, read_vote
+from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafCounts, LeafOutcome, Vote
 from precision_tool.lib.diagnose.study_plan import LeafPlan
 from precision_tool.lib.diagnose.study_task import LeafDone
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof
 from precision_tool.lib.io.writing import LockedError, only_process
 from precision_tool.lib.messages.errors import FormatError, OutputError, UsageError
+from precision_tool.lib.model.documents import from_document, to_document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +90,7 @@ def state_of(leaf: StudyLeaf, outcome: LeafOutcome, *, is_own: bool = True, is_s
 
 
 #: The layout of the database; one of another layout is begun anew.
-_VERSION = 4
+_VERSION = 5
 JOURNAL, _LOCK = "journal.sqlite", "journal.lock"
 # With row numbers: a search by key in a table without them reads whole rows, and these may be megabytes.
 _TABLES = """
@@ -125,7 +126,7 @@ class Journal:
                 _stored(plan.benchmark),
                 plan.benchmark_print,
                 leaf_done.outcome.judged, given_up or bool(leaf_done.outcome.failure),
-                json.dumps(replace(leaf_done.outcome, votes=()).to_dict()), _packed(leaf_done.outcome.votes),
+                json.dumps(to_document(replace(leaf_done.outcome, votes=()))), _packed(leaf_done.outcome.votes),
             )
             for plan, leaf_done in done
         ]  # fmt: skip
@@ -146,20 +147,20 @@ class Journal:
                 ).fetchall()
             for path, fingerprint, text in rows:
                 if by_path[path].fingerprint == fingerprint:
-                    with suppress(KeyError, TypeError, ValueError):  # it is done again
-                        yield by_path[path], LeafOutcome.from_dict(json.loads(text))
+                    with suppress(ValueError):  # it is done again
+                        yield by_path[path], from_document(LeafOutcome, json.loads(text))
 
     def outcome(self, path: str, options: str) -> LeafOutcome | None:
         """Return the outcome of a leaf, without its votes."""
         row = self._cell("outcome", path, options)
         with self._damage():
-            return None if row is None else LeafOutcome.from_dict(json.loads(row))
+            return None if row is None else from_document(LeafOutcome, json.loads(row))
 
     def votes(self, path: str, options: str) -> tuple[Vote, ...]:
         """Return the votes of a leaf."""
         row = self._cell("votes", path, options)
         with self._damage():
-            return () if row is None else tuple(map(read_vote, json.loads(zlib.decompress(row))))
+            return () if row is None else from_document(tuple[Vote, ...], json.loads(zlib.decompress(row)))
 
     def rows(self, path: str, options: str) -> bytes:
         """Return the rows of a leaf, as `packed.unpack` reads them; b"" for none."""
@@ -220,7 +221,7 @@ def _damaged(path: str, error: object) -> FormatError:
 
 
 def _packed(votes: Iterable[Vote]) -> bytes:
-    return zlib.compress(json.dumps([asdict(vote) for vote in votes]).encode(), 1)
+    return zlib.compress(json.dumps(to_document(tuple(votes))).encode(), 1)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any
 
@@ -103,44 +103,3 @@ class LeafOutcome(LeafCounts):
     verdict: Verdict | None = None
     epochs: Mapping[str, int] | None = None
     votes: tuple[Vote, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {
-            **{name: value.to_dict() if isinstance(value, Message) else value for name, value in self.counts().items()},
-            "graph": self.graph,
-            "run": self.run,
-            "first": None if self.first is None else asdict(self.first),
-            "verdict": None if self.verdict is None else self.verdict.to_dict(),
-            "epochs": None if self.epochs is None else dict(self.epochs),
-            "votes": [asdict(vote) for vote in self.votes],
-        }
-
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> LeafOutcome:
-        """Return the outcome of a JSON document. KeyError, TypeError or ValueError for what is none."""
-        first, verdict = document["first"], document["verdict"]
-        return cls(
-            **{name: _value(document[name]) for name in COUNTS},
-            graph=document["graph"],
-            run=document["run"],
-            first=None if first is None else FirstOp(**{each.name: first[each.name] for each in fields(FirstOp)}),
-            verdict=None if verdict is None else Verdict.from_dict(verdict),
-            epochs=document["epochs"],
-            votes=tuple(read_vote(vote) for vote in document["votes"]),
-        )
-
-
-def _value(stored: Any) -> Any:
-    return Message.from_dict(stored) if isinstance(stored, dict) else stored
-
-
-def read_vote(document: Mapping[str, Any]) -> Vote:
-    """Return a vote of JSON. KeyError, TypeError or ValueError for what is none."""
-    slots = {name: tuple(document[name]) for name in ("inputs", "outputs")}
-    means = {name: tuple(_read_means(each) for each in document[name]) for name in ("input_means", "output_means")}
-    return Vote(**{**document, **slots, **means, "role": Role(document["role"])})
-
-
-def _read_means(document: Mapping[str, Any]) -> BlockMeans:
-    return BlockMeans(means=tuple(document["means"]), sizes=tuple(document["sizes"]), rounding=document["rounding"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from math import inf, isfinite
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from precision_tool.lib.diagnose.error_shape import Places
 from precision_tool.lib.messages import Message
-from precision_tool.lib.model.finding import read_reason
+from precision_tool.lib.model.documents import NOT_STORED
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.ops.base import Kind
@@ -171,7 +171,7 @@ class Tally:
     wrong: int
     doubtful: int
     not_recomputed: int
-    #: Why some were not recomputed, each with how many were not; in words in JSON, and in verdicts of older releases.
+    #: Why some were not recomputed, each with how many were not; in words where they are rendered.
     reasons: tuple[tuple[Message | str, int], ...] = ()
     #: The kinds of reasons in words, with the same numbers.
     kinds: tuple[tuple[str, int], ...] = ()
@@ -313,13 +313,6 @@ class Step:
     ops: tuple[str, ...] = ()
     number: int | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as verdicts keep it."""
-        return {
-            "do": str(self.do), "command": list(self.command), "code": self.code, "ops": list(self.ops),
-            "number": self.number,
-        }  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepText:
@@ -356,10 +349,6 @@ class NotChecked:
     unknown: int = 0
     op: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as verdicts keep it."""
-        return {**asdict(self), "lack": str(self.lack)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
@@ -378,7 +367,7 @@ class Suspect:
     pass_name: str = ""
     also: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
-    result: OpResult | None = None
+    result: OpResult | None = field(default=None, metadata=NOT_STORED)
     #: What it spoils downstream: ops that follow, and those of them that are below the threshold.
     followers: int = 0
     below: int = 0
@@ -421,7 +410,7 @@ class Verdict:
     run: int | None = None
     has_benchmark: bool = True
     worst: WorstCosine | None = None
-    #: What it did not see; in words in JSON, and in verdicts of older releases.
+    #: What it did not see; in words where they are rendered.
     gaps: tuple[NotChecked | str, ...] = ()
 
     @property
@@ -434,29 +423,8 @@ class Verdict:
         """True if nothing could be judged, so that it says nothing."""
         return self.culprit is None and self.cause is Cause.NONE and not self.tally.right
 
-    @classmethod
-    def from_dict(cls, document: Mapping[str, Any]) -> Verdict:
-        """Return the verdict of what was kept. KeyError, TypeError or ValueError for what is none."""
-        suspects = tuple(map(_read_suspect, document["suspects"]))
-        ops, worst = document["ops"], document["worst_cosine"]
-        return cls(
-            culprit=document["culprit"], cause=Cause(document["cause"]), confidence=float(document["confidence"]),
-            pass_name=document["pass"], ranking=tuple(document["ranking"]), suspects=suspects,
-            facts=_read_facts(document["evidence"]), next=tuple(map(_read_step, document["next"])),
-            tally=Tally(
-                ops=ops["judged"], right=ops["right"], wrong=ops["wrong"], doubtful=ops["doubtful"],
-                not_recomputed=ops["not_recomputed"], reasons=_read_reasons(ops["reasons"]),
-                kinds=tuple(ops.get("reason_kinds", {}).items()),
-            ),
-            run=document["run"], has_benchmark=document["benchmark"], gaps=tuple(map(_read_gap, document["gaps"])),
-            worst=None if worst is None else WorstCosine(
-                op_name=worst["op"], slot=worst["slot"], cosine=float(worst["cosine"]), below=worst["below"],
-                grows_from=worst["grows_from"],
-            ),
-        )  # fmt: skip
-
     def to_dict(self) -> dict[str, Any]:
-        """Return it as it is kept beside results; `present.verdict_json` makes the object `verdict` of JSON of it."""
+        """Return the object `verdict` of JSON. Reasons, steps and gaps must be in words (`view.rendered_verdict`)."""
         return {
             "culprit": self.culprit,
             "cause": str(self.cause),
@@ -464,12 +432,12 @@ class Verdict:
             "confidence": round(self.confidence, 3),
             "ranking": list(self.ranking),
             "evidence": _facts_to_json(self.facts),
-            "next": [asdict(step) if isinstance(step, StepText) else step.to_dict() for step in self.next],
+            "next": [asdict(step) for step in self.next],
             "suspects": [_suspect(suspect) for suspect in self.suspects],
             "ops": {
                 "judged": self.tally.ops, "right": self.tally.right, "wrong": self.tally.wrong,
                 "doubtful": self.tally.doubtful, "not_recomputed": self.tally.not_recomputed,
-                **_reasons_to_json(self.tally),
+                "reasons": dict(self.tally.reasons), "reason_kinds": dict(self.tally.kinds),
             },
             "worst_cosine": None if self.worst is None else {
                 "op": self.worst.op_name, "slot": self.worst.slot, "cosine": self.worst.cosine,
@@ -477,7 +445,7 @@ class Verdict:
             },
             "run": self.run,
             "benchmark": self.has_benchmark,
-            "gaps": [gap if isinstance(gap, str) else gap.to_dict() for gap in self.gaps],
+            "gaps": list(self.gaps),
         }  # fmt: skip
 
 
@@ -490,59 +458,8 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _read_suspect(document: Mapping[str, Any]) -> Suspect:
-    return Suspect(
-        culprit=document["culprit"], op_type=document["type"], cause=Cause(document["cause"]),
-        number=document.get("order", document["number"]), index=document["number"],
-        pass_name=document["pass"] or "", proof=Proof(document["proof"]), confidence=float(document["confidence"]),
-        also=tuple(document["also"]), followers=document["followers"], below=document["below"],
-        facts=_read_facts(document["evidence"]),
-    )  # fmt: skip
-
-
-def _read_step(document: Mapping[str, Any]) -> Step | StepText:
-    if "do" not in document:
-        return StepText(**document)
-    return Step(
-        do=Action(document["do"]),
-        command=tuple(document["command"]),
-        code=document["code"],
-        ops=tuple(document["ops"]),
-        number=document["number"],
-    )
-
-
-def _read_gap(document: Mapping[str, Any] | str) -> NotChecked | str:
-    return (
-        document if isinstance(document, str) else NotChecked(**{**document, "lack": NotCheckedKind(document["lack"])})
-    )
-
-
-def _read_facts(evidence: Mapping[str, Any]) -> tuple[Fact, ...]:
-    return tuple(
-        Fact(name=name, value=read_reason(value) if name == NOT_RECOMPUTED else value)
-        for name, value in evidence.items()
-    )
-
-
 def _facts_to_json(facts: Iterable[Fact]) -> dict[str, Any]:
-    return {fact.name: _to_json(fact.value) for fact in facts}
-
-
-def _reasons_to_json(tally: Tally) -> dict[str, Any]:
-    """Return reasons in words by these, others as a list, each with its number of ops."""
-    if all(isinstance(reason, str) for reason, _ in tally.reasons):
-        return {"reasons": dict(tally.reasons), "reason_kinds": dict(tally.kinds)}
-    return {"reasons": [[_to_json(reason), count] for reason, count in tally.reasons]}
-
-
-def _to_json(value: Any) -> Any:
-    return value.to_dict() if isinstance(value, Message) else value
-
-
-def _read_reasons(stored: Mapping[str, int] | Iterable[Any]) -> tuple[tuple[Message | str, int], ...]:
-    pairs: Iterable[Any] = stored.items() if isinstance(stored, Mapping) else stored
-    return tuple((read_reason(reason), int(count)) for reason, count in pairs)
+    return {fact.name: fact.value for fact in facts}
 
 
 def number_of(value: float) -> float | str:

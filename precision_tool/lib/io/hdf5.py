@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shutil
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -23,9 +24,8 @@ from precision_tool.lib.io.hdf5_child import CHUNKED, CONTIGUOUS, H5Object
 from precision_tool.lib.io.hdf5_process import (
     CPU_SECONDS,
     Hdf5Error,
-    ask_hdf5,
     check_file,
-    each_from_hdf5,
+    hdf5_rows,
 )
 from precision_tool.lib.io.tensor_bytes import MAX_CHUNK, MAX_GATHERED
 from precision_tool.lib.io.writing import replacing
@@ -61,7 +61,7 @@ def read_h5(path: str) -> H5Dump:
     size = check_file(path)
     contents = _Contents(path, size)
     try:
-        with each_from_hdf5("walk", path, most=MAX_OBJECTS, depth=MAX_DEPTH, attributes=_ATTRIBUTES) as rows:
+        with hdf5_rows("walk", path, most=MAX_OBJECTS, depth=MAX_DEPTH, attributes=_ATTRIBUTES) as rows:
             for row in rows:
                 contents.take(H5Object(**row))
     except Hdf5Error as error:
@@ -281,14 +281,15 @@ def copy_ops(source: str, target: str, ops: Sequence[H5Op]) -> tuple[str, ...]:
         with replacing(target) as temporary:
             if mode == "r+":
                 shutil.copyfile(target, temporary)
-            ask_hdf5(
+            with hdf5_rows(
                 "copy",
                 source,
                 seconds=CPU_SECONDS + (size_of(source) + size_of(temporary)) // _BYTES_PER_SECOND,
                 target=posixpath.abspath(temporary),
                 mode=mode,
                 ops=[(op.type, op.seq) for op in ops],
-            )
+            ) as rows:
+                deque(rows, maxlen=0)
     except Hdf5Error as error:
         if error.died:
             raise FormatError.of(

@@ -1,18 +1,17 @@
-"""HDF5 at work for `h5_process`: a process of its own, which may die of a damaged file.
+"""HDF5 at work for `hdf5_process`: a process of its own, which may die of a damaged file.
 
-A request comes as JSON on standard input; its results go to standard output, each with its kind and length before it:
-JSON, or the bytes of a block of a data set. Nothing here trusts what HDF5 says: it is passed on as plain values, and
-judged by the parent. h5py is imported in this process only.
+Requests and answers are lines of JSON, both on the socket that is standard input. The bytes of data sets are left in
+memory that the parent sees too. Nothing here trusts what HDF5 says: it is passed on as plain values, and judged by the
+parent. h5py is imported in this process only.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
 import json
+import mmap
 import os
 import resource
-import struct
 import time
 import traceback
 from collections import OrderedDict
@@ -21,11 +20,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil, prod
 from types import ModuleType
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
-#: The kind and length before every message, and the longest message.
-HEAD, LONGEST = struct.Struct("<cI"), 64 << 20
-JSON, BLOCK = b"J", b"B"
+#: Bytes of a line at most, and of the memory in which blocks are left.
+LONGEST, BUFFER = 64 << 20, 64 << 20
 #: What h5py raises, whatever is wrong.
 H5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, NotImplementedError)
 CHUNKED, CONTIGUOUS, COMPACT = "chunked", "contiguous", "compact"
@@ -85,9 +83,11 @@ def _h5_reason(error: BaseException) -> str:
 class _Hdf5:
     """The work of this process, each public method for the requests of its name."""
 
-    def __init__(self, h5py: ModuleType) -> None:
+    def __init__(self, h5py: ModuleType, buffer: mmap.mmap) -> None:
         self._h5py: Any = h5py
-        self._files: OrderedDict[tuple[str, int, int, int, int], Any] = OrderedDict()
+        self._buffer = buffer
+        #: Open files, and the names of their data sets whose chunks have the sizes that they need.
+        self._files: OrderedDict[tuple[str, int, int, int, int], tuple[Any, set[str]]] = OrderedDict()
 
     def walk(self, path: str, most: int, depth: int, attributes: list[str]) -> Iterator[H5Object]:
         """Every object below the root that is no group. Links that lead out of the file or in circles are refused."""
@@ -175,44 +175,37 @@ class _Hdf5:
         return numbers
 
     def blocks(
-        self, path: str, dataset: str, type: str, nbytes: int, block: list[int] | None, start: int, stop: int
-    ) -> Iterator[bytes]:
-        """Yield the blocks of a data set from one number up to another, each of `nbytes`.
+        self, path: str, dataset: str, dtype: str, shape: list[int], block: list[int], numbers: list[int]
+    ) -> Iterator[None]:
+        """Leave the blocks of a data set from one number up to another in the buffer, and yield when they are there.
 
-        They are counted in C order of the grid that blocks of this shape make (None: the whole is one block). Those at
-        the ends of axes are filled up with zeros.
+        They are counted in C order of the grid that blocks of this shape make. Those at the ends of axes are filled up
+        with zeros.
         """
         import numpy as np
 
-        identity = self._cached_file(path)[dataset].id
-        shape = identity.shape
-        block = list(shape) if block is None else block
-        if identity.dtype.str != type or len(block) != len(shape) or prod(block) * identity.dtype.itemsize != nbytes:
+        identity = self._dataset(path, dataset).id
+        if identity.dtype.str != dtype or list(identity.shape) != shape:
             raise ValueError("the file has changed")
         grid = [-(-extent // step) if step else 1 for extent, step in zip(shape, block, strict=True)]
-        properties, chunk, filters = identity.get_create_plist(), (), []
-        if properties.get_layout() == self._h5py.h5d.CHUNKED:
-            chunk = properties.get_chunk()
-            filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
-        for number in range(start, min(stop, prod(grid))):
-            place = _block_place(number, grid, block)
+        start, stop = numbers
+        filled = np.ndarray((stop - start, *block), identity.dtype, self._buffer)
+        for number, target in zip(range(start, stop), filled, strict=True):
+            place = [int(index) * step for index, step in zip(np.unravel_index(number, grid), block, strict=True)]
             part = tuple(min(extent - at, step) for extent, at, step in zip(shape, place, block, strict=True))
-            if chunk:
-                axes = zip(place, part, chunk, strict=True)
-                for corner in itertools.product(*(range(at, at + extent, step) for at, extent, step in axes)):
-                    _check_chunk(identity, corner, prod(chunk) * identity.dtype.itemsize, filters)
-            array = np.empty(part, identity.dtype)
+            array = target if part == target.shape else np.empty(part, identity.dtype)
             space = memory = self._h5py.h5s.ALL
-            if part != shape:
+            if list(part) != shape:
                 space, memory = identity.get_space(), self._h5py.h5s.create_simple(part)
-                space.select_hyperslab(place, part)
+                space.select_hyperslab(tuple(place), part)
             try:
                 identity.read(memory, space, array)
             except H5_ERRORS as error:
-                raise ValueError(f"chunk at {list(place)}: {_h5_reason(error)}") from error
-            if part != tuple(block):
-                array = np.pad(array, [(0, step - extent) for step, extent in zip(block, part, strict=True)])
-            yield array.tobytes()
+                raise ValueError(f"chunk at {place}: {_h5_reason(error)}") from error
+            if array is not target:
+                target[...] = 0
+                target[tuple(map(slice, part))] = array
+        yield None
 
     def copy(self, path: str, target: str, mode: str, ops: list[list[Any]]) -> Iterator[None]:
         """Copy ops, given by type and number, into a file that nobody else uses."""
@@ -229,7 +222,7 @@ class _Hdf5:
     def _opened(self, path: str) -> Iterator[Any]:
         # HDF5 would take what it remembers of a file that is still open, though another one is written over it.
         while self._files:
-            self._files.popitem()[1].close()
+            self._files.popitem()[1][0].close()
         file = self._open(path)
         try:
             yield file
@@ -242,37 +235,39 @@ class _Hdf5:
         except H5_ERRORS as error:
             raise _OpeningError(_h5_reason(error)) from error
 
-    def _cached_file(self, path: str) -> Any:
-        """The file, opened if it is not or has changed."""
+    def _dataset(self, path: str, name: str) -> Any:
+        """A data set of a file, which is opened if it is not or has changed."""
         state = os.stat(path)
         key = (path, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
         if key not in self._files:
             for old in [old for old in self._files if old[0] == path or len(self._files) >= _OPEN_FILES]:
-                self._files.pop(old).close()
-            self._files[key] = self._open(path)
+                self._files.pop(old)[0].close()
+            self._files[key] = self._open(path), set()
         self._files.move_to_end(key)
-        return self._files[key]
+        file, checked = self._files[key]
+        dataset = file[name]
+        if name not in checked and dataset.chunks is not None:
+            self._check_chunks(dataset.id)
+            checked.add(name)
+        return dataset
 
+    def _check_chunks(self, dataset: Any) -> None:
+        """Raise ValueError for a chunk whose size HDF5 would believe, copying it into a buffer for that of a chunk."""
+        properties = dataset.get_create_plist()
+        nbytes = prod(properties.get_chunk()) * dataset.dtype.itemsize
+        filters = [properties.get_filter(number)[0] for number in range(properties.get_nfilters())]
 
-def _check_chunk(dataset: Any, corner: tuple[int, ...], nbytes: int, filters: list[int]) -> None:
-    """Raise ValueError for a chunk whose size HDF5 would believe, copying it into a buffer for `nbytes`."""
-    info = dataset.get_chunk_info_by_coord(corner)
-    if info.byte_offset is None:
-        raise ValueError(f"chunk at {list(corner)}: it was never written")
-    applied = [code for number, code in enumerate(filters) if not info.filter_mask >> number & 1]
-    exact = nbytes + 4 * applied.count(_FLETCHER32)
-    is_compressed = bool(set(applied) - {_SHUFFLE, _FLETCHER32})
-    if info.size > 2 * nbytes + _CHUNK_SLACK or (not is_compressed and info.size != exact):
-        raise ValueError(f"chunk at {list(corner)}: it claims {info.size} bytes instead of {exact}")
+        def fault(info: Any) -> str | None:
+            applied = [code for number, code in enumerate(filters) if not info.filter_mask >> number & 1]
+            exact = nbytes + 4 * applied.count(_FLETCHER32)
+            is_compressed = bool(set(applied) - {_SHUFFLE, _FLETCHER32})
+            if info.size > 2 * nbytes + _CHUNK_SLACK or (not is_compressed and info.size != exact):
+                return f"chunk at {list(info.chunk_offset)}: it claims {info.size} bytes instead of {exact}"
+            return None
 
-
-def _block_place(number: int, grid: list[int], block: list[int]) -> tuple[int, ...]:
-    """Return the index of the first element of a block, of a grid of so many blocks along each axis."""
-    place = []
-    for count, step in zip(reversed(grid), reversed(block), strict=True):
-        number, at = divmod(number, count)
-        place.append(at * step)
-    return tuple(reversed(place))
+        reason = dataset.chunk_iter(fault)
+        if reason is not None:
+            raise ValueError(reason)
 
 
 def _text(raw: bytes) -> str:
@@ -285,28 +280,17 @@ def _text(raw: bytes) -> str:
 class _Answers:
     """The way back. Results are sent in large pieces, and those of slow work now and then: silence is a hang."""
 
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self._seconds, self._sent, self._is_limited = 0, 0.0, False
-
-    def begin(self, seconds: int, memory: int) -> None:
-        """Limit the CPU seconds of the next request between two pieces, and the memory of all requests."""
-        self._seconds = seconds
-        if not self._is_limited:
-            with open("/proc/self/statm", encoding="ascii") as file:
-                used = int(file.read().split()[0]) * resource.getpagesize()
-            _lower(resource.RLIMIT_AS, used + memory)
-            self._is_limited = True
+    def __init__(self, seconds: int) -> None:
+        """`seconds` of CPU time may pass between two pieces."""
+        self._stream = os.fdopen(os.dup(0), "wb", buffering=1 << 16)
+        self._seconds, self._sent = seconds, 0.0
         self.send()
 
     def put(self, answer: object) -> None:
-        kind, data = BLOCK, answer
-        if not isinstance(data, bytes):
-            kind, data = JSON, json.dumps(answer, default=vars, separators=(",", ":")).encode("ascii")
-        if len(data) > LONGEST:
+        line = json.dumps(answer, default=vars, separators=(",", ":")).encode("ascii") + b"\n"
+        if len(line) > LONGEST:
             raise ValueError("one object of it has a name or shape of many megabytes")
-        self._stream.write(HEAD.pack(kind, len(data)))
-        self._stream.write(data)
+        self._stream.write(line)
         if time.monotonic() - self._sent > _SEND_AFTER:
             self.send()
 
@@ -335,51 +319,42 @@ def _failure(error: Exception) -> dict[str, object]:
     return {"fault": traceback.format_exc()}
 
 
-def _serve(hdf5: _Hdf5 | None, answers: _Answers) -> int:
+def _serve(hdf5: _Hdf5 | None) -> int:
     """Answer requests until there are no more, or one failed; return the exit code."""
-    while head := _exactly(HEAD.size):
-        request = json.loads(_exactly(HEAD.unpack(head)[1]))
-        if hdf5 is None:
-            answers.put({"missing": True})
+    with os.fdopen(0, "rb", closefd=False) as requests:
+        for line in requests:  # the parent sends the next one when it has the whole answer
+            request = json.loads(line)
+            answers = _Answers(request["seconds"])
+            answer: dict[str, object] = {"missing" if hdf5 is None else "done": True}
+            try:
+                if hdf5 is not None:
+                    for row in getattr(hdf5, request["method"])(**request["arguments"]):
+                        answers.put({"row": row})
+            except Exception as error:
+                answer = _failure(error)
+            answers.put(answer)
             answers.send()
-            continue
-        answers.begin(request["seconds"], request["memory"])
-        try:
-            for row in getattr(hdf5, request["method"])(**request["arguments"]):
-                answers.put(row if isinstance(row, bytes) else {"row": row})
-        except Exception as error:
-            answers.put(_failure(error))
-            answers.send()
-            return _NEXT_PROCESS
-        answers.put({"done": True})
-        answers.send()
+            if "done" not in answer:
+                return _NEXT_PROCESS
     return 0
 
 
-def _exactly(count: int) -> bytes:
-    """Read from the parent. Nothing of the next request is read with it, which may be for the next process."""
-    data = b""
-    while len(data) < count and (piece := os.read(0, count - len(data))):
-        data += piece
-    return data
-
-
-def main() -> NoReturn:
-    """Answer requests until there are no more.
+def main(buffer: int, memory: int) -> NoReturn:
+    """Answer requests until there are no more. `buffer` is a descriptor of shared memory, `memory` the limit in bytes.
 
     What fails in the middle leaves memory and open objects behind in HDF5, in the end too many for a whole file.
     So a copy of this process works until something fails; it is made in a moment, starting anew takes longer.
     """
-    answers = _Answers(os.fdopen(os.dup(1), "wb", buffering=1 << 16))
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)  # whatever a library prints is no answer
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         import h5py
     except ImportError:
         hdf5 = None
     else:
-        hdf5 = _Hdf5(h5py)
+        hdf5 = _Hdf5(h5py, mmap.mmap(buffer, BUFFER))
+    with open("/proc/self/statm", encoding="ascii") as file:
+        used = int(file.read().split()[0]) * resource.getpagesize()
+    _lower(resource.RLIMIT_AS, used + memory)
     gc.freeze()
     code = _NEXT_PROCESS
     while code == _NEXT_PROCESS:
@@ -387,7 +362,7 @@ def main() -> NoReturn:
         if not process:
             code = 1
             try:
-                code = _serve(hdf5, answers)
+                code = _serve(hdf5)
             finally:
                 os._exit(code)  # not in the usual way: damaged files make HDF5 die of that too
         code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])

@@ -1,20 +1,20 @@
 """HDF5 in a process of its own: what a damaged file does to HDF5 ends in a reason, not in the death of the tool.
 
 HDF5 trusts what it reads: some files make it crash, others compute for ever or ask for all memory. Everything that
-needs it, but for writing the demo's data, is asked of a child process (`h5_child`) under limits of time and memory. One
-child serves this process, from the first request on; after its death another one is started.
+needs it, but for writing the demo's data, is asked of a child process (`hdf5_child`) under limits of time and memory.
+One child serves this process, from the first request on; after its death another one is started.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
-import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any
 
 from precision_tool.lib.io.files import local_file, open_file
-from precision_tool.lib.io.hdf5_child import BLOCK, HEAD, JSON, LONGEST
+from precision_tool.lib.io.hdf5_child import BUFFER, LONGEST
 from precision_tool.lib.io.local import opened_path
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.messages import Message
@@ -40,14 +40,10 @@ CPU_SECONDS, WAIT_SECONDS, MEMORY = 30, 600, 1 << 30
 MOST_ANSWERED = 1 << 30
 #: A file that the child died of so many times is not tried again.
 MOST_DEATHS = 3
-
-
-#: What a pipe holds, at the most that any user may ask for.
-_PIPE_BYTES = 1 << 20
-_NO_ANSWER = "HDF5 itself broke down and gave no sensible answer"
 #: With the modules that this process finds, and nothing from the working folder that it would not find.
 _START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from precision_tool.lib.io.hdf5_child import main; main()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from precision_tool.lib.io.hdf5_child import main; main(*map(int, sys.argv[2:]))"
 )
 
 
@@ -109,19 +105,24 @@ def _check_superblock(file: StoredFile) -> None:
         raise FormatError.of(file.path, "io.h5.driver_block", offset=place)
 
 
-def ask_hdf5(method: str, path: str, *, seconds: int | None = None, **arguments: object) -> list[Any]:
-    """Return all rows that a method of `h5_child` yields for a file. `seconds` of CPU time replace the usual ones.
-
-    Hdf5Error for what HDF5 cannot do or died of, FormatError for what is refused, UsageError without h5py.
-    """
-    return list(_child.rows(method, path, CPU_SECONDS if seconds is None else seconds, arguments))
-
-
 @contextmanager
-def each_from_hdf5(method: str, path: str, **arguments: object) -> Iterator[Iterator[Any]]:
-    """The same row by row; nothing else may be asked within the block."""
-    with closing(_child.rows(method, path, CPU_SECONDS, arguments)) as rows:
+def hdf5_rows(method: str, path: str, *, seconds: int | None = None, **arguments: object) -> Iterator[Iterator[Any]]:
+    """The rows that a method of `hdf5_child` yields for a file; nothing else may be asked within the block.
+
+    `seconds` of CPU time replace the usual ones. Hdf5Error for what HDF5 cannot do or died of, FormatError for what is
+    refused, UsageError without h5py.
+    """
+    with closing(_child.rows(method, path, CPU_SECONDS if seconds is None else seconds, arguments)) as rows:
         yield rows
+
+
+def hdf5_blocks(path: str, nbytes: int, **arguments: Any) -> bytes:
+    """Return so many bytes of blocks of a data set; errors as of `hdf5_rows`."""
+    with hdf5_rows("blocks", path, **arguments) as rows:
+        data = b""
+        for _ in rows:
+            data = os.pread(_child.buffer, nbytes, 0)
+        return data
 
 
 def close_hdf5() -> None:
@@ -134,10 +135,13 @@ class _Child:
     """The child process, or none yet."""
 
     def __init__(self) -> None:
-        #: Held for a whole request: there is one pipe.
+        #: Held for a whole request: there is one socket.
         self.lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        self._read = bytearray()
+        self._socket: socket.socket
+        self._lines: io.BufferedReader
+        #: The memory in which it leaves blocks.
+        self.buffer = -1
         self._deaths: Counter[tuple[str, int]] = Counter()
 
     def rows(self, method: str, path: str, seconds: int, arguments: dict[str, object]) -> Generator[Any, None, None]:
@@ -149,7 +153,7 @@ class _Child:
             is_done = False
             try:
                 arguments = {"path": full, **arguments}
-                self._send({"method": method, "arguments": arguments, "seconds": seconds, "memory": MEMORY})
+                self._send({"method": method, "arguments": arguments, "seconds": seconds})
                 for answer in self._answers(seconds):
                     is_done = "row" not in answer and "missing" not in answer  # which it may be no more next time
                     if "row" in answer:
@@ -165,19 +169,14 @@ class _Child:
                 if not is_done:  # it is dead, of no use, or in the middle of something that nobody waits for
                     self.close(kill=True)
 
-    # --- the two ends of the pipe
+    # --- the socket
 
     def _send(self, request: dict[str, object]) -> None:
         if self._process is None:
-            self._process = _start()
-            self._read.clear()
+            self._start()
             util.Finalize(None, close_hdf5, exitpriority=10)  # also where a worker process ends
-        assert self._process.stdin is not None
-        data = json.dumps(request).encode("ascii")
-        message = memoryview(HEAD.pack(JSON, len(data)) + data)
         try:
-            while message:
-                message = message[self._process.stdin.write(message) :]
+            self._socket.sendall(json.dumps(request).encode("ascii") + b"\n")
         except OSError as error:
             raise self._death() from error
 
@@ -186,36 +185,22 @@ class _Child:
         total = 0
         answer: dict[str, Any] = {"row": None}
         while "row" in answer:
-            kind, length = HEAD.unpack(self._exactly(HEAD.size, seconds))
-            total += length
-            if kind not in (BLOCK, JSON):
-                raise Hdf5Error(reason=_NO_ANSWER, died=True)
-            if length > LONGEST or total > MOST_ANSWERED:
-                raise Hdf5Error(reason="it tells of more than such a file can hold", died=True)
-            data = self._exactly(length, seconds)
             try:
-                answer = {"row": data} if kind == BLOCK else json.loads(data)
-            except (ValueError, RecursionError) as error:
-                raise Hdf5Error(reason=_NO_ANSWER, died=True) from error
-            yield answer
-
-    def _exactly(self, count: int, seconds: int) -> bytes:
-        assert self._process is not None
-        assert self._process.stdout is not None
-        stdout = self._process.stdout.fileno()
-        poll = select.poll()
-        poll.register(stdout, select.POLLIN)
-        end = time.monotonic() + WAIT_SECONDS
-        while len(self._read) < count:
-            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
-                raise Hdf5Error(reason=f"HDF5 itself gave no answer for {WAIT_SECONDS} seconds", died=True)
-            piece = os.read(stdout, _PIPE_BYTES)
-            if not piece:
+                line = self._lines.readline(LONGEST)
+            except TimeoutError as error:
+                raise Hdf5Error(reason=f"HDF5 itself gave no answer for {WAIT_SECONDS} seconds", died=True) from error
+            except OSError as error:
+                raise self._death(seconds) from error
+            total += len(line)
+            if len(line) == LONGEST or total > MOST_ANSWERED:
+                raise Hdf5Error(reason="it tells of more than such a file can hold", died=True)
+            if not line.endswith(b"\n"):
                 raise self._death(seconds)
-            self._read += piece
-        data = bytes(self._read[:count])
-        del self._read[:count]
-        return data
+            try:
+                answer = dict(json.loads(line))
+            except (ValueError, TypeError, RecursionError) as error:
+                raise Hdf5Error(reason="HDF5 itself broke down and gave no sensible answer", died=True) from error
+            yield answer
 
     def _death(self, seconds: int = 0) -> Hdf5Error:
         """What the child died of; it has closed its end of the pipe."""
@@ -233,14 +218,35 @@ class _Child:
                 )
         return Hdf5Error(reason=f"HDF5 itself ended with code {code}", died=True)
 
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        buffer = os.memfd_create("hdf5")
+        os.truncate(buffer, BUFFER)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", _START, json.dumps(sys.path), str(buffer), str(MEMORY)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # the last words of a C library are not for the user
+                pass_fds=(buffer,),
+                process_group=0,  # Ctrl+C is for its parent
+                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HDF5_PLUGIN_PRELOAD": "::"},
+            )
+        except OSError as error:
+            ours.close()
+            os.close(buffer)
+            raise OutputError("io.h5.no_process", reason=error.strerror) from error
+        finally:
+            theirs.close()
+        ours.settimeout(WAIT_SECONDS)
+        self._socket, self._lines, self.buffer = ours, ours.makefile("rb"), buffer
+
     def close(self, kill: bool = False) -> None:
         """Ends the process and waits for it."""
-        process, self._process = self._process, None
+        process = self._process
+        self._disconnect()  # it ends when there is nothing more to read
         if process is None:
             return
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()  # it ends when there is nothing more to read
         try:
             if kill:
                 _kill(process)
@@ -248,34 +254,20 @@ class _Child:
         except subprocess.TimeoutExpired:
             _kill(process)
             process.wait()
-        finally:
-            process.stdout.close()
+
+    def _disconnect(self) -> None:
+        if self._process is not None:
+            self._process = None
+            self._lines.close()
+            self._socket.close()
+            os.close(self.buffer)
 
     def forget(self) -> None:
         """In a process that was forked: the child is the parent's."""
-        process, self._process = self._process, None
         self.lock = threading.Lock()
-        if process is not None:
-            process.returncode = 0  # nothing to wait for
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    stream.close()
-
-
-def _start() -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-c", _START, json.dumps(sys.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # the last words of a C library are not for the user
-            bufsize=0,
-            pipesize=_PIPE_BYTES,
-            process_group=0,  # Ctrl+C is for its parent
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "HDF5_PLUGIN_PRELOAD": "::"},
-        )
-    except OSError as error:
-        raise OutputError("io.h5.no_process", reason=error.strerror) from error
+        if self._process is not None:
+            self._process.returncode = 0  # nothing to wait for
+        self._disconnect()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

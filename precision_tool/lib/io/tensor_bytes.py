@@ -5,25 +5,23 @@ What HDF5 keeps in one piece is read as any other file is; its chunks are read b
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import OrderedDict
 from itertools import accumulate
 from math import prod
-from types import TracebackType
-from typing import Protocol
 
 import numpy as np
 
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import open_file
-from precision_tool.lib.io.hdf5_process import Hdf5Error, ask_hdf5, check_file
+from precision_tool.lib.io.hdf5_child import BUFFER
+from precision_tool.lib.io.hdf5_process import Hdf5Error, check_file, hdf5_blocks
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.messages.errors import FormatError, shown_name
 from precision_tool.lib.model.tensor import Access, Tensor
 
 #: The largest chunk of HDF5, and the largest tensor that is gathered, which needs all of it at once.
-MAX_CHUNK = MAX_GATHERED = 64 << 20
+MAX_CHUNK = MAX_GATHERED = BUFFER
 #: Bytes of blocks of HDF5 that are cached, and that are read at once where they are small.
 _CACHED_BYTES, _READ_AHEAD = 64 << 20, 1 << 20
 #: Bytes that are put together at a time, at most: rows of small pieces are joined by the thousand.
@@ -66,27 +64,8 @@ def joined(parts: tuple[Tensor, ...], axis: int, number: int) -> Tensor | None:
     )
 
 
-class TensorBytes(Protocol):
-    """The file interface of a tensor's bytes: `offset` counts from the tensor's own file or chunks."""
-
-    def read_at(self, offset: int, count: int) -> bytes:
-        """Return exactly `count` bytes."""
-
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill `buffer`."""
-
-    def close(self) -> None:
-        """Close the file."""
-
-    def __enter__(self) -> TensorBytes: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-def open_bytes(tensor: Tensor) -> TensorBytes:
-    """Open the bytes of a tensor, to be read from `tensor.offset` on."""
+def open_bytes(tensor: Tensor) -> StoredFile:
+    """Open the bytes of a tensor, to be read from `tensor.offset` on, which counts in its own file or chunks."""
     if tensor.access in (Access.CHUNKS, Access.GATHER):
         return _Hdf5Bytes(tensor)
     if tensor.access is Access.JOINED:
@@ -94,44 +73,19 @@ def open_bytes(tensor: Tensor) -> TensorBytes:
     return open_file(tensor.path)
 
 
-class _Reader(ABC):
-    """A file of bytes, by `read_into`."""
-
-    def read_at(self, offset: int, count: int) -> bytes:
-        buffer = bytearray(count)
-        self.read_into(offset, memoryview(buffer))
-        return bytes(buffer)
-
-    @abstractmethod
-    def read_into(self, offset: int, buffer: memoryview) -> None: ...
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    def __enter__(self) -> _Reader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class _Hdf5Bytes(_Reader):
+class _Hdf5Bytes(StoredFile):
     """A tensor of an HDF5 file: its chunks as if they lay one after the other, or a small one in logical order."""
 
     def __init__(self, tensor: Tensor) -> None:
         check_file(tensor.path)
+        self.path, self.size = tensor.path, tensor.nbytes
         self._tensor = tensor
-        self._block: list[int] | None = None
-        self._count, self._nbytes = 1, tensor.nbytes
+        self._block = tensor.shape
         if tensor.access is Access.CHUNKS:
             assert tensor.plan is not None
-            self._block = list(tensor.plan.storage_shape[-len(tensor.shape) :])
-            self._nbytes = data_types.BY_NAME[tensor.dtype].byte_size(prod(self._block))
-            self._count = tensor.nbytes // self._nbytes
-        elif tensor.nbytes > MAX_GATHERED:
-            raise self._damaged("the file has changed")
+            self._block = tensor.plan.storage_shape[-len(tensor.shape) :]
+        self._nbytes = data_types.BY_NAME[tensor.dtype].byte_size(prod(self._block))
+        self._count = tensor.nbytes // self._nbytes if self._nbytes else 1
         #: The blocks that were read last.
         self._cached: OrderedDict[int, memoryview] = OrderedDict()
         self._read_blocks(0)
@@ -155,23 +109,22 @@ class _Hdf5Bytes(_Reader):
         while self._cached and (len(self._cached) + stop - number) * self._nbytes > _CACHED_BYTES:
             self._cached.popitem(last=False)
         try:
-            blocks = ask_hdf5(
-                "blocks", tensor.path, dataset=tensor.dataset, type=dtype.str, nbytes=self._nbytes,
-                block=self._block, start=number, stop=stop,
+            data = hdf5_blocks(
+                tensor.path, (stop - number) * self._nbytes, dataset=tensor.dataset, dtype=dtype.str,
+                shape=tensor.shape, block=self._block, numbers=(number, stop),
             )  # fmt: skip
         except Hdf5Error as error:
             raise self._damaged(error.reason) from error
-        if [len(block) for block in blocks] != [self._nbytes] * (stop - number):
-            raise self._damaged("the file has changed")
         if tensor.strides:
             view = np.lib.stride_tricks.as_strided(
-                np.frombuffer(blocks[0], dtype),
+                np.frombuffer(data, dtype),
                 tensor.shape,
                 [stride * dtype.itemsize for stride in tensor.strides],
                 writeable=False,
             )
-            blocks = [view.tobytes()]
-        self._cached.update((number + index, memoryview(block)) for index, block in enumerate(blocks))
+            data = view.tobytes()
+        blocks, size = memoryview(data), self._nbytes
+        self._cached.update((number + index, blocks[index * size :][:size]) for index in range(stop - number))
 
     def _damaged(self, why: str) -> FormatError:
         return FormatError.of(self._tensor.path, "io.h5.blocks", name=shown_name(self._tensor.dataset), reason=why)
@@ -180,10 +133,11 @@ class _Hdf5Bytes(_Reader):
         self._cached.clear()
 
 
-class _JoinedBytes(_Reader):
+class _JoinedBytes(StoredFile):
     """The bytes of a joined tensor; every file is opened once."""
 
     def __init__(self, tensor: Tensor) -> None:
+        self.path, self.size = tensor.path, tensor.offset + tensor.nbytes
         self._start = tensor.offset
         self._parts = tensor.parts
         rows = max(prod(tensor.shape[: tensor.joined_axis]), 1)

@@ -7,11 +7,15 @@
 Source: the docstrings of TensorFlow's `debug_data.py` and `dumping_wrapper.py`. This module runs on Python 3.7.
 """
 
+import errno
 import os
 import re
 from dataclasses import dataclass
-from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
+from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
+from precision_tool.lib.io.files import entries, real_path, store_of
+from precision_tool.lib.io.local import LOCAL
+from precision_tool.lib.io.stores import Kind
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 
 #: What chooses all runs, with all that they dumped.
@@ -34,61 +38,6 @@ _RUN_DEPTH = 3
 
 #: Told of each folder before it is listed.
 Visit = Callable[[str], None]
-
-
-class UnlistedError(Exception):
-    """Why a folder cannot be listed, or a file not be looked at; whether that is because nothing is there."""
-
-    def __init__(self, reason: str, is_gone: bool = False) -> None:
-        super().__init__(reason)
-        self.is_gone = is_gone
-
-    @classmethod
-    def of(cls, error: OSError) -> "UnlistedError":
-        """For what the system says."""
-        is_gone = isinstance(error, (FileNotFoundError, NotADirectoryError))
-        return cls(error.strerror or str(error), is_gone)
-
-
-class Folders:
-    """Where run folders lie: here on a disk of this machine. UnlistedError for what cannot be looked at."""
-
-    #: Whether a server tells what lies there, which answers for all folders or for none.
-    is_remote = False
-
-    def entries(self, folder: str) -> List[Tuple[str, Union[bool, str]]]:
-        """The names in a folder, sorted, each with whether it is a folder, or why that cannot be told."""
-        try:
-            with os.scandir(folder) as entries:
-                return [(entry.name, _is_folder(entry)) for entry in sorted(entries, key=lambda entry: entry.name)]
-        except OSError as error:
-            raise UnlistedError.of(error) from error
-
-    def identity(self, folder: str) -> object:
-        """The same for one folder under two names."""
-        try:
-            stat = os.stat(folder)
-        except OSError as error:
-            raise UnlistedError.of(error) from error
-        return stat.st_dev, stat.st_ino
-
-    def size(self, path: str) -> int:
-        """The bytes of a file."""
-        try:
-            return os.stat(path).st_size
-        except OSError as error:
-            raise UnlistedError.of(error) from error
-
-
-def _is_folder(entry: "os.DirEntry[str]") -> Union[bool, str]:
-    """Whether an entry is a folder, or why that cannot be told: a link to itself, or into what may not be read."""
-    try:
-        return entry.is_dir()
-    except OSError as error:
-        return error.strerror or str(error)
-
-
-ON_DISK = Folders()
 
 
 @dataclass(frozen=True)
@@ -157,7 +106,7 @@ def is_npy_name(name: str) -> bool:
     return _NPY_NAME.match(name) is not None
 
 
-def find_runs(folder: str, visit: Optional[Visit] = None, folders: Folders = ON_DISK) -> List[RunFolder]:
+def find_runs(folder: str, visit: Optional[Visit] = None) -> List[RunFolder]:
     """The run folders below `folder`, or `folder` itself, oldest first; [] if there is none.
 
     One that is named as such and cannot be listed counts: what reads it says why. FormatError where `folder` itself
@@ -170,14 +119,17 @@ def find_runs(folder: str, visit: Optional[Visit] = None, folders: Folders = ON_
         if visit is not None:
             visit(path)
         try:
-            below = [os.path.join(path, name) for name, is_folder in folders.entries(path) if is_folder is True]
-        except UnlistedError as error:
-            if error.is_gone:
-                continue
+            below = [os.path.join(path, entry.name) for entry in entries(path) if entry.kind is Kind.FOLDER]
+        except DataNotFoundError:
+            continue
+        except PrecisionToolError as error:
+            is_on_disk = store_of(path) is LOCAL
             if _RUN_FOLDER.match(os.path.basename(path)):
                 run_folders.append(_run_at(path))
-            elif depth == 0 or folders.is_remote:
-                raise _not_listed(path, error) from error
+            elif not is_on_disk:
+                raise
+            elif depth == 0:
+                raise FormatError.of(path, "io.tfdbg.unlisted", reason=_reason(error)) from error
             continue
         if any(os.path.basename(each).startswith(_DEVICE_PREFIX) for each in below):
             run_folders.append(_run_at(path))
@@ -191,11 +143,19 @@ def _run_at(path: str) -> RunFolder:
     return RunFolder(path, int(match.group("time")), int(match.group("number"))) if match else RunFolder(path)
 
 
-def _not_listed(path: str, error: UnlistedError) -> PrecisionToolError:
+def _reason(error: PrecisionToolError) -> str:
+    """What the system says, or the server."""
     cause = error.__cause__
-    if isinstance(cause, PrecisionToolError):
-        return cause
-    return FormatError.of(path, "io.tfdbg.unlisted", reason=str(error))
+    return cause.strerror or str(cause) if isinstance(cause, OSError) else error.message
+
+
+def _size(path: str) -> int:
+    """The bytes of a file; FormatError for one that cannot be looked at, DataNotFoundError if it is gone."""
+    stat = store_of(path).stat(path)
+    if stat is None:
+        error = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise DataNotFoundError.of(path, "io.no_file") from error
+    return stat.size
 
 
 def is_number(choice: str) -> bool:
@@ -219,33 +179,36 @@ def choose_runs(runs: Sequence[RunFolder], choice: str) -> List[RunFolder]:
     raise DataNotFoundError("io.tfdbg.no_run", choice=choice, runs=shown)
 
 
-def files_of_run(run: RunFolder, visit: Optional[Visit] = None, folders: Folders = ON_DISK) -> RunFiles:
+def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
     """Every tensor file of a run."""
     tensors: List[DumpedTensor] = []
     skipped: List[Tuple[str, str]] = []
     unreadable: List[Tuple[str, str]] = []
-    visited: Set[object] = set()
+    visited: Set[str] = set()
     # (folder, its device, the op name that its path spells)
     pending: List[Tuple[str, str, str]] = [(run.path, "", "")]
     while pending:
         folder, device, scope = pending.pop()
         if visit is not None:
             visit(folder)
-        try:
-            identity = folders.identity(folder)
-            if identity in visited:  # a link to a folder above
-                continue
-            visited.add(identity)
-            listed = folders.entries(folder)
-        except UnlistedError as error:
-            unreadable.append((folder, f"cannot be listed ({error})"))
+        real = real_path(folder)
+        if real in visited:  # a link to a folder above
             continue
-        for name, is_folder in listed:
+        visited.add(real)
+        try:
+            listed = entries(folder)
+        except PrecisionToolError as error:
+            unreadable.append((folder, f"cannot be listed ({_reason(error)})"))
+            continue
+        for name, kind in listed:
             path = os.path.join(folder, name)
-            if not isinstance(is_folder, bool):
-                unreadable.append((path, f"cannot be read ({is_folder})"))
+            try:
+                if kind is None:  # a link to itself, or to what may not be looked at
+                    store_of(path).stat(path)
+            except PrecisionToolError as error:
+                unreadable.append((path, f"cannot be read ({_reason(error)})"))
                 continue
-            if is_folder:
+            if kind is Kind.FOLDER:
                 if device:
                     pending.append((path, device, scope + name + "/"))
                 elif name.startswith(_DEVICE_PREFIX):
@@ -264,9 +227,9 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None, folders: Folders
                 skipped.append((f"{op}:{slot}", "no tensor but what {} says of it".format(match.group("watch"))))
                 continue
             try:
-                size = folders.size(path)
-            except UnlistedError as error:
-                unreadable.append((path, f"cannot be read ({error})"))
+                size = _size(path)
+            except PrecisionToolError as error:
+                unreadable.append((path, f"cannot be read ({_reason(error)})"))
                 continue
             time, again = int(match.group("time")), int(match.group("again") or 0)
             tensors.append(DumpedTensor(path, op, slot, time, again, device, size))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import Any, NamedTuple
@@ -41,11 +40,6 @@ def reason_kind(reason: Message | str | None) -> str | None:
         return None
     first: Message = reason.reasons[0] if reason.kind == "reason.several" else reason
     return first.kind[len(_PREFIX) :]
-
-
-def read_reason(document: object) -> Message | str:
-    """Return a reason that a file holds; of an older release its text. KeyError, TypeError or ValueError for none."""
-    return Message.from_dict(document) if isinstance(document, Mapping) else str(document or "")
 
 
 # --- Findings: what a check found, graded, with the values behind it ---

@@ -62,6 +62,15 @@ class Op:
     #: Every attribute, decoded when asked for.
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def pass_name(self) -> str:
+        """The first of the passes that made the op, empty for none."""
+        return self.pass_names[0] if self.pass_names else ""
+
+    def output_desc(self, index: int = 0) -> TensorDesc | None:
+        """Return the description of an output; None where the graph has none."""
+        return self.output_descs[index] if index < len(self.output_descs) else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
@@ -92,3 +101,7 @@ class GraphFile:
     def ops(self) -> tuple[Op, ...]:
         """The ops of all graphs, in file order."""
         return tuple(op for graph in self.graphs for op in graph.ops)
+
+    def op(self, name: str) -> Op | None:
+        """Return the first op of a name, None for none."""
+        return next((graph.by_name[name] for graph in self.graphs if name in graph.by_name), None)

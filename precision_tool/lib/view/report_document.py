@@ -94,18 +94,11 @@ class Material:
 
         Of another run than the verdict's the ops that the verdict blames are as they are in that run.
         """
-        if self.verdict is None or not self.verdict.runs:
+        if self.verdict is None:
             return {}
         verdicts = _by_name(self.run.ops if self.run is not None else ())
         blamed = self.verdict.blamed
         return verdicts | {name: op for name, op in _by_name(self.verdict.runs[0].ops).items() if name in blamed}
-
-    def verdict_object(self) -> Verdict | None:
-        """Return the verdict; None without one, or where the file was changed by hand."""
-        try:
-            return None if self.verdict is None else self.verdict.as_verdict()
-        except (KeyError, TypeError, ValueError, AttributeError):
-            return None
 
 
 def _by_name(ops: Sequence[OpVerdict]) -> dict[str, OpVerdict]:
@@ -168,7 +161,8 @@ class _Result:
         return [Message("page.note.repeated_names", count=len(names), names=names)] if names else []
 
     def document(self) -> dict[str, Any]:
-        material, verdict = self.material, self.material.verdict_object()
+        material = self.material
+        verdict = None if material.verdict is None else material.verdict.verdict
         analysis = material.analysis
         ops = self._ops()
         document: dict[str, Any] = {

@@ -67,7 +67,7 @@ def _of_result(
     run = verdict.run_of(npu) if verdict is not None and npu else None
     names = list(dict.fromkeys(map(names_in(file), _ops_with_details(analysis, verdict))))[:MAX_OPS]
     pairs_of = _pairs_at_hand(analysis, file, names) or _pairs_in_data(data, npu, file)
-    if verdict is not None and verdict.runs and run is not verdict.runs[0]:
+    if verdict is not None and run is not verdict.runs[0]:
         pairs_of = _pairs_of_blamed_run(data, analysis, verdict, pairs_of, notes)
     return Material(
         title=leaf_title(analysis),
@@ -109,10 +109,9 @@ def _pairs_of_blamed_run(
 
 def _of_verdict(data: DataFolder, verdict: StoredVerdict, graph: str | None, checks: Sequence[Finding]) -> Material:
     notes: list[Message | str] = []
-    run = verdict.runs[0] if verdict.runs else None
-    path = graph or (run.graph if run is not None else "")
-    npu = run.npu if run is not None else ""
-    file = _load(data, path, notes)
+    run = verdict.runs[0]
+    npu = run.npu
+    file = _load(data, graph or run.graph, notes)
     return Material(
         title=posixpath.basename(npu.rstrip("/")) or "run",
         npu=shown_path(npu) if npu else "",
@@ -137,7 +136,7 @@ def _file_of(
     if graph is None and analysis.leaf is not None and analysis.leaf.graph is not None:
         return analysis.leaf.graph.file
     path = graph or (analysis.source.graph if analysis.source is not None else "")
-    if not path and verdict is not None and verdict.runs:
+    if not path and verdict is not None:
         run = verdict.run_of(analysis.source.npu) if analysis.source is not None else None
         path = (run or verdict.runs[0]).graph
     return _load(data, path, notes)
@@ -160,7 +159,7 @@ def _ops_with_details(analysis: Analysis | None, verdict: StoredVerdict | None) 
     """Return the ops that get details: the suspects, those that findings name, then the worst ones."""
     names: dict[str, None] = {}
     names |= dict.fromkeys(verdict.blamed if verdict is not None else ())
-    if verdict is not None and verdict.runs:
+    if verdict is not None:
         names |= dict.fromkeys(op.name for op in verdict.runs[0].ops if op.is_wrong)
     if analysis is not None:
         names |= dict.fromkeys(finding.op_name for finding in analysis.findings if finding.op_name)

@@ -82,9 +82,9 @@ def _hash(text: str) -> str:
 
 
 def _plain_verdict(material: Material) -> str:
-    verdict = material.verdict_object()
-    if verdict is None or verdict.is_empty:
+    if material.verdict is None or material.verdict.verdict.is_empty:
         return material.title
+    verdict = material.verdict.verdict
     console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, legacy_windows=False)
     with console.capture() as capture:
         console.print(verdict_block(verdict))

@@ -130,7 +130,7 @@ def _reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: Grap
     op_inputs = recomputer.inputs_of(op)
     npu_outputs = []
     for slot, tensor in sorted(outputs.items()):
-        desc = op.output_descs[slot] if slot < len(op.output_descs) else None
+        desc = op.output_desc(slot)
         try:
             npu = values.load(tensor, desc)
         except NoValueError as error:

@@ -37,7 +37,7 @@ def reason_counts(tally: Tally) -> list[tuple[str, int]]:
 
 
 def kind_counts(tally: Tally) -> dict[str, int]:
-    """Return the same by kind, without those of older releases."""
+    """Return the same by kind, without those that are in words."""
     counts: Counter[str] = Counter()
     for reason, count in tally.reasons:
         kind = reason_kind(reason)
@@ -294,7 +294,7 @@ def _is_beyond_type(suspect: Suspect) -> bool:
 
 
 def gap(unseen: NotChecked | str) -> Message | str:
-    """Return what a verdict did not check; one of an older release as it is."""
+    """Return what a verdict did not check; one in words as it is."""
     if isinstance(unseen, str):
         return unseen
     return Message(

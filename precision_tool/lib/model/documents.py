@@ -1,0 +1,152 @@
+"""Frozen dataclasses as JSON documents, and back.
+
+Documents may come from other machines. They are read strictly: a key that is missing or unknown, or a value of another
+type than its field's, makes a document worthless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from functools import cache
+from math import isfinite
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from precision_tool.lib.messages import Message
+
+T = TypeVar("T")
+Reader = Callable[[Any], Any]
+
+#: Metadata of a field with a default that documents leave out.
+NOT_STORED: Mapping[str, bool] = {"not_stored": True}
+#: How documents have the numbers that JSON has not.
+_NOT_FINITE = ("nan", "inf", "-inf")
+
+
+def to_document(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, Message):
+        return value.to_dict()
+    if is_dataclass(value):
+        kind: Any = type(value)
+        return {name: to_document(getattr(value, name)) for name in _stored_names(kind)}
+    if isinstance(value, Mapping):
+        return {str(key): to_document(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_document(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def from_document(kind: type[T], document: object) -> T:
+    """Return the value that a document describes.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass, or another type that fields of dataclasses have: of numbers, text, enumerations, messages,
+        sequences, mappings of text, unions of these. Of `Any` is what JSON has, or a message.
+    document : object
+        What `to_document` returned, through JSON.
+
+    Raises
+    ------
+    ValueError
+        The document is none of this kind; says where.
+    """
+    return cast(T, _reader(cast(Any, kind))(document))
+
+
+@cache
+def _stored_names(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind) if not field.metadata.get("not_stored"))
+
+
+@cache
+def _reader(kind: Any) -> Reader:
+    """Return the function that reads a document of a type."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return _union_reader([_reader(arg) for arg in args])
+    if origin is tuple and args[-1] is not Ellipsis:
+        return _row_reader([_reader(arg) for arg in args])
+    if origin in (tuple, Sequence):
+        item = _reader(args[0])
+        return lambda document: tuple(map(item, _checked(document, list)))
+    if origin is Mapping:
+        value = _reader(args[1])
+        return lambda document: {key: value(item) for key, item in _checked(document, dict).items()}
+    if is_dataclass(kind):
+        return _dataclass_reader(kind)
+    return cast(Reader, kind) if issubclass(kind, Enum) else _READERS[kind]
+
+
+def _dataclass_reader(kind: Any) -> Reader:
+    hints = get_type_hints(kind)
+    readers = {name: _reader(hints[name]) for name in _stored_names(kind)}
+
+    def read(document: Any) -> Any:
+        if _checked(document, dict).keys() != readers.keys():
+            odd = ", ".join(sorted(map(str, document.keys() ^ readers.keys())))
+            raise ValueError(f"{kind.__name__}: missing or unknown: {odd}")
+        values = {}
+        for name, reader in readers.items():
+            try:
+                values[name] = reader(document[name])
+            except ValueError as error:
+                raise ValueError(f"{kind.__name__}.{name}: {error}") from error
+        return kind(**values)
+
+    return read
+
+
+def _union_reader(readers: Sequence[Reader]) -> Reader:
+    def read(document: Any) -> Any:
+        errors = []
+        for reader in readers:
+            try:
+                return reader(document)
+            except ValueError as error:
+                errors.append(str(error))
+        raise ValueError("; ".join(errors))
+
+    return read
+
+
+def _row_reader(readers: Sequence[Reader]) -> Reader:
+    return lambda document: tuple(reader(item) for reader, item in zip(readers, _checked(document, list), strict=True))
+
+
+def _checked(document: Any, *kinds: type[Any]) -> Any:
+    if type(document) not in kinds:
+        raise ValueError(f"{type(document).__name__} in place of {kinds[0].__name__}")
+    return document
+
+
+def _number(document: Any) -> float:
+    return float(document if document in _NOT_FINITE else _checked(document, float, int))
+
+
+def _message(document: Any) -> Message:
+    try:
+        return Message.from_dict(_checked(document, dict))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"no message: {error}") from error
+
+
+def _anything(document: Any) -> Any:
+    return _message(document) if isinstance(document, dict) else document
+
+
+_READERS: Mapping[Any, Reader] = {
+    NoneType: lambda document: _checked(document, NoneType),
+    bool: lambda document: _checked(document, bool),
+    int: lambda document: _checked(document, int),
+    str: lambda document: _checked(document, str),
+    float: _number,
+    Message: _message,
+    Any: _anything,
+}
