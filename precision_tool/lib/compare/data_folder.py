@@ -84,7 +84,7 @@ class OpPairs:
             counterpart: Counterpart = same_name
             for other in graphs():
                 if self._side.root in (leaf.path for leaf in other.leaves):
-                    counterpart = counterparts(run.file, other.file).of
+                    counterpart = counterparts(run.file, other.file)
             self._by_name = NameMatcher(self._dumps, self._side, counterpart)
         else:
             self._by_graph = GraphMatcher(self._dumps, run.file, self._side)

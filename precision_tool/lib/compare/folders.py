@@ -296,7 +296,7 @@ def _counterpart(inputs: Inputs, leaf: DumpLeaf, other: DumpIndex | None, graphs
             models, others = ({each.model_name for each in run.leaves} for run in (inputs.run, inputs.golden))
             npu_graph = graphs.of(leaf, models=models, prefers_chosen=False)
             golden_graph = graphs.of(other.leaf, models=others, prefers_chosen=False)
-            return counterparts(npu_graph.file, golden_graph.file).of
+            return counterparts(npu_graph.file, golden_graph.file)
     return same_name
 
 

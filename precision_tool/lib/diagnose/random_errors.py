@@ -476,7 +476,7 @@ def _compare_leaf(leaf: DumpLeaf, counterpart: DumpLeaf, graphs: Graphs, resourc
     right = RunValues(counterpart, other_graph.file if other_graph is not None else file)
     counterpart_of = same_name
     if run is not None and other_graph is not None and other_graph.file is not file:
-        counterpart_of = counterparts(run.file, other_graph.file).of
+        counterpart_of = counterparts(run.file, other_graph.file)
     ops = compare_runs(
         left, right, workers=resources.workers, executor=resources.executor, progress=resources.progress,
         counterpart=counterpart_of,
