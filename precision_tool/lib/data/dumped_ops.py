@@ -55,7 +55,6 @@ class DumpedOp:
     outputs: dict[int, Found] = field(default_factory=dict)
     #: Files of the op that cannot be read at all.
     errors: list[Missing] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
     #: Slots that come from a file older than one that cannot be read.
     older: set[str] = field(default_factory=set)
     #: FFTS+ threads, or slices, that dumped the op; with more than one each file holds a slice.
@@ -69,6 +68,17 @@ class DumpedOp:
     told_apart: Message | None = None
     #: What the files were when they were opened, by path.
     signatures: dict[str, Signature | None] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, the newest first."""
+        return tuple(self.signatures)
+
+
+def _unclear(op_name: str, file: DumpFile, reason: Message) -> DumpedOp:
+    """An op whose own files cannot be told from those of others."""
+    errors = [Missing(reason, damaged=True, path=file.path)]
+    return DumpedOp(op_name, file.name.op_type, file.name.timestamp, errors=errors)
 
 
 class DumpIndex:
@@ -134,11 +144,7 @@ class DumpIndex:
             return self._merge(op_name, matching)
         if not nameless:
             return None
-        unclear = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
-        path = files[0].path
-        why = Message("row.data.spelled_alike_dumps", path=path, op=real_name)
-        unclear.errors = [Missing(why, damaged=True, path=path)]
-        return unclear
+        return _unclear(op_name, files[0], Message("row.data.spelled_alike_dumps", path=files[0].path, op=real_name))
 
     def op_of_several(self, op_name: str, place: int, count: int) -> DumpedOp:
         """Return the dump of the op at `place` among `count` ops of one name, by the order of their tasks.
@@ -156,16 +162,15 @@ class DumpIndex:
             op = self._merge(op_name, matching)
             op.told_apart = Message("row.data.by_task_order", count=count)
         else:
-            op = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
             why = Message("row.data.ambiguous_tasks", path=files[0].path, count=count, tasks=len(tasks))
-            op.errors = [Missing(why, damaged=True, path=files[0].path)]
+            op = _unclear(op_name, files[0], why)
         self._ops[key] = op
         return op
 
     def forget_changed(self) -> None:
         """Drop the ops of which a file has changed since it was opened; they are read again when needed."""
         for name, op in list(self._ops.items()):
-            if any(signature_of(path) != op.signatures[path] for path in op.paths):
+            if any(signature_of(path) != signature for path, signature in op.signatures.items()):
                 del self._ops[name]
 
     def _merge(self, op_name: str, files: list[DumpFile]) -> DumpedOp:
@@ -175,7 +180,6 @@ class DumpIndex:
         op.threads = len({(file.name.thread_id, slice_number(file.name.op_name)) for file in files})
         opened: list[tuple[DumpFile, OpDump]] = []
         for file in files:
-            op.paths.append(file.path)
             op.signatures[file.path] = signature_of(file.path)  # before it is read: a change meanwhile shows
             try:
                 dump = open_op_dump(file.path)

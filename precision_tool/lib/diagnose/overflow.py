@@ -235,7 +235,7 @@ def judge(values: RunValues, op: RunOp, is_flagged: bool = False) -> OverflowOp 
         pass_names=() if graph_op is None else graph_op.pass_names,
         original_names=() if graph_op is None else graph_op.original_names or (),
         is_gradient=is_gradient(op),
-        paths=() if dump is None else tuple(dump.paths),
+        paths=() if dump is None else dump.paths,
     )
 
 
