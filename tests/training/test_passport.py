@@ -49,8 +49,7 @@ def test_a_dump_writes_what_the_run_is(work: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_npu_device_has_one_too(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    device = NpuDevice()
-    tf_config.npu_device_dump_config(device, "dump", precision_mode="force_fp32")
+    tf_config.npu_device_dump_config(NpuDevice(), "dump", precision_mode="force_fp32")
     assert capsys.readouterr().out == "", "what the script prints is its own"
     assert read(work / NPU)["switches"] == {
         "precision_mode": "force_fp32", "deterministic": "0", "dump_step": "0", "dump_mode": "all",
@@ -71,8 +70,7 @@ def test_a_passport_that_cannot_be_written_stops_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    op = CustomOp()
-    tf_config.update_custom_op(op, "dump")
+    op = tf_config.update_custom_op(CustomOp(), "dump")
     assert "enable_dump" in op.parameters
     said = capsys.readouterr().err
     assert "the passport of the run is not written: " in said

@@ -8,7 +8,7 @@ import posixpath
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 
 from precision_tool.lib.data import dump_names as names
@@ -317,20 +317,18 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
                 ignored.append((file_name, "not named op.index.timestamp.npy"))
                 continue
             op_name, index, timestamp = parsed
+            file = BenchmarkFile(
+                path=posixpath.join(folder, file_name), op_name=op_name, index=index, timestamp=timestamp
+            )
             other_reading = names.numbered_output(op_name) if file_name.count(".") == 2 else None
             if other_reading is not None:
-                path_of = posixpath.join(folder, file_name)
-                stem, number = other_reading
-                numbered.append(BenchmarkFile(path=path_of, op_name=stem, index=number, timestamp=timestamp))
+                numbered.append(replace(file, op_name=other_reading[0], index=other_reading[1]))
             places[place] = posixpath.commonpath([places.get(place, folder), folder])
             older += (place, op_name, index) in visited
             visited.add((place, op_name, index))
-            newer = files.get((op_name, index))
-            if newer is not None and newer.timestamp >= timestamp:
-                continue
-            files[op_name, index] = BenchmarkFile(
-                path=posixpath.join(folder, file_name), op_name=op_name, index=index, timestamp=timestamp
-            )
+            listed = files.get((op_name, index))
+            if listed is None or listed.timestamp < timestamp:
+                files[op_name, index] = file
     if not files:
         dumped = _tfdbg_benchmark(root, stamps)
         if dumped is not None:

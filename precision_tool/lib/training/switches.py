@@ -16,8 +16,7 @@ from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, P
 from precision_tool.lib.training.mixlist import find_mixlist, result_file, write_whole
 from precision_tool.lib.training.packages import (
     ScriptError,
-    npu_dump_config_class,
-    npu_run_config_class,
+    npu_bridge_class,
     say,
     tensorflow_module,
 )
@@ -394,7 +393,7 @@ def estimator_dump_config(action: Optional[str] = None, **run_options: object) -
     for name in sorted(actions):
         if name in _ESTIMATOR_ADVICE:
             raise ScriptError("training.estimator.no_part", name=name, advice=_ESTIMATOR_ADVICE[name])
-    make = npu_dump_config_class()
+    make = npu_bridge_class("DumpConfig")
     place = _Place(_with_run_options(None, run_options))
     values = _parameters(actions, place)
     taken = inspect.signature(make).parameters
@@ -428,7 +427,7 @@ def estimator_run_options(action: Optional[str] = None, **run_options: object) -
         raise ScriptError("training.estimator.prof", advice=_ESTIMATOR_ADVICE["prof"])
     place = _Place(_with_run_options(None, run_options))
     values = {name: value for name, value in _parameters(actions, place).items() if name in _IN_RUN_CONFIG}
-    taken = inspect.signature(npu_run_config_class()).parameters
+    taken = inspect.signature(npu_bridge_class("NPURunConfig")).parameters
     for name in values:
         if name not in taken:
             raise ScriptError("training.estimator.old", config="NPURunConfig", name=name)
