@@ -22,7 +22,7 @@ from precision_tool.lib.io.files import (
     list_folder,
     read_small_json,
 )
-from precision_tool.lib.io.ge_graph_partial import GraphSkim
+from precision_tool.lib.io.ge_graph_partial import GraphSkim, peek_graph_name
 from precision_tool.lib.io.om_file import is_om, name_in_model
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile
@@ -176,7 +176,7 @@ def _skim_likely(
     others: list[str] = []
     for path in paths:
         try:
-            name = store.peek(path)
+            name = peek_graph_name(path)
         except PrecisionToolError:
             name = None  # reading it whole will say why
         (named if name is None or is_named_by([name], model_name) else others).append(path)
