@@ -144,7 +144,10 @@ class _Analyzer:
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         if kind is None:
+            import pexpect
+
             self._child.sendline("exit")
+            self._child.expect_exact([pexpect.EOF, pexpect.TIMEOUT])  # a busy machine takes its time
         self._close()
 
     def save(self, dump: DumpedTensor, path: str) -> str:
