@@ -8,7 +8,6 @@ does not need. This module runs on Python 3.7, so that training environments get
 import difflib
 import errno
 import glob
-import importlib
 import os
 import re
 import select
@@ -148,7 +147,7 @@ def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> in
             from precision_tool.lib.io.files import check_local
 
             check_local(settings.data)
-            code: int = importlib.import_module(word.module).COMMAND.main(arguments, settings)
+            code: int = word.load().main(arguments, settings)
             return code
         from precision_tool.lib.cli import app
 
@@ -262,7 +261,7 @@ def _natural(path: str) -> List[Tuple[bool, int, str]]:
 
 
 def _help() -> str:
-    from precision_tool.lib.cli.words import WORDS, words_by_family
+    from precision_tool.lib.cli.words import FAMILIES, WORDS
 
     width = max(len(word.name) for word in WORDS) + 2
     margin = " " * (width + 2)
@@ -273,7 +272,7 @@ def _help() -> str:
         "operator that computes wrong. Without a command it starts the prompt, which",
         "knows the same commands and completes names with Tab.",
     ]
-    for family, words in words_by_family().items():
+    for family, words in FAMILIES.items():
         lines += ["", f"{family.lower()}:"]
         for word in words:
             text = textwrap.wrap(word.help, 79 - len(margin))

@@ -53,10 +53,15 @@ class Finished:
         return " ".join((self.out + "\n" + self.err).replace("│", " ").split())
 
     @property
+    def json(self) -> Any:
+        """The document of a `--json` run."""
+        return json.loads(self.out, parse_constant=_no_constant)
+
+    @property
     def results(self) -> list[dict[str, Any]]:
-        """The results of a `--json` run."""
-        document: dict[str, list[dict[str, Any]]] = json.loads(self.out, parse_constant=_no_constant)
-        return document["results"]
+        """The results in it."""
+        results: list[dict[str, Any]] = self.json["results"]
+        return results
 
 
 def _no_constant(name: str) -> float:

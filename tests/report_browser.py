@@ -90,15 +90,18 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...,
 
 @pytest.fixture
 def browse(chromium: Callable[..., Any]) -> Iterator[Callable[..., Browser]]:
-    """Opens a report in a window of its own; at the end nothing may have been asked for or gone wrong."""
+    """Opens a report, at a tab, in a window of its own; at the end nothing may have been asked for or gone wrong."""
     opened: list[tuple[Browser, Any]] = []
 
-    def browse(path: Path, **options: Any) -> Browser:
+    def browse(path: Path, tab: str = "", **options: Any) -> Browser:
         options = {"viewport": {"width": 1280, "height": 800}, "locale": "en-US", "reduced_motion": "reduce", **options}
         context = chromium(**options)
         browser = Browser(context.new_page())
         opened.append((browser, context))
-        return browser.open(path)
+        browser.open(path)
+        if tab:
+            browser.page.click(f"#button-{tab}")
+        return browser
 
     yield browse
     faults = [fault for browser, _ in opened for fault in browser.faults]

@@ -61,14 +61,6 @@ def test_options_of_all_comparing_commands(option: str) -> None:
         assert option in options_of(COMMANDS[name])
 
 
-def test_every_option_has_help_and_every_command_an_example() -> None:
-    for name, command in COMMANDS.items():
-        parser = command.parser(Session(Settings()))
-        assert parser.prog == name
-        assert all(action.help for action in parser._actions)
-        assert f"example: {name}" in parser.format_help()
-
-
 def test_every_command_has_its_line() -> None:
     for word in WORDS:
         assert re.search(rf"`(?:precision-tool )?{word.name}[ `]|precision-tool {word.name}\b", README), word.name

@@ -108,7 +108,7 @@ def pairs_of(data: Path) -> list[Pair]:
 # --- clocks ---------------------------------------------------------------------------------------------------------
 
 
-def run_vc(data: Path, workers: int, memory: bool = False) -> tuple[float, int]:
+def run_vc(data: Path, workers: int, memory: bool = False) -> tuple[float, float]:
     """`run_tool` of `vc` on a data folder."""
     return run_tool(["--data", str(data), "vc", "--workers", str(workers)], memory)
 
@@ -152,7 +152,7 @@ def bench_compare(folder: Path, nbytes: int, workers: int, repeats: int) -> None
     load = min(loading)
     print(f"  loading the same files whole, once          {load:8.2f} s   ours / loading {best / load:5.1f}")
     print(f"  whole-array numpy, same ten metrics         {whole:8.2f} s   numpy / ours  {whole / best:6.1f}")
-    print(f"  peak memory of all our processes            {peak / 1e6:8.0f} MB")
+    print(f"  peak memory of all our processes            {peak:8.0f} MB")
 
 
 def bench_verdict(folder: Path, nbytes: int, workers: int, repeats: int) -> None:
@@ -170,7 +170,7 @@ def bench_verdict(folder: Path, nbytes: int, workers: int, repeats: int) -> None
     print(f"verdict: {truth.ops} ops, {truth.dump_files} dump files, {total / 1e9:.2f} GB, {workers} workers")
     print(f"  comparing, as a process (vc)                {compared:8.2f} s")
     print(f"  what the verdict adds (ac -c less vc)       {verdict:8.2f} s   ratio {verdict / compared:6.1f}")
-    print(f"  peak memory of all our processes            {peak / 1e6:8.0f} MB")
+    print(f"  peak memory of all our processes            {peak:8.0f} MB")
 
 
 def bench_giant(folder: Path, nbytes: int, workers: int) -> None:
@@ -179,7 +179,7 @@ def bench_giant(folder: Path, nbytes: int, workers: int) -> None:
     generate_demo(data, giant_bytes=nbytes)
     taken, peak = run_vc(data, workers, memory=True)
     print(f"giant:   one tensor of {nbytes / 1e9:.2f} GB and its benchmark, {workers} workers")
-    print(f"  ours                                        {taken:8.2f} s   peak memory  {peak / 1e6:6.0f} MB")
+    print(f"  ours                                        {taken:8.2f} s   peak memory  {peak:6.0f} MB")
 
 
 def bench_elements(folder: Path, size: int, workers: int, repeats: int) -> None:
@@ -197,8 +197,8 @@ def bench_elements(folder: Path, size: int, workers: int, repeats: int) -> None:
     process, ours, floor = [], [], []
 
     def load_and_dot() -> object:
-        one, two = (np.load(path) for path in paths)
-        return np.dot(one, two)
+        npu, golden = (np.load(path) for path in paths)
+        return np.dot(npu, golden)
 
     for _ in range(repeats):
         floor.append(seconds(load_and_dot))
@@ -207,7 +207,7 @@ def bench_elements(folder: Path, size: int, workers: int, repeats: int) -> None:
     _, peak = run_tool(["cp", *paths, "--workers", str(workers)], memory=True)
     best, plain = min(ours), min(floor)
     print(f"cp:      two float32 tensors of {size / 1e6:.0f} M elements, {workers} workers, page cache warm")
-    print(f"  ours, as a process from start to exit       {min(process):8.2f} s   peak memory  {peak / 1e6:6.0f} MB")
+    print(f"  ours, as a process from start to exit       {min(process):8.2f} s   peak memory  {peak:6.0f} MB")
     print(f"  ours, from Python                           {best:8.2f} s")
     print(f"  np.load of both and np.dot                  {plain:8.2f} s   ours / floor  {best / plain:6.1f}")
 
@@ -332,7 +332,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the trees are made (default: a temporary folder)")
     args = parser.parse_args()
     flow = ("flow", "resnet", "growth", "opens", "startup", "profile")
-    known = (
+    parts_there = (
         "compare",
         "verdict",
         *flow,
@@ -346,10 +346,10 @@ def main() -> None:
         "report",
         "tfdbg",
     )
-    unknown = set(args.parts) - set(known)
+    unknown = set(args.parts) - set(parts_there)
     if unknown:
-        parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(known)}")
-    chosen = args.parts or known
+        parser.error(f"unknown part {', '.join(sorted(unknown))}: choose from {', '.join(parts_there)}")
+    chosen = args.parts or parts_there
     folder = Path(tempfile.mkdtemp(prefix="precision_tool_bench_", dir=args.folder))
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as those that pip installed are
     try:

@@ -95,13 +95,13 @@ def cluster(workers: int) -> Iterator[tuple[str, Processes]]:
 
 def _workers_below(pid: int) -> list[int]:
     """The workers that a cluster has started; threads of it did, not its first one."""
-    found = []
+    workers = []
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):  # a thread or a process that has just ended
             for child in map(int, (thread / "children").read_text().split()):
                 if b"dask_worker" in Path(f"/proc/{child}/cmdline").read_bytes():
-                    found.append(child)
-    return sorted(found)
+                    workers.append(child)
+    return sorted(workers)
 
 
 def study(
@@ -121,20 +121,20 @@ def study(
     before = {} if crew is None else {pid: cpu_seconds(pid) for pid in crew(0)}
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     peak, start = 0, time.perf_counter()
-    said = work.with_name("said")
-    with said.open("wb") as file:
+    output = work.with_name("said")
+    with output.open("wb") as file:
         process = subprocess.Popen([*command, "--fresh", *options], stdout=subprocess.DEVNULL, stderr=file)
     while workers is not None and process.poll() is None:
-        found = workers(process.pid)
-        if time.perf_counter() - start > kill_after and found:
-            os.kill(found[0], signal.SIGKILL)
+        pids = workers(process.pid)
+        if time.perf_counter() - start > kill_after and pids:
+            os.kill(pids[0], signal.SIGKILL)
             kill_after = float("inf")
-        peak = max([peak, *map(resident, found)])
+        peak = max([peak, *map(resident, pids)])
         time.sleep(_SAMPLE_SECONDS)
     code = process.wait()
     seconds = time.perf_counter() - start
     if code:
-        raise SystemExit(f"{' '.join(command)}: exit code {code}\n{said.read_text(errors='replace')[-4000:]}")
+        raise SystemExit(f"{' '.join(command)}: exit code {code}\n{output.read_text(errors='replace')[-4000:]}")
     if kill_after < float("inf"):
         raise SystemExit("the study had ended before a worker could be killed: name more --bytes")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

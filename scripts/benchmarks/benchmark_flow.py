@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from math import inf
 from pathlib import Path
 
-from measuring import measure_decode, peak_memory, read_files, split_by_bytes
+from measuring import measure_decode, read_files, run, split_by_bytes
 from resnet_twin import generate_twin
 
 from precision_tool.lib.demo.generate import generate_demo
@@ -23,20 +22,6 @@ _OPS = 1000
 _ALONE = str(Path(__file__).with_name("compare_alone.py"))
 _TOOL = [sys.executable, "-m", "precision_tool"]
 _GIGABYTE = 1_000_000_000
-
-
-def _run(command: Sequence[str], memory: bool = False, given: Mapping[str, str] | None = None) -> float:
-    """Seconds that a process takes, or with `memory` the peak megabytes of it and all below it."""
-    environment = {**os.environ, **(given or {})}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as those that pip installed are
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    peak = peak_memory(process) if memory else 0
-    if process.wait():
-        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
-    return peak / 1e6 if memory else time.perf_counter() - start
 
 
 def _words(data: Path, word: str, workers: int) -> list[str]:
@@ -96,14 +81,14 @@ def measure_flow(data: Path, tensors: int, repeats: int, vendor: float = 0.0) ->
             for _ in range(repeats):
                 floor = min(floor, _floor(pool, paths, workers))
                 for word, kernel in best:
-                    taken = _run(_words(data, word, workers), given={VARIABLE: kernel})
+                    taken, _ = run(_words(data, word, workers), variables={VARIABLE: kernel})
                     best[word, kernel] = min(best[word, kernel], taken)
         print(f"  workers {workers}: reading all files once          {floor:8.2f} s")
         for (word, kernel), taken in best.items():
-            peak = _run(_words(data, word, workers), memory=True, given={VARIABLE: kernel})
+            _, peak = run(_words(data, word, workers), memory=True, variables={VARIABLE: kernel})
             name = "ac -c, no verdict" if word == "ac" else "vc"
-            beside = f"   msaccucmp / ours {vendor / taken:6.1f}" if vendor else ""
-            print(f"    {name:18} {kernel:9} {taken:8.2f} s   over floor {taken / floor:6.1f}{beside}   {peak:6.0f} MB")
+            ratio = f"   msaccucmp / ours {vendor / taken:6.1f}" if vendor else ""
+            print(f"    {name:18} {kernel:9} {taken:8.2f} s   over floor {taken / floor:6.1f}{ratio}   {peak:6.0f} MB")
     print("  ac -c, no verdict, one worker:")
     _print_opens(data)
 
@@ -147,8 +132,8 @@ def bench_growth(folder: Path, repeats: int) -> None:
             ours = floor = inf
             for _ in range(repeats):
                 floor = min(floor, _floor(pool, paths, 2))
-                ours = min(ours, _run(_words(data, "vc", 2)))
-            peak = _run(_words(data, "vc", 2), memory=True)
+                ours = min(ours, run(_words(data, "vc", 2))[0])
+            _, peak = run(_words(data, "vc", 2), memory=True)
             shown = f"{ours:8.2f} s   over floor {ours / floor:5.1f}   {ours / gigabytes:5.2f} s a GB   {peak:5.0f} MB"
             print(f"  {gigabytes} GB {shown}")
 
@@ -166,7 +151,7 @@ def bench_startup(folder: Path, repeats: int) -> None:
     }
     for _ in range(3 * repeats):
         for name, command in commands.items():
-            best[name] = min(best[name], _run(command))
+            best[name] = min(best[name], run(command)[0])
     print("startup: processes from start to exit")
     for name, taken in best.items():
         print(f"  {name:16} {taken:8.3f} s   over an empty Python {taken / best['python -c pass']:6.1f}")

@@ -84,9 +84,9 @@ def make_tree(root: Path, inputs_of: Callable[[int, int], list[int]], count: int
         leaf = folder / "dump" / _STAMP / "0" / _MODEL / "1" / "0"
         leaf.mkdir(parents=True)
         for number, op in enumerate(ops):
-            given = [tensor] * len(op.inputs)
+            inputs = [tensor] * len(op.inputs)
             path = leaf / dump_file_name(op.type, op.name, number, _TIME + number, stream_id=0)
-            write_dump(path, op.name, given, [wrong if number == count // 2 else tensor], dump_time=_TIME)
+            write_dump(path, op.name, inputs, [wrong if number == count // 2 else tensor], dump_time=_TIME)
     benchmark = root / "tf" / "dump"
     benchmark.mkdir(parents=True)
     for number, name in enumerate(names):

@@ -89,12 +89,12 @@ class _Case:
 @contextmanager
 def _without_compiled() -> Iterator[None]:
     """Decoding by numpy too."""
-    known = decode.library
+    original = decode.library
     decode.library = lambda: None  # type: ignore[assignment]
     try:
         yield
     finally:
-        decode.library = known
+        decode.library = original
 
 
 def bench_kernels() -> None:
@@ -113,11 +113,11 @@ def bench_kernels() -> None:
         for _ in range(_REPEATS):
             for number, kernel in enumerate(kernels):
                 if number:
-                    found = case.times(kernel)
+                    times = case.times(kernel)
                 else:
                     with _without_compiled():
-                        found = case.times(kernel)
-                best[number] = tuple(map(min, best[number], found))
+                        times = case.times(kernel)
+                best[number] = tuple(map(min, best[number], times))
         title = f"{npu} {golden}{' a tenth NaN' if spoil else ''}"
-        cells = (f"{one:.2f} / {two:.2f}" for one, two in zip(*best, strict=True))
+        cells = (f"{ours:.2f} / {plain:.2f}" for ours, plain in zip(*best, strict=True))
         print(f"  {title:28}" + "".join(f"{cell:>16}" for cell in cells))

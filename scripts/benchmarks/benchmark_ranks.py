@@ -137,16 +137,16 @@ def columns(size: Size, seed: int) -> Columns:
     """The rows of a leaf."""
     rng = np.random.default_rng(seed)
     places = [(number, slot) for number in range(size.ops) for slot in ("input:0", "input:1", "output:0")]
-    found: Columns = {name: coded([""] * len(places)) for name in TEXTS}
-    found["op"] = coded([size.op(number)[0] for number, _ in places])
-    found["type"] = coded([size.op(number)[1] for number, _ in places])
-    found["slot"] = coded([slot for _, slot in places])
-    found |= {name: np.zeros(len(places), np.int64) for name in WHOLE}
-    found["number"] = np.array([number for number, _ in places])
+    columns: Columns = {name: coded([""] * len(places)) for name in TEXTS}
+    columns["op"] = coded([size.op(number)[0] for number, _ in places])
+    columns["type"] = coded([size.op(number)[1] for number, _ in places])
+    columns["slot"] = coded([slot for _, slot in places])
+    columns |= {name: np.zeros(len(places), np.int64) for name in WHOLE}
+    columns["number"] = np.array([number for number, _ in places])
     # Digits as real figures have them: a constant would be packed to nothing.
-    found |= {name: rng.normal(1, 1e-3, len(places)) for name in NUMBERS}
-    found["cosine"] = 1 - 1e-5 * rng.random(len(places))
-    return found
+    columns |= {name: rng.normal(1, 1e-3, len(places)) for name in NUMBERS}
+    columns["cosine"] = 1 - 1e-5 * rng.random(len(places))
+    return columns
 
 
 def outcome(size: Size, rank: int) -> LeafOutcome:
@@ -185,9 +185,9 @@ def client(size: Size, folder: str, table: str) -> None:
         votes = timed("verdict: votes", lambda: runner.votes(states))
         conclusion = timed("verdict: conclusion", lambda: conclude(states, votes))
         culprit = conclusion.culprit
-        found = None if culprit is None else (culprit.rank, culprit.op)
-        assert found == (size.culprit[0], size.op(size.culprit[1])[0]), found
-        print(f"  found: {found}")
+        culprit_found = None if culprit is None else (culprit.rank, culprit.op)
+        assert culprit_found == (size.culprit[0], size.op(size.culprit[1])[0]), culprit_found
+        print(f"  found: {culprit_found}")
         maps = Maps()
 
         def fill_maps() -> None:
@@ -240,8 +240,8 @@ def statistics(size: Size) -> None:
     for step in range(2):
         leaves: list[LeafStatistics] = []  # those of the step before go first
         leaves = [leaf(step, rank) for rank in range(size.ranks)]
-        found = timed(f"statistics: step {step}", partial(judge.step, leaves))
-    places = {(one.rank, one.op) for one in found}
+        findings = timed(f"statistics: step {step}", partial(judge.step, leaves))
+    places = {(finding.rank, finding.op) for finding in findings}
     assert places == {(lone, size.op(wrong)[0])}, places
     print(f"  found: {places}")
     print(f"  memory of the client at most {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
@@ -296,7 +296,7 @@ def bench_ranks(arguments: list[str] | None = None) -> None:
         (folder / "study").mkdir()
         print(f"a simulation of {size.ranks:,} ranks × {size.tensors:,} tensors: rows and names are made up, no files")
         in_a_process(fill, size, str(folder / "study"))
-        print(f"  the journal has {sum(one.stat().st_size for one in (folder / 'study').iterdir()) / 1e9:.2f} GB")
+        print(f"  the journal has {sum(file.stat().st_size for file in (folder / 'study').iterdir()) / 1e9:.2f} GB")
         in_a_process(client, size, str(folder / "study"), str(folder / "study.parquet"))
         in_a_process(statistics, size)
         print("on paper, from rates measured here on one leaf of a demo:")

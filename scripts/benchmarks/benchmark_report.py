@@ -59,7 +59,7 @@ def bench_report(folder: Path) -> None:
 def write(data: Path, path: Path) -> str:
     """Time and memory of writing a report on a result that is in memory."""
     session = open_data(str(data / "precision_data"))
-    diagnoses = [Diagnosis(analysis=one.analysis, kept=read_beside(one.path)) for one in session.results()]
+    diagnoses = [Diagnosis(analysis=result.analysis, kept=read_beside(result.path)) for result in session.results()]
     session.run_graphs()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start, cpu = time.perf_counter(), time.process_time()

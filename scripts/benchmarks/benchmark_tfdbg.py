@@ -11,12 +11,10 @@ import argparse
 import filecmp
 import os
 import shutil
-import subprocess
 import tempfile
-import time
 from pathlib import Path
 
-from measuring import peak_memory
+from measuring import run
 
 REPO = Path(__file__).resolve().parents[2]
 VARIABLE = "PRECISION_TOOL_TF115"
@@ -50,7 +48,7 @@ def bench_tf_dump(folder: Path, repeats: int, python: str) -> None:
     files = [path for path in source.rglob("*") if path.is_file()]
     size = sum(path.stat().st_size for path in files)
     copying, ours, again = [], [], []
-    peak = 0
+    peak = 0.0
     for _ in range(repeats):
         shutil.rmtree(folder / "copy", ignore_errors=True)
         copying.append(_run(["cp", "-r", str(source), str(folder / "copy")])[0])
@@ -68,7 +66,7 @@ def bench_tf_dump(folder: Path, repeats: int, python: str) -> None:
     shutil.rmtree(analyzed)
     best = min(ours)
     print(f"tf_dump: a training step of ResNet-50, {len(files)} files, {size / 1e9:.2f} GB → {len(names)} tensors")
-    print(f"  tf_dump, as a process from start to exit    {best:8.2f} s   peak memory  {peak / 1e6:6.0f} MB")
+    print(f"  tf_dump, as a process from start to exit    {best:8.2f} s   peak memory  {peak:6.0f} MB")
     print(f"  again, when nothing has changed             {min(again):8.2f} s")
     print(
         f"  cp -r                                       {min(copying):8.2f} s   tf_dump / cp {best / min(copying):6.2f}"
@@ -77,18 +75,8 @@ def bench_tf_dump(folder: Path, repeats: int, python: str) -> None:
     print(f"  both engines wrote the same files           {'yes' if same else 'NO'}")
 
 
-def _run(command: list[str]) -> tuple[float, int]:
-    """Seconds and peak memory (bytes) of a command, which must end well."""
-    environment = os.environ | {"PYTHONPATH": str(REPO), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    with tempfile.TemporaryFile() as output:
-        start = time.perf_counter()
-        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
-        peak = peak_memory(process)
-        seconds = time.perf_counter() - start
-        if process.returncode:
-            output.seek(0)
-            raise SystemExit(f"{command[0]} failed: {output.read()[-2000:].decode('utf-8', 'replace')}")
-    return seconds, peak
+def _run(command: list[str]) -> tuple[float, float]:
+    return run(command, memory=True, variables={"PYTHONPATH": str(REPO), "TF_CPP_MIN_LOG_LEVEL": "2"})
 
 
 def main() -> None:

@@ -71,23 +71,23 @@ class Side:
 
 
 def side_by_side(
-    what: str, sides: tuple[Side, Side], folder: Path, files: list[str], repeats: int, result: str, wanted: float
+    what: str, sides: tuple[Side, Side], folder: Path, files: list[str], repeats: int, result: str, target: float
 ) -> float:
     """Runs both in turns and prints their figures; `result` is a pattern that a file they write must fit.
 
     The best of theirs, in seconds.
     """
-    theirs, ours = sides
-    best = {theirs.name: inf, ours.name: inf}
+    vendor, ours = sides
+    best = {vendor.name: inf, ours.name: inf}
     for _ in range(repeats):
         for side in sides:
             best[side.name] = min(best[side.name], side.run(folder, files, result))
     peak = {side.name: side.run(folder, files, result, memory=True) for side in sides}
     for side in sides:
         print(f"  {what:8} {side.name:10} {best[side.name]:9.2f} s {peak[side.name]:8.0f} MB")
-    ratio, share = best[theirs.name] / best[ours.name], peak[ours.name] / peak[theirs.name]
-    print(f"  {what:8} {ratio:.1f} times as fast (wanted: {wanted:g}), memory {share:.2f} of theirs (wanted: 1)")
-    return best[theirs.name]
+    ratio, share = best[vendor.name] / best[ours.name], peak[ours.name] / peak[vendor.name]
+    print(f"  {what:8} {ratio:.1f} times as fast (wanted: {target:g}), memory {share:.2f} of theirs (wanted: 1)")
+    return best[vendor.name]
 
 
 def bench_vendor(folder: Path, size: int, workers: int, repeats: int, resnet: bool) -> None:
@@ -106,9 +106,9 @@ def bench_vendor(folder: Path, size: int, workers: int, repeats: int, resnet: bo
     tool = [sys.executable, "-m", "precision_tool"]
     own = [leaf, "-g", str(truth.graph_path), "--workers", str(workers)]
 
-    def sides(theirs: Callable[[Path], list[str]], ours: Callable[[Path], list[str]]) -> tuple[Side, Side]:
+    def sides(vendor_words: Callable[[Path], list[str]], ours: Callable[[Path], list[str]]) -> tuple[Side, Side]:
         return (
-            Side(name="msaccucmp", words=lambda out: [*program, *theirs(out)], environment=environment),
+            Side(name="msaccucmp", words=lambda out: [*program, *vendor_words(out)], environment=environment),
             Side(name="ours", words=lambda out: [*tool, "--work", str(out), *ours(out)], environment={**os.environ}),
         )
 
@@ -116,10 +116,10 @@ def bench_vendor(folder: Path, size: int, workers: int, repeats: int, resnet: bo
         lambda out: ["compare", "-m", leaf, "-g", golden, "-f", str(graph), "-out", str(out)],
         lambda out: ["vc", "-rt", golden, "-lt", *own],
     )
-    theirs = side_by_side("compare", compare, folder, files, repeats, "result_*.csv", 20)
+    vendor_seconds = side_by_side("compare", compare, folder, files, repeats, "result_*.csv", 20)
     print("ours:   where the data lie as they were collected, the graph not told, beside msaccucmp's time above,")
     tensors = truth.tensors if isinstance(truth, Twin) else len(truth.tensors)
-    measure_flow(folder / "data", tensors, repeats, theirs)
+    measure_flow(folder / "data", tensors, repeats, vendor_seconds)
     convert = sides(
         lambda out: ["convert", "-d", leaf, "-out", str(out)],
         lambda out: ["dc", "-o", str(out / "npy"), *own],

@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -80,16 +81,31 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def run_tool(words: list[str], memory: bool = False) -> tuple[float, int]:
-    """Wall time of a command as a process and, if asked for, the peak memory of it and all its workers in bytes."""
-    command = [sys.executable, "-m", "precision_tool", *words]
-    start = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    peak = peak_memory(process) if memory else 0
-    code = process.wait()
-    if code:
-        raise SystemExit(f"{' '.join(command)}: exit code {code}")
-    return time.perf_counter() - start, peak
+def run(
+    command: Sequence[str], *, memory: bool = False, variables: Mapping[str, str] | None = None
+) -> tuple[float, float]:
+    """Seconds of a process, which must end well, and with `memory` the peak megabytes of it and all below it.
+
+    `variables` are further variables of its environment.
+    """
+    environment = {**os.environ, **(variables or {})}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once, as those that pip installed are
+    with tempfile.TemporaryFile() as output:
+        start = time.perf_counter()
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        peak = peak_memory(process) if memory else 0
+        code = process.wait()
+        taken = time.perf_counter() - start
+        if code:
+            output.seek(0)
+            text = output.read()[-2000:].decode("utf-8", "replace")
+            raise SystemExit(f"{' '.join(command)}: exit code {code}\n{text}")
+    return taken, peak / 1e6
+
+
+def run_tool(words: Sequence[str], memory: bool = False) -> tuple[float, float]:
+    """`run` of a command of ours."""
+    return run([sys.executable, "-m", "precision_tool", *words], memory=memory)
 
 
 def measure_decode(folder: Path, dump: Path, workers: int, repeats: int) -> None:

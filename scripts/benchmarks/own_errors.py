@@ -62,22 +62,22 @@ def judged(data: Path, work: str) -> list[OpResult]:
     return [op for diagnosis in diagnoses if diagnosis.judged is not None for op in diagnosis.judged.ops]
 
 
-def lines(found: Sequence[Figures]) -> Iterable[str]:
+def lines(figures: Sequence[Figures]) -> Iterable[str]:
     """The table, and the distribution over all ops."""
-    width = max(len(one.name) for one in found)
+    width = max(len(item.name) for item in figures)
     yield f"{'data':{width}}  ops  recomputed  wrong  doubtful  median    99 %  largest  of"
-    for one in found:
-        ratios = np.array(sorted(one.ratios.values()))
-        share = one.recomputed / one.ops if one.ops else 0.0
-        head = f"{one.name:{width}} {one.ops:4}  {share:9.1%}  {one.wrong:5}  {one.doubtful:8}"
+    for item in figures:
+        ratios = np.array(sorted(item.ratios.values()))
+        share = item.recomputed / item.ops if item.ops else 0.0
+        head = f"{item.name:{width}} {item.ops:4}  {share:9.1%}  {item.wrong:5}  {item.doubtful:8}"
         if not ratios.size:
             yield head
             continue
-        op = max(one.ratios, key=lambda name: one.ratios[name])
-        yield f"{head}  {np.median(ratios):6.3f}  {np.quantile(ratios, 0.99):6.3f}  {one.ratios[op]:7.3f}  {op}"
-    every = np.array([ratio for one in found for ratio in one.ratios.values()])
-    ops, known = sum(one.ops for one in found), sum(one.recomputed for one in found)
-    yield f"all: {known:,} of {ops:,} ops recomputed ({known / max(ops, 1):.1%})"
+        op = max(item.ratios, key=lambda name: item.ratios[name])
+        yield f"{head}  {np.median(ratios):6.3f}  {np.quantile(ratios, 0.99):6.3f}  {item.ratios[op]:7.3f}  {op}"
+    every = np.array([ratio for item in figures for ratio in item.ratios.values()])
+    ops, recomputed = sum(item.ops for item in figures), sum(item.recomputed for item in figures)
+    yield f"all: {recomputed:,} of {ops:,} ops recomputed ({recomputed / max(ops, 1):.1%})"
     if every.size:
         yield f"largest error of an element over what is allowed, of {every.size:,} ops:"
         for low, high in pairwise(_CLASSES):
@@ -90,12 +90,12 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", type=Path, help="folders like precision_data")
-    found = []
+    figures = []
     for data in parser.parse_args().data:
         with tempfile.TemporaryDirectory() as work:
             name = data.parent.name if data.name == "precision_data" else data.name
-            found.append(figures_of(name or str(data), judged(data, work)))
-    print("\n".join(lines(found)))
+            figures.append(figures_of(name or str(data), judged(data, work)))
+    print("\n".join(lines(figures)))
 
 
 if __name__ == "__main__":

@@ -321,9 +321,9 @@ class _Network:
         assert second.relu is not None
         third = self.conv(f"{name}/c", second.relu, 1, out, 1, relu=False)
         shortcut = self.conv(f"{name}/shortcut", x, 1, out, stride, relu=False) if is_first else None
-        beside = shortcut.normal if shortcut else x
+        identity = shortcut.normal if shortcut else x
         shape = _image(third.normal.shape)
-        (added,) = self.step.op("Add", f"{name}/add", [third.normal, beside], [shape])
+        (added,) = self.step.op("Add", f"{name}/add", [third.normal, identity], [shape])
         (relu,) = self.step.op("Relu", f"{name}/Relu", [added], [shape])
         return [first, second, third], shortcut, added, relu
 
@@ -360,10 +360,10 @@ class _Network:
         (gradient,) = self.step.op(
             "ReluGrad", f"gradients/{name}/Relu_grad/ReluGrad", [gradient, relu], [_gradient(relu.shape)]
         )
-        beside = self.conv_back(shortcut, gradient) if shortcut else gradient
+        identity = self.conv_back(shortcut, gradient) if shortcut else gradient
         for conv in reversed(convs):
             gradient = self.conv_back(conv, gradient)
-        return self.step.op("AddN", f"gradients/{name}/AddN", [gradient, beside], [_gradient(gradient.shape)])[0]
+        return self.step.op("AddN", f"gradients/{name}/AddN", [gradient, identity], [_gradient(gradient.shape)])[0]
 
     def conv_back(self, conv: _Conv, gradient: Value, is_first: bool = False) -> Value:
         """The gradient of a convolution's input, and the updates of its variables."""
@@ -407,8 +407,8 @@ class _Network:
 
 def generate_twin(folder: Path, nbytes: int = 6_350_000_000) -> Twin:
     """Writes the step below a folder that is not there yet, on as many images as come next to so many bytes."""
-    one, two = (_counted(batch) for batch in (1, 2))
-    batch = max(1, round(1 + (nbytes - one) / (two - one)))
+    single, double = (_counted(batch) for batch in (1, 2))
+    batch = max(1, round(1 + (nbytes - single) / (double - single)))
     step = _Step(folder)
     _Network(step, batch).run()
     path = folder / "npu/debug_0/graph" / graph_file_name(7, 1)

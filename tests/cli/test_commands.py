@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import re
 from pathlib import Path
 
@@ -26,7 +25,7 @@ class TestCommandContract:
     """What the table says of a command and what its module declares are the same."""
 
     def test_its_module_has_the_command(self, word: Word) -> None:
-        command = importlib.import_module(word.module).COMMAND
+        command = word.load()
         assert isinstance(command, PlainCommand if word.plain else Command)
         assert word.min_python == ((3, 7) if word.plain else (3, 11))
 

@@ -688,7 +688,7 @@ def test_without_a_benchmark_ac_says_what_the_npu_alone_tells(tmp_path: Path) ->
     assert "─ Overflow ─" in run.out
     assert "nothing overflowed" in run.text
     assert run.err.startswith("error: nothing to compare precision_data/npu/debug_0/dump with")
-    document = json.loads(tool("ac", "-c", "--json", cwd=tmp_path, code=2).out)
+    document = tool("ac", "-c", "--json", cwd=tmp_path, code=2).json
     assert document["results"] == []
     assert [check["name"] for check in document["checks"]].count("overflow") == 1
 
@@ -718,7 +718,7 @@ def test_where_nothing_was_compared_nothing_is_green(tmp_path: Path) -> None:
         assert "No op is below" not in run.out
         assert "\x1b[33mno tensor could be compared" in run.out
         assert ("error: no tensor could be compared" in run.err) is (code == 2)
-    assert json.loads(tool("vc", "--json", cwd=tmp_path, code=2).out)["results"]
+    assert tool("vc", "--json", cwd=tmp_path, code=2).results
     run = tool("ac", "--fail", cwd=tmp_path, code=1)
     assert run.out.count("no tensor could be compared") == 1
     assert "─ Nothing compared ─" in run.out

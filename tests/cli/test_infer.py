@@ -63,7 +63,7 @@ def test_the_dump_of_one_of_several_models_whose_graphs_have_one_name(tmp_path: 
     for number, texts in enumerate(([text, other], [other, text])):
         path = tmp_path / f"net{number}.om"
         path.write_bytes(om_bytes(*(model_def(one).SerializeToString() for one in texts)))
-        listed = json.loads(tool("--data", tree.root, "ls", "-g", path, "--json", cwd=tmp_path).out)
+        listed = tool("--data", tree.root, "ls", "-g", path, "--json", cwd=tmp_path).json
         names = [op["name"] for op in listed["graphs"][0]["ops"]]
         assert "middle/Mul" in names
         assert "other_middle/Mul" not in names

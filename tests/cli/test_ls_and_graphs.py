@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -36,7 +35,7 @@ def graphs(tree: SmallTree, *arguments: str, code: int = 0, columns: int = 200) 
 
 def as_json(run: Finished) -> Any:
     assert run.err == ""
-    return json.loads(run.out)
+    return run.json
 
 
 def picture(root: Path) -> SmallTree:
@@ -256,8 +255,7 @@ def test_ls_says_what_is_wrong(tree: SmallTree, arguments: tuple[str, ...], said
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("ls", ""), ("ls", "-n", " "), ("ls", "-t", ""), ("ls", "dump", ""), ("graphs", "--find", "")],
+    "arguments", [("ls", ""), ("ls", "-n", " "), ("ls", "-t", ""), ("ls", "dump", ""), ("graphs", "--find", "")]
 )
 def test_an_empty_text_names_nothing(tree: SmallTree, arguments: tuple[str, ...]) -> None:
     run = tool(*arguments, cwd=tree.root.parent, code=2)

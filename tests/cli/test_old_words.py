@@ -132,7 +132,7 @@ def test_of_two_results_of_one_name_the_newest_is_read(tree: SmallTree) -> None:
 
 def test_an_attribute_by_its_name(compared: SmallTree) -> None:
     cwd = compared.root.parent
-    (op,) = json.loads(tool("ni", "conv/Conv2D", "-a", "pass_name", "--json", cwd=cwd).out)["ops"]
+    (op,) = tool("ni", "conv/Conv2D", "-a", "pass_name", "--json", cwd=cwd).json["ops"]
     assert op["attributes"] == {"pass_name": "ConvBiasFusionPass"}
     assert "pass_name ConvBiasFusionPass" in tool("ni", "conv/Conv2D", "--attr", "PASS_NAME", cwd=cwd).text
     run = tool("ni", "conv/Conv2D", "-a", "passname", cwd=cwd, code=2)
@@ -171,7 +171,7 @@ def test_ni_tells_custom_ops_from_built_in_ones(tmp_path: Path) -> None:
     (folder / graph_file_name(1, 1)).write_text(text_graph(ops))
     assert "kernel is custom: your own code" in tool("ni", "mine", cwd=tmp_path).text
     assert "kernel is built-in (TBE: _fe_imply_type 6)" in tool("ni", "theirs", cwd=tmp_path).text
-    (op,) = json.loads(tool("ni", "mine", "--json", cwd=tmp_path).out)["ops"]
+    (op,) = tool("ni", "mine", "--json", cwd=tmp_path).json["ops"]
     assert op["is_custom"] is True
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import io
 import os
+import re
+import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import pytest
+from command_line import tool
 
+from precision_tool import cli
 from precision_tool.lib.api import run
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data import graph_choice as choice
@@ -17,6 +21,7 @@ from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose import pipeline
+from precision_tool.lib.io import local
 from precision_tool.lib.io.local import LocalFile
 from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.model.run import DumpLeaf
@@ -128,3 +133,48 @@ def test_the_verdict_opens_and_reads_each_file_once_more(
     assert len(goldens) > 50
     assert sum(opens[str(path)] for path in goldens) <= 2.5 * len(goldens)
     assert sum(sizes[str(path)] for path in goldens) <= 1.4 * sum(path.stat().st_size for path in goldens)
+
+
+# How often `ac -c`, its verdict included, opens the files of a dump.
+
+
+@pytest.mark.parametrize("word", ["vc", "ac"])
+def test_each_file_is_opened_once(
+    word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    truth = generate_demo(tmp_path / "precision_data")
+    opened: Counter[str] = Counter()
+    real = local.open_descriptor
+
+    def counted(path: str, *rest: int) -> int:
+        opened[path] += 1
+        return real(path, *rest)
+
+    monkeypatch.setattr(local, "open_descriptor", counted)
+    words = [word, "-c"] if word == "ac" else [word]
+    folders = "--data", str(tmp_path / "precision_data"), "--work", str(tmp_path / "work")
+    monkeypatch.setattr("sys.argv", ["precision-tool", *folders, *words, "--workers", "1"])
+    assert not cli.main()
+    capfd.readouterr()
+    dumped = {str(path) for folder in (truth.dump_dir, truth.golden_dir) for path in folder.iterdir()}
+    read = {path: count for path, count in opened.items() if path in dumped}
+    assert len(read) >= truth.dump_files
+    assert set(read.values()) == {1}
+
+
+# The order of sets reaches no output: the same comparison in processes with different hash seeds.
+
+
+def test_the_json_does_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
+    generate_demo(tmp_path / "made")
+    shown: list[str] = []
+    for seed in ("1", "2"):
+        folder = tmp_path / "demo"  # the same paths in both; nothing is left of the run before
+        shutil.copytree(tmp_path / "made", folder / "precision_data")
+        out = tool("ac", "-c", "--json", cwd=folder, env={"PYTHONHASHSEED": seed}).out
+        shutil.rmtree(folder)
+        shown.append(
+            re.sub(r"\b\d{14}\b|(?<=result_)\d{14}", "MOMENT", out)
+        )  # results are named by when they were made
+    assert "MOMENT" in shown[0]
+    assert shown[0] == shown[1]

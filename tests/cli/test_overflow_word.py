@@ -30,7 +30,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, DemoT
 
 def overflow(cwd: Path, *words: str | Path, work: Path, code: int = 0) -> dict[str, Any]:
     run = tool("--work", work, "overflow", *words, "--json", cwd=cwd, code=code)
-    document: dict[str, Any] = json.loads(run.out)
+    document: dict[str, Any] = run.json
     return document
 
 
@@ -75,7 +75,7 @@ def test_where_nothing_overflows_that_is_the_last_word(tmp_path: Path) -> None:
 
 def test_all_ops_with_their_numbers(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     cwd, truth = demo
-    listed = json.loads(tool("--work", tmp_path, "ls", "--json", cwd=cwd).out)
+    listed = tool("--work", tmp_path, "ls", "--json", cwd=cwd).json
     numbers = {one["name"]: one["index"] for one in listed["graphs"][0]["ops"]}
     run = tool("--work", tmp_path, "overflow", "-l", "0", cwd=cwd)
     assert "more shown" not in run.text
@@ -138,7 +138,7 @@ def test_a_clean_run(tmp_path: Path) -> None:
 def test_the_panel_of_ac(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     cwd, truth = demo
     run = tool("--work", tmp_path, "ac", "-c", "--json", cwd=cwd)
-    (check,) = [one for one in json.loads(run.out)["checks"] if one["name"] == "overflow"]
+    (check,) = [one for one in run.json["checks"] if one["name"] == "overflow"]
     assert check["finding"]["op_name"] == truth.culprit
     facts = [(fact["name"], fact["value"]) for fact in check["finding"]["facts"]]
     assert ("status", "AIC 0x20: floating-point overflow") in facts
@@ -253,7 +253,7 @@ def test_dc_of_a_folder_and_of_a_file(demo: tuple[Path, DemoTruth], tmp_path: Pa
     assert len(list((tmp_path / "all").glob("*.npy"))) > 3
     name = decoded[0].name.removesuffix(".output.0.json")
     run = tool("--work", tmp_path / "w", "dc", name, "--json", cwd=cwd)
-    (row,) = json.loads(run.out)["tensors"]
+    (row,) = run.json["tensors"]
     again = tmp_path / "w" / "decode" / "overflow_decode" / decoded[0].name
     assert row["path"] == str(again)
     assert again.read_text() == decoded[0].read_text()
@@ -309,7 +309,7 @@ def test_lenet(tmp_path: Path, with_status: bool) -> None:
         shutil.copytree(LENET_OVERFLOW / "precision_data" / "npu", data / "npu")
         shutil.copytree(LENET_OVERFLOW / "precision_data" / "tf", data / "tf")
     run = tool("--data", data, "--work", tmp_path / "w", "overflow", "--json", cwd=tmp_path)
-    found = json.loads(run.out)
+    found = run.json
     assert found["first"] == truth["overflow"][0]["op"]
     (leaf,) = found["leaves"]
     assert [op["name"] for op in leaf["ops"] if any(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, DemoT
 
 def random(cwd: Path, *words: str | Path, work: Path, code: int = 0) -> dict[str, Any]:
     run = tool("--work", work, "random", *words, "--json", cwd=cwd, code=code)
-    document: dict[str, Any] = json.loads(run.out)
+    document: dict[str, Any] = run.json
     return document
 
 
@@ -80,8 +79,8 @@ def test_a_noise_floor_explains_errors(demo: tuple[Path, DemoTruth], tmp_path: P
     assert 0 < noise < 0.01
     assert rows[str(truth.culprit), "input:0"] == 0
     words = ("--threshold", "0.9999999", "--json")
-    plainly = json.loads(tool("--work", tmp_path / "w", "vc", *words, cwd=cwd).out)["results"][0]
-    judged = json.loads(tool("--work", tmp_path / "w", "vc", *words, "--noise-floor", path, cwd=cwd).out)["results"][0]
+    plainly = tool("--work", tmp_path / "w", "vc", *words, cwd=cwd).results[0]
+    judged = tool("--work", tmp_path / "w", "vc", *words, "--noise-floor", path, cwd=cwd).results[0]
     assert {row["noise"] for row in plainly["rows"]} == {None}
     assert judged["overview"]["below"] < plainly["overview"]["below"]
     (row,) = [one for one in judged["rows"] if (one["op"], one["slot"]) == (truth.culprit, "output:0")]
@@ -161,12 +160,12 @@ def test_the_pair_that_made_a_noise_floor_is_within_it(demo: tuple[Path, DemoTru
     words = ("vc", "-lt", "precision_data/npu/debug_0", "-rt", "precision_data/npu/debug_1", "--json")
     for threshold in ("0.9999", "0.99999999", "1"):
         judged = tool("--work", tmp_path, *words, "--noise-floor", path, "-c", threshold, cwd=cwd)
-        assert json.loads(judged.out)["results"][0]["overview"]["below"] == 0
+        assert judged.results[0]["overview"]["below"] == 0
 
 
 def test_numbers_of_ops_and_all_of_them(demo: tuple[Path, DemoTruth], tmp_path: Path) -> None:
     cwd, truth = demo
-    listed = json.loads(tool("--work", tmp_path, "ls", "--json", cwd=cwd).out)
+    listed = tool("--work", tmp_path, "ls", "--json", cwd=cwd).json
     (row,) = [one for one in listed["graphs"][0]["ops"] if one["name"] == truth.culprit]
     assert f"[{row['index']}] {truth.culprit}" in tool("--work", tmp_path, "random", "-l", "0", cwd=cwd).out
 

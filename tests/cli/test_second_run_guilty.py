@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 from command_line import tool
 from report_files import names_of, result_of
+from small_tree import chain, small_tree
 
 from precision_tool.lib.demo.generate import generate_demo
 
@@ -52,7 +52,7 @@ def test_two_npu_runs_have_their_counts_own_errors_and_a_report(alone: tuple[Pat
     cwd, culprit = alone
     run = tool("ac", "-c", "--json", "--report", "report.html", cwd=cwd)
     assert "exists too" not in run.err
-    verdict = json.loads(run.out)["results"][0]["verdict"]
+    verdict = run.results[0]["verdict"]
     assert (verdict["culprit"], verdict["run"]) == (culprit, 1)
     assert verdict["suspects"][0]["below"] > 10
     assert verdict["worst_cosine"]["below"] > 10
@@ -88,11 +88,11 @@ def test_the_next_step_compares_the_guilty_run(beside: tuple[Path, str]) -> None
     assert report["ops"]["own"][at] > 0.1
     # The data folder's runs are found whatever the working folder is.
     then = tool("--data", str(cwd / "precision_data"), "ac", "-c", "-lt", "debug_1", "--json", cwd=cwd.parent)
-    (result,) = json.loads(then.out)["results"]
+    (result,) = then.results
     assert "/npu/debug_1/" in result["npu"]
     assert result["overview"]["below"] > 0
     assert result["verdict"]["suspects"][0]["below"] > 10
-    (similar,) = (one for one in json.loads(then.out)["checks"] if one["name"] == "graph_similarity")
+    (similar,) = (one for one in then.json["checks"] if one["name"] == "graph_similarity")
     assert "are 100.0% similar" in similar["finding"]["message"]
 
 
@@ -138,3 +138,54 @@ def test_the_ops_below_have_their_own_errors(beside: tuple[Path, str]) -> None:
     assert "│ Own:     [0] 63.7 % " in panels[0]
     own = [line.split("] ")[1].split(" %")[0] for line in panels[1].splitlines() if line.startswith("│ Own:")]
     assert [float(one) < 0.1 for one in own] == [True]  # it computes right what it is fed
+
+
+# `ac -c` of two runs that differ in fusion, as the guide to fusion faults lays them out: without in debug_0.
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder, and the culprit: a fused op computes wrong in debug_1; debug_0 is right."""
+    root = tmp_path_factory.mktemp("demo")
+    return root, str(generate_demo(root / "precision_data", fault="fusion").culprit)
+
+
+def test_both_runs_are_compared_and_the_guilty_one_is_named(demo: tuple[Path, str]) -> None:
+    cwd, culprit = demo
+    run = tool("ac", "-c", cwd=cwd, columns=120)
+    assert "0 below 0.98" in run.text
+    assert "debug_1 with fusion, against the same benchmark: " in run.text
+    assert f"{culprit} (Conv2D) of debug_1" in run.text
+    assert "exists too" not in run.text
+    (other,) = (cwd / "precision_data" / "temp" / "vector_compare").glob("*/debug_1_result_*.csv")
+    (listed,) = tool("vcs", "-f", other.name, "--json", cwd=cwd).results
+    assert listed["overview"]["below"] > 0
+    # The newest result is still that of the run under test.
+    assert "0 below 0.98" in tool("vcs", cwd=cwd).text
+
+
+def test_json_has_both(demo: tuple[Path, str]) -> None:
+    cwd, culprit = demo
+    document = tool("--work", "work", "ac", "-c", "--json", cwd=cwd).json
+    (result,), (other,) = document["results"], document["other_run"]["results"]
+    assert (result["overview"]["below"], other["overview"]["below"] > 0) == (0, True)
+    assert document["other_run"]["is_fused"] is True
+    assert result["verdict"]["culprit"] == culprit
+
+
+def test_two_runs_of_the_same_graph_are_not_compared_twice(tmp_path: Path) -> None:
+    for run in ("debug_0", "debug_1"):
+        tree = small_tree(tmp_path / "precision_data", chain(), run=run)
+    said = tool("ac", "-c", cwd=tmp_path)
+    assert "debug_1 exists too" in said.text
+    assert list((tree.root / "temp" / "vector_compare").glob("*/debug_*")) == []
+
+
+def test_a_pass_that_the_data_does_not_know_is_remarked(demo: tuple[Path, str]) -> None:
+    """GE ignores unknown names: a misspelt one would switch nothing."""
+    cwd, _ = demo
+    file = ("--file", "mine.cfg")
+    run = tool("fusion", "off", "TbeConvDequantVaddReluQuantFussionPass", *file, cwd=cwd)
+    assert "no op of the data was made by a pass of this name; did you mean TbeConvDequantVaddReluQuant" in run.text
+    known = tool("fusion", "off", "TbeConvDequantVaddReluQuantFusionPass", *file, cwd=cwd)
+    assert "no op of the data" not in known.text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator
@@ -67,7 +66,7 @@ def test_pt_of_a_dump_file(data: Data, tmp_path: Path) -> None:
 
 def test_pt_json_of_an_op_has_both_sides(data: Data, tmp_path: Path) -> None:
     run = tool("--work", tmp_path, "pt", "block_add", "--json", "-l", "3", cwd=data.cwd)
-    npu, golden = json.loads(run.out)["tensors"]
+    npu, golden = run.json["tensors"]
     assert (npu["side"], golden["side"]) == ("NPU", "benchmark")
     for found, values in ((npu, data.npu), (golden, data.golden)):
         exact = values.astype(np.float64)
@@ -88,7 +87,7 @@ def test_names_in_every_form(data: Data, tmp_path: Path, form: str) -> None:
         "slot": [f"{data.dump}:output:0"],
     }[form]
     run = tool("--work", tmp_path, "pt", *words, "--json", cwd=data.cwd)
-    (found,) = json.loads(run.out)["tensors"]
+    (found,) = run.json["tensors"]
     assert (found["slot"], found["figures"]["count"]) == ("output:0", data.npu.size)
 
 
@@ -136,7 +135,7 @@ def test_cp_of_two_files(data: Data, tmp_path: Path, words: list[str]) -> None:
     golden = str(data.tree.golden_path)
     given = [{"NPU": data.dump, "GOLD": golden}.get(word, word) for word in words]
     run = tool("--work", tmp_path, "cp", *given, "-al", "0.1", "-rl", "0", "-p", "3", "--json", cwd=data.cwd)
-    found = json.loads(run.out)
+    found = run.json
     x, y = data.npu.astype(np.float64), data.golden.astype(np.float64)
     assert found["outside"] == np.count_nonzero(np.abs(x - y) > 0.1)
     assert found["count"] == x.size
@@ -193,7 +192,7 @@ def test_dc_lists_and_counts_what_failed(tmp_path: Path) -> None:
     assert "1 not decoded" in run.out
     failed = (tmp_path / "out" / "convert_failed_file_list.txt").read_text()
     assert failed.startswith(f"{folder}/Add.bad.1.0.1772443800000001: ")
-    document = json.loads(tool("dc", "dump", "-o", "out", "--json", cwd=tmp_path).out)
+    document = tool("dc", "dump", "-o", "out", "--json", cwd=tmp_path).json
     assert (document["decoded"], document["failed"]) == (1, 1)
     os.unlink(folder / "Add.good.1.0.1772443800000000")
     assert "nothing was decoded" in tool("dc", "dump", "-o", "out2", cwd=tmp_path, code=2).err
@@ -242,7 +241,7 @@ def test_saved_texts_of_different_folders_do_not_replace_each_other(tmp_path: Pa
     found: dict[str, float] = {}
     for what in ("middle/Mul:output:0", f"elsewhere/{name}", "middle/Mul:output:0"):
         run = tool("pt", what, "-c", "--json", cwd=tmp_path)
-        for path in json.loads(run.out)["saved"]:
+        for path in run.json["saved"]:
             found[Path(path).name] = np.loadtxt(tmp_path / path).max()
     of_dumps = {text: top for text, top in found.items() if text.startswith("Mul.")}
     assert sorted(of_dumps.values()) == [0, 1, 1024]
@@ -296,7 +295,7 @@ def test_pt_of_an_op_has_its_inputs_in_short_and_one_in_full(tmp_path: Path) -> 
     full = tool("pt", "middle/Mul", "-i", "0", "-p", "2", cwd=tmp_path, columns=80)
     assert "NPU histogram of 3 finite values" in full.out
     assert "1024" not in full.out
-    (npu, golden) = json.loads(tool("pt", "middle/Mul", "-o", "0", "--json", cwd=tmp_path).out)["tensors"]
+    (npu, golden) = tool("pt", "middle/Mul", "-o", "0", "--json", cwd=tmp_path).json["tensors"]
     assert (npu["slot"], golden["slot"], npu["figures"]["count"]) == ("output:0", "middle/Mul:0", 1024)
     dump = tree.dumps["middle/Mul"]
     assert "NPU histogram" not in tool("pt", dump, "-i", "0", cwd=tmp_path).out
@@ -309,7 +308,7 @@ def test_pt_shows_every_digit_of_long_integers(tmp_path: Path) -> None:
     run = tool("pt", "a.npy", cwd=tmp_path)
     assert re.search(rf"(?m)^min +{-(2**63)}$", run.out)
     assert re.search(rf"(?m)^max +{2**63 - 1}$", run.out)
-    (found,) = json.loads(tool("pt", "a.npy", "--json", cwd=tmp_path).out)["tensors"]
+    (found,) = tool("pt", "a.npy", "--json", cwd=tmp_path).json["tensors"]
     assert (found["figures"]["minimum"], found["figures"]["maximum"]) == (-(2**63), 2**63 - 1)
     assert found["first"] == [-(2**63), 2**63 - 1, 2**53 + 1]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -422,7 +421,7 @@ def checks_of(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def json_of(*arguments: str | Path, cwd: Path) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(tool(*arguments, cwd=cwd).out)
+    document: dict[str, Any] = tool(*arguments, cwd=cwd).json
     return document
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from builders import Array, out_tensor, write_golden
 
-from precision_tool.lib.compare.bundles import Measures
-from precision_tool.lib.compare.pairwise import compare_pairs
+from precision_tool.lib.compare.pairwise import Measures, compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
 from precision_tool.lib.io.npy import read_npy

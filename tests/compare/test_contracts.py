@@ -10,38 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import write_dump, write_golden
+from builders import written_pair
 from executors import WORKERS
 
 from precision_tool.lib.compare.custom_metrics import OwnMetricsPass, load_metrics
 from precision_tool.lib.compare.pairwise import compare_pairs
-from precision_tool.lib.compare.passes import AtLimitPass, MetricsPass, Pass, Rounds, merge_all, run_passes, update_all
+from precision_tool.lib.compare.passes import AtLimitPass, MetricsPass, Pass, run_passes
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.compare.stream import open_stream
 from precision_tool.lib.compare.tensor_reader import DEFAULT_BUDGET, Budget, OpenTensors, Scratch
-from precision_tool.lib.data.axis_alignment import Declared, align
-from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.io.ge_dump import read_dump
-from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.tensor import Tensor
 
 SMALL = replace(DEFAULT_BUDGET, block=64, box=128, kept_items=256, part_bytes=1024, split_bytes=4096, serial_bytes=0)
-
-
-def make_pair(folder: Path, name: str, npu: Any, golden: Any, layout: str = "ND") -> Pair:
-    origin = "NHWC" if npu.ndim == 4 else "ND"
-    path = write_dump(folder / f"Add.{name}.1.0.1772443800000000", name, [], [OutTensor.packed(npu, layout, origin)])
-    (tensor,) = read_dump(str(path)).outputs
-    assert isinstance(tensor, Tensor)
-    benchmark = read_npy(str(write_golden(folder, name, 0, golden)))
-    aligned = align(tensor, benchmark, Declared(origin, npu.shape))
-    return Pair(
-        index=0, op_name=name, op_type="Add", npu_ops=(name,), golden_ops=(name,), slot="output:0", npu=tensor,
-        golden=benchmark, npu_plan=aligned.npu_plan, golden_plan=aligned.golden_plan, shape=aligned.shape,
-        error_shape=golden.shape,
-    )  # fmt: skip
 
 
 def pairs_in(folder: Path) -> list[Pair]:
@@ -52,7 +33,7 @@ def pairs_in(folder: Path) -> list[Pair]:
         golden = rng.standard_normal(shape).astype(np.float32)
         npu = (golden + 0.1 * rng.standard_normal(shape)).astype(np.float16)
         npu.flat[:: 5 + number] = 65504 * (-1) ** number
-        made.append(make_pair(folder, f"op{number}", npu, golden, layout))
+        made.append(written_pair(folder, npu, golden, layout, f"op{number}"))
     return made
 
 
@@ -155,20 +136,8 @@ class TestPasses:
         for pair in pairs_in(tmp_path):
             (whole,) = self.results(pair, [made.one], SMALL)
             with OpenTensors(SMALL) as opened, open_stream(pair, opened, Scratch(), SMALL) as stream:
-                middle = len(stream.boxes) // 2
-
-                def states(wanted: list[Pass[Any, Any]], stream: Any = stream, middle: int = middle) -> list[Any]:
-                    parts = []
-                    for start, stop in ((0, middle), (middle, None)):
-                        found = [one.start(stream) for one in wanted]
-                        update_all(wanted, found, stream.blocks(start, stop))
-                        parts.append(found)
-                    return merge_all(wanted, parts)
-
-                rounds = Rounds([made.one], states([made.one]))
-                seconds = rounds.second()
-                more = states([follow for _, follow in seconds]) if seconds else []
-                (merged,) = rounds.results(stream, seconds, more)
+                middle, end = len(stream.boxes) // 2, len(stream.boxes)
+                (merged,) = run_passes(stream, [made.one], cuts=[(0, middle), (middle, end)])
             assert made.told(merged) == made.told(whole)
 
     def test_it_can_go_to_another_process(self, made: MadePass, tmp_path: Path) -> None:

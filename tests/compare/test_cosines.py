@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from precision_tool.lib.compare import data_folder as cosines
-from precision_tool.lib.compare.data_folder import Cosines, result_cosines
+from precision_tool.lib.compare import result_files as cosines
 from precision_tool.lib.compare.result_csv import OutputFigures, read_output_figures
+from precision_tool.lib.compare.result_files import Cosines, result_cosines, together
 from precision_tool.lib.io import cache as cache_files
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import signature_of
@@ -40,17 +40,17 @@ def test_the_lowest_of_the_outputs_and_nan_lowest_of_all(tmp_path: Path) -> None
 def test_of_several_files_the_lowest(tmp_path: Path) -> None:
     first = write_result(tmp_path / "1.csv", ("a:output:0", "0.9"), ("b:output:0", "0.1"), ("c:output:0", "nan"))
     second = write_result(tmp_path / "2.csv", ("a:output:0", "0.8"), ("b:output:0", "nan"), ("c:output:0", "0.1"))
-    found = result_cosines([first, second], CacheFiles()).whole
+    found = together(result_cosines([first, second], CacheFiles()))
     assert found["a"] == 0.8
     assert isnan(found["b"])
     assert isnan(found["c"])
 
 
 def test_names_are_found_in_either_spelling() -> None:
-    found = Cosines({"a/b": 0.5, "x_y": 0.25})
+    found = Cosines([("a/b", 0.5), ("x_y", 0.25)])
     assert (found["a/b"], found["a_b"], found["x_y"], found["x/y"]) == (0.5, 0.5, 0.25, 0.25)
     assert (found.get("z"), len(found), list(found)) == (None, 2, ["a/b", "x_y"])
-    alike = Cosines({"a/b": 0.5, "a_b": 0.25})
+    alike = Cosines([("a/b", 0.5), ("a_b", 0.25)])
     assert (alike["a/b"], alike["a_b"]) == (0.5, 0.25)
 
 
@@ -89,12 +89,12 @@ def test_a_cache_file_serves_only_when_it_is_sound(
     monkeypatch.setattr(cache_files, "may_change_unseen", lambda *times: False)
     path = write_result(tmp_path / "r.csv", *[("a:output:0", "0.5"), ("b:output:0", "nan")] * 2000)
     cache = CacheFiles(lambda: [tmp_path / "cache"])
-    first = result_cosines([path], cache).whole
+    (first,) = result_cosines([path], cache)
     if payload is None:
         monkeypatch.setattr(cosines, "read_output_figures", lambda _: OutputFigures({"read again": 1.0}, {}))
     else:
         signature = signature_of(path)
         assert signature is not None
-        cache.write(path, signature, cosines._VERSION, payload)
-    again = result_cosines([path], cache).whole
+        cache.write(path, signature, cosines._FIGURES_VERSION, payload)
+    (again,) = result_cosines([path], cache)
     assert json.dumps(dict(again)) == json.dumps(dict(first)) == '{"a": 0.5, "b": NaN}'

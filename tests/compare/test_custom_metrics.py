@@ -38,13 +38,13 @@ def test_every_public_compare_function_is_a_metric(tmp_path: Path) -> None:
     assert metrics.names == ("compare_worst", "compare_name")
     assert pickle.loads(pickle.dumps(metrics)) == metrics
     values = apply_metrics(metrics, np.array([1.0, 4.0]), np.array([1.0, 1.5]))
-    assert values == CustomValues((2.5, "two lines of text"))
+    assert values == CustomValues({"compare_worst": 2.5, "compare_name": "two lines of text"})
     assert [entry.name for entry in tmp_path.iterdir()] == ["mine.py"]  # no __pycache__ beside it
 
 
 def test_a_list_names_others(tmp_path: Path) -> None:
     text = "METRICS = ['size']\ndef size(x, y): return x.size\ndef compare_not(x, y): return 0\n"
-    assert asked(tmp_path, text) == CustomValues((2,))
+    assert asked(tmp_path, text) == CustomValues({"size": 2})
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,16 @@ def test_a_list_names_others(tmp_path: Path) -> None:
 def test_values(tmp_path: Path, result: str, value: object) -> None:
     found = asked(tmp_path, f"def compare_it(x, y): return {result}\n")
     if value == "-0x":  # of so many digits that Python refuses to write them
-        assert isinstance(found.values[0], str)
-        assert found.values[0].startswith("-0x")
-        assert len(found.values[0]) == 80
+        text = found.values["compare_it"]
+        assert isinstance(text, str)
+        assert text.startswith("-0x")
+        assert len(text) == 80
     else:
-        assert found == CustomValues((value,))  # type: ignore[arg-type]
+        assert found == CustomValues({"compare_it": value})  # type: ignore[dict-item]
 
 
 def test_nan_is_a_value(tmp_path: Path) -> None:
-    (value,) = asked(tmp_path, "def compare_it(x, y): return float('nan')\n").values
+    (value,) = asked(tmp_path, "def compare_it(x, y): return float('nan')\n").values.values()
     assert isinstance(value, float)
     assert np.isnan(value)
 
@@ -86,7 +87,7 @@ def test_nan_is_a_value(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_a_reason_and_spares_the_others(tmp_path: Path, body: str, reason: str) -> None:
     values = asked(tmp_path, f"def compare_bad(x, y): {body}\ndef compare_good(x, y): return 7\n")
-    assert values.values == (None, 7)
+    assert values.values == {"compare_bad": None, "compare_good": 7}
     ((name, why),) = values.errors
     assert name == "compare_bad"
     assert why.startswith(reason)
@@ -121,5 +122,5 @@ def test_files_that_are_not_there(tmp_path: Path) -> None:
 
 
 def test_an_edited_file_is_run_anew(tmp_path: Path) -> None:
-    assert asked(tmp_path, "def compare_a(x, y): return 1\n").values == (1,)
-    assert asked(tmp_path, "def compare_a(x, y): return 2\n").values == (2,)
+    assert asked(tmp_path, "def compare_a(x, y): return 1\n").values == {"compare_a": 1}
+    assert asked(tmp_path, "def compare_a(x, y): return 2\n").values == {"compare_a": 2}

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Array, write_dump
+from builders import Array, aligned_pair, dumped
 from compiled_kernel import PROCESSORS, compiled_library
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -24,9 +24,7 @@ from precision_tool.lib.compare.element_errors import compare_elements, elements
 from precision_tool.lib.compare.passes import MetricsPass
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources, WorkStoppedError
 from precision_tool.lib.compare.tensor_reader import Budget
-from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.native.library import ErrorsAsked
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
@@ -51,31 +49,13 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(element_errors, "_BUDGET", TINY)
 
 
-def pair_of(npu: Tensor, golden: Tensor, layout: str | None = None) -> Pair:
-    alignment = align(npu, golden, Declared(layout))
-    return Pair(
-        index=0,
-        op_name="op",
-        op_type="Add",
-        npu_ops=("op",),
-        golden_ops=("op",),
-        slot="output:0",
-        npu=npu,
-        golden=golden,
-        npu_plan=alignment.npu_plan,
-        golden_plan=alignment.golden_plan,
-        shape=alignment.shape,
-        error_shape=golden.shape,
-    )
-
-
 def saved_pair(folder: Path, x: Array, y: Array) -> Pair:
     tensors: list[Tensor] = []
     for name, array in (("x", x), ("y", y)):
         path = folder / f"{name}.npy"
         np.save(path, array, allow_pickle=False)
         tensors.append(read_npy(str(path)))
-    return pair_of(tensors[0], tensors[1])
+    return aligned_pair(tensors[0], tensors[1])
 
 
 def compared(pair: Pair, atol: float = 1e-3, rtol: float = 1e-3, shown: int = 5, **options: Any) -> Detail:
@@ -238,11 +218,9 @@ def test_blocked_layouts(tmp_path: Path, layout: str, origin: str, shape: tuple[
     random = np.random.default_rng(11)
     y = random.normal(size=shape).astype(np.float32)
     x = y + (random.normal(size=shape) * 0.01).astype(np.float32)
-    dump = write_dump(tmp_path / "Add.op.1.0.1772443800000000", "op", [], [OutTensor.packed(x, layout, origin)])
     np.save(tmp_path / "y.npy", y)
-    (npu,) = read_dump(str(dump)).outputs
-    assert isinstance(npu, Tensor)
-    pair = pair_of(npu, read_npy(str(tmp_path / "y.npy")), origin)
+    npu = dumped(tmp_path, OutTensor.packed(x, layout, origin))
+    pair = aligned_pair(npu, read_npy(str(tmp_path / "y.npy")), origin)
     check(compared(pair), x, y)
     seen = np.full(shape, nan)
     for span, values, _, size in elements_of(pair):
@@ -257,13 +235,10 @@ def test_packed_types_whose_rows_share_bytes(tmp_path: Path) -> None:
     values = (np.arange(33 * 41) % 16 - 8).astype(np.int8).reshape(33, 41)
     codes = np.append(values.reshape(-1).view(np.uint8) & 15, np.uint8(0))
     packed = OutTensor(data=(codes[::2] | codes[1::2] << 4).tobytes(), dtype="int4", shape=(33, 41))
-    dump = write_dump(tmp_path / "Add.op.1.0.1772443800000000", "op", [], [packed])
     golden = values.copy()
     golden[20, 3] += 1
     np.save(tmp_path / "y.npy", golden)
-    (npu,) = read_dump(str(dump)).outputs
-    assert isinstance(npu, Tensor)
-    check(compared(pair_of(npu, read_npy(str(tmp_path / "y.npy")))), values, golden)
+    check(compared(aligned_pair(dumped(tmp_path, packed), read_npy(str(tmp_path / "y.npy")))), values, golden)
 
 
 @pytest.mark.usefixtures("tiny")
@@ -359,11 +334,10 @@ def test_equal_errors_are_told_in_order_in_a_blocked_layout_too(tmp_path: Path, 
     npu = golden.copy()
     for place in ((1, 3999), (3, 3500), (5, 2), (20, 3900)):
         npu[place] = 1
-    path = write_dump(tmp_path / "Add.op.1.1.1700000000000000", "op", (), (OutTensor.packed(npu, "FRACTAL_NZ", "ND"),))
     np.save(tmp_path / "golden.npy", golden)
-    dumped = read_dump(str(path)).outputs[0]
-    assert isinstance(dumped, Tensor)
-    pair = pair_of(dumped, read_npy(str(tmp_path / "golden.npy")), "ND")
+    pair = aligned_pair(
+        dumped(tmp_path, OutTensor.packed(npu, "FRACTAL_NZ", "ND")), read_npy(str(tmp_path / "golden.npy")), "ND"
+    )
     with ThreadPoolExecutor(2) as executor:
         for found in (
             compare_elements(pair, THIS_THREAD, atol=1e-3, rtol=1e-3, shown=2),
@@ -464,7 +438,7 @@ def test_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             file.truncate(file.tell() + (16 << 20))
             file.seek(-4, 2)
             file.write(np.float32(len(name) if name == "x" else 3).tobytes())
-    pair = pair_of(read_npy(str(tmp_path / "x.npy")), read_npy(str(tmp_path / "y.npy")))
+    pair = aligned_pair(read_npy(str(tmp_path / "x.npy")), read_npy(str(tmp_path / "y.npy")))
     tracemalloc.start()
     try:
         assert compared(pair).outside == 1

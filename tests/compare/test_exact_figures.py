@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from builders import write_dump, write_golden
+from builders import written_pair
 
 from precision_tool.lib.compare import tensor_figures
 from precision_tool.lib.compare.element_errors import compare_elements
@@ -19,9 +19,6 @@ from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.compare.tensor_figures import figures_of
 from precision_tool.lib.compare.tensor_reader import Budget
-from precision_tool.lib.data.axis_alignment import Declared, align
-from precision_tool.lib.io.ge_dump import read_dump
-from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
@@ -47,18 +44,6 @@ def exact_divergence(x: Array, y: Array) -> float:
         total = sum(unit, Fraction())
         sides.append([value / total for value in unit])
     return math.fsum(float(p) * math.log(p / q) for p, q in zip(*sides, strict=True))
-
-
-def pair_of(folder: Path, x: Array, y: Array) -> Pair:
-    dump = write_dump(folder / "Add.op.1.0.1772443800000000", "op", [], [x])
-    (npu,) = read_dump(str(dump)).outputs
-    golden = read_npy(str(write_golden(folder, "op", 0, y)))
-    assert isinstance(npu, Tensor)
-    found = align(npu, golden, Declared("ND", x.shape))
-    return Pair(
-        index=0, op_name="op", op_type="Add", npu_ops=("op",), golden_ops=("op",), slot="output:0", npu=npu,
-        golden=golden, npu_plan=found.npu_plan, golden_plan=found.golden_plan, shape=found.shape, error_shape=y.shape,
-    )  # fmt: skip
 
 
 def rows_of(pair: Pair) -> Iterator[Row]:
@@ -90,7 +75,7 @@ def test_std_has_its_digits_whatever_the_mean(tmp_path: Path, ratio: float, dtyp
     if dtype != "float16":
         x = (x * 324).astype(dtype)
     x = x.astype(dtype)
-    pair = pair_of(tmp_path, x, -x)
+    pair = written_pair(tmp_path, x, -x)
     mean, std = exact_moments(x)
     size = float(np.abs(x).max())
     for row in rows_of(pair):
@@ -119,7 +104,7 @@ def test_64_bit_integers_beyond_2_to_the_53(tmp_path: Path, name: str, unsigned:
     x, y = LONG[name]
     if unsigned:
         x, y = (a.view(np.uint64) ^ np.uint64(2**63) for a in (x, y))
-    pair = pair_of(tmp_path, x, y)
+    pair = written_pair(tmp_path, x, y)
     exact = [abs(int(a) - int(b)) for a, b in zip(x, y, strict=True)]
     for row in rows_of(pair):
         assert row.metrics is not None
@@ -146,7 +131,7 @@ def test_a_mean_of_relative_errors_whose_sum_leaves_the_range(tmp_path: Path) ->
         exact = (
             sum((abs(Fraction(a) - Fraction(b)) / Fraction(b) for a, b in zip(x, y, strict=True)), Fraction()) / size
         )
-        for row in rows_of(pair_of(tmp_path, x, y)):
+        for row in rows_of(written_pair(tmp_path, x, y)):
             assert row.metrics is not None
             assert row.metrics.mean_relative_error == pytest.approx(float(exact), rel=1e-12)
             assert row.metrics.accumulated_relative_error == (
@@ -160,7 +145,7 @@ def test_the_place_in_a_complex_scalar(
     tmp_path: Path, shape: tuple[int, ...], x: complex, y: complex, part: int
 ) -> None:
     """As in a shape of one element, which is what the result prints; the last index tells real from imaginary."""
-    pair = pair_of(tmp_path, np.full(shape, x, np.complex64), np.full(shape, y, np.complex64))
+    pair = written_pair(tmp_path, np.full(shape, x, np.complex64), np.full(shape, y, np.complex64))
     for row in rows_of(pair):
         assert row.metrics is not None
         assert row.metrics.max_error_index == (*(0 for _ in shape or (1,)), part)

@@ -10,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from builders import write_dump
+from builders import dumped
 from compiled_kernel import compiled_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,10 +39,7 @@ def each_kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def extremes(folder: Path, tensor: OutTensor) -> Extremes:
-    path = write_dump(folder / "Add.op.1.0.1772443800000000", "op", [], [tensor])
-    (stored,) = open_op_dump(str(path)).outputs
-    assert stored is not None
-    found = extremes_of(stored)
+    found = extremes_of(dumped(folder, tensor))
     assert found is not None
     return found
 

@@ -14,9 +14,8 @@ from compiled_kernel import KINDS_OF_KERNEL, LESSER_PROCESSORS, compiled_library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.compare import integers
 from precision_tool.lib.compare.compiled import CompiledKernel
-from precision_tool.lib.compare.kernel import Kernel
+from precision_tool.lib.compare.kernel import Kernel, integer_errors
 from precision_tool.lib.compare.pair_sums import KlSums, SideSums, Sums
 
 Array = npt.NDArray[Any]
@@ -185,7 +184,7 @@ def test_whoever_adds_the_parts(size: int, npu: tuple[Any, ...], golden: tuple[A
 )
 def test_differences_are_rounded_once(x: Array, y: Array) -> None:
     exact = [a - b for a, b in zip(x.tolist(), y.tolist(), strict=True)]
-    assert integers.errors(x, y).tolist() == [float(error) for error in exact]
+    assert integer_errors(x, y).tolist() == [float(error) for error in exact]
     sums = Sums()
     kernel_of(_kind[0]).add_block(sums, x, y, 0)
     assert sums.max_error == max(abs(float(error)) for error in exact)
@@ -196,8 +195,8 @@ def test_the_compiled_kernel_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     if _kind[0] == "numpy":
         return
     kernel = CompiledKernel(compiled_library())
-    for name in ("add_side", "offsets", "errors"):
-        monkeypatch.delattr(integers, name)
+    for name in ("add_integers", "integer_offsets", "integer_errors"):
+        monkeypatch.delattr(f"precision_tool.lib.compare.kernel.{name}")
     monkeypatch.delattr(Kernel, "add_side")
     x = np.arange(-500, 1500)
     sums, counts = Sums(), np.zeros(4, np.int64)

@@ -10,18 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import Array, out_tensor, write_dump, write_golden
+from builders import Array, dumped, written_pair
 
 from precision_tool.lib.compare import custom_metrics, tensor_reader
-from precision_tool.lib.compare.bundles import Measures, reaches_limit
 from precision_tool.lib.compare.custom_metrics import load_metrics
 from precision_tool.lib.compare.kernel import Kernel
-from precision_tool.lib.compare.pairwise import compare_pairs
+from precision_tool.lib.compare.pairwise import Measures, compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
-from precision_tool.lib.data.axis_alignment import Declared, align
-from precision_tool.lib.demo.dump_writer import OutTensor
-from precision_tool.lib.io.ge_dump import read_dump
-from precision_tool.lib.io.npy import read_npy
+from precision_tool.lib.compare.tensor_figures import reaches_limit
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor, TensorStatistics
@@ -39,26 +36,6 @@ SIZES = {
 def sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(tensor_reader, "DEFAULT_BUDGET", replace(tensor_reader.DEFAULT_BUDGET, **SIZES[request.param]))
     return str(request.param)
-
-
-def tensor_of(folder: Path, stored: OutTensor | Array, name: str = "op") -> Tensor:
-    dump = write_dump(folder / f"Add.{name}.1.0.1772443800000000", name, [], [out_tensor(stored)])
-    (tensor,) = read_dump(str(dump)).outputs
-    assert isinstance(tensor, Tensor)
-    return tensor
-
-
-def pair_of(folder: Path, npu: Array, golden: Array, layout: str = "ND", name: str = "op") -> Pair:
-    """A pair whose NPU side, of the same shape as the benchmark's, is stored in `layout`."""
-    origin = "NHWC" if npu.ndim == 4 else "ND"
-    tensor = tensor_of(folder, OutTensor.packed(npu, layout, origin), name)
-    benchmark = read_npy(str(write_golden(folder, name, 0, golden)))
-    alignment = align(tensor, benchmark, Declared(origin, npu.shape))
-    return Pair(
-        index=0, op_name=name, op_type="Add", npu_ops=(name,), golden_ops=(name,), slot="output:0", npu=tensor,
-        golden=benchmark, npu_plan=alignment.npu_plan, golden_plan=alignment.golden_plan, shape=alignment.shape,
-        error_shape=golden.shape,
-    )  # fmt: skip
 
 
 def only_row(pair: Pair, measures: Measures, sizes: str = "real") -> Row:
@@ -89,7 +66,7 @@ def test_a_limit_compares_the_first_elements(
 ) -> None:
     """In the order of the benchmark, whatever the layout and however the tensor is cut."""
     npu, golden = noisy(shape)
-    row = only_row(pair_of(tmp_path, npu, golden, layout), Measures(limit=limit), sizes)
+    row = only_row(written_pair(tmp_path, npu, golden, layout), Measures(limit=limit), sizes)
     x, y = (side.reshape(-1)[:limit].astype(np.float64) for side in (npu, golden))
     metrics = row.metrics
     assert metrics is not None, row.reason
@@ -106,7 +83,7 @@ def test_a_limit_compares_the_first_elements(
 
 def test_a_limit_counts_complex_elements(tmp_path: Path) -> None:
     npu = np.array([1 + 2j, 3 + 4j, 5 + 6j], np.complex64)
-    row = only_row(pair_of(tmp_path, npu, npu + 1j), Measures(limit=2))
+    row = only_row(written_pair(tmp_path, npu, npu + 1j), Measures(limit=2))
     assert row.metrics is not None
     assert row.npu is not None
     assert (row.npu.count, row.npu.maximum) == (4, 4.0)  # two elements are four numbers
@@ -117,18 +94,14 @@ def test_equal_tensors_under_a_limit_are_told_apart(tmp_path: Path) -> None:
     npu, golden = noisy((4, 6, 5, 32))
     other = npu.copy()
     other[0, 0, 0, 3] += 1
-    pairs = [pair_of(tmp_path, one, golden, layout, f"op{number}")
+    pairs = [written_pair(tmp_path, one, golden, layout, f"op{number}")
              for number, (one, layout) in enumerate([(npu, "ND"), (npu, "NC1HWC0"), (other, "ND")])]  # fmt: skip
-    same_golden = [Pair(**{**_fields(pair), "golden": pairs[0].golden}) for pair in pairs]
+    same_golden = [replace(pair, golden=pairs[0].golden) for pair in pairs]
     rows = compare_pairs(same_golden, THIS_THREAD, measures=Measures(limit=100))
     errors = [row.metrics.max_absolute_error for row in rows if row.metrics is not None]
     x, y = npu.reshape(-1)[:100].astype(float), golden.reshape(-1)[:100].astype(float)
     assert errors[:2] == pytest.approx([np.abs(x - y).max()] * 2)
     assert errors[2] == pytest.approx(np.abs(other.reshape(-1)[:100].astype(float) - y).max())
-
-
-def _fields(pair: Pair) -> dict[str, Any]:
-    return {name: getattr(pair, name) for name in Pair.__dataclass_fields__}
 
 
 # --- the pass that only the KL divergence needs ---------------------------------------------------------------------
@@ -153,7 +126,7 @@ def test_the_second_pass_is_made_where_it_is_needed(
     """Without the KL divergence it is saved, unless squares leave float64's range."""
     calls = count_second(monkeypatch)
     npu, golden = ((side.astype(np.float64) + 1e4) * times for side in noisy((900,)))
-    pair = pair_of(tmp_path, npu, golden)
+    pair = written_pair(tmp_path, npu, golden)
     full = only_row(pair, Measures(), sizes)
     assert calls
     calls.clear()
@@ -183,18 +156,11 @@ def test_the_second_pass_is_made_where_it_is_needed(
     ],
 )  # fmt: skip
 def test_overflow_of_float16(tmp_path: Path, values: list[float], expected: bool) -> None:
-    assert reaches_limit(tensor_of(tmp_path, np.array(values, np.float16))) is expected
+    assert reaches_limit(dumped(tmp_path, np.array(values, np.float16))) is expected
 
 
 def test_overflow_is_asked_of_float16_only(tmp_path: Path) -> None:
-    assert reaches_limit(tensor_of(tmp_path, np.array([1e9, np.inf], np.float32))) is None
-
-
-def test_overflow_far_behind_and_in_a_large_tensor(tmp_path: Path) -> None:
-    values = np.ones(1001, np.float16)
-    assert reaches_limit(tensor_of(tmp_path, values, "a"), step=64) is False
-    values[-1] = -65504
-    assert reaches_limit(tensor_of(tmp_path, values, "b"), step=64) is True
+    assert reaches_limit(dumped(tmp_path, np.array([1e9, np.inf], np.float32))) is None
 
 
 @pytest.mark.parametrize(
@@ -211,13 +177,12 @@ def test_overflow_in_statistics(figures: dict[str, Any], expected: bool | None) 
 def test_overflow_of_every_tensor_compared_or_not(tmp_path: Path, sizes: str) -> None:
     """Also of one that has nothing to be compared with, of one that cannot be read, and of equal values in float32."""
     big = np.array([[1.0, 65504.0]] * 400, np.float16)
-    half = pair_of(tmp_path, big, big.astype(np.float32), name="half")
-    single = pair_of(tmp_path, big.astype(np.float32), big.astype(np.float32), name="single")
-    single = Pair(**{**_fields(single), "golden": half.golden})
-    alone = Pair(**{**_fields(half), "golden": None, "status": Status.NO_BENCHMARK, "reason": "none"})
-    gone = Pair(**{**_fields(alone), "npu": Tensor(path=str(tmp_path / "gone"), offset=0, nbytes=8, dtype="float16",
-                                                   shape=(4,))})  # fmt: skip
-    nothing = Pair(**{**_fields(alone), "npu": None, "status": Status.NO_NPU_DUMP, "reason": "no dump"})
+    half = written_pair(tmp_path, big, big.astype(np.float32), name="half")
+    single = written_pair(tmp_path, big.astype(np.float32), big.astype(np.float32), name="single")
+    single = replace(single, golden=half.golden)
+    alone = replace(half, golden=None, status=Status.NO_BENCHMARK, reason=Message("text", text="none"))
+    gone = replace(alone, npu=Tensor(path=str(tmp_path / "gone"), offset=0, nbytes=8, dtype="float16", shape=(4,)))
+    nothing = replace(alone, npu=None, status=Status.NO_NPU_DUMP, reason=Message("text", text="no dump"))
     pairs = [half, single, alone, gone, nothing]
     with ThreadPoolExecutor(2) as pool:
         resources = Resources(workers=3, executor=pool) if sizes == "parts" else THIS_THREAD
@@ -252,7 +217,7 @@ def test_own_metrics_get_whole_arrays_in_the_benchmarks_order(
     tmp_path: Path, shape: tuple[int, ...], layout: str, sizes: str
 ) -> None:
     npu, golden = noisy(shape)
-    row = only_row(pair_of(tmp_path, npu, golden, layout), own(tmp_path), sizes)
+    row = only_row(written_pair(tmp_path, npu, golden, layout), own(tmp_path), sizes)
     expected = (f"{shape} float32", float(np.abs(npu - golden).max()), int((np.sign(npu) != np.sign(golden)).sum()))
     assert tuple(row.custom.values()) == expected
     assert row.custom_errors == ()
@@ -261,24 +226,24 @@ def test_own_metrics_get_whole_arrays_in_the_benchmarks_order(
 
 def test_own_metrics_of_complex_numbers_and_of_64_bits(tmp_path: Path) -> None:
     z = np.array([[1 + 2j, -3 + 4j]], np.complex64)
-    found = only_row(pair_of(tmp_path, z, z.conj(), name="z"), own(tmp_path)).custom
+    found = only_row(written_pair(tmp_path, z, z.conj(), name="z"), own(tmp_path)).custom
     assert tuple(found.values()) == ("(1, 2) complex64", 8.0, 0)
     wide = np.array([1.0, 2.0])
-    found = only_row(pair_of(tmp_path, wide, wide - 3, name="w"), own(tmp_path)).custom
+    found = only_row(written_pair(tmp_path, wide, wide - 3, name="w"), own(tmp_path)).custom
     assert tuple(found.values()) == ("(2,) float64", 3.0, 2)
 
 
 def test_own_metrics_under_a_limit_get_the_first_elements(tmp_path: Path, sizes: str) -> None:
     npu, golden = noisy((2, 9, 5, 35))
     measures = Measures(limit=77, custom=own(tmp_path).custom)
-    row = only_row(pair_of(tmp_path, npu, golden, "NC1HWC0"), measures, sizes)
+    row = only_row(written_pair(tmp_path, npu, golden, "NC1HWC0"), measures, sizes)
     assert tuple(row.custom.values())[:2] == ("(77,) float32", float(np.abs(npu - golden).reshape(-1)[:77].max()))
 
 
 def test_a_metric_that_fails_leaves_the_row_its_metrics(tmp_path: Path, sizes: str) -> None:
     npu, golden = noisy((2000,))
     measures = own(tmp_path, "def compare_a(x, y): return x.no\ndef compare_b(x, y): return 1\n")
-    row = only_row(pair_of(tmp_path, npu, golden), measures, sizes)
+    row = only_row(written_pair(tmp_path, npu, golden), measures, sizes)
     assert row.metrics is not None
     assert row.pair.status is Status.COMPARED
     assert row.custom == {"compare_a": None, "compare_b": 1}
@@ -289,7 +254,7 @@ def test_a_pair_that_is_too_large_is_not_loaded(tmp_path: Path, monkeypatch: pyt
     npu, golden = noisy((1 << 18,))
     monkeypatch.setattr(custom_metrics, "MAX_BYTES", (2 << 20) - 1)
     monkeypatch.setattr(custom_metrics, "apply_metrics", None)
-    row = only_row(pair_of(tmp_path, npu, golden), own(tmp_path))
+    row = only_row(written_pair(tmp_path, npu, golden), own(tmp_path))
     assert tuple(row.custom.values()) == (None, None, None)
     assert "own metrics load whole tensors, and this pair takes 2 MiB of 1 allowed" in str(row.reason)
     assert row.metrics is not None
@@ -298,7 +263,7 @@ def test_a_pair_that_is_too_large_is_not_loaded(tmp_path: Path, monkeypatch: pyt
 def test_own_metrics_in_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensor_reader, "DEFAULT_BUDGET", replace(tensor_reader.DEFAULT_BUDGET, serial_bytes=0))
     sides = [noisy((50, 60), seed) for seed in range(4)]
-    pairs = [pair_of(tmp_path, *one, name=f"op{number}") for number, one in enumerate(sides)]
+    pairs = [written_pair(tmp_path, *one, name=f"op{number}") for number, one in enumerate(sides)]
     rows = compare_pairs(pairs, Resources(workers=2), measures=own(tmp_path))
     assert [list(row.custom.values())[1] for row in rows] == [
         float(np.abs(npu - golden).max()) for npu, golden in sides

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from precision_tool.lib.compare.compiled import CompiledKernel
 from precision_tool.lib.compare.kernel import Kernel
-from precision_tool.lib.compare.pair_sums import KlSums, Sums, finish, unravel
+from precision_tool.lib.compare.pair_sums import KlSums, Sums, finish, ravel, unravel
 from precision_tool.lib.io.native.library import address
 from precision_tool.lib.model.comparison import Metrics, Summary
 
@@ -663,7 +663,9 @@ def test_one_kernel_for_many_tensors() -> None:
 @given(shape=st.lists(st.integers(1, 5), min_size=1, max_size=4).map(tuple), data=st.data())
 def test_unravel(shape: tuple[int, ...], data: st.DataObject) -> None:
     position = data.draw(st.integers(0, math.prod(shape) - 1))
-    assert unravel(position, shape) == tuple(int(i) for i in np.unravel_index(position, shape))
+    index = unravel(position, shape)
+    assert index == tuple(int(i) for i in np.unravel_index(position, shape))
+    assert ravel(index, shape) == position
     assert unravel(-1, shape) is None
 
 

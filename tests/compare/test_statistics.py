@@ -9,7 +9,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from builders import Array, write_dump
+from builders import Array, dumped
 from compiled_kernel import kernel_of
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -19,7 +19,6 @@ from precision_tool.lib.compare import tensor_figures, tensor_reader
 from precision_tool.lib.compare.tensor_figures import TensorFigures, figures_of
 from precision_tool.lib.demo.dump_writer import OutTensor, write_statistics
 from precision_tool.lib.io import layouts
-from precision_tool.lib.io.ge_dump import read_dump
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.io.statistics_csv import read_statistics
 from precision_tool.lib.messages.errors import FormatError
@@ -48,12 +47,6 @@ def saved(folder: Path, array: Array) -> Tensor:
     path = folder / "a.npy"
     np.save(path, array, allow_pickle=False)
     return read_npy(str(path))
-
-
-def dumped(folder: Path, tensor: OutTensor) -> Tensor:
-    (found,) = read_dump(str(write_dump(folder / DUMP_NAME, "op", [], [tensor]))).outputs
-    assert isinstance(found, Tensor)
-    return found
 
 
 def check(figures: TensorFigures, values: Array, bins: int = 0, first: int = 0) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import shlex
 from collections.abc import Mapping
@@ -14,11 +15,13 @@ import numpy as np
 import pytest
 from command_line import tool
 
+from precision_tool.lib.api import run as run_word
 from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.demo.ranks import RANK_FAULTS, RanksTruth, data_folders, generate_ranks
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.tensor import Tensor
+from precision_tool.lib.session import Session
 
 RANKS, STEPS = 3, 3
 
@@ -196,3 +199,26 @@ def test_a_fault_of_several_ranks_brings_them_and_what_finds_it_can_be_typed(tmp
     line = text.partition("to find it: precision-tool ")[2]
     found = tool(*shlex.split(line), cwd=tmp_path).text
     assert f"rank 0: {truth['culprit']}" in " ".join(found.split())
+
+
+def test_each_study_is_shown_while_new_steps_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    truth = generate_ranks(tmp_path, ranks=1, steps=1, fault="fused", fault_step=0)
+    study_once = Session.study
+
+    def study(self: Session, *arguments: Any, watch_seconds: float, on_study: Any, **more: Any) -> Any:
+        assert watch_seconds == 7
+        result = study_once(self, *arguments, **more)
+        on_study(result)
+        on_study(result)
+        return result
+
+    monkeypatch.setattr(Session, "study", study)
+    for options, form in (("--json",), '"culprit": {'), ((), f"rank 0: {truth.culprit}"):
+        out = io.StringIO()
+        page = str(tmp_path / "page.html")
+        run_word("ac", "--all", "--watch", "7", "--report", page, *options, data=tmp_path / "precision_data", file=out)
+        assert " ".join(out.getvalue().split()).count(form) == 2
+        if options:
+            first, second = map(json.loads, out.getvalue().splitlines())  # a line each
+            assert first == second
+        assert Path(page).is_file()

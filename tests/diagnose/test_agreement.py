@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from precision_tool.lib.diagnose.agreement import agrees, is_only_noise, ops_of, overview
-from precision_tool.lib.diagnose.first_fault import find_first_fault, find_unreadable
+from precision_tool.lib.diagnose.agreement import (
+    agrees,
+    find_first_fault,
+    find_unreadable,
+    is_only_noise,
+    ops_of,
+    overview,
+)
 from precision_tool.lib.diagnose.run_checks import analyse, explain_overflow
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import STATISTICS_AGREE, STATISTICS_DIFFER, Metrics, Pair, Summary

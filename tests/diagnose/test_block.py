@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Array
 from command_line import check_golden, check_golden_text, tool
-from faults import negated
+from faults import narrowed, negated
 from one_cause_each import CAUSES, DROPOUT
 from tiny_network import Network, layers, scaled_gradients
 
@@ -112,11 +111,6 @@ def test_the_object_of_json(tmp_path: Path) -> None:
 
 def test_fail_goes_by_the_verdict(tmp_path: Path) -> None:
     """A fault at a cosine of 0.99999 is one."""
-
-    def narrowed(array: Array) -> Array:
-        bits = array.astype(np.float32).view(np.uint32)
-        return ((bits + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
-
     layers().with_part("one/MatMul", wrong=narrowed).write(tmp_path / "precision_data")
     run = tool("ac", "-c", "--fail", "--json", cwd=tmp_path, code=1)
     (result,) = run.results

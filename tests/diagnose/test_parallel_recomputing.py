@@ -20,7 +20,7 @@ from tiny_network import fused, layers
 from precision_tool.lib.compare import scheduler
 from precision_tool.lib.compare.scheduler import Resources, WorkersLostError
 from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.diagnose import parallel_recomputing as spread
+from precision_tool.lib.diagnose import recomputer as spread
 from precision_tool.lib.diagnose.decide import RunVerdict
 from precision_tool.lib.diagnose.error_shape import misfit
 from precision_tool.lib.diagnose.recomputer import Recomputer
@@ -90,7 +90,7 @@ def test_what_takes_longest_is_handed_out_first(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(spread, "elements_of", lambda _, op: sizes[int(op.name)])
     values = SimpleNamespace(checksums={}, leaf=SimpleNamespace(path="run"))
     judge: Any = SimpleNamespace(
-        computing=lambda: ops, key=lambda op: keys[int(op.name)], fitting={}, values=values,
+        computing=ops, key=lambda op: keys[int(op.name)], fitting={}, values=values,
         for_others=lambda: lambda: None, seconds_left=1.0,
     )  # fmt: skip
     found = spread.recompute_ops(judge, Resources(1, AtOnce()))

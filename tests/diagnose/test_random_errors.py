@@ -13,8 +13,8 @@ import pytest
 from builders import MODEL, STAMP, TIMESTAMP, graph_op, text_graph, write_dump
 from rich.console import Console, Group, RenderableType
 
-from precision_tool.lib.compare.integers import difference, is_alike, same_range
 from precision_tool.lib.compare.run_values import RunValues
+from precision_tool.lib.compare.tensor_reader import difference, is_alike, same_range
 from precision_tool.lib.data.dump_tree import find_run
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, write_statistics
 from precision_tool.lib.demo.generate import generate_demo

@@ -84,7 +84,7 @@ def test_ac_keeps_it_with_every_op(judged: Path) -> None:
     wrong = next(op for op in run["ops"] if op["name"] == "one/MatMul")
     assert wrong["own_error"] > 100 * wrong["rounding"]
     assert wrong["worst"] > wrong["slack"]
-    assert wrong["fed"] is not None
+    assert wrong["inherited"] is not None
 
 
 @pytest.mark.parametrize("version", [1, 4, 6])

@@ -10,7 +10,7 @@ from ffts_files import slicing_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precision_tool.lib.compare.integers import same_range
+from precision_tool.lib.compare.tensor_reader import same_range
 from precision_tool.lib.io.ge_dump import parse_slicing
 from precision_tool.lib.io.tensor_bytes import joined, open_bytes
 from precision_tool.lib.model.tensor import Tensor

@@ -1,91 +1,20 @@
-"""Calls of an op's function, and the shapes and values of its tensors, as short as a test wants them."""
+"""Calls of an op's function, as short as a test wants them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.extra.numpy import array_shapes, mutually_broadcastable_shapes
+from opvalues import Array, close
 
 from precision_tool.lib.ops.base import Call, Input, NotComputedError, OpSpec, Output, OutputSpec
 from precision_tool.lib.ops.op_table import find
 from precision_tool.lib.view.verdict_messages import reason_words
-
-Array = npt.NDArray[Any]
-
-# --- shapes and values ---
-
-#: A few examples of every op: the oracle is asked for each.
-FEW = settings(
-    max_examples=6, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-SOME = settings(FEW, max_examples=20)
-
-seeds = st.integers(0, 2**32 - 1)
-shapes = array_shapes(min_dims=0, max_dims=4, min_side=1, max_side=5)
-
-
-def pairs(count: int = 2) -> st.SearchStrategy[tuple[tuple[int, ...], ...]]:
-    """Shapes that broadcast."""
-    return mutually_broadcastable_shapes(num_shapes=count, max_dims=3, max_side=4).map(lambda found: found.input_shapes)
-
-
-def values(shape: tuple[int, ...], seed: int, domain: str = "real") -> Array:
-    """Values of a domain: "real" (with 0, ±1, halves and ties among them), "positive", "unit" (−1 to 1), "above1"."""
-    random = np.random.default_rng(seed)
-    x = random.normal(scale=3, size=shape)
-    x = np.where(random.random(shape) < 0.3, np.round(2 * x) / 2, x)
-    if domain == "positive":
-        return np.asarray(np.abs(x) + 0.05)
-    if domain == "unit":
-        return np.asarray(np.tanh(x) * 0.99)
-    if domain == "above1":
-        return np.asarray(1 + np.abs(x))
-    if domain == "nonzero":
-        return np.asarray(np.where(np.abs(x) < 0.1, 0.5, x))
-    return np.asarray(x)
-
-
-def whole(shape: tuple[int, ...], seed: int, low: int = -9, high: int = 10, dtype: str = "int32") -> Array:
-    """Whole numbers from `low` up to but not `high`."""
-    return np.asarray(np.random.default_rng(seed).integers(low, high, shape), np.dtype(dtype))
-
-
-def close(found: Array, wanted: Array, rtol: float = 1e-10, atol: float = 1e-12) -> None:
-    """Alike, in shape too."""
-    assert found.shape == wanted.shape
-    np.testing.assert_allclose(found, wanted, rtol=rtol, atol=atol)
-
-
-def i32(numbers: object) -> Array:
-    """Whole numbers of 32 bits."""
-    return np.array(numbers, np.int32)
-
-
-def i64(numbers: object) -> Array:
-    """Whole numbers of 64 bits."""
-    return np.array(numbers, np.int64)
-
-
-def tensor(seed: int, shape: Sequence[int], kind: str = "normal") -> Array:
-    """Random numbers: "normal", "positive" (after a Relu, half of them 0), "wide" (of very different sizes)."""
-    random = np.random.default_rng(seed)
-    x = random.standard_normal(tuple(shape))
-    if kind == "positive":
-        return np.maximum(x, 0)
-    if kind == "wide":
-        return x * np.exp2(random.integers(-8, 8, tuple(shape)))
-    return x
-
-
-# --- calls ---
 
 
 def as_input(value: npt.ArrayLike | Input, layout: str = "ND", dtype: str = "") -> Input:
@@ -125,6 +54,19 @@ def results_of(call: Call) -> list[Output | None]:
         if output is not None:
             check(output)
     return found
+
+
+def output_of(call: Call, slot: int = 0) -> Output:
+    """One output of a call that has a formula."""
+    output = results_of(call)[slot]
+    assert output is not None
+    return output
+
+
+def doubtful_of(output: Output) -> npt.NDArray[np.bool_]:
+    """Which elements of an output are doubtful; some may be."""
+    assert output.doubtful is not None
+    return output.doubtful
 
 
 def sampled_of(call: Call, places: npt.ArrayLike) -> Output:
@@ -187,3 +129,30 @@ def refused(match: str) -> Iterator[None]:
     words = reason_words(caught.value.reason)
     assert re.search(match, words), words
     assert "None" not in words
+
+
+def check_sampled(op_type: str, *inputs: npt.ArrayLike | Input | None, **attrs: Any) -> None:
+    """Every place of the first output sampled alone is what the whole has there, with its rounding."""
+    call = call_of(op_type, *inputs, **attrs)
+    whole = output_of(call)
+    places = np.random.default_rng(1).permutation(whole.array.size)[:200]
+    some = sampled_of(call, places)
+    close(some.array, whole.array.ravel()[places])
+    for part, of_all in ((some.summed, whole.summed), (some.terms, whole.terms)):
+        expected = np.broadcast_to(of_all, whole.array.shape).ravel()[places]
+        np.testing.assert_allclose(np.broadcast_to(part, places.shape), expected, rtol=1e-9, atol=1e-12)
+
+
+def check_estimated(call: Call, whole: Output, places: Array, factor: float) -> None:
+    """Places sampled alone are what the whole has there; what it estimates of their rounding is within a factor."""
+    some = sampled_of(call, places)
+    np.testing.assert_allclose(some.array, whole.array.ravel()[places], rtol=1e-10, atol=1e-9)
+    for exact, estimated in ((some.terms, whole.terms), (some.summed, whole.summed)):
+        low, high = np.quantile(np.asarray(estimated).ravel()[places] / np.asarray(exact), [0.02, 0.98])
+        assert low > 1 / factor
+        assert high < factor
+
+
+def rounding_ratio(error: Array, size: npt.ArrayLike, unit: float = 2.0**-24) -> float:
+    """The rms of errors over what `size` predicts of them: rounding to nearest has an rms of 0.425 u."""
+    return float(np.sqrt(np.mean(error**2) / np.mean((0.425 * unit * np.asarray(size)) ** 2)))

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given
-from opcalls import FEW, arrays_of, close, outputs_of, refused, seeds, shapes, values
+from opcalls import arrays_of, doubtful_of, outputs_of, refused
+from opvalues import FEW, SOME, Shape, close, same, seeds, shapes, values
 from tensorflow_oracle import TensorFlow
 
-Shape = tuple[int, ...]
+from precision_tool.lib.ops.base import NotComputedError
 
 #: By GE's type: TensorFlow's op, and its further arguments.
 PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
@@ -163,18 +164,16 @@ def test_far_out_nothing_overflows() -> None:
     x = np.array([-1e5, -800.0, 800.0, 1e5, np.inf, -np.inf])
     for op_type in ("Sigmoid", "Softplus", "Gelu", "Swish", "FastGelu", "Mish", "Elu", "Selu"):
         assert np.isfinite(arrays_of(op_type, x)[0][:4]).all(), op_type
-    np.testing.assert_array_equal(arrays_of("Sigmoid", x)[0], [0, 0, 1, 1, 1, 0])
+    same(arrays_of("Sigmoid", x)[0], [0, 0, 1, 1, 1, 0])
 
 
 def test_the_switch_of_relu_is_doubtful_near_it_only() -> None:
     """What a Relu cut off is exactly 0, in many places: gradients that pass there are wrong, and no rounding."""
     features = np.array([0.0, 1e-7, 1e-3, -1.0, 6.0, 5.99], np.float16)
     (grad,) = outputs_of("Relu6Grad", np.ones(6), features)
-    assert grad.doubtful is not None
-    assert grad.doubtful.tolist() == [False, True, False, False, False, True]
+    assert doubtful_of(grad).tolist() == [False, True, False, False, False, True]
     (grad,) = outputs_of("ReluGrad", np.ones(3), np.array([1e-30, 1e-40, 0.0], np.float32))
-    assert grad.doubtful is not None
-    assert grad.doubtful.tolist() == [False, True, False]
+    assert doubtful_of(grad).tolist() == [False, True, False]
 
 
 def test_refusals() -> None:
@@ -184,3 +183,17 @@ def test_refusals() -> None:
         arrays_of("ReluGrad", np.ones(3), np.ones(4))
     with refused("weight has 5 elements for 3 channels"):
         arrays_of("PRelu", np.ones((2, 3)), np.ones(5))
+
+
+@SOME
+@given(seed=seeds)
+def test_relu_gradient_of_a_mask(seed: int) -> None:
+    """The mask in any form is the same as the features."""
+    gradients, features = values((3, 16), seed), values((3, 16), seed + 1)
+    (wanted,) = arrays_of("ReluGrad", gradients, features)
+    bits = (features > 0).astype(np.uint8)
+    for mask in (bits, bits.astype(np.bool_), np.packbits(bits, axis=-1, bitorder="little")):
+        (found,) = arrays_of("ReluGradV2", gradients, mask)
+        same(found, wanted)
+    with pytest.raises(NotComputedError):
+        arrays_of("ReluGradV2", gradients, np.zeros((3, 1, 1, 1, 2), np.uint8))

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from opcalls import Array, arrays_of, as_input
+from opcalls import arrays_of, as_input, outputs_of
+from opvalues import Array, same, same_all
 
-from precision_tool.lib.ops.base import Input, OutputSpec
+from precision_tool.lib.ops.base import Input, Output, OutputSpec
 
 PLAIN: dict[str, Any] = {"strides": [1, 1, 1, 1], "pads": [1, 1, 1, 1], "dilations": [1, 1, 1, 1],
                          "data_format": "NHWC"}  # fmt: skip
@@ -49,12 +50,19 @@ LINEAR: list[Case] = [
     ("Neg", (5, 4), "ND", (), {}, ()),
     ("Transpose", (5, 4, 3), "ND", (np.array([0, 2, 1]),), {}, ()),
     ("CumsumD", (5, 4), "ND", (), {"axis": 1}, ()),
+    ("SpaceToDepth", (5, 4, 6, 2), "ND", (), {"block_size": 2}, ()),
+    ("ResizeBilinearV2D", (5, 4, 6, 2), "ND", (), {"size": [5, 7]}, ()),
+    ("ResizeNearestNeighborV2Grad", (5, 4, 6, 2), "ND", (), {"size": [2, 3]}, ()),
+    ("SliceD", (5, 3, 4), "ND", (), {"offsets": [0, 1, 0], "size": [-1, 1, 2]}, ()),
+    ("PadD", (5, 3, 4), "ND", (), {"paddings": [[0, 0], [1, 0], [0, 2]]}, ()),
+    ("TileD", (5, 3, 4), "ND", (), {"multiples": [1, 2, 1]}, ()),
 ]
 #: These work on every row of the batch alone.
 BY_ROW: list[Case] = [
     *(case for case in LINEAR if case[0] not in ("BatchMatMul", "BiasAddGrad")),
     ("BiasAdd", (5, 4), "ND", (whole(4, seed=3),), {"data_format": "NHWC"}, ()),
     ("Relu", (5, 4), "ND", (), {}, ()),
+    ("ReduceMaxD", (5, 3, 4), "ND", (), {"axes": [2], "keep_dims": True}, ()),
     ("Tanh", (5, 4), "ND", (), {}, ()),
     ("MaxPool", IMAGE, "NHWC", (), POOL, ()),
     ("SoftmaxV2", (5, 4), "ND", (), {"axes": [-1]}, ()),
@@ -65,12 +73,13 @@ BY_ROW: list[Case] = [
 ]  # fmt: skip
 
 
-def run(case: Case, first: Array) -> list[Array]:
+def run(case: Case, first: Array) -> list[Output]:
     """Every output of the op for a first input of these numbers."""
     op_type, _, layout, others, attrs, wanted = case
+    inputs = (as_input(first, layout), *others)
     if op_type == "Conv2DBackpropInputD":  # its filter comes first
-        return [np.asarray(one) for one in arrays_of(op_type, FILTER, images(first), wanted=wanted, **attrs)]
-    return [np.asarray(one) for one in arrays_of(op_type, as_input(first, layout), *others, wanted=wanted, **attrs)]
+        inputs = (FILTER, images(first))
+    return outputs_of(op_type, *inputs, wanted=wanted, **attrs)
 
 
 @pytest.mark.parametrize("case", BY_ROW, ids=lambda case: case[0])
@@ -78,9 +87,8 @@ def test_a_batch_in_another_order(case: Case) -> None:
     x = whole(*case[1], seed=7)
     order = np.array([3, 0, 4, 1, 2])
     plain, turned = run(case, x), run(case, x[order])
-    assert plain[0].shape[0] == 5
-    for one, other in zip(plain, turned, strict=True):
-        np.testing.assert_array_equal(one[order], other)
+    assert plain[0].array.shape[0] == 5
+    same_all([output.array[order] for output in plain], [output.array for output in turned])
 
 
 @pytest.mark.parametrize("case", LINEAR, ids=lambda case: case[0])
@@ -90,14 +98,16 @@ def test_a_linear_op_of_a_scaled_input(case: Case) -> None:
     plain = run(case, x)
     for factor in (-4.0, 2.0**-20, 0.0):
         for one, other in zip(plain, run(case, factor * x), strict=True):
-            np.testing.assert_array_equal(factor * one, other)
+            same(factor * one.array, other.array)
+            np.testing.assert_allclose(other.summed, abs(factor) * np.asarray(one.summed), rtol=1e-12)
+            np.testing.assert_allclose(other.terms, abs(factor) * np.asarray(one.terms), rtol=1e-12)
 
 
 @pytest.mark.parametrize("case", LINEAR, ids=lambda case: case[0])
 def test_a_linear_op_of_a_sum(case: Case) -> None:
     x, y = whole(*case[1], seed=9), whole(*case[1], seed=10)
     for both, one, other in zip(run(case, x + y), run(case, x), run(case, y), strict=True):
-        np.testing.assert_allclose(both, one + other, rtol=1e-14, atol=1e-13)
+        np.testing.assert_allclose(both.array, one.array + other.array, rtol=1e-14, atol=1e-13)
 
 
 @pytest.mark.parametrize(("op_type", "axis"), [("ReduceSumD", 0), ("ReduceSumD", 1), ("MatMulV2", 1)])
@@ -112,4 +122,4 @@ def test_a_sum_in_two_parts(op_type: str, axis: int) -> None:
         attrs: dict[str, Any] = {"axes": [axis], "keep_dims": False}
         (both,) = arrays_of(op_type, x, **attrs)
         (one,), (other,) = (arrays_of(op_type, part, **attrs) for part in halves)
-    np.testing.assert_array_equal(both, np.asarray(one) + np.asarray(other))
+    same(both, np.asarray(one) + np.asarray(other))

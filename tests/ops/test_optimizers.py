@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from opcalls import FEW, Array, arrays_of, close, i32, refused, seeds, shapes, values
+from opcalls import arrays_of, refused
+from opvalues import FEW, Array, Shape, close, close_all, i32, same, same_all, seeds, shapes, values, whole
 from tensorflow_oracle import TensorFlow
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,7 @@ def test_rules(tensorflow: TensorFlow, op_type: str, shape: Shape, seed: int) ->
     for attrs in rule.attrs:
         wanted = tensorflow.run(f"Resource{op_type}", oracle, variables=rule.state.split(), **attrs)
         found = arrays_of(op_type, *given.values(), **attrs)
-        for one, other in zip(found, wanted, strict=True):
-            close(one, other, rtol=1e-7, atol=1e-9)
+        close_all(found, wanted, rtol=1e-7, atol=1e-9)
 
 
 SPARSE = {
@@ -129,8 +128,7 @@ def test_rules_of_rows(tensorflow: TensorFlow, op_type: str, seed: int) -> None:
     given["grad"] = given.pop("delta", given.get("grad", given["var"]))[:2]
     given = {name: given[name] for name in SPARSE[op_type].split()}
     wanted = tensorflow.run(f"Resource{op_type}", given, variables=dense.state.split())
-    for one, other in zip(arrays_of(op_type, *given.values()), wanted, strict=True):
-        close(one, other, rtol=1e-7, atol=1e-9)
+    close_all(arrays_of(op_type, *given.values()), wanted, rtol=1e-7, atol=1e-9)
 
 
 def test_numbers_as_attributes() -> None:
@@ -140,14 +138,13 @@ def test_numbers_as_attributes() -> None:
     tensors = [given[name] for name in ("var", "ms", "mom", "lr", "grad")]
     attrs: dict[str, Any] = {name: rule.numbers[name] for name in ("rho", "momentum", "epsilon")}
     for found in (arrays_of("ApplyRMSPropD", *tensors, **attrs), arrays_of("ApplyRMSPropD", *given.values())):
-        for one, other in zip(found, wanted, strict=True):
-            np.testing.assert_array_equal(one, other)
+        same_all(found, wanted)
     adagrad = given_of(RULES["ApplyAdagrad"], (4, 2), 1)
     rows = {"var": adagrad["var"], "accum": adagrad["accum"], "grad": adagrad["grad"][:1], "indices": i32([2])}
     found = arrays_of("SparseApplyAdagradD", *rows.values(), lr=0.1)
     wanted = arrays_of("ApplyAdagrad", adagrad["var"][2], adagrad["accum"][2], 0.1, adagrad["grad"][0])
-    np.testing.assert_array_equal(found[0][2], wanted[0])
-    np.testing.assert_array_equal(np.delete(found[0], 2, 0), np.delete(adagrad["var"], 2, 0))
+    same(found[0][2], wanted[0])
+    same(np.delete(found[0], 2, 0), np.delete(adagrad["var"], 2, 0))
 
 
 @pytest.mark.parametrize("op_type", ["Momentum", "KerasMomentum"])
@@ -156,8 +153,7 @@ def test_momentum_of_a_scaled_gradient(op_type: str) -> None:
     for attrs in NESTEROV:
         wanted = arrays_of(f"Apply{op_type}", var, accum, 0.1, grad * 0.25, 0.9, **attrs)
         found = arrays_of(f"FusedMulApply{op_type}", var, accum, 0.1, grad, 0.9, 0.25, **attrs)
-        for one, other in zip(found, wanted, strict=True):
-            np.testing.assert_array_equal(one, other)
+        same_all(found, wanted)
 
 
 # --- of GE alone ------------------------------------------------------------------------------------------------------
@@ -175,8 +171,7 @@ def test_adam_of_bert_is_adam(shape: Shape, seed: int) -> None:
         ("AdamApplyOne", [1e-6], var - 0.1 * step),
         ("AdamApplyOneWithDecayAssign", [0.01, 1e-6], var - 0.1 * (step + 0.01 * var)),
     ):
-        for one, other in zip(arrays_of(op_type, *given, *rest), (new_v, new_m, wanted), strict=True):
-            close(one, other)
+        close_all(arrays_of(op_type, *given, *rest), (new_v, new_m, wanted))
 
 
 @FEW
@@ -188,11 +183,9 @@ def test_lamb(shape: Shape, seed: int) -> None:
     new_v, new_m = 0.999 * v + 0.001 * grad**2, 0.9 * m + 0.1 * grad
     plain = new_m / (1 - 0.9**4) / (np.sqrt(new_v / (1 - 0.999**4)) + 1e-6)
     wanted = [plain + 0.01 * var, new_v, new_m]
-    for one, other in zip(arrays_of("LambApplyOptimizerAssign", *given), wanted, strict=True):
-        close(one, other)
+    close_all(arrays_of("LambApplyOptimizerAssign", *given), wanted)
     moments: list[Any] = [grad**2, v, 1 - 0.999**4, grad, m, 1 - 0.9**4, var, 0.9, 0.1, 0.999, 0.001, 0.01, 1e-6]
-    for one, other in zip(arrays_of("LambNextMV", *moments), [wanted[0], new_m, new_v, plain], strict=True):
-        close(one, other)
+    close_all(arrays_of("LambNextMV", *moments), [wanted[0], new_m, new_v, plain])
     for norm, ratio in ((3.0, 1.5), (0.0, 1.0)):
         (found,) = arrays_of("LambApplyWeightAssign", norm, 2.0, 0.1, plain, var)
         close(found, var - ratio * 0.1 * plain)
@@ -214,19 +207,81 @@ def test_lars(shape: Shape, seed: int) -> None:
             close(found[0], wanted * (g + 0.1 * w))
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize(("decay", "dampening"), [(0.0, 0.0), (0.01, 0.0), (0.0, 0.3), (0.1, 0.2)])
+def test_descent_with_momentum(nesterov: bool, decay: float, dampening: float) -> None:
+    """Element by element, half of them at their first step."""
+    var, grad, accum = (values((3, 4), seed) for seed in range(3))
+    stat = whole((3, 4), 7, 0, 2).astype(np.float64)
+    wanted = np.empty(var.shape)
+    for place in np.ndindex(*var.shape):
+        g = grad[place] + decay * var[place]
+        a = 0.9 * accum[place] + g
+        if not stat[place]:
+            a -= dampening * g
+        wanted[place] = var[place] - 0.1 * (g + 0.9 * a if nesterov else a)
+    attrs: dict[str, Any] = {"nesterov": nesterov, "weight_decay": decay, "dampening": dampening}
+    (found,) = arrays_of("SGD", var, grad, 0.1, accum, 0.9, stat, **attrs)
+    close(found, wanted)
+
+
+@FEW
+@given(shape=shapes, seed=seeds)
+def test_fused_moments_of_lamb(shape: Shape, seed: int) -> None:
+    grad, m, var = (values(shape, seed + place) for place in range(3))
+    v = values(shape, seed + 3, "positive")
+    new_v, new_m = 0.999 * v + 0.001 * grad**2, 0.9 * m + 0.1 * grad
+    mean, variance = new_m / (1 - 0.9**4), new_v / (1 - 0.999**4)
+    # An epsilon that tells beside and below the root apart.
+    given: list[Any] = [grad**2, v, 1 - 0.999**4, grad, m, 1 - 0.9**4, var, 0.9, 0.1, 0.999, 0.001, 0.01, 0.3]
+    wanted = [
+        0.01 * var + mean / np.sqrt(variance + 0.3), new_m, new_v, 0.01 * var + mean / (np.sqrt(variance) + 0.3)
+    ]  # fmt: skip
+    close_all(arrays_of("LambNextMVWithDecay", *given), wanted)
+    right: list[Any] = [grad, v, 0.999, 0.001, 1 / (1 - 0.999**4), 0.3]
+    close_all(arrays_of("LambNextRight", *right), [new_v, np.sqrt(variance) + 0.3])
+
+
 @pytest.mark.parametrize(
-    ("op_type", "inputs", "reason"),
+    ("norms", "ratio"),
     [
-        ("ApplyMomentum", [np.ones(3), np.ones(3), 0.1, np.ones(3)], "has 4 inputs instead of 5"),
-        ("ApplyMomentum", [np.ones(3), np.ones(4), 0.1, np.ones(3), 0.9], "the shapes .* of ApplyMomentum differ"),
-        ("ApplyMomentum", [np.ones(3), np.ones(3), np.ones(2), np.ones(3), 0.9], "input 2 of shape \\(2,\\)"),
-        (
-            "SparseApplyAdagrad", [np.ones((3, 2)), np.ones((3, 2)), 0.1, np.ones((2, 2)), i32([1, 1])],
-            "SparseApplyAdagrad updates an index twice",
-        ),
-        ("AdamApplyOne", [np.ones(3), np.ones(4), *[np.ones(3)] * 8], "do not broadcast"),
+        ((1.0, 3.0, 2.0), 1.5),
+        ((1.0, 90.0, 2.0), 10.0),  # not above the upper end
+        ((0.0, 3.0, 2.0), 1.0),  # the first decides whether there is a ratio at all
+        ((1.0, 0.0, 2.0), 1.0),
+        ((1.0, 0.0, 0.0), 1.0),
+        ((1.0, 3.0, -2.0), 0.0),  # not below the lower end
     ],
-)  # fmt: skip
-def test_refusals(op_type: str, inputs: list[Array], reason: str) -> None:
-    with refused(reason):
-        arrays_of(op_type, *inputs)
+)
+def test_a_step_of_lamb_between_two_ends(norms: tuple[float, ...], ratio: float) -> None:
+    step, var = values((3, 4), 1), values((3, 4), 2)
+    (found,) = arrays_of("LambUpdateWithLr", *norms, 0.1, step, var, 0.0, 1.0, 10.0)
+    close(found, var - ratio * 0.1 * step)
+
+
+@pytest.mark.parametrize(
+    ("norms", "ratio"), [((3.0, 2.0), 1.5), ((90.0, 2.0), 45.0), ((0.0, 2.0), 1.0), ((3.0, 0.0), 1.0)]
+)
+def test_a_step_of_lamb(norms: tuple[float, ...], ratio: float) -> None:
+    step, var = values((3, 4), 1), values((3, 4), 2)
+    (found,) = arrays_of("LambUpdateWithLrV2", *norms, 0.1, step, var, 0.0, 1.0)
+    close(found, var - ratio * 0.1 * step)
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@FEW
+@given(shape=shapes, seed=seeds, before=st.integers(0, 5))
+def test_adam_with_decay(maximize: bool, shape: Shape, seed: int, before: int) -> None:
+    var, m, grad = (values(shape, seed + place) for place in range(3))
+    v = values(shape, seed + 3, "positive")
+    slope = -grad if maximize else grad
+    new_m, new_v = 0.9 * m + 0.1 * slope, 0.99 * v + 0.01 * slope**2
+    mean, variance = new_m / (1 - 0.9 ** (before + 1)), new_v / (1 - 0.99 ** (before + 1))
+    wanted = [var - 0.1 * 0.02 * var - 0.1 * mean / (np.sqrt(variance) + 1e-3), new_m, new_v]
+    given: list[Any] = [var, m, v, 0.9**before, 0.99**before, 0.1, 0.02, 0.9, 0.99, 1e-3, grad]
+    close_all(arrays_of("ApplyAdamW", *given, maximize=maximize), wanted)
+
+
+def test_adam_with_the_largest_moment_is_refused() -> None:
+    with refused("amsgrad"):
+        arrays_of("ApplyAdamW", *[np.ones(3)] * 3, *[0.1] * 7, np.ones(3), amsgrad=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from opvalues import same
 
 from precision_tool.lib.ops import op_table as table
 from precision_tool.lib.ops.base import Call, Input, OutputSpec
@@ -60,7 +61,7 @@ def test_the_sums_of_rows_are_those_of_the_result(name: str) -> None:
     np.testing.assert_allclose(rows @ sums.signs, sums.sums, rtol=1e-10, atol=1e-10)
     # The places of some rows are those of their elements, in the order of the script.
     chosen = np.array([1, 0], np.intp)
-    np.testing.assert_array_equal(whole.array.reshape(-1)[sums.places(chosen)], rows[chosen].reshape(-1))
+    same(whole.array.reshape(-1)[sums.places(chosen)], rows[chosen].reshape(-1))
     # The squares of a row's products are at least those that each of its elements sums.
     terms = np.broadcast_to(np.asarray(whole.terms), whole.array.shape)
     energy = (sums.as_rows(terms) ** 2).sum(1)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tfdbg_files import content, sized, tensor_proto, write_tensor
 
-from precision_tool.lib.cli.cmd_tf_dump import COMMAND as TF_DUMP
+from precision_tool.lib.cli.cmd_tf_dump import tf_dump
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 
@@ -66,7 +66,7 @@ class Setup:
     def tf_dump(self, *arguments: str) -> int:
         (self.root / "tf" / "answers").write_text("\n".join(self._answers))
         settings = load_settings({"data": self.root}, folder=self.root, environment={})
-        return TF_DUMP.main(["--engine", "tfdbg", *arguments], settings)
+        return tf_dump.main(["--engine", "tfdbg", *arguments], settings)
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.root / "tf" / "dump"))

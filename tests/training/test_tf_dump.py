@@ -18,8 +18,7 @@ import pytest
 from real_tree import tensors_of, unpack
 from tfdbg_files import CODES, DEVICE, content, number, shape_proto, sized, tensor_proto, varint, write_tensor
 
-from precision_tool.lib.cli.cmd_tf_dump import COMMAND as TF_DUMP
-from precision_tool.lib.cli.cmd_tf_dump import _Progress
+from precision_tool.lib.cli.cmd_tf_dump import _Progress, tf_dump
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError, UsageError
 
@@ -47,7 +46,7 @@ class Data:
     def tf_dump(self, *arguments: str | Path) -> str:
         """What it prints on standard output; exit code 0."""
         settings = load_settings({"data": self.root}, folder=self.root, environment={})
-        assert TF_DUMP.main([str(argument) for argument in arguments], settings) == 0
+        assert tf_dump.main([str(argument) for argument in arguments], settings) == 0
         self.err = ""
         out, self.err = self._capsys.readouterr()
         return out
@@ -571,10 +570,10 @@ def test_a_command_runs_first_where_there_is_no_run(tmp_path: Path, capfd: pytes
     show = "print('step', 1, os.environ['PRECISION_TOOL_DATA'])"
     command = python(f"import os, shutil; {show}; shutil.copytree({str(template)!r}, {str(made)!r})")
     settings = load_settings({"data": data.root}, folder=data.root, environment={})
-    assert TF_DUMP.main([command], settings) == 0
+    assert tf_dump.main([command], settings) == 0
     assert f"step 1 {data.root}\n" in capfd.readouterr().out
     assert data.values(f"op.0.{TIME}.npy") == [4]
-    assert TF_DUMP.main(["exit 9"], settings) == 0
+    assert tf_dump.main(["exit 9"], settings) == 0
     first, second = capfd.readouterr().err.splitlines()
     assert first == "not run: exit 9"
     assert second.endswith("already holds 1 run, the last run_1_0: it is used; to dump again remove it first")
@@ -582,13 +581,13 @@ def test_a_command_runs_first_where_there_is_no_run(tmp_path: Path, capfd: pytes
 
 def test_a_command_that_fails_passes_its_exit_code_on(data: Data, capsys: pytest.CaptureFixture[str]) -> None:
     settings = load_settings({"data": data.root}, folder=data.root, environment={})
-    assert TF_DUMP.main([python("raise SystemExit(7)")], settings) == 7
+    assert tf_dump.main([python("raise SystemExit(7)")], settings) == 7
     assert capsys.readouterr().err == "the command ended with exit code 7\n"
-    assert TF_DUMP.main(["kill -TERM $$"], settings) == 143
+    assert tf_dump.main(["kill -TERM $$"], settings) == 143
     with pytest.raises(DataNotFoundError):
-        TF_DUMP.main(["true"], settings)
+        tf_dump.main(["true"], settings)
     run = data.run("run_1_0") / DEVICE
-    assert TF_DUMP.main([f"mkdir -p '{run}'; exit 5"], settings) == 5
+    assert tf_dump.main([f"mkdir -p '{run}'; exit 5"], settings) == 5
     assert "exit code 5; tf_dump without it uses what was dumped" in capsys.readouterr().err
     assert not data.dump.exists()
 

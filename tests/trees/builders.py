@@ -15,10 +15,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.demo import dump_writer
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, golden_file_name
 from precision_tool.lib.demo.graph_writer import AI_CORE, GE_LOCAL, graph_file_name, graph_text
+from precision_tool.lib.io.ge_dump import read_dump
+from precision_tool.lib.io.npy import read_npy
+from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Edge, Graph, Op, TensorDesc
+from precision_tool.lib.model.tensor import Tensor
 
 Array = npt.NDArray[Any]
 
@@ -53,6 +58,33 @@ def write_golden(folder: Path, op: str, index: int, array: Array, timestamp: int
     path = folder / golden_file_name(op, index, timestamp)
     dump_writer.write_golden(path, np.asarray(array))
     return path
+
+
+def dumped(folder: Path, stored: OutTensor | Array, name: str = "op") -> Tensor:
+    """The only output of an op, dumped into `folder` and read back."""
+    path = write_dump(folder / f"Add.{name}.1.0.{TIMESTAMP}", name, [], [stored])
+    (tensor,) = read_dump(str(path)).outputs
+    assert isinstance(tensor, Tensor)
+    return tensor
+
+
+def aligned_pair(
+    npu: Tensor, golden: Tensor, layout: str | None = None, shape: tuple[int, ...] | None = None, name: str = "op"
+) -> Pair:
+    """An op's output and its benchmark tensor; `layout` and `shape` are what the graph tells of it."""
+    aligned = align(npu, golden, Declared(layout, shape))
+    return Pair(
+        index=0, op_name=name, op_type="Add", npu_ops=(name,), golden_ops=(name,), slot="output:0", npu=npu,
+        golden=golden, npu_plan=aligned.npu_plan, golden_plan=aligned.golden_plan, shape=aligned.shape,
+        error_shape=golden.shape,
+    )  # fmt: skip
+
+
+def written_pair(folder: Path, npu: Array, golden: Array, layout: str = "ND", name: str = "op") -> Pair:
+    """A pair whose files are written; its NPU side, of the same shape as the benchmark's, is stored in `layout`."""
+    origin = "NHWC" if npu.ndim == 4 else "ND"
+    benchmark = read_npy(str(write_golden(folder, name, 0, golden)))
+    return aligned_pair(dumped(folder, OutTensor.packed(npu, layout, origin), name), benchmark, origin, npu.shape, name)
 
 
 def edge(text: str) -> Edge:

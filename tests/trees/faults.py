@@ -23,3 +23,16 @@ def zero_tail(array: Array) -> Array:
     flat = array.copy().reshape(-1)
     flat[-12:] = 0
     return flat.reshape(array.shape)
+
+
+def narrowed(array: Array) -> Array:
+    """What bfloat16 leaves of float32 values."""
+    bits = array.astype(np.float32).view(np.uint32)
+    return ((bits + 0x8000) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def copied_tail(array: Array) -> Array:
+    """The last sixteen values are those before them."""
+    flat = array.copy().reshape(-1)
+    flat[-16:] = flat[-32:-16]
+    return flat.reshape(array.shape)

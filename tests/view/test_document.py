@@ -19,9 +19,9 @@ from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.verdict_model import Action, Cause, Fact, Proof, Step, Suspect, Verdict, tally
 from precision_tool.lib.io.ge_graph import load_graph_file
 from precision_tool.lib.messages import LANGUAGES, Message, render
-from precision_tool.lib.view.op_network import error_path, network_of
 from precision_tool.lib.view.packed_columns import Texts, number, sound, whole
 from precision_tool.lib.view.report_document import SCHEMA, Material, document_of, steps_document, verdict_document
+from precision_tool.lib.view.report_map import error_path, network_of
 from precision_tool.lib.view.verdict_messages import confidence, plan_steps, proof
 
 INPUTS = [np.arange(6, dtype=np.float32).reshape(2, 3), np.full((2, 3), 2.0, np.float32)]

@@ -1,4 +1,4 @@
-"""Bars are as long as their share, small counts stay seen, labels are the borders."""
+"""Bars are as long as their share, small counts stay seen, labels are the borders, none of which is beyond the next."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import io
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from precision_tool.lib.view.tensors_screen import edges, histogram, is_logarithmic
@@ -48,3 +50,19 @@ def test_counts_far_apart_are_drawn_as_logarithms() -> None:
 
 def test_edges_do_not_overflow() -> None:
     assert edges(-1.5e308, 1.5e308, 3) == pytest.approx([-1.5e308, -0.5e308, 0.5e308, 1.5e308])
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@given(one=FINITE, other=FINITE, bins=st.integers(1, 40))
+def test_edges_are_in_order(one: float, other: float, bins: int) -> None:
+    low, high = sorted((one, other))
+    found = edges(low, high, bins)
+    assert (len(found), found[0], found[-1]) == (bins + 1, low, high)
+    assert all(left <= right for left, right in pairwise(found))
+
+
+@pytest.mark.parametrize("value", [0.1, 1e300, -3.3, 5e-324, 0.0])
+def test_edges_of_a_constant_are_it(value: float) -> None:
+    assert edges(value, value, 12) == [value] * 13

@@ -19,14 +19,14 @@ from precision_tool.lib.diagnose.verdict_model import State
 from precision_tool.lib.messages import LANGUAGES, Message, catalogue, render
 from precision_tool.lib.model.finding import FindingKind
 from precision_tool.lib.view.report_document import Material, document_of
-from precision_tool.lib.view.report_page import asset, page_of
+from precision_tool.lib.view.report_page import asset, page_of, plain_verdict
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = REPO / "scripts" / "page"
 
 
 def page(*materials: Material) -> str:
-    return page_of(document_of(materials, tool="<tool>", time="<time>"), materials)
+    return page_of(document_of(materials, tool="<tool>", time="<time>"), map(plain_verdict, materials))
 
 
 def test_the_policy_allows_this_script_and_style_and_nothing_else() -> None:

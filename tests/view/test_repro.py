@@ -35,6 +35,12 @@ def check(folder: Path) -> tuple[int, str]:
     return run.returncode, run.stdout
 
 
+def reproduced(folder: Path) -> tuple[int, str]:
+    """The exit code and the output of the script on the op below `folder`."""
+    tool("repro", "block/add", "out", cwd=folder)
+    return check(folder / "out")
+
+
 def tree(root: Path, output: Array, op_type: str = "Add", golden: Array | None = None) -> None:
     one_op_tree(
         root / "precision_data", output=output, golden=SUM.astype(np.float32) if golden is None else golden,
@@ -72,8 +78,7 @@ def test_a_wrong_op(tmp_path: Path) -> None:
 
 def test_a_right_op(tmp_path: Path) -> None:
     tree(tmp_path, SUM)
-    tool("repro", "block/add", "out", cwd=tmp_path)
-    code, text = check(tmp_path / "out")
+    code, text = reproduced(tmp_path)
     assert code == 0
     assert "L0 (at most 10, 2, 2): passes" in text
     assert "100.00 % of the elements" in text
@@ -118,8 +123,7 @@ def test_nan_and_inf(tmp_path: Path) -> None:
     odd = SUM.copy()
     odd[0, 0], odd[1, 1] = np.nan, np.inf
     tree(tmp_path, odd)
-    tool("repro", "block/add", "out", cwd=tmp_path)
-    code, text = check(tmp_path / "out")
+    code, text = reproduced(tmp_path)
     assert code == 1
     assert "2 of 24 elements are beyond" in text
 
@@ -134,8 +138,7 @@ def test_what_is_beyond_the_types_range_is_not_wrong(tmp_path: Path) -> None:
         doubled = large + large
     assert np.isinf(doubled).sum() == 2
     pair_tree(tmp_path, doubled, [large, large])
-    tool("repro", "block/add", "out", cwd=tmp_path)
-    code, text = check(tmp_path / "out")
+    code, text = reproduced(tmp_path)
     assert "2 of 4 elements left out: the true result is beyond the type's range" in text
     assert "0 of 2 elements are beyond" in text
     assert code == 0
@@ -145,8 +148,7 @@ def test_what_is_left_out_hides_nothing_else(tmp_path: Path) -> None:
     large = np.array([60000, 2, 3, 4], np.float16)
     wrong = np.array([np.inf, 4, 7, 8], np.float16)
     pair_tree(tmp_path, wrong, [large, large])
-    tool("repro", "block/add", "out", cwd=tmp_path)
-    code, text = check(tmp_path / "out")
+    code, text = reproduced(tmp_path)
     assert "1 of 3 elements are beyond" in text
     assert code == 1
 
@@ -161,8 +163,7 @@ def test_what_is_left_out_hides_nothing_else(tmp_path: Path) -> None:
 def test_where_no_element_can_be_compared(tmp_path: Path, output: Array, value: Array, op_type: str) -> None:
     inputs = [value] if op_type == "Exp" else [value, value]
     pair_tree(tmp_path, output, inputs, op_type)
-    tool("repro", "block/add", "out", cwd=tmp_path)
-    code, text = check(tmp_path / "out")
+    code, text = reproduced(tmp_path)
     assert code == 2
     assert "nothing to compare" in text
     assert "right" not in text

@@ -18,7 +18,7 @@ from precision_tool.lib.diagnose.heat_maps import HeatMap
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Conclusion
 from precision_tool.lib.messages import Message
-from precision_tool.lib.view.report_page import page_with
+from precision_tool.lib.view.report_page import page_of
 from precision_tool.lib.view.study_report import study_document, write_study
 
 Browse = Callable[..., Any]
@@ -138,7 +138,7 @@ def test_a_study_of_very_many_ranks_opens(tmp_path: Path, browse: Browse) -> Non
     heat = HeatMap(what="rank", places=tuple(range(1000)), ops=tuple(f"op_{i}" for i in range(10_000)), values=values)
     study = Study(conclusion=Conclusion(culprit=None), leaves=(), votes=(), maps=(heat,))
     path = tmp_path / "report.html"
-    path.write_text(page_with(study_document(study, tool="tool", time="now"), ["text"]), encoding="utf-8")
+    path.write_text(page_of(study_document(study, tool="tool", time="now"), ["text"]), encoding="utf-8")
     page = browse(path)
     worst = page.ask(REDDEST)
     assert worst >= 1, "one bad cell of ten million is seen"
@@ -153,7 +153,7 @@ def test_names_are_no_markup(tmp_path: Path) -> None:
         maps=(heat,),
         notes=(Message("text", text="<img src=x>"),),
     )
-    page = page_with(study_document(study, tool="<x-tool>", time="now"), ["<x-text>"])
+    page = page_of(study_document(study, tool="<x-tool>", time="now"), ["<x-text>"])
     for tag in ("</script><b>", "<img src=x>", "<x-tool>", "<x-text>"):
         assert tag not in page
 

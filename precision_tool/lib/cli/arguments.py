@@ -12,6 +12,7 @@ import subprocess
 import sys
 from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO
 
+from precision_tool.lib.cli.words import COMMANDS
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.io import urls
 from precision_tool.lib.messages import text
@@ -23,7 +24,10 @@ _FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are the user's errors."""
+    """A parser that shows an example, and whose errors are the user's errors."""
+
+    def __init__(self, name: str, description: str, example: str) -> None:
+        super().__init__(prog=name, description=description, epilog="example: " + example)
 
     def error(self, message: str) -> NoReturn:
         """Raise what argparse objects to, with the option that was probably meant."""
@@ -43,12 +47,29 @@ class Parser(argparse.ArgumentParser):
 class PlainCommand(NamedTuple):
     """A command of the training side: plain text out, nothing but the settings in; `run` returns the exit code."""
 
-    parser: Callable[[], Parser]
+    name: str
+    description: str
+    example: str
+    add_options: Callable[[Parser], None]
     run: Callable[[argparse.Namespace, Settings], int]
 
     def main(self, argv: Sequence[str], settings: Settings) -> int:
         """Run its command line and return the exit code; the user's errors are raised."""
-        return self.run(self.parser().parse_args(list(argv)), settings)
+        parser = Parser(self.name, self.description, self.example)
+        self.add_options(parser)
+        return self.run(parser.parse_args(list(argv)), settings)
+
+
+def plain_command(
+    name: str, description: str, add_options: Callable[[Parser], None], *, example: str
+) -> Callable[[Callable[[argparse.Namespace, Settings], int]], PlainCommand]:
+    """Make a function the command of this name, as `command` of `command.py` does."""
+
+    def register(run: Callable[[argparse.Namespace, Settings], int]) -> PlainCommand:
+        made = COMMANDS[name] = PlainCommand(name, description, example, add_options, run)
+        return made
+
+    return register
 
 
 def print_line(line: str, file: Optional[TextIO] = None) -> None:

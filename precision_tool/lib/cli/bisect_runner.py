@@ -14,25 +14,24 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Any
 
 from precision_tool.lib.cli.switch_files import SwitchFile
 from precision_tool.lib.compare.toolkit import end_group
-from precision_tool.lib.diagnose.fusion_bisect import FlakyCheckError
+from precision_tool.lib.diagnose.fusion_bisect import FlakyCheckError, Try
 from precision_tool.lib.io.files import could_be_path, open_to_write, read_text
 from precision_tool.lib.io.fusion_switch import Switches, parse_switches, text_to_write
 from precision_tool.lib.io.writing import lock_folder, only_writer, rewrite_text
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
+from precision_tool.lib.model.documents import from_document, to_document
 from precision_tool.lib.training.switches import FILE_VARIABLE
 
 _STATE = "state.json"
 #: Seconds that no try takes: a century.
 _MAX_SECONDS = 3.2e9
-_VERSION = 2
+_VERSION = 3
 #: Seconds that an edit of a switch file, which locks the folder as well, takes at most, and between two attempts.
 _EDIT_TAKES, _POLL = 1.0, 0.02
 #: Exit codes of a shell that could not run the command.
@@ -40,14 +39,18 @@ _NOT_EXECUTABLE, _NO_COMMAND = 126, 127
 
 
 @dataclass(frozen=True, kw_only=True)
-class Try:
-    """One run of the check: the passes that were off, whether it succeeded, its exit code (None: out of time)."""
+class _State:
+    """What a bisection keeps on the disk; `base` are the user's switches other than the passes that are searched."""
 
-    off: tuple[str, ...]
-    succeeded: bool
-    code: int | None
-    seconds: float
-    log: str
+    version: int
+    check: str
+    passes: tuple[str, ...]
+    file: str
+    base: str
+    running: bool
+    original: str | None
+    written: tuple[str, ...]
+    tries: tuple[Try, ...]
 
 
 @dataclass(kw_only=True)
@@ -105,12 +108,12 @@ class BisectRun:
     def open(self, fresh: bool) -> list[str]:
         """Continue an earlier search for the same, restore a switch file that a killed one left, and return notes."""
         state = _read_state(self._state_path)
-        notes = _put_back(state) if state.get("running") else []
+        notes = _put_back(state) if state is not None and state.running else []
         self.original = _text_of(self.file.path)
-        same = state.get("check") == self.check and set(state.get("passes", ())) == set(self.passes)
-        if same and not fresh and state.get("tries"):
-            if state.get("base") == self._base():
-                self.tries = [_try_of(document) for document in state["tries"]]
+        is_same = state is not None and (state.check, set(state.passes)) == (self.check, set(self.passes))
+        if state is not None and is_same and not fresh and state.tries:
+            if state.base == self._base():
+                self.tries = list(state.tries)
                 notes.append(text("note.cli.bisect_continued", tries=len(self.tries)))
             else:
                 notes.append(text("note.cli.bisect_other_switches"))
@@ -119,13 +122,11 @@ class BisectRun:
                 log.unlink(missing_ok=True)
         return notes
 
-    def _base(self) -> dict[str, Any]:
+    def _base(self) -> str:
         """Return the user's switches other than the passes that are searched."""
         switches = self._with_off(frozenset())
-        return {
-            "sections": {section: dict(passes) for section, passes in switches.sections.items()},
-            "others": dict(switches.others),
-        }
+        sections = {section: dict(passes) for section, passes in switches.sections.items()}
+        return json.dumps({"sections": sections, "others": dict(switches.others)}, sort_keys=True)
 
     def _with_off(self, off: frozenset[str]) -> Switches:
         """Return the user's switches with exactly these of the passes off."""
@@ -141,18 +142,12 @@ class BisectRun:
         return self.original if self.file.path == self.file.target else None
 
     def _save(self, running: bool) -> None:
-        state = {
-            "version": _VERSION,
-            "check": self.check,
-            "passes": list(self.passes),
-            "file": os.path.abspath(self.file.target),
-            "base": self._base(),
-            "running": running,
-            "original": self._to_put_back,
-            "written": self.written,
-            "tries": [asdict(attempt) for attempt in self.tries],
-        }
-        rewrite_text(self._state_path, json.dumps(state, indent=1) + "\n")
+        state = _State(
+            version=_VERSION, check=self.check, passes=self.passes, file=os.path.abspath(self.file.target),
+            base=self._base(), running=running, original=self._to_put_back, written=self.written,
+            tries=tuple(self.tries),
+        )  # fmt: skip
+        rewrite_text(self._state_path, json.dumps(to_document(state), indent=1) + "\n")
 
     def close(self) -> None:
         """Restore the user's switch file."""
@@ -223,8 +218,8 @@ class BisectRun:
 def is_bisected(folder: Path, path: str) -> bool:
     """Return whether a switch file holds the switches of an attempt of a bisection in `folder`."""
     state = _read_state(str(folder / _STATE))
-    is_its_file = bool(state.get("running")) and os.path.realpath(state["file"]) == os.path.realpath(path)
-    return is_its_file and _is_left_over(state)
+    is_its_file = state is not None and state.running and os.path.realpath(state.file) == os.path.realpath(path)
+    return state is not None and is_its_file and _is_left_over(state)
 
 
 def check_edit(folders: Sequence[Path], path: str) -> None:
@@ -281,21 +276,20 @@ def _text_of(path: str) -> str | None:
     return None
 
 
-def _put_back(state: dict[str, Any]) -> list[str]:
+def _put_back(state: _State) -> list[str]:
     """Restore the switch file of an attempt that was killed, and return notes."""
-    path, original = str(state["file"]), state.get("original")
     if _is_left_over(state):
-        _restore(path, original)
-        return [text("note.cli.bisect_restored", path=path)]
-    if _text_of(path) == original:
+        _restore(state.file, state.original)
+        return [text("note.cli.bisect_restored", path=state.file)]
+    if _text_of(state.file) == state.original:
         return []
-    return [text("note.cli.bisect_changed", path=path)]
+    return [text("note.cli.bisect_changed", path=state.file)]
 
 
-def _is_left_over(state: dict[str, Any]) -> bool:
+def _is_left_over(state: _State) -> bool:
     """Return whether the switch file of a killed search still is as one of its attempts wrote it."""
-    now = _text_of(str(state["file"]))
-    return now != state.get("original") and now in state["written"]
+    now = _text_of(state.file)
+    return now != state.original and now in state.written
 
 
 def _restore(path: str, text: str | None) -> None:
@@ -306,53 +300,11 @@ def _restore(path: str, text: str | None) -> None:
         rewrite_text(path, text)
 
 
-def _read_state(path: str) -> dict[str, Any]:
-    """Return the state of an earlier attempt; {} where there is none, or none of the shape that `_save` writes."""
+def _read_state(path: str) -> _State | None:
+    """Return the state of an earlier attempt; None where there is none, or none that this version writes."""
     try:
-        state = json.loads(read_text(path))
+        state = from_document(_State, json.loads(read_text(path)))
     except (PrecisionToolError, ValueError, RecursionError):
-        return {}
-    return state if isinstance(state, dict) and _is_state(state) else {}
-
-
-#: The members of a state and of an attempt in it, as `_save` writes them; None stands for null.
-_STATE_TYPES = {
-    "check": (str,), "passes": (list,), "file": (str,), "base": (dict,), "running": (bool,), "written": (list,),
-    "original": (str, NoneType), "tries": (list,),
-}  # fmt: skip
-_TRY_TYPES = {"off": (list,), "succeeded": (bool,), "code": (int, NoneType), "seconds": (int, float), "log": (str,)}
-
-
-def _is_state(state: dict[str, Any]) -> bool:
-    """Return whether a document has the shape that `_save` writes: the file may be of another version or origin."""
-    return (
-        state.get("version") == _VERSION
-        and _has_types(state, _STATE_TYPES)
-        and could_be_path(state["file"])
-        and all(isinstance(name, str) for name in (*state["passes"], *state["written"]))
-        and all(map(_is_try, state["tries"]))
-    )
-
-
-def _is_try(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and _has_types(value, _TRY_TYPES)
-        and all(isinstance(name, str) for name in value["off"])
-        and 0 <= value["seconds"] < _MAX_SECONDS
-    )
-
-
-def _has_types(document: dict[str, Any], types: Mapping[str, tuple[type, ...]]) -> bool:
-    """Return whether the members are there, each of exactly one of its types: True is no number."""
-    return all(name in document and type(document[name]) in of_type for name, of_type in types.items())
-
-
-def _try_of(values: dict[str, Any]) -> Try:
-    return Try(
-        off=tuple(values["off"]),
-        succeeded=values["succeeded"],
-        code=values["code"],
-        seconds=float(values["seconds"]),
-        log=values["log"],
-    )
+        return None
+    is_sound = could_be_path(state.file) and all(0 <= attempt.seconds < _MAX_SECONDS for attempt in state.tries)
+    return state if is_sound and state.version == _VERSION else None

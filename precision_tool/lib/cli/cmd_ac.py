@@ -1,42 +1,30 @@
-"""`ac`: compare, check everything, judge, and name the first faulty op."""
+"""`ac`: compare, check everything, judge, and name the first faulty op.
+
+With --all a study: every step, rank and model of one or many data folders, and one verdict on them.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.cli.cmd_ac_all import add_study, check_no_study, run_study_command
-from precision_tool.lib.cli.cmd_toolkit import engine_of
-from precision_tool.lib.cli.cmd_vc import compare_sides
-from precision_tool.lib.cli.command import (
-    Command,
-    Completion,
-    Output,
-    Parser,
-    cluster_of,
-    completes,
-    resources_of,
-)
-from precision_tool.lib.cli.comparison_options import (
-    add_common,
-    add_measures,
-    add_sides,
-    measure_options,
-    noise_floor_of,
-    read_results,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.command import DONE, FOUND, Output, Parser, command, tell_notes
+from precision_tool.lib.cli.comparison import compare_sides, measure_options, noise_floor_of, read_results
 from precision_tool.lib.cli.comparison_screen import Outcome, finish, finish_without_benchmark
 from precision_tool.lib.compare.result_csv import write_own_errors
 from precision_tool.lib.compare.result_files import named_result
-from precision_tool.lib.data.workspace import typed_path
+from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.casts import cast_pairs
 from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
 from precision_tool.lib.io.local import shared_open_files
+from precision_tool.lib.io.urls import is_remote
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.model.finding import CheckResult, FindingKind
@@ -46,53 +34,62 @@ from precision_tool.lib.view.console import ProgressReport
 if TYPE_CHECKING:
     from precision_tool.lib.diagnose.comparing import OtherRun
     from precision_tool.lib.diagnose.pipeline import Diagnosis
+    from precision_tool.lib.diagnose.redump import Redump
     from precision_tool.lib.diagnose.stored_verdict import Since, StoredVerdict
+    from precision_tool.lib.diagnose.study import Study
 
 
-def ac_parser(session: Session) -> Parser:
-    """Return the parser of `ac`."""
-    parser = Parser(
-        prog="ac",
-        description="Check everything and name the first op that computes wrong. Without -c the newest result is read.",
-        epilog="example: ac -c",
-    )
+#: Seconds between two looks for new steps.
+_LOOK = 30
+#: What a whole dump may take, unless told.
+_BUDGET = "10GB"
+_REDUMP = "redump_config.py"
+_STUDY_REPORT = "report.html"
+
+#: Options of `ac` that are of one comparison, and what each is called.
+_OF_ONE = {
+    "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
+    "since": "--since", "engine": "--engine",
+}  # fmt: skip
+
+
+def _options(parser: Parser, session: Session) -> None:
     parser.add_argument(
-        "-c",
-        "--vector_compare",
-        dest="compare",
-        action="store_true",
+        "-c", "--vector_compare", dest="compare", action="store_true",
         help="compare first; implied by the options of the comparison",
-    )
-    file = parser.add_argument(
-        "-f", "--file", dest="file", metavar="FILE|DIR",
+    )  # fmt: skip
+    flags.add(
+        parser, "-f", "--file", metavar="FILE|DIR", completes="result",
         help="an earlier result in place of the newest; also one of a part, as a comparison that was stopped leaves it",
     )  # fmt: skip
-    completes(file, Completion.RESULT)
-    add_common(parser, session)
-    since = parser.add_argument(
-        "--since", dest="since", metavar="RESULT", nargs="?", const="",
+    flags.add_common(parser, session)
+    flags.add(
+        parser, "--since", metavar="RESULT", nargs="?", const="", completes="result",
         help="after a fix: whether the culprit of an earlier verdict (a result file or folder, or the verdict_*.json "
         "beside one; default: the newest earlier one) computes right now, and whether the switch took effect",
     )  # fmt: skip
-    completes(since, Completion.RESULT)
     parser.add_argument("-v", "--verbose", action="store_true", help="every panel whole, not only the verdict's")
-    page = parser.add_argument(
-        "--report", dest="report", metavar="FILE.html", nargs="?", const="",
+    flags.add(
+        parser, "--report", metavar="FILE.html", nargs="?", const="", completes="file",
         help="write all of it as one HTML file too (default: beside the result); `report` does so later",
     )  # fmt: skip
-    completes(page, Completion.FILE)
     comparison = parser.add_argument_group("what is compared, and how")
-    add_sides(comparison, session)
-    add_measures(comparison)
-    add_study(parser)
-    return parser
+    flags.add_sides(comparison, session)
+    flags.add_measures(comparison)
+    _add_study(parser)
 
 
+@command(
+    "ac",
+    "Check everything and name the first op that computes wrong. Without -c the newest result is read.",
+    _options,
+    example="ac -c",
+)
 @shared_open_files()
-def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.all:
-        return run_study_command(session, args, output)
-    check_no_study(session, args)
+        return _run_study(session, args, output)
+    _check_no_study(session, args)
     compares = _compares(args)
     if args.report:  # before the hours that a comparison may take
         from precision_tool.lib.view.report_material import place_of
@@ -129,7 +126,12 @@ def _run_ac(session: Session, args: argparse.Namespace, output: Output) -> int:
         code = finish_without_benchmark(session, args, output, missing, outcome)
     else:
         code = finish(session, args, output, outcome, is_whole=compares)
-    _report(session, args, output, diagnoses, checks)
+    if args.report is not None:
+        from precision_tool.lib.view.report_material import make_report
+
+        path = make_report(session.data, diagnoses, args.report, graph=args.graph, checks=checks)
+        if not args.json:
+            output.print_line(text("screen.cli.report", path=shown_path(path)))
     return code
 
 
@@ -168,31 +170,13 @@ def _diagnose(
 
 def _compare_other(session: Session, args: argparse.Namespace, output: Output) -> OtherRun | None:
     """Compare the run with fusion besides one without it, or the reverse, where no sides were named."""
-    if (args.left, args.right, args.graph) != (None, None, None) or engine_of(session, args) == "cann":
+    if (args.left, args.right, args.graph) != (None, None, None) or flags.engine_of(session, args) == "cann":
         return None
     from precision_tool.lib.diagnose.comparing import compare_other_run
 
     options = replace(measure_options(args), threshold=args.threshold, noise=noise_floor_of(session, args))
     with ProgressReport(output.err, "comparing the other run") as progress:
-        return compare_other_run(session.data, options, resources_of(session, args, progress=progress))
-
-
-def _report(
-    session: Session,
-    args: argparse.Namespace,
-    output: Output,
-    diagnoses: Sequence[Diagnosis],
-    checks: Sequence[CheckResult],
-) -> None:
-    """Write the report if --report asks for it."""
-    if args.report is None:
-        return
-    from precision_tool.lib.cli.cmd_report import tell_report
-    from precision_tool.lib.view.report_material import make_report
-
-    path = make_report(session.data, diagnoses, args.report, graph=args.graph, checks=checks)
-    if not args.json:
-        tell_report(path, output)
+        return compare_other_run(session.data, options, flags.resources_of(session, args, progress=progress))
 
 
 def _since_earlier(
@@ -264,8 +248,8 @@ def _diagnoses(
             return [
                 Diagnosis(analysis=analysis, stored=stored) for analysis, stored in zip(analyses, earlier, strict=True)
             ]
-    with cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
-        resources = resources_of(session, args, executor, progress)
+    with flags.cluster_of(args) as executor, ProgressReport(output.err, "recomputing") as progress:
+        resources = flags.resources_of(session, args, executor, progress)
         if is_alone:
             leaves = leaves_alone(session.data, args.left, args.graph)
         else:
@@ -295,4 +279,152 @@ def _keep(session: Session, diagnoses: Sequence[Diagnosis]) -> None:
             write_verdict(verdict, analysis.path, str(session.workspace.root))
 
 
-COMMAND = Command(ac_parser, _run_ac)
+# --- ac --all ---------------------------------------------------------------------------------------------------------
+
+
+def _add_study(parser: Parser) -> None:
+    """Add the options of a study."""
+    group = parser.add_argument_group("many ranks and steps")
+    group.add_argument(
+        "--all", action="store_true",
+        help="a study: compare and judge every step, rank and model below the data folders (--data several times, or a "
+        "pattern), and name the earliest step, rank and op that computes wrong. What was done is kept: the same "
+        "command goes on where it was stopped",
+    )  # fmt: skip
+    group.add_argument("--step", metavar="N", help="with --all: these steps only: 3, 0-7 or 1,5,8-")
+    group.add_argument("--rank", metavar="N", help="with --all: these ranks only")
+    group.add_argument(
+        "--judge", choices=("first", "suspects", "all"), default=None,
+        help="with --all, which dumps are recomputed op by op: those of every step up to the first in which something "
+        "computes wrong (default), those in which the comparison shows something, or all",
+    )  # fmt: skip
+    flags.add(
+        group, "--table", metavar="FILE.parquet", completes="file",
+        help="with --all: where the table of all rows is written (default: study/study.parquet in the folder of "
+        "results; needs pyarrow)",
+    )  # fmt: skip
+    group.add_argument("--csv", action="store_true", help="with --all: a result file for each step, rank and model too")
+    group.add_argument(
+        "--watch", metavar="SECONDS", type=flags.count(1), nargs="?", const=_LOOK, default=0,
+        help="with --all: go on as new steps arrive, looking every SECONDS (default %(const)s), until Ctrl+C",
+    )  # fmt: skip
+    group.add_argument(
+        "--budget", metavar="SIZE",
+        help=f"with --all, of dumps of statistics: what a whole dump may take that is to tell more, as 50GB or 800MB "
+        f"(default {_BUDGET})",
+    )  # fmt: skip
+    group.add_argument("--fresh", action="store_true", help="with --all: begin anew, whatever was done before")
+
+
+def _check_no_study(session: Session, args: argparse.Namespace) -> None:
+    """Raise UsageError for options, or data folders, that only a study takes."""
+    study_options = {"--step": args.step, "--rank": args.rank, "--judge": args.judge, "--fresh": args.fresh}
+    study_options |= {"--table": args.table, "--csv": args.csv, "--watch": args.watch, "--budget": args.budget}
+    for option, value in study_options.items():
+        if value:
+            place = f" {option} {value}" if option in ("--step", "--rank") else ""
+            raise UsageError("cli.option_needs_all", option=option, place=place)
+    if session.settings.more_data:
+        raise UsageError("cli.data_folders_need_all")
+
+
+def _run_study(session: Session, args: argparse.Namespace, output: Output) -> int:
+    """Run the study, show it or print it as JSON, and return the exit code of `ac`."""
+    for name, option in _OF_ONE.items():
+        if getattr(args, name, None):
+            raise UsageError("cli.option_not_with_all", option=option)
+    if args.since is not None:
+        raise UsageError("cli.since_with_all")
+    from precision_tool.lib.diagnose.redump import parse_bytes
+    from precision_tool.lib.diagnose.study_plan import Judging, StudyOptions
+
+    budget = parse_bytes(args.budget or _BUDGET)
+    page = _study_page(session, args)
+    on_study = None
+    if args.watch:
+
+        def on_study(study: Study) -> None:
+            _show_or_print_study(session, args, output, study, budget, page)
+
+    if is_remote(session.settings.work or ""):
+        folder = session.workspace.on_disk().output_dir("study")
+        session.workspace.notes.append(text("note.cli.state_folder", folder=folder))
+    with flags.cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
+        options = StudyOptions(
+            npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
+            judging=Judging(args.judge or "first"), threshold=args.threshold, table=args.table or "", csv=args.csv,
+        )  # fmt: skip
+        resources = flags.resources_of(session, args, executor, progress)
+        study = session.study(options, resources, fresh=args.fresh, watch_seconds=args.watch, on_study=on_study)
+    if not args.watch:
+        _show_or_print_study(session, args, output, study, budget, page)
+    if study.failures and len(study.failures) == len(study.leaves):
+        raise DataNotFoundError("cli.no_leaf_analysed", folders=len(study.leaves), reason=study.failures[0].failure)
+    has_findings = study.conclusion.culprit is not None or any(leaf.below or leaf.bad for leaf in study.leaves)
+    has_findings |= not study.has_evidence or (study.statistics is not None and bool(study.statistics.suspicions))
+    return FOUND if args.fail and has_findings else DONE
+
+
+def _study_page(session: Session, args: argparse.Namespace) -> str:
+    """Return the path of the report; "" without --report."""
+    if args.report is None:
+        return ""
+    from precision_tool.lib.view.report_material import place_of
+
+    path = args.report or str(session.workspace.output_dir("study") / _STUDY_REPORT)
+    return place_of(session.data, path, *filter(None, (args.left, args.right)))
+
+
+def _show_or_print_study(
+    session: Session, args: argparse.Namespace, output: Output, study: Study, budget: int, page: str
+) -> None:
+    """Show a study, or print it as JSON: on one line if more will follow."""
+    session.workspace.notes += study.notes
+    if not study.table:
+        session.workspace.notes.append(text("note.cli.no_table"))
+    redump, written = _plan_redump(session, study, budget)
+    tell_notes(session, output)
+    if page:
+        from precision_tool.lib.view.study_report import write_study
+
+        write_study(page, study)
+    if args.json:
+        redump_dict = None if redump is None else {**redump.to_dict(), "path": written}
+        document = {**study.to_dict(), "redump": redump_dict}
+        output.write_json(json.dumps(document, indent=None if args.watch else 1))
+        output.out.file.flush()
+        return
+    named = [part for option, path in (("-rt", args.right), ("-g", args.graph)) if path for part in (option, path)]
+    _show_study(study, output, output.command_for(session), named if args.left else None)
+    if page:
+        output.print_line(text("screen.cli.report", path=shown_path(page)))
+    if study.statistics is not None:
+        from precision_tool.lib.view.study_screen import statistics_block
+
+        output.out.print(statistics_block(study.statistics, redump, written))
+
+
+def _plan_redump(session: Session, study: Study, budget: int) -> tuple[Redump | None, str]:
+    """Return what to dump in full next, and the file with the settings for it; None without statistics."""
+    from precision_tool.lib.diagnose.redump import plan_redump
+    from precision_tool.lib.io.files import atomic_text
+
+    redump = None if study.statistics is None else plan_redump(study.statistics, budget, study.names)
+    if redump is None or not redump.layers:
+        return redump, ""
+    path = str(session.workspace.output_dir("study") / _REDUMP)
+    with atomic_text(path) as file:
+        file.write(redump.config_text())
+    return redump, path
+
+
+def _show_study(study: Study, output: Output, command: str, named: Sequence[str] | None) -> None:
+    from precision_tool.lib.view.study_screen import HeatMapView, study_block, table_line
+
+    for heat in study.maps:
+        output.out.print(HeatMapView(heat))
+    if study.table:
+        output.out.print(table_line("table", study.table), soft_wrap=True)
+    if study.csvs:
+        output.out.print(table_line(f"{len(study.csvs)} result files, the first", study.csvs[0]), soft_wrap=True)
+    output.out.print(study_block(study, command, named))

@@ -3,7 +3,8 @@
 import argparse
 import os
 
-from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line, print_note
+from precision_tool.lib.cli.arguments import Parser, plain_command, print_line, print_note
+from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.messages import text
@@ -19,13 +20,7 @@ from precision_tool.lib.training.acl_json import (
 )
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="acl_json",
-        description="Write the acl.json that makes AscendCL dump single ops, for ops of a PyTorch .h5 file that are "
-        "run again (load_with_acl_dump=True); or check one.",
-        epilog="example: acl_json --dump-path /home/HwHiAiUser/output",
-    )
+def _options(parser: Parser) -> None:
     parser.add_argument("file", nargs="?", default=FILE_NAME, metavar="FILE", help="the file (default %(default)s)")
     parser.add_argument(
         "--dump-path", metavar="DIR",
@@ -35,10 +30,16 @@ def _parser() -> Parser:
     parser.add_argument("--dump-mode", choices=MODES, help="what is dumped (default all)")
     parser.add_argument("--dump-op-switch", choices=SWITCHES, help="dump of single ops (default on)")
     parser.add_argument("--check", action="store_true", help="write nothing: check the file")
-    return parser
 
 
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@plain_command(
+    "acl_json",
+    "Write the acl.json that makes AscendCL dump single ops, for ops of a PyTorch .h5 file that are "
+    "run again (load_with_acl_dump=True); or check one.",
+    _options,
+    example="acl_json --dump-path /home/HwHiAiUser/output",
+)
+def run(args: argparse.Namespace, settings: Settings) -> int:
     # None where nothing was given: --check takes none of them.
     fields = {name: getattr(args, name) for name in ("dump_path", "dump_mode", "dump_op_switch")}
     set_fields = {name: value for name, value in fields.items() if value is not None}
@@ -60,7 +61,7 @@ def _run(args: argparse.Namespace, settings: Settings) -> int:
         print_note(text("note.cli.acl_folder", folder=path))
     for line in text("screen.cli.acl_use").splitlines():
         print_line(line)
-    return 0
+    return DONE
 
 
 def _check(path: str) -> int:
@@ -72,7 +73,4 @@ def _check(path: str) -> int:
     if wrong:
         raise FormatError.of(path, "cli.acl_json_problems", problems=wrong, file=path)
     print_line(text("screen.cli.acl_ok", path=path))
-    return 0
-
-
-COMMAND = PlainCommand(_parser, _run)
+    return DONE

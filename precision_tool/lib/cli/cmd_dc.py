@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import json
 import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
 
-from precision_tool.lib.cli.cmd_toolkit import add_engine, decode_by_toolkit, decode_the_rest, engine_of, show_decoded
-from precision_tool.lib.cli.command import (
-    DONE,
-    Command,
-    Completion,
-    Output,
-    Parser,
-    add_graph,
-    add_json,
-    add_place,
-    add_workers,
-    completes,
-    tell_notes,
-)
-from precision_tool.lib.cli.tensor_names import (
-    OP_GRAPH_HELP,
-    TENSOR_HELP,
-    add_name,
-    look_up,
-    one_name,
-    sources_below,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.cmd_toolkit import hand_over
+from precision_tool.lib.cli.command import DONE, Output, Parser, command, tell_notes
+from precision_tool.lib.cli.tensor_names import OP_GRAPH_HELP, TENSOR_HELP, add_name, look_up, one_name, sources_below
 from precision_tool.lib.compare.convert import Decoded, Source, convert_files
 from precision_tool.lib.compare.named_tensors import split_slot
 from precision_tool.lib.compare.scheduler import Resources, WorkStoppedError
-from precision_tool.lib.data.workspace import lies_in
+from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.io.files import atomic_text, folder_exists, real_path
 from precision_tool.lib.io.layouts import known_layouts
-from precision_tool.lib.messages import render
+from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import tensors_screen as report
@@ -45,37 +28,25 @@ from precision_tool.lib.view.console import ProgressReport
 FAILED_LIST = "convert_failed_file_list.txt"
 
 
-def _parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="dc",
-        description="Decode NPU dumps, and .h5 dumps of PyTorch, to .npy: a file, a folder of any level, or an op's "
-        "dump. Types that numpy lacks become float32; overflow status files (Opdebug) become JSON, as msaccucmp "
-        "writes it. With -f a tensor that has no such layout is kept as stored, and counted. "
-        "Ends with 0 if anything was decoded; what was not is listed and counted.",
-        epilog="example: dc precision_data/npu/debug_0/dump -f NCHW -o decoded",
-    )
+def _options(parser: Parser, session: Session) -> None:
     add_name(parser, "FILE|DIR|OP", f"a folder, or {TENSOR_HELP}")
     parser.add_argument(
         "--txt", dest="text", action="store_true",
         help="beside each .npy its values as text, one per line as numpy.savetxt writes them",
     )  # fmt: skip
-    layout = parser.add_argument(
-        "-f", "--format", dest="layout", metavar="FORMAT", type=_layout,
+    flags.add(
+        parser, "-f", "--format", dest="layout", metavar="FORMAT", type=_layout, completes="layout",
         help="convert to this layout: ND, NCHW, NHWC, HWCN, NC1HWC0, FRACTAL_Z, ... (default: as stored)",
     )  # fmt: skip
-    completes(layout, Completion.LAYOUT)
-    completes(
-        parser.add_argument(
-            "-o", "--output", dest="folder", metavar="DIR", help="where to (default: temp/decode/dump_decode)"
-        ),
-        Completion.FOLDER,
-    )
-    add_graph(parser, OP_GRAPH_HELP)
-    add_workers(parser, session.settings.workers)
-    add_engine(parser, session)
-    add_place(parser)
-    add_json(parser)
-    return parser
+    flags.add(
+        parser, "-o", "--output", dest="folder", metavar="DIR", completes="folder",
+        help="where to (default: temp/decode/dump_decode)",
+    )  # fmt: skip
+    flags.add_graph(parser, OP_GRAPH_HELP)
+    flags.add_workers(parser, session.settings.workers)
+    flags.add_engine(parser, session)
+    flags.add_place(parser)
+    flags.add_json(parser)
 
 
 def _layout(text: str) -> str:
@@ -85,19 +56,28 @@ def _layout(text: str) -> str:
     return name
 
 
-def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "dc",
+    "Decode NPU dumps, and .h5 dumps of PyTorch, to .npy: a file, a folder of any level, or an op's "
+    "dump. Types that numpy lacks become float32; overflow status files (Opdebug) become JSON, as msaccucmp "
+    "writes it. With -f a tensor that has no such layout is kept as stored, and counted. "
+    "Ends with 0 if anything was decoded; what was not is listed and counted.",
+    _options,
+    example="dc precision_data/npu/debug_0/dump -f NCHW -o decoded",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     session = session.at(args.step, args.rank)
     name = one_name(args, "dc")
     sources, notes = _sources(session, name, args.graph, args.folder)
     if args.folder is not None:
         _check_output(session, args.folder, name, sources)
     session.workspace.notes += notes
-    engine = engine_of(session, args)
+    engine = flags.engine_of(session, args)
     if engine == "cann":
         _check_for_toolkit(sources, args)
-        decoded = decode_by_toolkit(session, sources, args.layout)
+        decoded = _decode_by_toolkit(session, sources, args.layout)
         tell_notes(session, output)
-        show_decoded(decoded, output, args.json)
+        _show_decoded(decoded, output, args.json)
         return DONE
     sources = [replace(source, text=args.text) for source in sources]
     folder = posixpath.commonpath([source.folder for source in sources])
@@ -112,10 +92,10 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if failed:
         _write_failed(failed_list, failed)
     if failed and engine == "auto" and stopped is None and not any(source.not_by_toolkit for source in sources):
-        decode_the_rest(session, sources, failed, args.layout)
+        _decode_the_rest(session, sources, failed, args.layout)
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.decoded_json(rows, folder) + "\n")
+        output.write_json(report.decoded_json(rows, folder))
     else:
         output.show(report.decoded_block(rows, folder, failed_list, args.layout or ""))
     if stopped is not None:
@@ -163,4 +143,40 @@ def _sources(
     return look_up(session, name, graph).sources(slot, folder), ()
 
 
-COMMAND = Command(_parser, _run)
+def _decode_by_toolkit(session: Session, sources: Sequence[Source], layout: str | None) -> list[str]:
+    """Decode dump files with msaccucmp and return the paths of the `.npy` files; add its notes."""
+    tools = session.tools()
+    options = [] if layout is None else ["-f", layout]
+    by_folder: dict[str, dict[str, str]] = {}
+    for source in sources:
+        by_folder.setdefault(source.folder, {})[source.name] = source.path
+    paths: list[str] = []
+    for folder, dumps in by_folder.items():
+        made = tools.convert(dumps, folder, options)
+        paths += made.paths
+        session.workspace.notes += made.notes
+    return paths
+
+
+def _show_decoded(paths: Sequence[str], output: Output, is_json: bool) -> None:
+    """Show the files that msaccucmp decoded."""
+    if is_json:
+        output.write_json(json.dumps({"engine": "cann", "files": list(paths)}, indent=2))
+        return
+    for folder in dict.fromkeys(map(posixpath.dirname, paths)):
+        count = sum(posixpath.dirname(path) == folder for path in paths)
+        output.print_line(text("screen.cli.toolkit_decoded", folder=shown_path(folder), tensors=count))
+
+
+def _decode_the_rest(
+    session: Session, sources: Sequence[Source], failed: Sequence[Decoded], layout: str | None
+) -> None:
+    """With `--engine auto`, hand the files of which native could not decode a tensor to the toolkit."""
+    lost = {row.source for row in failed}
+    count = Message("screen.cli.native_failed.decode", count=len(failed))
+
+    def decode() -> str:
+        paths = _decode_by_toolkit(session, [source for source in sources if source.path in lost], layout)
+        return text("note.cli.toolkit_decoded", count=count, files=len(paths))
+
+    hand_over(session, count, decode)

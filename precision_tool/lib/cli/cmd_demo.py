@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
+from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.arguments import program
-from precision_tool.lib.cli.command import DONE, Command, Output, Parser, count, load_command
+from precision_tool.lib.cli.command import DONE, Output, Parser, command, load_command
 from precision_tool.lib.demo.device import FAULTS
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.demo.pytorch_demo import generate_pytorch
@@ -17,7 +18,6 @@ from precision_tool.lib.demo.ranks import BENCHMARKS, RANK_FAULTS, RanksTruth, g
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
-from precision_tool.lib.view.text import plain
 
 #: The commands that find what `ac -c` alone does not.
 _MORE = {
@@ -38,57 +38,54 @@ _RANKS = 4
 _SIZES = ("--ops", "--size", "--bytes", "--giant")
 
 
-def _parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="demo",
-        description="Generate a small network's NPU dump with one op computed wrong, its graph and its benchmark "
-        "tensors, then run `ac -c` on them, and `overflow` or `random` where these find the fault; with --fault fusion "
-        "a second run without fusion, then `fusion blame`. With --ranks or --steps the dumps of a data-parallel "
-        "training: the same network on every rank, with gradients summed up over all of them; "
-        "`ac --all` finds its fault.",
-        epilog="example: demo /tmp/demo --fault nan",
-    )
+def _options(parser: Parser, session: Session) -> None:
     parser.add_argument(
         "folder", nargs="?", default="demo_data", metavar="DIR", help="made if missing (default %(default)s)"
     )
     parser.add_argument(
-        "--seed", type=count(0), default=1, metavar="N", help="another seed, other numbers (default %(default)s)"
+        "--seed", type=flags.count(0), default=1, metavar="N", help="another seed, other numbers (default %(default)s)"
     )
     parser.add_argument(
-        "--fault",
-        choices=sorted(FAULTS | RANK_FAULTS),
-        default=_FAULT,
+        "--fault", choices=sorted(FAULTS | RANK_FAULTS), default=_FAULT,
         help="what is computed wrong (default %(default)s)",
-    )
-    parser.add_argument("--ops", type=count(1), metavar="N", help="about this many ops more, for benchmarks")
-    parser.add_argument("--size", type=count(1), metavar="N", help="elements of a hidden activation of those ops")
-    parser.add_argument("--bytes", type=count(1), metavar="N", help="about this many bytes in all")
-    parser.add_argument("--giant", type=count(1), metavar="N", help="one tensor of this many bytes as well")
+    )  # fmt: skip
+    parser.add_argument("--ops", type=flags.count(1), metavar="N", help="about this many ops more, for benchmarks")
+    parser.add_argument("--size", type=flags.count(1), metavar="N", help="elements of a hidden activation of those ops")
+    parser.add_argument("--bytes", type=flags.count(1), metavar="N", help="about this many bytes in all")
+    parser.add_argument("--giant", type=flags.count(1), metavar="N", help="one tensor of this many bytes as well")
     parser.add_argument(
         "--pytorch", action="store_true", help="instead, .h5 dumps of a PyTorch training step (needs h5py)"
     )
     ranks = parser.add_argument_group("a training of many ranks")
     ranks.add_argument(
-        "--ranks",
-        type=count(1),
-        metavar="N",
+        "--ranks", type=flags.count(1), metavar="N",
         help="so many NPUs, eight to a data folder (default 1, "
         f"with --fault {' or '.join(sorted(set(RANK_FAULTS) - set(FAULTS)))} {_RANKS})",
-    )
-    ranks.add_argument("--steps", type=count(1), metavar="N", help=f"so many steps (default {_STEPS})")
+    )  # fmt: skip
+    ranks.add_argument("--steps", type=flags.count(1), metavar="N", help=f"so many steps (default {_STEPS})")
     ranks.add_argument(
-        "--fault-step", type=count(0), metavar="K", help="the step from which the fault is there (default: halfway)"
-    )
+        "--fault-step", type=flags.count(0), metavar="K",
+        help="the step from which the fault is there (default: halfway)",
+    )  # fmt: skip
     ranks.add_argument(
-        "--fault-rank", type=count(0), metavar="R", help="the fault is on this rank alone, at that step only"
+        "--fault-rank", type=flags.count(0), metavar="R", help="the fault is on this rank alone, at that step only"
     )
     ranks.add_argument("--benchmark", choices=BENCHMARKS, help="which ranks have a benchmark (default one: rank 0)")
     ranks.add_argument("--statistics", action="store_true", help="the NPUs dump minimum, maximum and so on, no tensors")
     parser.add_argument("--generate-only", action="store_true", help="run no command on what was made")
-    return parser
 
 
-def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "demo",
+    "Generate a small network's NPU dump with one op computed wrong, its graph and its benchmark "
+    "tensors, then run `ac -c` on them, and `overflow` or `random` where these find the fault; with --fault fusion "
+    "a second run without fusion, then `fusion blame`. With --ranks or --steps the dumps of a data-parallel "
+    "training: the same network on every rank, with gradients summed up over all of them; "
+    "`ac --all` finds its fault.",
+    _options,
+    example="demo /tmp/demo --fault nan",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     root = Path(args.folder) / "precision_data"
     of_ranks = _set_options(args, "--ranks", "--steps", "--fault-step", "--fault-rank", "--benchmark", "--statistics")
     if not of_ranks and not args.pytorch and args.fault not in FAULTS:  # what replicas have in common takes several
@@ -116,12 +113,10 @@ def _find(session: Session, root: Path, culprit: str | None, did: str, lines: Se
     """Run the command lines that find the fault of the generated data, and print what it is."""
     code = DONE
     for line in lines:
-        output.out.print(plain(f"$ {output.command or program()} --data {quote(str(root))} {line}"), soft_wrap=True)
+        output.print_line(f"$ {output.command or program()} --data {quote(str(root))} {line}")
         word, *arguments = line.split()
         code = load_command(word)(Session(replace(session.settings, data=root)), arguments, output)
-    output.out.print(
-        plain(text("screen.cli.demo_truth", culprit=culprit, did=did, rank=None, step=None)), soft_wrap=True
-    )
+    output.print_line(text("screen.cli.demo_truth", culprit=culprit, did=did, rank=None, step=None))
     return code
 
 
@@ -133,7 +128,7 @@ def _show_made(output: Output, folders: Sequence[Path], truth: DemoTruth | Ranks
         golden=truth.golden_files,
         size=truth.nbytes,
     )
-    output.out.print(plain(made), soft_wrap=True)
+    output.print_line(made)
 
 
 def _set_options(args: argparse.Namespace, *options: str) -> list[str]:
@@ -159,16 +154,12 @@ def _run_ranks(args: argparse.Namespace, option: str, output: Output) -> int:
     )
     _show_made(output, [root / folder for folder in truth.data], truth)
     wrong = text(
-        "screen.cli.demo_truth",
-        culprit=truth.culprit,
-        did=truth.did,
-        rank=truth.fault_rank,
-        step=truth.fault_step,
+        "screen.cli.demo_truth", culprit=truth.culprit, did=truth.did, rank=truth.fault_rank, step=truth.fault_step
     )
-    output.out.print(plain(wrong), soft_wrap=True)
+    output.print_line(wrong)
     data = " ".join(f"--data {quote(str(root / folder))}" for folder in truth.data)
     command = f"{output.command or program()} {data} ac --all"
-    output.out.print(plain(text("screen.cli.demo_find", command=command)), soft_wrap=True)
+    output.print_line(text("screen.cli.demo_find", command=command))
     return DONE
 
 
@@ -188,8 +179,5 @@ def _run_pytorch(
         ops=truth.ops,
         golden=str(truth.golden),
     )
-    output.out.print(plain(made), soft_wrap=True)
+    output.print_line(made)
     return DONE if args.generate_only else _find(session, root, truth.culprit, "was computed wrong", _COMPARE, output)
-
-
-COMMAND = Command(_parser, _run)

@@ -3,63 +3,62 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from precision_tool.lib.cli.cmd_fusion_bisect import bisect
-from precision_tool.lib.cli.cmd_fusion_blame import blame
-from precision_tool.lib.cli.cmd_fusion_switches import all_off, note_bisected, reset, show, switch
+from precision_tool.lib.cli import cmd_fusion_switches as switching
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.bisect_runner import BisectRun, check_edit
 from precision_tool.lib.cli.command import (
     DONE,
-    Command,
-    Completion,
+    FOUND,
     Output,
     Parser,
-    add_json,
-    add_workers,
-    completes,
-    cosine,
-    count,
+    collect_again,
+    command,
+    show_note,
+    show_result,
     spaced,
     tell_notes,
 )
-from precision_tool.lib.cli.switch_files import find_switch_file
-from precision_tool.lib.diagnose.run_checks import fusion_graphs
-from precision_tool.lib.io.fusion_passes import SECTIONS
-from precision_tool.lib.io.fusion_switch import Switches
-from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
+from precision_tool.lib.cli.switch_files import find_switch_file, script_lines
+from precision_tool.lib.compare.folders import CompareOptions
+from precision_tool.lib.compare.result_files import BLAME_PREFIX
+from precision_tool.lib.data.dump_tree import nothing_below
+from precision_tool.lib.data.fusion_pair import Fusion
+from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.diagnose.comparing import compare, fusion_pair
+from precision_tool.lib.diagnose.fusion_bisect import Outcome, Try, bisect_passes
+from precision_tool.lib.diagnose.fusion_blame import Blame, BlameVerdict, blame_compared
+from precision_tool.lib.diagnose.run_checks import Analysis, fusion_graphs
+from precision_tool.lib.io.files import is_folder, list_folder, real_path
+from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, SECTIONS, is_switchable
+from precision_tool.lib.io.fusion_switch import Switches, text_to_write
+from precision_tool.lib.messages import text
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
+from precision_tool.lib.model.run import Run
 from precision_tool.lib.session import Session
 from precision_tool.lib.training.switches import FILE_VARIABLE
 from precision_tool.lib.view import fusion_screen as report
+from precision_tool.lib.view.console import ProgressReport
+from precision_tool.lib.view.text import plain
 
-_ACTIONS = ("list", "show", "off", "on", "all-off", "reset", "blame", "bisect")
 
-
-def _parser(session: Session) -> Parser:
+def _options(parser: Parser, session: Session) -> None:
     settings = session.settings
-    parser = Parser(
-        prog="fusion",
-        description="Without a word: the fusion passes in effect. show: the switch files that the training helper "
-        "points to, those of the data folder, or the installed ones where it has none. off, on PASS: switches passes; "
-        "all-off: all of them; reset: as installed. blame: which pass computes wrong, from a run with fusion and one "
-        "without, or from one with fusion and the benchmark. bisect: which passes must be off for a command of yours "
-        "to succeed (exit code 1 if that does not help).",
-        epilog="example: fusion blame --benchmark; fusion off SoftmaxFusionPass --file my.cfg",
-    )
     parser.add_argument(
-        "action", nargs="?", choices=_ACTIONS, default="list", metavar="WORD",
+        "action", nargs="?", choices=tuple(_WORDS), default="list", metavar="WORD",
         help="list (the default), show, off, on, all-off, reset, blame or bisect",
     )  # fmt: skip
-    completes(
-        parser.add_argument("passes", nargs="*", metavar="PASS", help="with off, on and bisect: names of passes"),
-        Completion.PASS,
+    flags.add(
+        parser, "passes", nargs="*", metavar="PASS", help="with off, on and bisect: names of passes", completes="pass"
     )
     files = parser.add_mutually_exclusive_group()
-    completes(
-        files.add_argument(
-            "--file", metavar="FILE", help="another switch file than the fusion_switch.cfg of the data folder"
-        ),
-        Completion.FILE,
-    )
+    flags.add(
+        files, "--file", metavar="FILE", completes="file",
+        help="another switch file than the fusion_switch.cfg of the data folder",
+    )  # fmt: skip
     files.add_argument("--off-file", action="store_true", help="the fusion_off.cfg of the data folder")
     parser.add_argument(
         "--installed", action="store_true", help="the installed file, which all users and data folders share"
@@ -73,33 +72,31 @@ def _parser(session: Session) -> Parser:
     _add_blame(parser, session)
     _add_bisect(parser)
     parser.add_argument(
-        "-l", "--limit", dest="limit", metavar="N", type=count(1),
+        "-l", "--limit", metavar="N", type=flags.count(1),
         help=f"with blame: how many ops of a pass to show (default {settings.limit})",
     )  # fmt: skip
-    add_json(parser)
-    return parser
+    flags.add_json(parser)
 
 
 def _add_blame(parser: Parser, session: Session) -> None:
-    for options, dest, metavar, what, kind in (
-        ("-lt", "left", "DIR", "with blame: the dump of the run with fusion", Completion.FOLDER),
-        ("-rt", "right", "DIR", "with blame: the dump without fusion, or benchmark .npy files", Completion.FOLDER),
-        ("-g", "graph", "GRAPH", "with blame: the graph of the run with fusion", Completion.GRAPH),
-        ("-cf", "other_graph", "GRAPH", "with blame: the graph of the run without fusion", Completion.GRAPH),
-    ):
-        named = session.workspace.named
-        completes(parser.add_argument(options, dest=dest, metavar=metavar, type=named, help=what), kind)
-    parser.add_argument(
-        "--benchmark",
-        action="store_true",
-        help="with blame: compare with tf/dump even if there is a run without fusion",
+    sides: tuple[tuple[str, str, str, str, flags.Completion], ...] = (
+        ("-lt", "left", "DIR", "with blame: the dump of the run with fusion", "folder"),
+        ("-rt", "right", "DIR", "with blame: the dump without fusion, or benchmark .npy files", "folder"),
+        ("-g", "graph", "GRAPH", "with blame: the graph of the run with fusion", "graph"),
+        ("-cf", "other_graph", "GRAPH", "with blame: the graph of the run without fusion", "graph"),
     )
+    for option, dest, metavar, what, kind in sides:
+        flags.add(parser, option, dest=dest, metavar=metavar, type=session.workspace.named, help=what, completes=kind)
     parser.add_argument(
-        "--threshold", metavar="COS", type=cosine,
+        "--benchmark", action="store_true",
+        help="with blame: compare with tf/dump even if there is a run without fusion",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threshold", metavar="COS", type=flags.cosine,
         help="with blame: cosine similarity below which a tensor counts as wrong "
         f"(default {session.settings.threshold})",
     )  # fmt: skip
-    add_workers(parser, None, "with blame: processes that share the work (default: one per core)")
+    flags.add_workers(parser, None, "with blame: processes that share the work (default: one per core)")
     parser.add_argument(
         "--write", action="store_true", help="with blame and bisect: switch off what was found in the switch file"
     )
@@ -110,67 +107,67 @@ def _add_blame(parser: Parser, session: Session) -> None:
 
 def _add_bisect(parser: Parser) -> None:
     parser.add_argument(
-        "--check",
-        metavar="CMD",
+        "--check", metavar="CMD",
         help="with bisect: the command that succeeds (exit code 0) without the fault; the switch file of the try is "
         f"the one of the data folder, or --file; its path is in ${FILE_VARIABLE} of its environment",
-    )
-    completes(
-        parser.add_argument(
-            "--passes", dest="more_passes", nargs="+", metavar="PASS", default=(),
+    )  # fmt: skip
+    flags.add(
+        parser, "--passes", dest="more_passes", nargs="+", metavar="PASS", default=(), completes="pass",
             help="with bisect: search these passes only (default: all that the data names)",
-        ),
-        Completion.PASS,
     )  # fmt: skip
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=count(1), help="with bisect: a try that takes longer fails"
+        "--timeout", metavar="SECONDS", type=flags.count(1), help="with bisect: a try that takes longer fails"
     )
     parser.add_argument(
-        "--repeat", metavar="N", type=count(1),
+        "--repeat", metavar="N", type=flags.count(1),
         help="with bisect: run each try so often; different answers end it (default 1)",
     )  # fmt: skip
     parser.add_argument("--fresh", action="store_true", help="with bisect: do not use the tries of an earlier attempt")
 
 
-#: What each option goes with; others are refused.
+#: The options that only some of the words take: where the value is, and which words.
 _GOES_WITH = {
-    "--file": ("show", "off", "on", "all-off", "reset", "blame", "bisect"),
-    "--installed": ("show", "off", "on", "all-off", "reset"),
-    "--off-file": ("show", "off", "on", "all-off", "reset"),
-    "--section": ("off", "on"),
-    "--force": ("off", "on", "bisect"),
-    "-lt": ("blame",),
-    "-rt": ("blame",),
-    "-g": ("blame", "list"),
-    "-cf": ("blame",),
-    "--benchmark": ("blame",),
-    "--threshold": ("blame",),
-    "--workers": ("blame",),
-    "-l": ("blame",),
-    "--write": ("blame", "bisect"),
-    "--fail": ("blame",),
-    "--check": ("bisect",),
-    "--passes": ("bisect",),
-    "--timeout": ("bisect",),
-    "--repeat": ("bisect",),
-    "--fresh": ("bisect",),
-    "PASS": ("off", "on", "bisect"),
+    "--file": ("file", ("show", "off", "on", "all-off", "reset", "blame", "bisect")),
+    "--installed": ("installed", ("show", "off", "on", "all-off", "reset")),
+    "--off-file": ("off_file", ("show", "off", "on", "all-off", "reset")),
+    "--section": ("section", ("off", "on")),
+    "--force": ("force", ("off", "on", "bisect")),
+    "-lt": ("left", ("blame",)),
+    "-rt": ("right", ("blame",)),
+    "-g": ("graph", ("blame", "list")),
+    "-cf": ("other_graph", ("blame",)),
+    "--benchmark": ("benchmark", ("blame",)),
+    "--threshold": ("threshold", ("blame",)),
+    "--workers": ("workers", ("blame",)),
+    "-l": ("limit", ("blame",)),
+    "--write": ("write", ("blame", "bisect")),
+    "--fail": ("fail", ("blame",)),
+    "--check": ("check", ("bisect",)),
+    "--passes": ("more_passes", ("bisect",)),
+    "--timeout": ("timeout", ("bisect",)),
+    "--repeat": ("repeat", ("bisect",)),
+    "--fresh": ("fresh", ("bisect",)),
+    "PASS": ("passes", ("off", "on", "bisect")),
 }
 
 
-def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    values = {
-        "--file": args.file, "--off-file": args.off_file, "--installed": args.installed, "--section": args.section,
-        "--force": args.force, "-lt": args.left, "-rt": args.right, "-g": args.graph, "-cf": args.other_graph,
-        "--benchmark": args.benchmark, "--threshold": args.threshold, "--workers": args.workers, "-l": args.limit,
-        "--write": args.write, "--fail": args.fail, "--check": args.check, "--passes": args.more_passes,
-        "--timeout": args.timeout, "--repeat": args.repeat, "--fresh": args.fresh, "PASS": args.passes,
-    }  # fmt: skip
-    for name, value in values.items():
-        is_given = bool(value) or (value == 0 and value is not False)
-        if is_given and args.action not in _GOES_WITH[name]:
-            what = args.passes[0] if name == "PASS" else name
-            raise UsageError("cli.fusion_option", action=args.action, option=what, actions=_GOES_WITH[name])
+@command(
+    "fusion",
+    "Without a word: the fusion passes in effect. show: the switch files that the training helper "
+    "points to, those of the data folder, or the installed ones where it has none. off, on PASS: switches passes; "
+    "all-off: all of them; reset: as installed. blame: which pass computes wrong, from a run with fusion and one "
+    "without, or from one with fusion and the benchmark. bisect: which passes must be off for a command of yours "
+    "to succeed (exit code 1 if that does not help).",
+    _options,
+    example="fusion blame --benchmark; fusion off SoftmaxFusionPass --file my.cfg",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    for option, (dest, actions) in _GOES_WITH.items():
+        value = getattr(args, dest)
+        is_set = bool(value) or (value == 0 and value is not False)
+        if is_set and args.action not in actions:
+            what = args.passes[0] if option == "PASS" else option
+            raise UsageError("cli.fusion_option", action=args.action, option=what, actions=actions)
     args.threshold = session.settings.threshold if args.threshold is None else args.threshold
     args.limit = args.limit or session.settings.limit
     args.repeat = args.repeat or 1
@@ -181,29 +178,255 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
     switches: Switches | None = None
     try:
         file = find_switch_file(session.workspace)
-        note_bisected(session, [file])
+        switching.note_bisected(session, [file])
         switches = file.read()
     except PrecisionToolError as error:
         session.workspace.notes.append(error.message)
     session.data.check_data()
     graphs = fusion_graphs(session.data, args.graph, switches)
+    return show_result(
+        session, args, output,
+        lambda: report.passes_json(graphs),
+        lambda: spaced(report.passes_lines(graphs, session.settings.threshold)),
+    )  # fmt: skip
+
+
+# --- fusion blame -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Blamed:
+    """The passes of one compared leaf, the result file, and the sources as JSON has them."""
+
+    blame: Blame
+    path: str
+    sources: dict[str, object]
+
+
+def _blame(session: Session, args: argparse.Namespace, output: Output) -> int:
+    left, right, options = _sides(session, args)
+    options = replace(options, graph=args.graph, threshold=args.threshold, prefix=BLAME_PREFIX)
+    with ProgressReport(output.err, "comparing") as progress:
+        analyses = compare(session.data, left, right, options, flags.resources_of(session, args, progress=progress))
+    results = _blame_leaves(session, analyses, output)
     tell_notes(session, output)
+    off = tuple(dict.fromkeys(name for result in results for name in result.blame.switch_off))
     if args.json:
-        output.out.file.write(report.passes_json(graphs) + "\n")
+        documents = [report.blame_json(result.blame, result.sources) for result in results]
+        output.out.file.write("[" + ",\n".join(documents) + "]\n")
     else:
-        output.show(*spaced([*report.passes_lines(graphs, session.settings.threshold)]))
-    return DONE
+        for result in results:
+            output.out.print(report.blame_sources(result.sources))
+            output.show(*spaced([*report.blame_lines(result.blame, args.limit)]))
+            line = text("screen.cli.result_file", path=shown_path(result.path))
+            output.print_line(line, "dim")
+    if args.write:
+        _write_off(session, args, output, off)
+    elif off and not args.json:
+        output.out.print(plain(text("screen.cli.blame_next"), "dim"))
+    verdicts = {pass_result.verdict for result in results for pass_result in result.blame.passes}
+    is_clean = verdicts.isdisjoint((BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS))
+    is_judged = any(result.blame.is_judged for result in results)
+    return FOUND if args.fail and not (is_clean and is_judged) else DONE
+
+
+def _blame_leaves(session: Session, analyses: Sequence[Analysis], output: Output) -> list[_Blamed]:
+    """Recompute the fused ops of each compared leaf. Raises the error of the first where none can be checked."""
+    results: list[_Blamed] = []
+    problems: list[PrecisionToolError] = []
+    for analysis in analyses:
+        leaf = analysis.leaf
+        if leaf is None or not analysis.rows:
+            continue
+        session.workspace.notes += leaf.notes
+        try:
+            with ProgressReport(output.err, "recomputing") as progress:
+                result = blame_compared(analysis, progress)
+        except UsageError as error:
+            problems.append(error)
+            continue
+        sources: dict[str, object] = {
+            "fused": leaf.leaf.path,
+            "other": leaf.golden_root,
+            "graph": leaf.graph.file.path if leaf.graph else None,
+            "other_graph": leaf.other_graph.file.path if leaf.other_graph else None,
+            "result": analysis.path,
+        }
+        results.append(_Blamed(blame=result, path=analysis.path, sources=sources))
+    if not results:
+        raise problems[0] if problems else DataNotFoundError("cli.nothing_to_blame")
+    session.workspace.notes += [error.message for error in problems]
+    return results
+
+
+def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, CompareOptions]:
+    """Return the run with fusion, the dump to compare it with, and the options for that."""
+    pair_options = CompareOptions(other_graph=args.other_graph or "")
+    workspace = session.workspace
+    if args.left is not None or args.right is not None:
+        if args.left is None or args.right is None:
+            raise UsageError("cli.blame_one_folder")
+        is_dump = isinstance(session.data.inputs(args.left, args.right).golden, Run)
+        return args.left, args.right, pair_options if is_dump else CompareOptions()
+    has_benchmark = is_folder(workspace.tf_dump_dir) and bool(list_folder(str(workspace.tf_dump_dir)))
+    if args.benchmark:
+        if not has_benchmark:
+            raise DataNotFoundError("cli.no_benchmark_tensor", folder=workspace.tf_dump_dir)
+        return _benchmark_sides(session)
+    try:
+        pair = fusion_pair(session.data)
+    except PrecisionToolError as error:
+        if not has_benchmark or args.other_graph is not None:
+            raise
+        sides = _benchmark_sides(session)
+        workspace.notes.append(text("note.cli.benchmark_instead", reason=error.message))
+        return sides
+    workspace.notes += pair.notes
+    fused, unfused = pair.fused.number or 0, pair.unfused.number or 0
+    return str(workspace.dump_dir(fused)), str(workspace.dump_dir(unfused)), pair_options
+
+
+def _benchmark_sides(session: Session) -> tuple[str, str, CompareOptions]:
+    """Return the run with most fused ops, and the benchmark."""
+    workspace = session.workspace
+    runs = [run for run in session.run_graphs() if run.leaf is not None]
+    if not runs:
+        nothing = DataNotFoundError("cli.no_run_with_graph")
+        raise nothing_below(nothing, *(str(workspace.dump_dir(number)) for number in workspace.debug_numbers()))
+    best = max(runs, key=lambda run: sum(bool(op.pass_names) for op in run.file.ops))
+    missing = session.data.graph_reasons()
+    if missing and not Fusion(best.file).switchable:
+        # The run without fusion would pass for the one with it, and come out clean.
+        raise DataNotFoundError("cli.fused_run_without_graph", reasons=list(missing))
+    return str(workspace.dump_dir(best.number or 0)), str(workspace.tf_dump_dir), CompareOptions()
+
+
+def _write_off(session: Session, args: argparse.Namespace, output: Output, off: Sequence[str]) -> None:
+    """Switch passes off in the switch file and print how a script uses it."""
+    console = output.err if args.json else output.out
+    if not off:
+        console.print(plain(text("screen.cli.nothing_to_write")), soft_wrap=True)
+        return
+    (file,) = switching.files_asked_for(session, args)
+    sections = switching.sections_of(switching.seen_passes(session))
+
+    def change(switches: Switches) -> Switches:
+        for name in off:
+            switches = switches.with_pass(name, False, sections.get(name))
+        return switches
+
+    _, _, path = switching.edit(session, file, change)
+    if file.note:
+        show_note(output, file.note)
+    console.print(plain(text("screen.cli.switched_off", path=shown_path(path), names=off)), soft_wrap=True)
+    console.print(report.script_block(script_lines(file)))
+    if not args.json:
+        console.print(collect_again(session, output))
+
+
+# --- fusion bisect ----------------------------------------------------------------------------------------------------
+
+
+def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if not args.check:
+        raise UsageError("cli.bisect_no_command")
+    sections = switching.seen_passes(session)
+    passes, reserve, left_out = _candidates(session, args, sections)
+    (file,) = switching.files_asked_for(session, args)
+    folder = session.workspace.output_dir(switching.BISECT_FOLDER)
+    # What was killed in this folder is put back; what was in another would pass for the user's own.
+    check_edit([other for other in switching.bisect_folders(session) if str(other) != real_path(folder)], file.target)
+    text_to_write(file.read(), file.path)  # one that GE would refuse is refused before anything runs
+
+    def show_try(attempt: Try, number: int) -> None:
+        again = any(before.off == attempt.off for before in bisection.tries[: number - 1])
+        line = report.try_line(number, attempt, len(_searched(bisection, passes)), again)
+        output.err.print(line, soft_wrap=True)
+
+    bisection = BisectRun(
+        folder=folder,
+        check=args.check,
+        passes=(*passes, *reserve),
+        file=file,
+        sections=switching.sections_of(sections),
+        timeout=args.timeout,
+        repeat=args.repeat,
+        on_try=show_try,
+    )
+    with bisection.alone():
+        session.workspace.notes += [*bisection.open(args.fresh), *([file.note] if file.note else [])]
+        if left_out:
+            session.workspace.notes.append(text("note.cli.not_searched", names=left_out))
+        tell_notes(session, output)
+        interrupted = True
+        try:
+            before = len(bisection.tries)
+            result = bisect_passes(
+                passes, bisection.ask, reserve=reserve, results=bisection.answers, confirmed=bisection.confirmed
+            )
+            interrupted = False
+        finally:
+            bisection.close()
+            if interrupted:
+                output.err.print(
+                    plain(text("screen.cli.bisect_kept", tries=len(bisection.tries)), "yellow"), soft_wrap=True
+                )
+    if len(bisection.tries) == before:
+        show_note(output, text("note.cli.bisect_finished"))
+    searched = _searched(bisection, passes)
+    if args.json:
+        output.write_json(report.bisect_json(result, bisection.tries, searched))
+    else:
+        output.show(*report.bisect_lines(result, bisection.tries, len(searched)))
+    if result.outcome is Outcome.FLAKY:
+        raise UsageError("cli.bisect_flaky")
+    if args.write:
+        _write_off(session, args, output, sorted(result.off))
+    elif result.off and not args.json:
+        command = f"fusion off {shlex.join(sorted(result.off))}"
+        line = text("screen.cli.bisect_next", command=command, count=len(result.off))
+        output.print_line(line, "dim")
+    return FOUND if result.outcome is Outcome.NOT_FUSION else DONE
+
+
+def _candidates(
+    session: Session, args: argparse.Namespace, data_passes: Mapping[str, str | None]
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the passes to search, those to search after them, and those that GE never switches off."""
+    named = tuple(dict.fromkeys((*args.passes, *args.more_passes)))
+    switching.check_names(named)
+    named = tuple(switching.meant_passes(session, args, named, [*data_passes]))
+    always = [name for name in named if not is_switchable(name)]
+    if always:
+        raise UsageError("cli.bisect_always_on", names=always, reason=ALWAYS_ON_REASON)
+    if named:
+        unknown = [name for name in named if data_passes and name not in data_passes]
+        if unknown:
+            session.workspace.notes.append(text("note.cli.passes_unknown", names=unknown))
+        return named, (), ()
+    passes = tuple(sorted(filter(is_switchable, data_passes)))
+    if not passes:
+        session.data.check_data()
+        raise DataNotFoundError("cli.no_pass_to_search")
+    return (
+        passes,
+        tuple(name for name in ON_BY_NAME if name not in data_passes),
+        tuple(sorted(set(data_passes) - set(passes))),
+    )
+
+
+def _searched(bisection: BisectRun, passes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the passes, with the reserve if the search reached it."""
+    return passes if all({*attempt.off} <= {*passes} for attempt in bisection.tries) else bisection.passes
 
 
 _WORDS: dict[str, Callable[[Session, argparse.Namespace, Output], int]] = {
     "list": _list,
-    "show": show,
-    "off": switch,
-    "on": switch,
-    "all-off": all_off,
-    "reset": reset,
-    "blame": blame,
-    "bisect": bisect,
+    "show": switching.show,
+    "off": switching.switch,
+    "on": switching.switch,
+    "all-off": switching.all_off,
+    "reset": switching.reset,
+    "blame": _blame,
+    "bisect": _bisect,
 }
-
-COMMAND = Command(_parser, _run)

@@ -11,14 +11,7 @@ from itertools import product
 from pathlib import Path
 
 from precision_tool.lib.cli.bisect_runner import check_edit, edit_alone, is_bisected
-from precision_tool.lib.cli.command import (
-    DONE,
-    Output,
-    collect_again,
-    show_note,
-    spaced,
-    tell_notes,
-)
+from precision_tool.lib.cli.command import DONE, Output, collect_again, show_note, spaced, tell_notes
 from precision_tool.lib.cli.switch_files import LAST, SwitchFile, find_switch_file, script_lines
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import fusion_graphs
@@ -29,7 +22,7 @@ from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import fusion_screen as report
-from precision_tool.lib.view.text import json_text, plain
+from precision_tool.lib.view.text import json_text
 
 #: Where bisections keep their state, below the results.
 BISECT_FOLDER = "fusion_bisect"
@@ -122,7 +115,7 @@ def show(session: Session, args: argparse.Namespace, output: Output) -> int:
         parts.append(report.switch_lines(file.path, switches, data_passes, warnings))
         documents.append(report.switch_json(file.path, switches, warnings))
     if args.json and not problems:
-        output.out.file.write(json_text({"files": documents}) + "\n")
+        output.write_json(json_text({"files": documents}))
     elif parts:
         output.show(*spaced(parts))
     if problems:
@@ -196,7 +189,7 @@ def switch(session: Session, args: argparse.Namespace, output: Output) -> int:
             switches = switches.with_pass(name, on, args.section or sections.get(name))
         return switches
 
-    return _write(session, args, output, [(file, change)], data_passes)
+    return _write(session, args, output, file, change, data_passes)
 
 
 def edit(session: Session, file: SwitchFile, change: Callable[[Switches], Switches]) -> tuple[Switches, Switches, str]:
@@ -209,7 +202,7 @@ def edit(session: Session, file: SwitchFile, change: Callable[[Switches], Switch
 
 def all_off(session: Session, args: argparse.Namespace, output: Output) -> int:
     (file,) = files_asked_for(session, args)
-    return _write(session, args, output, [(file, Switches.all_off)], seen_passes(session))
+    return _write(session, args, output, file, Switches.all_off, seen_passes(session))
 
 
 def reset(session: Session, args: argparse.Namespace, output: Output) -> int:
@@ -221,14 +214,11 @@ def reset(session: Session, args: argparse.Namespace, output: Output) -> int:
         documents.append(report.switch_json(paths[-1], file.shipped, ()))
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(json_text({"files": documents}) + "\n")
+        output.write_json(json_text({"files": documents}))
         return DONE
     for path in paths:
-        output.out.print(plain(text("screen.cli.as_installed", path=shown_path(path))), soft_wrap=True)
-        if exists(path + LAST):
-            output.out.print(
-                plain(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim"), soft_wrap=True
-            )
+        output.print_line(text("screen.cli.as_installed", path=shown_path(path)))
+        _print_last(output, path)
     return DONE
 
 
@@ -236,37 +226,33 @@ def _write(
     session: Session,
     args: argparse.Namespace,
     output: Output,
-    changes: Sequence[tuple[SwitchFile, Callable[[Switches], Switches]]],
+    file: SwitchFile,
+    change: Callable[[Switches], Switches],
     data_passes: Mapping[str, str | None],
 ) -> int:
-    """Change files and show their switches."""
+    """Change a file and show its switches."""
     if session.workspace.work is not None and args.file is None and not args.installed:
         session.workspace.notes.append(text("note.cli.switch_file_place"))
     tell_notes(session, output)
-    documents = []
-    for file, change in changes:
-        before, after, path = edit(session, file, change)
-        warnings = _warnings(after, list(data_passes), [name for name in args.passes if is_switchable(name)])
-        warnings += [
-            text("note.cli.pass_always_on", name=name, reason=ALWAYS_ON_REASON)
-            for name in args.passes
-            if not is_switchable(name)
-        ]
-        if args.json:
-            documents.append(report.switch_json(path, after, warnings))
-            continue
-        if file.note:
-            show_note(output, file.note)
-        for note in (*before.refused, *before.notes):
-            show_note(output, text("note.cli.rewritten", problem=note))
-        output.out.print(*report.switch_lines(path, after, data_passes, warnings), sep="\n")
-        if exists(path + LAST):
-            output.out.print(
-                plain(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim"), soft_wrap=True
-            )
-        output.out.print(report.script_block(script_lines(file)))
-    if not args.json:
-        output.out.print(collect_again(session, output))
+    before, after, path = edit(session, file, change)
+    always = [name for name in args.passes if not is_switchable(name)]
+    warnings = _warnings(after, list(data_passes), [name for name in args.passes if is_switchable(name)])
+    warnings += [text("note.cli.pass_always_on", name=name, reason=ALWAYS_ON_REASON) for name in always]
     if args.json:
-        output.out.file.write(json_text({"files": documents}) + "\n")
+        output.write_json(json_text({"files": [report.switch_json(path, after, warnings)]}))
+        return DONE
+    if file.note:
+        show_note(output, file.note)
+    for note in (*before.refused, *before.notes):
+        show_note(output, text("note.cli.rewritten", problem=note))
+    output.out.print(*report.switch_lines(path, after, data_passes, warnings), sep="\n")
+    _print_last(output, path)
+    output.out.print(report.script_block(script_lines(file)))
+    output.out.print(collect_again(session, output))
     return DONE
+
+
+def _print_last(output: Output, path: str) -> None:
+    """Print where the version of a file before its last change is."""
+    if exists(path + LAST):
+        output.print_line(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim")

@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from precision_tool.lib.cli.command import (
-    DONE,
-    Command,
-    Completion,
-    Output,
-    Parser,
-    completes,
-    count,
-    spaced,
-    tell_notes,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.command import Output, Parser, command, show_result, spaced
 from precision_tool.lib.cli.switch_files import find_switch_file
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.diagnose.graph_diff import compare_graphs, diff_graphs
@@ -24,30 +15,26 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.view import fusion_screen as report
 
 
-def _parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="graph",
-        description="graph diff: what differs between two graphs, grouped: passes, fused ops, ops that only one has, "
-        "data types, layouts, shapes. Without names the graphs of npu/debug_0 and npu/debug_1.",
-        epilog="example: graph diff; graph diff ge_proto_00005_Build.txt ge_proto_00006_Build.txt",
-    )
+def _options(parser: Parser, session: Session) -> None:
     parser.add_argument(
         "action", nargs="?", choices=("diff",), metavar="diff", help="what to do: diff compares two graphs"
     )
     for name in ("left", "right"):
-        completes(
-            parser.add_argument(name, nargs="?", metavar=name.upper(), help="graph file, or a folder of them"),
-            Completion.GRAPH,
+        flags.add(
+            parser, name, nargs="?", metavar=name.upper(), help="graph file, or a folder of them", completes="graph"
         )
-    parser.add_argument(
-        "-l", "--limit", dest="limit", metavar="N", type=count(0), default=report.SHOWN,
-        help="names to show of each group, 0 for all (default %(default)s)",
-    )  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print everything as JSON and nothing else")
-    return parser
+    flags.add_limit(parser, report.SHOWN, "names to show of each group")
+    flags.add_json(parser, "everything")
 
 
-def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "graph",
+    "graph diff: what differs between two graphs, grouped: passes, fused ops, ops that only one has, "
+    "data types, layouts, shapes. Without names the graphs of npu/debug_0 and npu/debug_1.",
+    _options,
+    example="graph diff; graph diff ge_proto_00005_Build.txt ge_proto_00006_Build.txt",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.action is None:
         raise UsageError("cli.graph_no_action")
     if (args.left is None) != (args.right is None):
@@ -59,12 +46,11 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         left, right = _of_runs(session)
         names = (f"debug_{left.number}", f"debug_{right.number}")
     diff = diff_graphs(left.file, right.file, _switches(session))
-    tell_notes(session, output)
-    if args.json:
-        output.out.file.write(report.diff_json(diff) + "\n")
-    else:
-        output.show(*spaced([*report.diff_lines(diff, names, args.limit)]))
-    return DONE
+    return show_result(
+        session, args, output,
+        lambda: report.diff_json(diff),
+        lambda: spaced(report.diff_lines(diff, names, args.limit)),
+    )  # fmt: skip
 
 
 def _of_runs(session: Session) -> tuple[RunGraph, RunGraph]:
@@ -86,6 +72,3 @@ def _switches(session: Session) -> Switches | None:
         return find_switch_file(session.workspace).read()
     except PrecisionToolError:
         return None
-
-
-COMMAND = Command(_parser, _run)

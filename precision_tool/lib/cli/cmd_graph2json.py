@@ -5,15 +5,8 @@ from __future__ import annotations
 import argparse
 import posixpath
 
-from precision_tool.lib.cli.command import (
-    DONE,
-    Command,
-    Completion,
-    Output,
-    Parser,
-    completes,
-    tell_notes,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.command import DONE, Output, Parser, command, tell_notes
 from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary, real_path, size_of
 from precision_tool.lib.io.ge_graph import is_json
@@ -21,30 +14,27 @@ from precision_tool.lib.io.ge_graph_export import export_with_notes, json_text
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
-from precision_tool.lib.view.text import plain
 
 #: Bytes that tell whether a file is JSON.
 _HEAD = 4096
 
 
-def _graph2json_parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="graph2json",
-        description="Write a graph as the JSON that atc --mode=5 makes of it, without atc. An .om gives the graphs of "
-        "its model definition, without weights.",
-        epilog="example: graph2json precision_data/npu/debug_0/graph/ge_proto_00000007_graph_1_Build.txt graph.json",
-    )
-    completes(parser.add_argument("graph", metavar="GRAPH", help="a ge_proto_*.txt or an .om"), Completion.GRAPH)
-    completes(
-        parser.add_argument(
-            "out", nargs="?", metavar="OUT", help="the file to write (default: its name below temp/op_graph)"
-        ),
-        Completion.FILE,
-    )
-    return parser
+def _options(parser: Parser, session: Session) -> None:
+    flags.add(parser, "graph", metavar="GRAPH", help="a ge_proto_*.txt or an .om", completes="graph")
+    flags.add(
+        parser, "out", nargs="?", metavar="OUT", completes="file",
+        help="the file to write (default: its name below temp/op_graph)",
+    )  # fmt: skip
 
 
-def _run_graph2json(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "graph2json",
+    "Write a graph as the JSON that atc --mode=5 makes of it, without atc. An .om gives the graphs of "
+    "its model definition, without weights.",
+    _options,
+    example="graph2json precision_data/npu/debug_0/graph/ge_proto_00000007_graph_1_Build.txt graph.json",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     document, notes = export_with_notes(args.graph)
     session.workspace.notes += [f"{shown_path(args.graph)}: {note}" for note in notes]
     content = json_text(document)
@@ -60,7 +50,7 @@ def _run_graph2json(session: Session, args: argparse.Namespace, output: Output) 
     with atomic_text(path) as file:
         file.write(content)
     tell_notes(session, output)
-    output.out.print(plain(text("screen.cli.size", path=shown_path(path), size=size_of(path))), soft_wrap=True)
+    output.print_line(text("screen.cli.size", path=shown_path(path), size=size_of(path)))
     return DONE
 
 
@@ -81,6 +71,3 @@ def _is_json_file(path: str) -> bool:
         return False
     with open_binary(path) as file:
         return is_json(file.read(_HEAD))
-
-
-COMMAND = Command(_graph2json_parser, _run_graph2json)

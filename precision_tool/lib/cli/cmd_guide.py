@@ -5,34 +5,31 @@ import os
 import pydoc
 import sys
 
-from precision_tool.lib.cli.arguments import Parser, PlainCommand
+from precision_tool.lib.cli.arguments import Parser, plain_command
+from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 
 PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "GUIDE.md")
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog="guide",
-        description="Show the guide: how to dump, compare and find the op at fault, chapter by chapter. On a terminal "
-        "page by page.",
-        epilog="example: guide --path",
-    )
+def _options(parser: Parser) -> None:
     parser.add_argument("--path", action="store_true", help="print only where the guide lies")
-    return parser
 
 
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@plain_command(
+    "guide",
+    "Show the guide: how to dump, compare and find the op at fault, chapter by chapter. On a terminal page by page.",
+    _options,
+    example="guide --path",
+)
+def run(args: argparse.Namespace, settings: Settings) -> int:
     if args.path:
         print(PATH)
-        return 0
+        return DONE
     with open(PATH, encoding="utf-8") as file:
         text = file.read()
     if sys.stdout.isatty():
         pydoc.pager(text)
     else:
         sys.stdout.write(text)
-    return 0
-
-
-COMMAND = PlainCommand(_parser, _run)
+    return DONE

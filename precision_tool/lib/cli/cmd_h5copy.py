@@ -7,16 +7,8 @@ import posixpath
 import re
 from collections.abc import Iterator, Mapping
 
-from precision_tool.lib.cli.command import (
-    DONE,
-    Command,
-    Completion,
-    Output,
-    Parser,
-    add_json,
-    completes,
-    tell_notes,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.command import DONE, Output, Parser, command, tell_notes
 from precision_tool.lib.data.pytorch_pairing import H5Hit
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.io.files import size_of
@@ -27,38 +19,29 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import json_text, plain
 
 
-def _copy_parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="h5copy",
-        description="Copy ops of a PyTorch .h5 dump into another .h5 file, to run them alone (torch.utils.dumper with "
-        "use_load and load_with_acl_dump). What the other file holds stays. Options are those of HDF5's h5copy.",
-        epilog="example: h5copy -pv -i ./input.h5 -o ./output.h5 -s /Addmm/4/",
-    )
-    completes(
-        parser.add_argument("-i", "--input", metavar="FILE", help="the dump (default: the one of pt/npu)"),
-        Completion.FILE,
-    )
-    completes(
-        parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the file to copy to"),
-        Completion.FILE,
-    )
-    completes(
-        parser.add_argument(
-            "-s", "--source", metavar="/OP/SEQ", required=True, action="append",
+def _options(parser: Parser, session: Session) -> None:
+    flags.add(parser, "-i", "--input", metavar="FILE", help="the dump (default: the one of pt/npu)", completes="file")
+    flags.add(parser, "-o", "--output", metavar="FILE", required=True, help="the file to copy to", completes="file")
+    flags.add(
+        parser, "-s", "--source", metavar="/OP/SEQ", required=True, action="append", completes="op",
             help="the op, as /Addmm/4; again for more ops. A name without number, as Addmm, is every run of that op",
-        ),
-        Completion.OP,
     )  # fmt: skip
     parser.add_argument(
         "-d", "--destination", metavar="/OP/SEQ", action="append", help="the same as -s, and not needed"
     )
     parser.add_argument("-p", "--parents", action="store_true", help="as h5copy has it; always done")
     parser.add_argument("-v", "--verbose", action="store_true", help="as h5copy has it; what was copied is always told")
-    add_json(parser)
-    return parser
+    flags.add_json(parser)
 
 
-def _run_copy(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "h5copy",
+    "Copy ops of a PyTorch .h5 dump into another .h5 file, to run them alone (torch.utils.dumper with "
+    "use_load and load_with_acl_dump). What the other file holds stays. Options are those of HDF5's h5copy.",
+    _options,
+    example="h5copy -pv -i ./input.h5 -o ./output.h5 -s /Addmm/4/",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.destination is not None and list(map(_bare, args.destination)) != list(map(_bare, args.source)):
         raise UsageError("cli.h5copy_destination")
     source = _copy_source(session, args.input)
@@ -70,11 +53,11 @@ def _run_copy(session: Session, args: argparse.Namespace, output: Output) -> int
     size = size_of(target)
     if args.json:
         document = {"input": source, "output": target, "ops": list(hits), "replaced": list(replaced), "size": size}
-        output.out.file.write(json_text(document) + "\n")
+        output.write_json(json_text(document))
         return DONE
     output.out.print(*(plain(line) for line in _copied(hits, replaced)), sep="\n", soft_wrap=True)
     done = text("screen.cli.h5_copied_all", ops=len(hits), path=shown_path(target), size=size)
-    output.out.print(plain(done, "bold"), soft_wrap=True)
+    output.print_line(done, "bold")
     return DONE
 
 
@@ -106,6 +89,3 @@ def _ops_to_copy(session: Session, source: str, text: str) -> tuple[H5Hit, ...]:
     if not exact:
         raise DataNotFoundError("cli.h5copy_no_op", name=text, path=source, closest=[hit.op.name for hit in hits[:5]])
     return exact
-
-
-COMMAND = Command(_copy_parser, _run_copy)

@@ -7,17 +7,8 @@ import posixpath
 from dataclasses import replace
 from pathlib import Path
 
-from precision_tool.lib.cli.command import (
-    DONE,
-    Command,
-    Completion,
-    Output,
-    Parser,
-    completes,
-    load_command,
-    show_note,
-    tell_notes,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.command import DONE, Output, Parser, command, load_command, show_note, tell_notes
 from precision_tool.lib.cli.words import find_word
 from precision_tool.lib.data.workspace import is_infer_folder, shown_path, typed_path
 from precision_tool.lib.io.files import exists, is_file, is_folder, list_folder
@@ -30,24 +21,24 @@ from precision_tool.lib.view import toolkit_screen as report
 from precision_tool.lib.view.text import plain
 
 
-def _parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="infer",
-        description="Work on what msquickcmp wrote (dump_data/npu, dump_data/tf or onnx, model/*.json, result_*.csv) "
-        "where it lies: starts the prompt on it, or runs COMMAND. Of an .om it shows the model's graphs.",
-        epilog="example: infer msquickcmp_out ac -c",
-    )
-    completes(
-        parser.add_argument("path", metavar="DIR|FILE.om", help="msquickcmp's output folder, or an offline model"),
-        Completion.FOLDER,
-    )
+def _options(parser: Parser, session: Session) -> None:
+    flags.add(
+        parser, "path", metavar="DIR|FILE.om", completes="folder",
+        help="msquickcmp's output folder, or an offline model",
+    )  # fmt: skip
     parser.add_argument(
         "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="a command and its arguments (default: the prompt)"
     )
-    return parser
 
 
-def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "infer",
+    "Work on what msquickcmp wrote (dump_data/npu, dump_data/tf or onnx, model/*.json, result_*.csv) "
+    "where it lies: starts the prompt on it, or runs COMMAND. Of an .om it shows the model's graphs.",
+    _options,
+    example="infer msquickcmp_out ac -c",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if is_file(args.path):
         return _show_om(session, args, output)
     folder = find_output(args.path)
@@ -90,6 +81,3 @@ def _show_om(session: Session, args: argparse.Namespace, output: Output) -> int:
         show_note(output, note)
     output.out.print(plain(text("screen.cli.om_next", path=typed_path(args.path))))
     return DONE
-
-
-COMMAND = Command(_parser, _run)

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from precision_tool.lib.cli.command import (
-    DONE,
-    Command,
-    Completion,
-    Output,
-    Parser,
-    add_graph,
-    add_place,
-    completes,
-    cosine,
-    count,
-    some_text,
-    spaced,
-    tell_notes,
-)
+from rich.console import RenderableType
+
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.command import Output, Parser, command, show_result, spaced
 from precision_tool.lib.data.dump_names import flatten, op_number
 from precision_tool.lib.data.graph_catalog import RunGraph, where_of
 from precision_tool.lib.data.pair_listing import DumpListing, OpFilter, list_dumps, list_ops
@@ -42,51 +31,43 @@ _LIMIT = 50
 _DUMP = "dump"
 
 
-def _parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="ls",
-        description="List the ops of the graphs in use, or with `ls dump` the dump files, that fit all of the "
-        "patterns. A pattern is a part of the name or, with * ? [ ], a glob; / and _ are the same, and so are small "
-        "and capital letters. [17] as a name is the op with this number.",
-        epilog="example: ls -n conv1 -t Conv2D; ls -f '*Relu*' --below 0.98; ls dump -t Cast",
-    )
+def _options(parser: Parser, session: Session) -> None:
     for dest, metavar, help_ in (("what", _DUMP, "list dump files"), ("word", "NAME", "the same as -n NAME")):
-        completes(parser.add_argument(dest, nargs="?", metavar=metavar, type=some_text, help=help_), Completion.OP)
-    for options, dest, metavar, kind, help_ in (
-        (("-n", "--name"), "name", "NAME", Completion.OP, "name of the op"),
-        (("-t", "--type"), "type", "TYPE", Completion.OP_TYPE, "type of the op"),
-        (("-f", "--fusion"), "fusion", "PASS", Completion.PASS, "fusion pass that made the op"),
-        (("-k", "--kernel_name"), "kernel", "KERNEL", Completion.KERNEL, "kernel of the op, or its library"),
-    ):
-        completes(parser.add_argument(*options, dest=dest, metavar=metavar, type=some_text, help=help_), kind)
-    add_graph(parser, "graph file, or a folder of them")
+        flags.add(parser, dest, nargs="?", metavar=metavar, type=flags.some_text, help=help_, completes="op")
+    patterns: tuple[tuple[str, str, str, str, flags.Completion, str], ...] = (
+        ("-n", "--name", "name", "NAME", "op", "name of the op"),
+        ("-t", "--type", "type", "TYPE", "op_type", "type of the op"),
+        ("-f", "--fusion", "fusion", "PASS", "pass", "fusion pass that made the op"),
+        ("-k", "--kernel_name", "kernel", "KERNEL", "kernel", "kernel of the op, or its library"),
+    )
+    for short, long, dest, metavar, kind, help_ in patterns:
+        flags.add(parser, short, long, dest=dest, metavar=metavar, type=flags.some_text, help=help_, completes=kind)
+    flags.add_graph(parser, "graph file, or a folder of them")
     parser.add_argument(
-        "--below",
-        dest="below",
-        metavar="COS",
-        type=cosine,
+        "--below", metavar="COS", type=flags.cosine,
         help="only ops whose output has a cosine below this in the newest result",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--wrong",
-        dest="wrong",
-        action="store_true",
+        "--wrong", action="store_true",
         help="only ops that compute wrong by themselves, as the newest verdict of `ac -c` says",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "-l",
-        "--limit",
-        dest="limit",
-        metavar="N",
-        type=count(0),
+        "-l", "--limit", metavar="N", type=flags.count(0),
         help=f"how many rows to show, 0 for all (default {_LIMIT} in a terminal, else all)",
-    )
-    add_place(parser)
-    parser.add_argument("--json", action="store_true", help="print all rows as JSON and nothing else")
-    return parser
+    )  # fmt: skip
+    flags.add_place(parser)
+    flags.add_json(parser, "all rows")
 
 
-def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "ls",
+    "List the ops of the graphs in use, or with `ls dump` the dump files, that fit all of the "
+    "patterns. A pattern is a part of the name or, with * ? [ ], a glob; / and _ are the same, and so are small "
+    "and capital letters. [17] as a name is the op with this number.",
+    _options,
+    example="ls -n conv1 -t Conv2D; ls -f '*Relu*' --below 0.98; ls dump -t Cast",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     whole, session = session, session.at(args.step, args.rank)
     is_dump = args.what == _DUMP
     has_graph = session.data.kind().has_graph or args.graph is not None
@@ -126,15 +107,14 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
     ]
     if args.wrong:
         session.workspace.notes += _uncomputed(session, [listing.run for listing in listings])
-    tell_notes(session, output)
-    if args.json:
-        output.out.file.write(report.ops_json(listings, args.limit or 0) + "\n")
-        return DONE
     threshold = session.settings.threshold if args.below is None else args.below
     limit = _limit(args, output)
     listed = zip(listings, lacks, strict=True)
-    output.show(*spaced([[*report.op_listing(listing, limit, threshold, why)] for listing, why in listed]))
-    return DONE
+    return show_result(
+        session, args, output,
+        lambda: report.ops_json(listings, args.limit or 0),
+        lambda: spaced(report.op_listing(listing, limit, threshold, why) for listing, why in listed),
+    )  # fmt: skip
 
 
 def _studied_place(whole: Session, session: Session) -> str:
@@ -172,29 +152,25 @@ def _lack(session: Session, args: argparse.Namespace, run: RunGraph) -> str:
 
 
 def _list_dumps(session: Session, args: argparse.Namespace, name: str | None, output: Output) -> int:
-    op_options = {
-        "-f": args.fusion,
-        "-k": args.kernel,
-        "-g": args.graph,
-        "--below": args.below,
-        "--wrong": args.wrong or None,
-    }
+    op_options = {"-f": args.fusion, "-k": args.kernel, "-g": args.graph, "--below": args.below}
+    op_options["--wrong"] = args.wrong or None
     for option, value in op_options.items():
         if value is not None:
             raise UsageError("cli.ls_dump_option", option=option)
     listings, h5_listings = _dumps(session, name, args.type)
-    tell_notes(session, output)
     if h5_listings:
         from precision_tool.lib.view.pytorch_screen import listings_json, value_listing
-    if args.json:
+
+    def document() -> str:
         h5_dumps = listings_json(h5_listings, args.limit or 0, {}) if h5_listings else ()
-        output.out.file.write(report.dumps_json(listings, args.limit or 0, h5_dumps) + "\n")
-        return DONE
-    limit = _limit(args, output)
-    parts = [[*report.dump_listing(listing, limit)] for listing in listings]
-    parts += [[*value_listing(listing, limit)] for listing in h5_listings]
-    output.show(*spaced(parts))
-    return DONE
+        return report.dumps_json(listings, args.limit or 0, h5_dumps)
+
+    def blocks() -> Iterable[RenderableType]:
+        limit = _limit(args, output)
+        parts = [[*report.dump_listing(listing, limit)] for listing in listings]
+        return spaced(parts + [[*value_listing(listing, limit)] for listing in h5_listings])
+
+    return show_result(session, args, output, document, blocks)
 
 
 def _limit(args: argparse.Namespace, output: Output) -> int:
@@ -234,6 +210,3 @@ def _dumps(
         if session.data.run_folders():
             raise reason from None
         raise
-
-
-COMMAND = Command(_parser, _run)

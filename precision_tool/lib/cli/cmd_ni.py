@@ -6,20 +6,8 @@ import argparse
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from precision_tool.lib.cli import pytorch_dumps
-from precision_tool.lib.cli.command import (
-    DONE,
-    Command,
-    Completion,
-    Output,
-    Parser,
-    add_graph,
-    add_json,
-    add_place,
-    completes,
-    count,
-    show_note,
-)
+from precision_tool.lib.cli import flags, pytorch_dumps
+from precision_tool.lib.cli.command import DONE, Output, Parser, command, show_note
 from precision_tool.lib.compare.named_tensors import compare_op
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_catalog import FoundOp
@@ -37,61 +25,56 @@ from precision_tool.lib.view.text import plain, shown_reason
 _MOST_STEPS = 100
 
 
-def _parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="ni",
-        description="Show everything about one op: what the graph says of it, what feeds it and what it feeds, and its "
-        "dumped tensors beside the benchmark's, whether it computes right by itself, and its elements as both sides "
-        "have them and as they should be.",
-        epilog="example: ni conv2/Relu -s 2",
-    )
-    completes(
-        parser.add_argument(
-            "name", nargs="?", metavar="NAME", help="the op, or an op of the training script that went into it; "
-            "with / or _, whole or a part that only one op has, or its number as [17]",
-        ),
-        Completion.OP,
+def _options(parser: Parser, session: Session) -> None:
+    flags.add(
+        parser, "name", nargs="?", metavar="NAME", completes="op",
+        help="the op, or an op of the training script that went into it; with / or _, whole or a part that only one op "
+        "has, or its number as [17]",
     )  # fmt: skip
-    completes(parser.add_argument("-n", "--name", dest="option", metavar="NAME", help="the same"), Completion.OP)
-    add_graph(parser, "graph file, or folder of them, to look in")
-    attribute = parser.add_argument(
-        "-a", "--attr", dest="attribute", metavar="ATTR", nargs="?", const="",
+    flags.add(parser, "-n", "--name", dest="option", metavar="NAME", help="the same", completes="op")
+    flags.add_graph(parser, "graph file, or folder of them, to look in")
+    flags.add(  # an op may follow, as in `ni -a NAME`
+        parser, "-a", "--attr", dest="attribute", metavar="ATTR", nargs="?", const="", completes="op",
         help="all attributes and all readers too; with ATTR that attribute alone, whole, as `-a pass_name`",
     )  # fmt: skip
-    completes(attribute, Completion.OP)  # which may follow, as in `ni -a NAME`
-    parser.add_argument(
-        "-d", "--dump", dest="dump", action="store_true", help="the dumped tensors, which are shown without it too"
-    )
+    parser.add_argument("-d", "--dump", action="store_true", help="the dumped tensors, which are shown without it too")
     parser.add_argument(
         "-s", "--save", dest="depth", metavar="DEPTH", type=_depth,
         help="draw the ops that lead to it and that it leads to, in up to DEPTH steps, as .gv and .svg",
     )  # fmt: skip
-    completes(
-        parser.add_argument("-o", dest="folder", metavar="DIR", help="where the drawing goes (default temp/op_graph)"),
-        Completion.FOLDER,
-    )
-    add_place(parser)
-    add_json(parser)
-    return parser
+    flags.add(
+        parser, "-o", dest="folder", metavar="DIR", completes="folder",
+        help="where the drawing goes (default temp/op_graph)",
+    )  # fmt: skip
+    flags.add_place(parser)
+    flags.add_json(parser)
 
 
 def _depth(text: str) -> int:
-    depth = count(1)(text)
+    depth = flags.count(1)(text)
     if depth > _MOST_STEPS:
         raise argparse.ArgumentTypeError(f"{text[:20]!r} is more than {_MOST_STEPS} steps, which nobody can look at")
     return depth
 
 
-def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "ni",
+    "Show everything about one op: what the graph says of it, what feeds it and what it feeds, and its "
+    "dumped tensors beside the benchmark's, whether it computes right by itself, and its elements as both sides "
+    "have them and as they should be.",
+    _options,
+    example="ni conv2/Relu -s 2",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     session = session.at(args.step, args.rank)
     names = [name for name in (args.name, args.option) if name is not None]
     if not names and args.attribute:  # `ni -a NAME`
         names, args.attribute = [args.attribute], ""
     everything = args.attribute == ""
     if len(names) != 1:
-        _parser(session).error("which op? give its name once, as `ni NAME` or `ni -n NAME`")
+        run.parser(session).error("which op? give its name once, as `ni NAME` or `ni -n NAME`")
     if args.folder is not None and args.depth is None:
-        _parser(session).error("-o says where a drawing goes: give its depth too, as -s 2")
+        run.parser(session).error("-o says where a drawing goes: give its depth too, as -s 2")
     if args.folder is not None:
         session.workspace.check_outside_dumps(args.folder)
     if args.graph is None and session.data.is_pytorch_name(names[0]):
@@ -109,7 +92,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.depth is not None:
         files = _draw(session, args, output, hits, wirings)
     if args.json:
-        output.out.file.write(to_json(reports, threshold, everything, attribute, files) + "\n")
+        output.write_json(to_json(reports, threshold, everything, attribute, files))
     return DONE
 
 
@@ -157,11 +140,7 @@ def _original(hit: FoundOp, name: str) -> str:
 
 
 def _draw(
-    session: Session,
-    args: argparse.Namespace,
-    output: Output,
-    hits: Sequence[FoundOp],
-    wirings: Mapping[int, Wiring],
+    session: Session, args: argparse.Namespace, output: Output, hits: Sequence[FoundOp], wirings: Mapping[int, Wiring]
 ) -> list[str]:
     """Draw the op's neighbourhood in every graph and return the paths of the files."""
     from precision_tool.lib.view import drawing
@@ -189,6 +168,3 @@ def _draw(
             show_note(output, text("note.cli.no_picture", reason=drawn.reason))
             output.err.print(plain(text("screen.cli.hint", text=shown_reason(drawn.hint)), "yellow"))
     return list(files)
-
-
-COMMAND = Command(_parser, _run)

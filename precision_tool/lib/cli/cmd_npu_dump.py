@@ -1,32 +1,46 @@
-"""`npu_dump`: run a training command with data dump on. This module runs on Python 3.7."""
+"""`npu_dump` and `npu_overflow`: run a training command with data dump, or overflow detection, on.
+
+This module runs on Python 3.7.
+"""
 
 import argparse
 import os
 from pathlib import Path
 from typing import Sequence
 
-from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_note, run_in_shell, training_environment
+from precision_tool.lib.cli.arguments import Parser, plain_command, print_note, run_in_shell, training_environment
+from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.training import switches as actions
 
-DONE = 0
 
-
-def flagged_parser(word: str, what: str) -> Parser:
-    parser = Parser(
-        prog=word,
-        description=f"Run a training command with {what} on, for scripts that call precision_tool.tf_config "
-        "without an action. Ends with the command's exit code.",
-        epilog=f'example: {word} "sh npu_train.sh param1"',
-    )
+def _options(parser: Parser) -> None:
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="CMD", help="the command and its arguments")
-    return parser
 
 
-def run_flagged(word: str, flag: str, place: Path, args: argparse.Namespace, settings: Settings) -> int:
+def _description(what: str) -> str:
+    return (
+        f"Run a training command with {what} on, for scripts that call precision_tool.tf_config "
+        "without an action. Ends with the command's exit code."
+    )
+
+
+@plain_command("npu_dump", _description("data dump"), _options, example='npu_dump "sh npu_train.sh param1"')
+def run_with_dump(args: argparse.Namespace, settings: Settings) -> int:
+    return _run("npu_dump", actions.DUMP_FLAG, Workspace(settings.data).dump_dir(), args, settings)
+
+
+@plain_command(
+    "npu_overflow", _description("overflow detection"), _options, example='npu_overflow "sh npu_train.sh param1"'
+)
+def run_with_overflow(args: argparse.Namespace, settings: Settings) -> int:
+    return _run("npu_overflow", actions.OVERFLOW_FLAG, Workspace(settings.data).overflow_dump_dir, args, settings)
+
+
+def _run(word: str, flag: str, place: Path, args: argparse.Namespace, settings: Settings) -> int:
     if not " ".join(args.command).strip():
         raise UsageError("cli.no_training_command", command=word)
     environment = training_environment(settings)
@@ -45,11 +59,3 @@ def _entries(folder: Path) -> Sequence[str]:
         return sorted(os.listdir(str(folder)))
     except OSError:
         return []
-
-
-COMMAND = PlainCommand(
-    lambda: flagged_parser("npu_dump", "data dump"),
-    lambda args, settings: run_flagged(
-        "npu_dump", actions.DUMP_FLAG, Workspace(settings.data).dump_dir(), args, settings
-    ),
-)

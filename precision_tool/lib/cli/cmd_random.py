@@ -7,21 +7,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from math import isfinite
 
-from precision_tool.lib.cli.command import (
-    DONE,
-    FOUND,
-    Command,
-    Output,
-    Parser,
-    add_graph,
-    add_json,
-    add_side,
-    add_workers,
-    collect_again,
-    count,
-    resources_of,
-    tell_notes,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.command import DONE, FOUND, Output, Parser, collect_again, command, tell_notes
 from precision_tool.lib.compare.noise import FOLDER, Noise, noise_path, write_noise
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.checked_ops import recompute_random
@@ -34,36 +21,32 @@ from precision_tool.lib.view.tables import Heading
 from precision_tool.lib.view.text import plain
 
 
-def _parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="random",
-        description="Compare two NPU runs of the same script (npu/debug_0 and npu/debug_1) bit by bit, and with "
-        "metrics where bits differ: names the first op that computes differently from the same inputs, tells it from "
-        "ops that are made to be random and from followers, and finds inputs whose memory was overwritten. Of one run "
-        "alone only the memory is checked. Writes the noise floor of the two runs for vc --noise-floor.",
-        epilog="example: random -l 5",
-    )  # fmt: skip
-    add_side(parser, session, "-lt", "--left", "dump of one run (default: npu/debug_0/dump)")
-    add_side(parser, session, "-rt", "--right", "the other's (default: npu/debug_1/dump)")
-    add_graph(parser)
+def _options(parser: Parser, session: Session) -> None:
+    flags.add_side(parser, session, "-lt", "--left", "dump of one run (default: npu/debug_0/dump)")
+    flags.add_side(parser, session, "-rt", "--right", "the other's (default: npu/debug_1/dump)")
+    flags.add_graph(parser)
+    flags.add_limit(parser, session.settings.limit)
+    flags.add_workers(parser, session.settings.workers)
+    flags.add_json(parser)
     parser.add_argument(
-        "-l", "--limit", dest="limit", metavar="N", type=count(0), default=session.settings.limit,
-        help="how many ops to show, 0 for all (default %(default)s)",
-    )  # fmt: skip
-    add_workers(parser, session.settings.workers)
-    add_json(parser)
-    parser.add_argument(
-        "--fail",
-        action="store_true",
+        "--fail", action="store_true",
         help="exit code 1 if an op computes differently, memory was overwritten, or the two runs have not the same ops",
-    )
-    return parser
+    )  # fmt: skip
 
 
-def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "random",
+    "Compare two NPU runs of the same script (npu/debug_0 and npu/debug_1) bit by bit, and with "
+    "metrics where bits differ: names the first op that computes differently from the same inputs, tells it from "
+    "ops that are made to be random and from followers, and finds inputs whose memory was overwritten. Of one run "
+    "alone only the memory is checked. Writes the noise floor of the two runs for vc --noise-floor.",
+    _options,
+    example="random -l 5",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     with ProgressReport(output.err, "comparing") as progress:
         reports = session.random_errors(
-            args.left, args.right, args.graph, resources_of(session, args, progress=progress)
+            args.left, args.right, args.graph, flags.resources_of(session, args, progress=progress)
         )
     reports = recompute_random(session.data, reports, args.graph)
     limit = args.limit or max((len(item.ops) + len(item.stomps) for item in reports), default=0)
@@ -72,7 +55,7 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
     passports = session.passports(args.left or str(space.dump_dir(0)), args.right or str(space.dump_dir(1)))
     tell_notes(session, output)
     if args.json:
-        output.out.file.write(report.to_json(reports, noise, passports) + "\n")
+        output.write_json(report.to_json(reports, noise, passports))
     else:
         if passports is not None and passports.differences:
             output.out.print(passport_lines(passports))
@@ -113,6 +96,3 @@ def _noise(report_: RandomReport) -> Iterator[Noise]:
                     max_absolute_error=slot.metrics.max_absolute_error,
                     cosine=slot.metrics.cosine,
                 )
-
-
-COMMAND = Command(_parser, _run)

@@ -5,15 +5,8 @@ from __future__ import annotations
 import argparse
 import posixpath
 
-from precision_tool.lib.cli.command import (
-    DONE,
-    Command,
-    Completion,
-    Output,
-    Parser,
-    add_graph,
-    completes,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.command import DONE, Output, Parser, command
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.comparing import read_results
 from precision_tool.lib.diagnose.pipeline import Diagnosis
@@ -22,49 +15,46 @@ from precision_tool.lib.io.files import folder_exists
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session
-from precision_tool.lib.view.text import plain
 
 
-def _parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="report",
-        description="Write one HTML file with the verdict, a map of the network, every op, tables and charts of a "
-        "result. It needs no network and no server: open it, send it.",
-        epilog="example: report -o resnet.html",
-    )
-    result = parser.add_argument(
-        "result", nargs="?", metavar="RESULT",
+def _options(parser: Parser, session: Session) -> None:
+    flags.add(
+        parser, "result", nargs="?", metavar="RESULT", completes="result",
         help="a result CSV, a folder of results, or a verdict_*.json (default: the newest result)",
     )  # fmt: skip
-    completes(result, Completion.RESULT)
-    output = parser.add_argument("-o", dest="output", metavar="FILE.html", default="", help="where it goes (default: "
-                                 "beside the result)")  # fmt: skip
-    completes(output, Completion.FILE)
-    exchange = parser.add_argument(
-        "--model-explorer", dest="exchange", metavar="FILE.json",
+    flags.add(parser, "-o", dest="output", metavar="FILE.html", default="", help="where it goes (default: "
+                                 "beside the result)", completes="file")  # fmt: skip
+    flags.add(
+        parser, "--model-explorer", dest="exchange", metavar="FILE.json", completes="file",
         help="instead, write the graph for Google's model-explorer, and its node data beside it (own error, cosine)",
     )  # fmt: skip
-    completes(exchange, Completion.FILE)
-    add_graph(parser, "the graph for the map, where the result does not tell its own")
-    return parser
+    flags.add_graph(parser, "the graph for the map, where the result does not tell its own")
 
 
-def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
-    from precision_tool.lib.view.report_material import export_graphs, make_report
+@command(
+    "report",
+    "Write one HTML file with the verdict, a map of the network, every op, tables and charts of a "
+    "result. It needs no network and no server: open it, send it.",
+    _options,
+    example="report -o resnet.html",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    from precision_tool.lib.view.model_explorer import export_graphs
+    from precision_tool.lib.view.report_material import make_report
 
     if args.exchange is not None and args.output:
         raise UsageError("cli.options_exclude", command="report", option="-o", other="--model-explorer")
     diagnoses = _diagnoses(session, args.result)
     if args.exchange is not None:
         for path in export_graphs(session.data, diagnoses, args.exchange, graph=args.graph):
-            output.out.print(plain(text("screen.cli.model_explorer", path=shown_path(path))), soft_wrap=True)
+            output.print_line(text("screen.cli.model_explorer", path=shown_path(path)))
         return DONE
     folder = posixpath.dirname(posixpath.expanduser(args.output))
     is_new = bool(folder) and not folder_exists(folder)
     path = make_report(session.data, diagnoses, args.output, graph=args.graph)
     if is_new:
-        output.out.print(plain(text("screen.cli.made_folder", path=shown_path(folder))), soft_wrap=True)
-    tell_report(path, output)
+        output.print_line(text("screen.cli.made_folder", path=shown_path(folder)))
+    output.print_line(text("screen.cli.report", path=shown_path(path)))
     return DONE
 
 
@@ -91,11 +81,3 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
         for analysis, verdict in zip(analyses, verdicts, strict=True)
     ]
     return [Diagnosis(analysis=analysis, stored=verdict) for analysis, verdict in zip(analyses, verdicts, strict=True)]
-
-
-def tell_report(path: str, output: Output) -> None:
-    """Print the path of a report."""
-    output.out.print(plain(text("screen.cli.report", path=shown_path(path))), soft_wrap=True)
-
-
-COMMAND = Command(_parser, _run)

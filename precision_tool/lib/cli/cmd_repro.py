@@ -5,48 +5,38 @@ from __future__ import annotations
 import argparse
 import posixpath
 
-from precision_tool.lib.cli.command import (
-    DONE,
-    Command,
-    Completion,
-    Output,
-    Parser,
-    add_graph,
-    add_place,
-    completes,
-    show_note,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.command import DONE, Output, Parser, command, show_note
 from precision_tool.lib.data.dump_names import file_part, flatten, shortened
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.checked_ops import references_of
 from precision_tool.lib.messages import text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
-from precision_tool.lib.view.text import plain
 from precision_tool.lib.view.verdict_messages import reason_words
 
 #: Bytes of a folder's name.
 _LONGEST = 120
 
 
-def _parser(session: Session) -> Parser:
-    parser = Parser(
-        prog="repro",
-        description="Write one op's inputs, attributes, outputs of both sides and float64 result as .npy and .json, "
-        "with a script of numpy alone that shows the error on any machine.",
-        epilog="example: repro conv2/Relu conv2_relu",
-    )
-    completes(parser.add_argument("name", metavar="OP", help="the op, as for `ni`"), Completion.OP)
-    folder = parser.add_argument(
-        "folder", nargs="?", metavar="DIR", help="a new folder for it (default: temp/repro/OP below the data folder)"
-    )
-    completes(folder, Completion.FOLDER)
-    add_graph(parser, "graph file, or folder of them, to look in")
-    add_place(parser)
-    return parser
+def _options(parser: Parser, session: Session) -> None:
+    flags.add(parser, "name", metavar="OP", help="the op, as for `ni`", completes="op")
+    flags.add(
+        parser, "folder", nargs="?", metavar="DIR", completes="folder",
+        help="a new folder for it (default: temp/repro/OP below the data folder)",
+    )  # fmt: skip
+    flags.add_graph(parser, "graph file, or folder of them, to look in")
+    flags.add_place(parser)
 
 
-def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
+@command(
+    "repro",
+    "Write one op's inputs, attributes, outputs of both sides and float64 result as .npy and .json, "
+    "with a script of numpy alone that shows the error on any machine.",
+    _options,
+    example="repro conv2/Relu conv2_relu",
+)
+def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     from precision_tool.lib.view.reproduction import reproduction, write_repro
 
     session = session.at(args.step, args.rank)
@@ -59,10 +49,10 @@ def _run(session: Session, args: argparse.Namespace, output: Output) -> int:
         session.workspace.check_outside_dumps(target)
     repro = reproduction(hits[0].run, hits[0].op, *references_of(session.data, hits[0].run))
     folder = write_repro(target or _default(session, hits[0].op.name), repro)
-    output.out.print(plain(text("screen.cli.reproduction", path=shown_path(folder))), soft_wrap=True)
+    output.print_line(text("screen.cli.reproduction", path=shown_path(folder)))
     if repro.reason:
         show_note(output, text("note.cli.not_recomputed", reason=reason_words(repro.reason)))
-    output.out.print(plain(f"python3 {typed_path(posixpath.join(folder, 'check.py'))}"), soft_wrap=True)
+    output.print_line(f"python3 {typed_path(posixpath.join(folder, 'check.py'))}")
     return DONE
 
 
@@ -75,6 +65,3 @@ def _default(session: Session, name: str) -> str:
         number += 1
         folder = f"{base}_{number}"
     return folder
-
-
-COMMAND = Command(_parser, _run)

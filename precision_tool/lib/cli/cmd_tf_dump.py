@@ -11,7 +11,8 @@ import time
 from collections import Counter
 from typing import Dict, List, Optional, Sequence
 
-from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line, run_in_shell, training_environment
+from precision_tool.lib.cli.arguments import Parser, plain_command, print_line, run_in_shell, training_environment
+from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace, lies_in
 from precision_tool.lib.io import tfdbg_runs as runs
@@ -21,42 +22,28 @@ from precision_tool.lib.training import tfdbg_analyzer as analyzer
 from precision_tool.lib.training import tfdbg_copy as extract
 
 WORD = "tf_dump"
-DONE = 0
 
 _TIME_LIMIT = 600.0
 _SHOWN = 5
 _PROGRESS_SECONDS = 5.0
 
 
-def _parser() -> Parser:
-    parser = Parser(
-        prog=WORD,
-        description="Write what TensorFlow's debugger (tfdbg) dumped into tf/tf_debug as op.output.time.npy into "
-        "tf/dump, where comparisons look for the benchmark. A set of tensors replaces the one before as a whole.",
-        epilog='example: tf_dump "python3 train.py"',
-    )
+def _options(parser: Parser) -> None:
     parser.add_argument("command", nargs="?", metavar="CMD", help="run this first if tf/tf_debug is empty")
     parser.add_argument(
-        "--run",
-        metavar="N|NAME|all",
+        "--run", metavar="N|NAME|all",
         help="a run by the number at the end of its folder's name, its name, or a folder elsewhere; all: every run "
         "with all its tensors (default: of every tensor what the last run that holds it has)",
-    )
+    )  # fmt: skip
     parser.add_argument("-o", "--out", metavar="DIR", help="write the tensors there instead of into tf/dump")
     parser.add_argument(
-        "--engine",
-        choices=("native", "tfdbg"),
-        default="native",
+        "--engine", choices=("native", "tfdbg"), default="native",
         help="tfdbg: let TensorFlow's own analyzer decode them, which is slow and needs TensorFlow and pexpect",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--time-limit",
-        type=_seconds,
-        default=_TIME_LIMIT,
-        metavar="S",
+        "--time-limit", type=_seconds, default=_TIME_LIMIT, metavar="S",
         help=f"seconds that --engine tfdbg may take for a tensor (default {_TIME_LIMIT:g})",
-    )
-    return parser
+    )  # fmt: skip
 
 
 def _seconds(text: str) -> float:
@@ -69,7 +56,14 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _run(args: argparse.Namespace, settings: Settings) -> int:
+@plain_command(
+    WORD,
+    "Write what TensorFlow's debugger (tfdbg) dumped into tf/tf_debug as op.output.time.npy into "
+    "tf/dump, where comparisons look for the benchmark. A set of tensors replaces the one before as a whole.",
+    _options,
+    example='tf_dump "python3 train.py"',
+)
+def tf_dump(args: argparse.Namespace, settings: Settings) -> int:
     workspace = Workspace(settings.data, settings.work)
     usual, choice = str(workspace.tf_debug_dir), args.run
     source = usual
@@ -143,11 +137,7 @@ class _Progress:
         rate = done / (now - self._started)
         _print_error(
             text(
-                "screen.cli.tf_progress",
-                done=100 * done // total,
-                size=total,
-                rate=rate,
-                seconds=(total - done) / rate,
+                "screen.cli.tf_progress", done=100 * done // total, size=total, rate=rate, seconds=(total - done) / rate
             )
         )
 
@@ -185,6 +175,3 @@ def _show(done: extract.Extracted, files: Sequence[runs.RunFiles]) -> None:
 
 def _print_error(line: str) -> None:
     print_line(line, sys.stderr)
-
-
-COMMAND = PlainCommand(_parser, _run)

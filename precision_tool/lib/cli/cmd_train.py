@@ -4,7 +4,8 @@ import argparse
 import os
 from pathlib import Path
 
-from precision_tool.lib.cli.arguments import Parser, PlainCommand, print_line, print_note
+from precision_tool.lib.cli.arguments import Parser, plain_command, print_line, print_note
+from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.messages import text
@@ -12,23 +13,21 @@ from precision_tool.lib.training import replay
 from precision_tool.lib.training import switches as actions
 from precision_tool.lib.training.packages import MissingPackageError, require_npu_bridge
 
-DONE = 0
 
-
-def _train_parser() -> Parser:
-    parser = Parser(
-        prog="train",
-        description="Replay the training step that PrecisionTfSession saved: under tfdbg on the CPU, then tf_dump; "
-        "and on the NPU with switches set. Same weights, inputs and seeds, dropout off.",
-        epilog="example: train -d npu -a 'fusion_off|dump'",
-    )
+def _options(parser: Parser) -> None:
     parser.add_argument("-d", "--device", choices=("all", "npu", "cpu"), default="all", help="where (default all)")
     help_text = "switches of the NPU run: dump (default), overflow, fusion_off, fusion_switch, ... joined by |"
     parser.add_argument("-a", "--action", default="dump", help=help_text)
-    return parser
 
 
-def _train(args: argparse.Namespace, settings: Settings) -> int:
+@plain_command(
+    "train",
+    "Replay the training step that PrecisionTfSession saved: under tfdbg on the CPU, then tf_dump; "
+    "and on the NPU with switches set. Same weights, inputs and seeds, dropout off.",
+    _options,
+    example="train -d npu -a 'fusion_off|dump'",
+)
+def run(args: argparse.Namespace, settings: Settings) -> int:
     action = actions.parse_action(args.action, {})
     if args.device != "cpu":
         try:
@@ -43,9 +42,9 @@ def _train(args: argparse.Namespace, settings: Settings) -> int:
     config = None if args.device == "cpu" else replay.npu_config(args.action, settings)
     if args.device != "npu":
         _show_run("CPU", replay.replay_on_cpu(step, settings), workspace.tf_debug_dir)
-        from precision_tool.lib.cli import cmd_tf_dump
+        from precision_tool.lib.cli.cmd_tf_dump import tf_dump
 
-        code = cmd_tf_dump.COMMAND.main([], settings)
+        code = tf_dump.main([], settings)
         if code != DONE:
             return code
     if config is not None:
@@ -69,6 +68,3 @@ def _show_run(device: str, done: replay.Replayed, folder: Path) -> None:
     print_line(
         text("screen.cli.train_ran", device=device, ops=done.train_ops, inputs=list(done.feeds), folder=str(folder))
     )
-
-
-COMMAND = PlainCommand(_train_parser, _train)

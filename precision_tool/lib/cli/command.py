@@ -1,14 +1,10 @@
-"""What all commands share: the shape of a command, its console, its parser."""
+"""What all commands share: the shape of a command, where it writes, its notes and results."""
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import reprlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -17,23 +13,18 @@ from rich.text import Text
 
 from precision_tool.lib.cli.arguments import Parser as Parser
 from precision_tool.lib.cli.arguments import PlainCommand, program
-from precision_tool.lib.cli.words import find_word
-from precision_tool.lib.data.settings import DEFAULT_DATA, MOST_COUNTED, MOST_WORKERS
+from precision_tool.lib.cli.words import COMMANDS, find_word
+from precision_tool.lib.cli.words import DONE as DONE
+from precision_tool.lib.cli.words import FOUND as FOUND
+from precision_tool.lib.data.settings import DEFAULT_DATA
 from precision_tool.lib.extensions import take_notes
 from precision_tool.lib.io import urls
 from precision_tool.lib.messages import Message, render, text
-from precision_tool.lib.messages.errors import UsageError
-from precision_tool.lib.session import ALL, Session
+from precision_tool.lib.session import Session
 from precision_tool.lib.view.text import plain, shown_reason
 
 if TYPE_CHECKING:  # the words of verdicts are loaded when one is shown
-    from precision_tool.lib.compare.cluster import ClusterExecutor
-    from precision_tool.lib.compare.scheduler import Progress, Resources
     from precision_tool.lib.view.verdict_screen import NextSteps
-
-DONE, FOUND = 0, 1
-#: What options are added to: a parser, or a group of one, which the help shows under a heading.
-Options = argparse._ActionsContainer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,42 +57,31 @@ class Output:
         else:
             self.out.print(*renderables, sep="\n")
 
+    def print_line(self, line: str, style: str = "") -> None:
+        """Print a line that a narrow terminal does not cut: paths and commands in it can be copied."""
+        self.out.print(plain(line, style), soft_wrap=True)
 
-class Completion(StrEnum):
-    """The kinds of names that Tab offers for an argument."""
-
-    OP = "op"
-    OP_TYPE = "op_type"
-    PASS = "pass"
-    KERNEL = "kernel"
-    GRAPH = "graph"
-    #: An op, a dump file or a `.npy`.
-    TENSOR = "tensor"
-    RESULT = "result"
-    #: Metrics of a comparison, with commas between them.
-    METRIC = "metric"
-    LAYOUT = "layout"
-    FILE = "file"
-    FOLDER = "folder"
-
-
-def completes(action: argparse.Action, kind: Completion) -> argparse.Action:
-    """Mark an argument of a parser with the kind of names that Tab offers for it."""
-    action.completion = kind  # type: ignore[attr-defined]
-    return action
-
-
-def completion_of(action: argparse.Action) -> Completion | None:
-    """Return the mark that `completes` set."""
-    return getattr(action, "completion", None)
+    def write_json(self, document: str) -> None:
+        """Write a JSON document."""
+        self.out.file.write(document + "\n")
+        self.out.file.flush()
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its parser is also its help."""
+    """A command: `add_options` fills its parser, which is also its help."""
 
-    parser: Callable[[Session], Parser]
+    name: str
+    description: str
+    example: str
+    add_options: Callable[[Parser, Session], None]
     run: Callable[[Session, argparse.Namespace, Output], int]
+
+    def parser(self, session: Session) -> Parser:
+        """Return the parser of the command."""
+        parser = Parser(self.name, self.description, self.example)
+        self.add_options(parser, session)
+        return parser
 
     def __call__(self, session: Session, argv: Sequence[str], output: Output) -> int:
         """Run the command line of the command and return its exit code."""
@@ -112,16 +92,45 @@ class Command:
             tell_notes(session, output)
 
 
+def command(
+    name: str, description: str, add_options: Callable[[Parser, Session], None], *, example: str
+) -> Callable[[Callable[[Session, argparse.Namespace, Output], int]], Command]:
+    """Make a function the command of this name: it gets the session, its arguments and an Output.
+
+    Parameters
+    ----------
+    name, description, example : str
+        The word, what it does, and a command line to try: the help.
+    add_options : callable
+        Adds the arguments to the parser of the command; the session has the settings that are their defaults.
+
+    Returns
+    -------
+    callable
+        A decorator of a function that returns the exit code.
+    """
+
+    def register(run: Callable[[Session, argparse.Namespace, Output], int]) -> Command:
+        made = COMMANDS[name] = Command(name, description, example, add_options, run)
+        return made
+
+    return register
+
+
 def load_command(name: str) -> Command:
     """Import and return the command of a word; KeyError for a word without one."""
     word = find_word(name)
     if word is None or word.name == "data":
         raise KeyError(name)
-    command: Command | PlainCommand = importlib.import_module(word.module).COMMAND
-    if isinstance(command, Command):
-        return command
-    plain_parser, run = command
-    return Command(lambda session: plain_parser(), lambda session, args, output: run(args, session.settings))
+    loaded: Command | PlainCommand = word.load()
+    if isinstance(loaded, Command):
+        return loaded
+    name, description, example, add_options, run = loaded
+    return Command(
+        name, description, example,
+        lambda parser, session: add_options(parser),
+        lambda session, args, output: run(args, session.settings),
+    )  # fmt: skip
 
 
 def _with_path(word: str) -> str:
@@ -130,123 +139,20 @@ def _with_path(word: str) -> str:
     return f"{option}={urls.path_of(value)}" if sign and option.startswith("-") else urls.path_of(word)
 
 
-def some_text(text: str) -> str:
-    """Return an argument that names something. ArgumentTypeError for an empty one, which would match everything."""
-    if not text.strip():
-        raise argparse.ArgumentTypeError("an empty text names nothing")
-    return text
-
-
-def cosine(text: str) -> float:
-    """Return an argument as a cosine."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 2.0
-    if not -1 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no cosine: give a number from -1 to 1")
-    return value
-
-
-def add_side(parser: Options, session: Session, short: str, long: str, what: str) -> None:
-    """Add the option that names one of two sides; a folder of the data folder, as debug_1, is found there too."""
-    side = parser.add_argument(
-        short, long, dest=long.lstrip("-"), metavar="DIR", type=session.workspace.named, help=what
-    )
-    completes(side, Completion.FOLDER)
-
-
-def add_graph(parser: Options, what: str = "graph file (text or JSON), or a folder of them") -> None:
-    """Add the option -g, --graph; `what` is its help."""
-    completes(parser.add_argument("-g", "--graph", dest="graph", metavar="GRAPH", help=what), Completion.GRAPH)
-
-
-def add_place(parser: Parser) -> None:
-    """Add the options --step and --rank, which the prompt keeps."""
-    for option, what in (("--step", "step"), ("--rank", "rank")):
-        parser.add_argument(
-            option, metavar="N", type=_place,
-            help=f"what this {what} has, where several were dumped; the prompt keeps it until another, or `all`",
-        )  # fmt: skip
-
-
-def _place(text: str) -> int:
-    return ALL if text == "all" else count(0)(text)
-
-
-def add_json(parser: Parser) -> None:
-    """Add the option --json."""
-    parser.add_argument("--json", action="store_true", help="print the result as JSON and nothing else")
-
-
-def add_workers(
-    parser: Options, default: int | None, what: str = "threads or processes that share the work (default: one per core)"
-) -> None:
-    """Add the option --workers; `what` is its help."""
-    parser.add_argument("--workers", metavar="N", type=count(0, MOST_WORKERS), default=default, help=what)
-
-
-def add_cluster(parser: Options) -> None:
-    """Add the options that give the work to a cluster; `cluster_of` opens it."""
-    parser.add_argument(
-        "--cluster",
-        metavar="ADDRESS",
-        help="the workers of this Dask cluster share the work: tcp://HOST:PORT, or its scheduler file; only one that "
-        "you trust, as what goes between is pickled",
-    )
-    parser.add_argument(
-        "--worker-for",
-        dest="worker_for",
-        metavar="HOST=DIR",
-        action="append",
-        help="with --cluster: what lies below DIR is read by the workers of HOST (host or worker name, or a resource "
-        "that they have); again for more",
-    )
-
-
-@contextmanager
-def cluster_of(args: argparse.Namespace) -> Iterator[ClusterExecutor | None]:
-    """Open the cluster of the options and yield its executor; None without --cluster."""
-    if args.cluster is None:
-        if args.worker_for:
-            raise UsageError("cli.options_need", command="", option="--worker-for", other="--cluster")
-        yield None
-        return
-    from precision_tool.lib.compare.cluster import open_cluster, parse_place
-
-    places = [parse_place(text) for text in args.worker_for or ()]
-    with open_cluster(args.cluster, places) as executor:
-        yield executor
-
-
-def resources_of(
+def show_result(
     session: Session,
     args: argparse.Namespace,
-    executor: ClusterExecutor | None = None,
-    progress: Progress | None = None,
-) -> Resources:
-    """Return who shares the work of a command: the cluster, or the workers that its options or the settings say."""
-    from precision_tool.lib.compare.scheduler import Resources
-
-    workers = session.settings.workers if args.workers is None else args.workers
-    return Resources(workers if executor is None else executor.workers, executor, progress)
-
-
-def count(least: int, most: int = MOST_COUNTED) -> Callable[[str], int]:
-    """Return the type of an argument that is a whole number from `least` to `most`."""
-
-    def parse(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            value = least - 1
-        if value < least:
-            raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no whole number of at least {least}")
-        if value > most:
-            raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is more than {most}")
-        return value
-
-    return parse
+    output: Output,
+    document: Callable[[], str],
+    blocks: Callable[[], Iterable[RenderableType]],
+) -> int:
+    """Print the notes, then the result of a command: as JSON if --json asks for it. Return DONE."""
+    tell_notes(session, output)
+    if args.json:
+        output.write_json(document())
+    else:
+        output.show(*blocks())
+    return DONE
 
 
 def tell_notes(session: Session, output: Output) -> None:
@@ -261,7 +167,7 @@ def show_note(output: Output, note: str | Message) -> None:
     output.err.print(plain(text("screen.cli.note", text=shown_reason(render(note))), "yellow"), soft_wrap=True)
 
 
-def spaced(parts: Sequence[Sequence[RenderableType]]) -> list[RenderableType]:
+def spaced(parts: Iterable[Iterable[RenderableType]]) -> list[RenderableType]:
     """Return everything in order, with an empty line between the parts."""
     return [line for number, part in enumerate(parts) for line in (*([Text()] if number else []), *part)]
 

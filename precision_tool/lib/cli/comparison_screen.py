@@ -90,7 +90,7 @@ def _show_next_alone(session: Session, analysis: Analysis, output: Output) -> No
 
 
 def _print_path(output: Output, kind: str, path: str) -> None:
-    output.out.print(plain(text(kind, path=shown_path(path))), soft_wrap=True)
+    output.print_line(text(kind, path=shown_path(path)))
 
 
 def _show_source(analysis: Analysis, output: Output, *, is_one_of_many: bool) -> None:
@@ -163,7 +163,7 @@ def _show_study(session: Session, analyses: Sequence[Analysis], output: Output) 
     if ranks > 1:
         command = f"{output.command_for(session)} ac --all".lstrip()
         line = text("screen.cli.study_next", folders=len(leaves), ranks=ranks, steps=steps, command=command)
-        output.out.print(plain(line), soft_wrap=True)
+        output.print_line(line)
 
 
 def _show_other(other: OtherRun | None, output: Output) -> None:
@@ -234,7 +234,7 @@ def finish(
         document = report.to_json(
             outcome.analyses, outcome.checks, outcome.verdicts, outcome.since, passports, outcome.other
         )
-        output.out.file.write(document + "\n")
+        output.write_json(document)
     else:
         if passports is not None and passports.differences:
             from precision_tool.lib.view.findings import passport_lines
@@ -251,7 +251,7 @@ def finish_mapping(session: Session, args: argparse.Namespace, output: Output, a
     tell_notes(session, output)
     if args.json:
         unjudged = [replace(analysis, findings=()) for analysis in analyses]
-        output.out.file.write(report.to_json(unjudged) + "\n")
+        output.write_json(report.to_json(unjudged))
         return DONE
     for analysis in analyses:
         if analysis.leaf is not None:  # the toolkit's is a file and no more
@@ -273,7 +273,7 @@ def finish_without_benchmark(
     if args.json:
         every = [verdict for verdict in outcome.verdicts if verdict is not None]
         document = report.to_json([], outcome.checks, every, outcome.since)
-        output.out.file.write(document + "\n")
+        output.write_json(document)
     else:
         _show_checks(outcome.checks or (), output, next(iter(verdicts), None), verbose=args.verbose)
         _show_since(session, outcome.since, output)

@@ -35,8 +35,19 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from precision_tool.lib.cli.arguments import NAME
-from precision_tool.lib.cli.command import Completion, Output, Parser, completion_of, load_command
-from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, Word, find_word, words_by_family
+from precision_tool.lib.cli.command import Output, Parser, load_command
+from precision_tool.lib.cli.flags import Completion, completion_of
+from precision_tool.lib.cli.words import (
+    DONE,
+    FAMILIES,
+    INTERNAL_ERROR,
+    PROMPT_WORDS,
+    STOPPED,
+    USER_ERROR,
+    WORDS,
+    Word,
+    find_word,
+)
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.io.files import folder_exists, history_file, is_folder
@@ -48,7 +59,6 @@ from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import THEMES, ReportConsole, banner, command_list
 from precision_tool.lib.view.text import plain, safe, shown_reason
 
-DONE, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 2, 3, 130
 #: Commands of cmd2 that have no place here: they start editors and Python code.
 _LEFT_OUT = ("edit", "run_pyscript")
 #: Commands of cmd2 that few need: they work, the help does not list them.
@@ -59,6 +69,8 @@ _WITHOUT_EFFECT = ("cd", "export", "source", ".", "umask", "ulimit", "unset")
 _SHELL_SYNTAX = re.compile(r"\w+=|[~./({]|(?:for|if|while|until|case|time|type|echo|test|\[)$")
 #: So many seconds after a command has ended, Ctrl+C at the empty prompt does nothing.
 _HURRY = 1.0
+#: What may be a file, or a folder, too: those of the data folder are offered first.
+_IN_FILES = ("graph", "tensor", "result", "file", "folder")
 #: What `-alg` takes.
 _METRICS = (*METRIC_COLUMNS, "all")
 _log = logging.getLogger(__name__)
@@ -132,53 +144,6 @@ class WordSet(cmd2.CommandSet["Prompt"]):
         completer = ArgparseCompleter(_completing(parser), self._prompt)
         return _as_in_the_help(parser, completer.complete(text, line, begidx, endidx, tokens[1:], cmd_set=self))
 
-    # cmd2 looks for a completer's object by the class that defines the function.
-    def offer_op(self, text: str, *where: Any) -> cmd2.Completions:
-        """Offer op names by any part."""
-        return self._prompt.offers(Completion.OP, text)
-
-    def offer_op_type(self, text: str, *where: Any) -> cmd2.Completions:
-        """Offer op types."""
-        return self._prompt.offers(Completion.OP_TYPE, text)
-
-    def offer_pass(self, text: str, *where: Any) -> cmd2.Completions:
-        """Offer fusion passes."""
-        return self._prompt.offers(Completion.PASS, text)
-
-    def offer_kernel(self, text: str, *where: Any) -> cmd2.Completions:
-        """Offer kernels."""
-        return self._prompt.offers(Completion.KERNEL, text)
-
-    def offer_graph(self, text: str, *where: Any) -> cmd2.Completions:
-        """Offer graph files: those of the data folder first."""
-        return self._prompt.offers(Completion.GRAPH, text) or self.offer_file(text, *where)
-
-    def offer_tensor(self, text: str, *where: Any) -> cmd2.Completions:
-        """Offer ops, dump files and benchmark tensors, else any file."""
-        return self._prompt.offers(Completion.TENSOR, text) or self.offer_file(text, *where)
-
-    def offer_result(self, text: str, *where: Any) -> cmd2.Completions:
-        """Offer result files: those of the data folder first."""
-        return self._prompt.offers(Completion.RESULT, text) or self.offer_file(text, *where)
-
-    def offer_metric(self, text: str, *where: Any) -> cmd2.Completions:
-        """Offer metrics of a comparison: for the last one of those with commas between them."""
-        before, comma, last = text.rpartition(",")
-        offers = self._prompt.offers(Completion.METRIC, last)
-        return cmd2.Completions.from_values([before + comma + item.text for item in offers], is_sorted=True)
-
-    def offer_layout(self, text: str, *where: Any) -> cmd2.Completions:
-        """Offer layouts of tensors."""
-        return self._prompt.offers(Completion.LAYOUT, text)
-
-    def offer_file(self, text: str, *where: Any) -> cmd2.Completions:
-        """Offer files and folders."""
-        return self._prompt.path_complete(text, *where)
-
-    def offer_folder(self, text: str, *where: Any) -> cmd2.Completions:
-        """Offer folders."""
-        return self._prompt.path_complete(text, *where, path_filter=folder_exists)
-
 
 def quoted(completions: cmd2.Completions, before: str) -> cmd2.Completions:
     """Return the offers, in quotes where one holds more than plain characters; `before` precedes them.
@@ -211,11 +176,20 @@ def _completing(parser: Parser) -> cmd2.Cmd2ArgumentParser:
     for action in parser._actions:
         kind = completion_of(action)
         if kind is not None:
-            action.set_completer(getattr(WordSet, f"offer_{kind}"))  # type: ignore[attr-defined]
+            action.set_completer(_offering(kind))  # type: ignore[attr-defined]
         # The menu shows it as it is.
         action.help = (action.help or "").replace("%(default)s", str(action.default)).replace("%%", "%")
         completing._add_action(action)
     return completing
+
+
+def _offering(kind: Completion) -> Callable[..., cmd2.Completions]:
+    """Return the completer of arguments of this kind, which cmd2 calls with the prompt."""
+
+    def offer(prompt: Prompt, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        return prompt.offers(kind, text, line, begidx, endidx)
+
+    return offer
 
 
 def word_set(family: str, words: Sequence[Word]) -> type[WordSet]:
@@ -299,36 +273,32 @@ def on_or_off(text: str) -> bool:
 # --- the prompt -------------------------------------------------------------------------------------------------------
 
 
-def data_parser() -> Parser:
-    """Return the parser of `data`."""
-    parser = Parser(
-        prog="data",
-        description="Go on with another data folder, or run one command on it.",
-        epilog="example: data /data/run2/precision_data",
-    )
-    parser.add_argument("folder", metavar="DIR", help="the data folder")
-    parser.add_argument(
-        "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="only this command, with arguments"
-    )
+#: The commands of the prompt alone: what each does, and an example.
+_OWN = {
+    "data": ("Go on with another data folder, or run one command on it.", "data /data/run2/precision_data"),
+    "refresh": (
+        "Read dumps, graphs and results anew. New files are seen by the times of their folders anyway.",
+        "refresh",
+    ),
+    "exit": ("Leave. So do quit, Ctrl+D, and Ctrl+C at an empty prompt.", "exit"),
+}
+
+
+def _own_parser(name: str) -> Parser:
+    parser = Parser(name, *_OWN[name])
+    if name == "data":
+        parser.add_argument("folder", metavar="DIR", help="the data folder")
+        parser.add_argument(
+            "command", nargs=argparse.REMAINDER, metavar="COMMAND", help="only this command, with arguments"
+        )
     return parser
 
 
-def refresh_parser() -> Parser:
-    """Return the parser of `refresh`."""
-    return Parser(
-        prog="refresh",
-        description="Read dumps, graphs and results anew. New files are seen by the times of their folders anyway.",
-        epilog="example: refresh",
-    )
+def _own_help(name: str) -> Callable[[Prompt], None]:
+    def help_(self: Prompt) -> None:
+        self.stdout.write(_own_parser(name).format_help())
 
-
-def exit_parser() -> Parser:
-    """Return the parser of `exit`."""
-    return Parser(
-        prog="exit",
-        description="Leave. So do quit, Ctrl+D, and Ctrl+C at an empty prompt.",
-        epilog="example: exit",
-    )
+    return help_
 
 
 def _refuse_zero_bytes(parsed: cmd2.plugin.PostparsingData) -> cmd2.plugin.PostparsingData:
@@ -369,7 +339,7 @@ class Prompt(cmd2.Cmd):
         )
         self._ask_no_cursor_position()
         self.hidden_commands += [*_HIDDEN, *(alias for word in WORDS for alias in word.aliases)]
-        for family, all_words in words_by_family().items():
+        for family, all_words in FAMILIES.items():
             words = [word for word in all_words if word.name not in _OF_THE_PROMPT]
             if words:
                 self.register_command_set(word_set(family, words)(self))
@@ -530,7 +500,7 @@ class Prompt(cmd2.Cmd):
 
     def do_data(self, statement: cmd2.Statement) -> None:
         """Go on with another data folder, or run one command on it."""
-        args = self._parse(data_parser(), statement)
+        args = self._parse(_own_parser("data"), statement)
         if args is None:
             return
         session = Session(replace(self.session.settings, data=Path(args.folder), more_data=()))
@@ -549,9 +519,7 @@ class Prompt(cmd2.Cmd):
             self.session = before
             self.prompt = self._prompt_text()
 
-    def help_data(self) -> None:
-        """Print the help of `data`."""
-        self.stdout.write(data_parser().format_help())
+    help_data, help_refresh, help_exit = map(_own_help, ("data", "refresh", "exit"))
 
     def complete_data(self, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
         """Complete folders."""
@@ -559,21 +527,13 @@ class Prompt(cmd2.Cmd):
 
     def do_refresh(self, statement: cmd2.Statement) -> None:
         """Read dumps, graphs and results anew."""
-        if self._parse(refresh_parser(), statement) is not None:
+        if self._parse(_own_parser("refresh"), statement) is not None:
             self.session.refresh()
             self._go_on_with(self.session)
 
-    def help_refresh(self) -> None:
-        """Print the help of `refresh`."""
-        self.stdout.write(refresh_parser().format_help())
-
     def do_exit(self, statement: cmd2.Statement) -> bool | None:
         """Leave; so do quit, Ctrl+D, and Ctrl+C at an empty prompt."""
-        return self._parse(exit_parser(), statement) is not None
-
-    def help_exit(self) -> None:
-        """Print the help of `exit`."""
-        self.stdout.write(exit_parser().format_help())
+        return self._parse(_own_parser("exit"), statement) is not None
 
     def do_history(self, statement: cmd2.Statement | str) -> None:
         """View, run, save or clear what was typed."""
@@ -599,7 +559,7 @@ class Prompt(cmd2.Cmd):
         if not isinstance(statement, cmd2.Statement):
             statement = self.statement_parser.parse(f"help {statement}")
         if not statement.arg_list:
-            families = words_by_family((*WORDS, *PROMPT_WORDS)).items()
+            families = {**FAMILIES, "Prompt": PROMPT_WORDS}.items()
             self.output().show(command_list({name: [(x.name, x.help) for x in words] for name, words in families}))
             return
         topic = statement.arg_list[0]
@@ -651,35 +611,36 @@ class Prompt(cmd2.Cmd):
     # --- completion ---------------------------------------------------------------------------------------------------
 
     def complete(
-        self,
-        text: str,
-        line: str,
-        begidx: int,
-        endidx: int,
-        custom_settings: CustomCompletionSettings | None = None,
+        self, text: str, line: str, begidx: int, endidx: int, custom_settings: CustomCompletionSettings | None = None
     ) -> cmd2.Completions:
         """What Tab offers. Names come from other machines: what a shell would not take for a name goes in quotes."""
         completions = super().complete(text, line, begidx, endidx, custom_settings)
         return completions if custom_settings is not None else quoted(completions, line[:begidx][-1:])
 
-    def offers(self, kind: Completion, text: str) -> cmd2.Completions:
-        """Return the names of one kind that hold `text`, those that start with it first."""
+    def offers(self, kind: Completion, text: str, line: str, begidx: int, endidx: int) -> cmd2.Completions:
+        """Return the names of one kind that hold `text`, those that start with it first; where none does, files."""
         sources: dict[Completion, Callable[[], Sequence[str]]] = {
-            Completion.OP: self.session.names.op_names,
-            Completion.OP_TYPE: self.session.names.op_types,
-            Completion.PASS: self.session.names.pass_names,
-            Completion.KERNEL: self.session.names.kernel_names,
-            Completion.GRAPH: self.session.names.graph_paths,
-            Completion.RESULT: self.session.names.result_paths,
-            Completion.TENSOR: self._tensor_names,
-            Completion.METRIC: lambda: _METRICS,
-            Completion.LAYOUT: known_layouts,
+            "op": self.session.names.op_names,
+            "op_type": self.session.names.op_types,
+            "pass": self.session.names.pass_names,
+            "kernel": self.session.names.kernel_names,
+            "graph": self.session.names.graph_paths,
+            "result": self.session.names.result_paths,
+            "tensor": self._tensor_names,
+            "metric": lambda: _METRICS,
+            "layout": known_layouts,
         }
-        names = sources[kind]()
-        cached = self._names.get(kind)
-        if cached is None or cached[0] is not names:
-            cached = self._names[kind] = names, Names(names)
-        return cmd2.Completions.from_values(cached[1].offers(text), is_sorted=True)
+        offers: list[str] = []
+        if kind in sources:
+            names = sources[kind]()
+            cached = self._names.get(kind)
+            if cached is None or cached[0] is not names:
+                cached = self._names[kind] = names, Names(names)
+            before, comma, last = text.rpartition(",") if kind == "metric" else ("", "", text)
+            offers = [before + comma + name for name in cached[1].offers(last)]
+        if offers or kind not in _IN_FILES:
+            return cmd2.Completions.from_values(offers, is_sorted=True)
+        return self.path_complete(text, line, begidx, endidx, path_filter=folder_exists if kind == "folder" else None)
 
     def _tensor_names(self) -> Sequence[str]:
         session = self.session

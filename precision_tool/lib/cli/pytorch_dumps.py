@@ -5,13 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from precision_tool.lib.cli.command import (
-    DONE,
-    Output,
-    spaced,
-    tell_notes,
-)
-from precision_tool.lib.compare.named_tensors import BENCHMARK, named_value, view_of
+from precision_tool.lib.cli.command import Output, show_result, spaced
+from precision_tool.lib.compare.named_tensors import BENCHMARK, compare_op, named_value, view_of
 from precision_tool.lib.data.pytorch_pairing import H5Hit, H5Listing, H5Side, list_h5
 from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import UsageError
@@ -44,23 +39,18 @@ def list_ops(session: Session, args: argparse.Namespace, name: str | None, limit
     if args.below is not None:
         threshold = args.below
         op_listings = tuple(_below(listing, cosines, args.below) for listing in op_listings)
-    tell_notes(session, output)
-    if args.json:
-        document = {"dumps": report.listings_json(op_listings, args.limit or 0, _of(op_listings, cosines))}
-        output.out.file.write(json_text(document) + "\n")
-        return DONE
-    parts = [[*report.op_listing(listing, limit, _cosines_of(listing, cosines), threshold)] for listing in op_listings]
-    output.show(*spaced(parts))
-    return DONE
+    of_npu = cosines if any(listing.side.side != BENCHMARK for listing in op_listings) else {}
+    parts = (report.op_listing(listing, limit, _cosines_of(listing, cosines), threshold) for listing in op_listings)
+    return show_result(
+        session, args, output,
+        lambda: json_text({"dumps": report.listings_json(op_listings, args.limit or 0, of_npu)}),
+        lambda: spaced(parts),
+    )  # fmt: skip
 
 
 def _cosines_of(listing: H5Listing, cosines: Mapping[str, float]) -> Mapping[str, float]:
     """Return the cosines for the NPU side, whose ops results name."""
     return {} if listing.side.side == BENCHMARK else cosines
-
-
-def _of(op_listings: tuple[H5Listing, ...], cosines: Mapping[str, float]) -> Mapping[str, float]:
-    return cosines if any(listing.side.side != BENCHMARK for listing in op_listings) else {}
 
 
 def _below(listing: H5Listing, cosines: Mapping[str, float], threshold: float) -> H5Listing:
@@ -82,17 +72,12 @@ def show_op(session: Session, args: argparse.Namespace, name: str, output: Outpu
     hits = session.data.find_h5(name)
     threshold = session.settings.threshold
     reports = [_report(session, hit, output) for hit in hits]
-    tell_notes(session, output)
-    if args.json:
-        output.out.file.write(report.op_json(reports, threshold) + "\n")
-    else:
-        output.show(*report.op_lines(reports, threshold))
-    return DONE
+    return show_result(
+        session, args, output, lambda: report.op_json(reports, threshold), lambda: report.op_lines(reports, threshold)
+    )
 
 
 def _report(session: Session, hit: H5Hit, output: Output) -> report.H5Report:
-    from precision_tool.lib.compare.named_tensors import compare_op
-
     pairs = hit.side.pairs_of(hit.op)
     with ProgressReport(output.err, "reading") as progress:
         rows = compare_op(Op(name=hit.op.name, type=hit.op.type), pairs, session.settings.workers, progress)

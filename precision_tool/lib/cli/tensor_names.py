@@ -8,13 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from precision_tool.lib.cli.command import (
-    Completion,
-    Output,
-    Parser,
-    completes,
-    show_note,
-)
+from precision_tool.lib.cli import flags
+from precision_tool.lib.cli.command import Output, Parser, show_note
 from precision_tool.lib.compare.convert import Origins, Source, find_sources, h5_source, in_own_folders
 from precision_tool.lib.compare.named_tensors import NamedTensor, named_value, tensors_of_file, tensors_of_pair
 from precision_tool.lib.data.dump_names import is_number, parse_dump_name
@@ -70,10 +65,10 @@ class Named(ABC):
 
 def add_name(parser: Parser, metavar: str, what: str) -> None:
     """Add the arguments that `one_name` reads; `what` is their help."""
-    plain = parser.add_argument("name", nargs="?", metavar=metavar, help=what)
-    option = parser.add_argument("-n", "--name", dest="option_name", metavar=metavar, help="the same, as an option")
-    completes(plain, Completion.TENSOR)
-    completes(option, Completion.TENSOR)
+    flags.add(parser, "name", nargs="?", metavar=metavar, help=what, completes="tensor")
+    flags.add(
+        parser, "-n", "--name", dest="option_name", metavar=metavar, help="the same, as an option", completes="tensor"
+    )
 
 
 def one_name(args: argparse.Namespace, command: str) -> str:

@@ -1,24 +1,29 @@
 """The one table of commands, light enough to show help without loading any analysis.
 
-A word's command is `COMMAND` of the module `cmd_WORD` beside this file, which is imported when the word is run; only
-`data` and the words of the prompt are done by the command line and the prompt themselves. This module runs on
-Python 3.7.
+A word's command is registered in `COMMANDS` by its module, `cmd_WORD` beside this file, which is imported when the word
+is run; only `data` and the words of the prompt are done by the command line and the prompt themselves. This module runs
+on Python 3.7.
 """
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+import importlib
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
+
+#: Exit codes: findings are for `--fail`, errors the user's or ours.
+DONE, FOUND, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 1, 2, 3, 130
 
 _TRAINING = (3, 7)
+#: The commands of the modules that are imported, by name: each a Command, or a PlainCommand.
+COMMANDS: Dict[str, Any] = {}
 
 
 class Word(NamedTuple):
     """A command: `aliases` are old names that keep working, `min_python` is the oldest Python that runs it.
 
-    `family` is the heading it stands below in the help. `plain` words need no analysis and so run in training
-    environments: their `COMMAND` is a PlainCommand. A word that `makes_data` does not need a data folder that is there;
-    one of `many_folders` takes several.
+    `plain` words need no analysis and so run in training environments: their command is a PlainCommand. A word that
+    `makes_data` does not need a data folder that is there; one of `many_folders` takes several. `file` is the module of
+    a command that shares it with another.
     """
 
-    family: str
     name: str
     arguments: str
     help: str
@@ -27,131 +32,109 @@ class Word(NamedTuple):
     plain: bool = False
     makes_data: bool = False
     many_folders: bool = False
+    file: str = ""
 
-    @property
-    def module(self) -> str:
-        """The module that has the command."""
-        return "precision_tool.lib.cli.cmd_" + self.name
-
-
-def _training(family: str, name: str, arguments: str, help_: str, *, makes_data: bool = False) -> Word:
-    return Word(family, name, arguments, help_, min_python=_TRAINING, plain=True, makes_data=makes_data)
+    def load(self) -> Any:
+        """Import the module of the command and return the command."""
+        importlib.import_module("precision_tool.lib.cli." + (self.file or "cmd_" + self.name))
+        return COMMANDS[self.name]
 
 
-WORDS = (
-    Word(
-        "Compare", "ac", "[-c] [-l N]", "check everything and name the first op that computes wrong", many_folders=True
+def _training(name: str, arguments: str, help_: str, **more: Any) -> Word:
+    return Word(name, arguments, help_, min_python=_TRAINING, plain=True, **more)
+
+
+#: The commands below the headings of the help, in its order.
+FAMILIES: Dict[str, Tuple[Word, ...]] = {
+    "Compare": (
+        Word("ac", "[-c] [-l N]", "check everything and name the first op that computes wrong", many_folders=True),
+        Word("vc", "[-lt DIR] [-rt DIR] [-g GRAPH]", "compare two dump folders, op by op", ("vector_compare",)),
+        Word(
+            "vcs",
+            "[-f FILE] [-c COS] [-l N]",
+            "list the ops below a cosine similarity, in execution order",
+            many_folders=True,
+            file="cmd_vc",
+        ),
+        Word("report", "[RESULT] [-o FILE.html]", "all of a result as one HTML file, to look at and to send"),
     ),
-    Word("Compare", "vc", "[-lt DIR] [-rt DIR] [-g GRAPH]", "compare two dump folders, op by op", ("vector_compare",)),
-    Word(
-        "Compare",
-        "vcs",
-        "[-f FILE] [-c COS] [-l N]",
-        "list the ops below a cosine similarity, in execution order",
-        many_folders=True,
+    "Find causes": (
+        Word("overflow", "[DIR] [-l N] [--mixlist]", "the op that overflows first, and what to do about it"),
+        Word(
+            "random",
+            "[-lt DIR] [-rt DIR]",
+            "ops that compute differently in two runs of one script, and overwritten memory",
+        ),
+        Word(
+            "fusion",
+            "[show|off|on|all-off|reset|blame|bisect] ...",
+            "fusion passes: in effect, switched on and off, the one that computes wrong",
+        ),
     ),
-    Word("Compare", "report", "[RESULT] [-o FILE.html]", "all of a result as one HTML file, to look at and to send"),
-    Word("Find causes", "overflow", "[DIR] [-l N] [--mixlist]", "the op that overflows first, and what to do about it"),
-    Word(
-        "Find causes",
-        "random",
-        "[-lt DIR] [-rt DIR]",
-        "ops that compute differently in two runs of one script, and overwritten memory",
+    "Look closer": (
+        Word(
+            "ls",
+            "[dump] [-n NAME] [-t TYPE] ...",
+            "list ops, or dump files, by name, type, pass and kernel",
+            many_folders=True,
+        ),
+        Word(
+            "ni",
+            "NAME [-g GRAPH] [-a [ATTR]] [-s N]",
+            "all about one op: graph, neighbours, dumped tensors; -s draws it",
+            many_folders=True,
+        ),
+        Word("repro", "OP [DIR]", "one op cut out of its network, with a script that shows its error anywhere"),
+        Word("graphs", "[--find WORD] [--use FILE]", "the graph files, and which one is in use and why"),
+        Word("graph", "diff [LEFT RIGHT]", "what differs between the graphs of two runs, grouped"),
     ),
-    Word(
-        "Find causes",
-        "fusion",
-        "[show|off|on|all-off|reset|blame|bisect] ...",
-        "fusion passes: in effect, switched on and off, the one that computes wrong",
+    "Tensors": (
+        Word("pt", "FILE|NAME [-c]", "one tensor: statistics, histogram, first values"),
+        Word("cp", "LEFT RIGHT [-p N] [-s]", "compare two tensors element by element", ("compare",), file="cmd_pt"),
+        Word("dc", "FILE|DIR|OP [-f FORMAT] [-o DIR]", "decode NPU dumps to .npy"),
     ),
-    Word(
-        "Look closer",
-        "ls",
-        "[dump] [-n NAME] [-t TYPE] ...",
-        "list ops, or dump files, by name, type, pass and kernel",
-        many_folders=True,
+    "PyTorch": (
+        Word("h5copy", "-i FILE -o FILE -s /OP/SEQ", "copy ops of a PyTorch .h5 dump into another file"),
+        _training("acl_json", "[FILE] [--dump-path DIR]", "write or check the acl.json that dumps single ops"),
     ),
-    Word(
-        "Look closer",
-        "ni",
-        "NAME [-g GRAPH] [-a [ATTR]] [-s N]",
-        "all about one op: graph, neighbours, dumped tensors; -s draws it",
-        many_folders=True,
+    "Collect": (
+        _training("tf_dump", "[CMD]", "benchmark tensors out of what tfdbg dumped on CPU or GPU", makes_data=True),
+        _training("npu_dump", "CMD", "run a training command with data dump on", makes_data=True),
+        _training(
+            "npu_overflow",
+            "CMD",
+            "run a training command with overflow detection on",
+            makes_data=True,
+            file="cmd_npu_dump",
+        ),
+        _training("train", "[-d DEVICE] [-a ACTION]", "replay a saved training step on CPU and NPU"),
     ),
-    Word(
-        "Look closer", "repro", "OP [DIR]", "one op cut out of its network, with a script that shows its error anywhere"
+    "Toolkit": (
+        Word("toolkit", "", "what was found of the vendor's toolkit, its versions, and what is missing"),
+        Word("graph2json", "GRAPH [OUT]", "a graph, text or .om, as the JSON that atc makes of it"),
     ),
-    Word("Look closer", "graphs", "[--find WORD] [--use FILE]", "the graph files, and which one is in use and why"),
-    Word("Look closer", "graph", "diff [LEFT RIGHT]", "what differs between the graphs of two runs, grouped"),
-    Word("Tensors", "pt", "FILE|NAME [-c]", "one tensor: statistics, histogram, first values"),
-    Word("Tensors", "cp", "LEFT RIGHT [-p N] [-s]", "compare two tensors element by element", ("compare",)),
-    Word("Tensors", "dc", "FILE|DIR|OP [-f FORMAT] [-o DIR]", "decode NPU dumps to .npy"),
-    Word("PyTorch", "h5copy", "-i FILE -o FILE -s /OP/SEQ", "copy ops of a PyTorch .h5 dump into another file"),
-    _training(
-        "PyTorch",
-        "acl_json",
-        "[FILE] [--dump-path DIR]",
-        "write or check the acl.json that dumps single ops",
+    "Data": (
+        Word("data", "DIR [COMMAND ...]", "the prompt, or COMMAND, on another data folder", min_python=_TRAINING),
+        Word(
+            "infer", "DIR|FILE.om [COMMAND ...]", "the prompt, or COMMAND, on what msquickcmp wrote; what an .om holds"
+        ),
+        Word("demo", "[DIR]", "generate demo data with one faulty op and find it", makes_data=True),
+        Word("run", "CMD", "run a command of the operating system; at the prompt also !CMD", makes_data=True),
+        _training("guide", "[--path]", "the guide: from the first dump to the op at fault", makes_data=True),
     ),
-    _training(
-        "Collect",
-        "tf_dump",
-        "[CMD]",
-        "benchmark tensors out of what tfdbg dumped on CPU or GPU",
-        makes_data=True,
-    ),
-    _training(
-        "Collect",
-        "npu_dump",
-        "CMD",
-        "run a training command with data dump on",
-        makes_data=True,
-    ),
-    _training(
-        "Collect",
-        "npu_overflow",
-        "CMD",
-        "run a training command with overflow detection on",
-        makes_data=True,
-    ),
-    _training(
-        "Collect",
-        "train",
-        "[-d DEVICE] [-a ACTION]",
-        "replay a saved training step on CPU and NPU",
-    ),
-    Word("Toolkit", "toolkit", "", "what was found of the vendor's toolkit, its versions, and what is missing"),
-    Word("Toolkit", "graph2json", "GRAPH [OUT]", "a graph, text or .om, as the JSON that atc makes of it"),
-    Word("Data", "data", "DIR [COMMAND ...]", "the prompt, or COMMAND, on another data folder", min_python=_TRAINING),
-    Word(
-        "Data",
-        "infer",
-        "DIR|FILE.om [COMMAND ...]",
-        "the prompt, or COMMAND, on what msquickcmp wrote; what an .om holds",
-    ),
-    Word("Data", "demo", "[DIR]", "generate demo data with one faulty op and find it", makes_data=True),
-    Word("Data", "run", "CMD", "run a command of the operating system; at the prompt also !CMD", makes_data=True),
-    _training("Data", "guide", "[--path]", "the guide: from the first dump to the op at fault", makes_data=True),
-)
+}
+WORDS = tuple(word for words in FAMILIES.values() for word in words)
 #: What only a prompt has; `help` the command line too.
 PROMPT_WORDS = (
-    Word("Prompt", "help", "[COMMAND]", "the commands, or one of them"),
-    Word("Prompt", "set", "[NAME VALUE]", "show or change settings: threshold, limit, width, theme, paging and so on"),
-    Word("Prompt", "history", "[-a]", "what was typed; with -a in earlier sessions too, which Ctrl+R searches"),
-    Word("Prompt", "run_script", "FILE", "commands from a file, one per line"),
-    Word("Prompt", "refresh", "", "read dumps, graphs and results anew"),
-    Word("Prompt", "exit", "", "leave; so do quit, Ctrl+D, and Ctrl+C at an empty prompt", ("quit",)),
+    Word("help", "[COMMAND]", "the commands, or one of them"),
+    Word("set", "[NAME VALUE]", "show or change settings: threshold, limit, width, theme, paging and so on"),
+    Word("history", "[-a]", "what was typed; with -a in earlier sessions too, which Ctrl+R searches"),
+    Word("run_script", "FILE", "commands from a file, one per line"),
+    Word("refresh", "", "read dumps, graphs and results anew"),
+    Word("exit", "", "leave; so do quit, Ctrl+D, and Ctrl+C at an empty prompt", ("quit",)),
 )
 
 
 def find_word(name: str, words: Sequence[Word] = WORDS) -> Optional[Word]:
     """Return the word of this name or old name."""
     return next((word for word in words if name == word.name or name in word.aliases), None)
-
-
-def words_by_family(words: Sequence[Word] = WORDS) -> Dict[str, List[Word]]:
-    """Return the words below the headings of the help, in its order."""
-    families: Dict[str, List[Word]] = {}
-    for word in words:
-        families.setdefault(word.family, []).append(word)
-    return families

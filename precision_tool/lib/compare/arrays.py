@@ -7,13 +7,14 @@ import posixpath
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from precision_tool.lib.compare.convert import result_type
+from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.compare.named_tensors import (
     NamedTensor,
     named_value,
@@ -23,7 +24,6 @@ from precision_tool.lib.compare.named_tensors import (
 )
 from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader, box_size
 from precision_tool.lib.data.graph_catalog import FoundOp
-from precision_tool.lib.data.pytorch_pairing import H5Hit
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.io.layouts import Box, Reading
@@ -248,23 +248,7 @@ def _span(part: Any, extent: int, axis: int) -> tuple[tuple[int, int], int | sli
 # --- by name ----------------------------------------------------------------------------------------------------------
 
 
-class Data(Protocol):
-    """The place where ops are looked up: a `Session`."""
-
-    def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
-        """Return the op of a name in every graph."""
-
-    def pairs_of(self, hit: FoundOp) -> tuple[Pair, ...]:
-        """Return every tensor of its dump with the benchmark's."""
-
-    def find_h5(self, name: str, *, many: bool = False) -> tuple[H5Hit, ...]:
-        """Return the ops and data sets of a name in PyTorch's dumps."""
-
-    def is_pytorch_name(self, name: str) -> bool:
-        """Return whether a name is one of a PyTorch dump."""
-
-
-def open_tensors(data: Data, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
+def open_tensors(data: DataFolder, name: str, graph: str | None = None) -> tuple[TensorProxy, ...]:
     """Return the tensors of an op or a file, or the one in a slot of it (see `Session.tensors`)."""
     base, slot = split_slot(name)
     if data.is_pytorch_name(base):
@@ -279,7 +263,7 @@ def open_tensors(data: Data, name: str, graph: str | None = None) -> tuple[Tenso
     return tuple(_proxy(named) for named in tensors)
 
 
-def one_tensor(data: Data, name: str, graph: str | None = None) -> TensorProxy:
+def one_tensor(data: DataFolder, name: str, graph: str | None = None) -> TensorProxy:
     """Return the one tensor of a name (see `Session.tensor`)."""
     tensors = open_tensors(data, name, graph)
     if len(tensors) != 1:
@@ -288,7 +272,7 @@ def one_tensor(data: Data, name: str, graph: str | None = None) -> TensorProxy:
     return tensors[0]
 
 
-def _of_ops(data: Data, name: str, slot: str, graph: str | None) -> tuple[TensorProxy, ...]:
+def _of_ops(data: DataFolder, name: str, slot: str, graph: str | None) -> tuple[TensorProxy, ...]:
     proxies: list[TensorProxy] = []
     slots: list[str] = []
     for hit in data.find_ops(name, graph):

@@ -60,10 +60,21 @@ def parse_place(text: str) -> Place:
 
 @contextmanager
 def open_cluster(address: str, places: Sequence[Place] = ()) -> Iterator[ClusterExecutor]:
-    """Return the executor of the cluster at `address` (`tcp://host:port`, or the path of its scheduler file).
+    """Yield the executor of a Dask cluster. Whatever is not done at the end of the block is cancelled.
 
-    UsageError where Dask is not installed or versions differ, DataNotFoundError where nobody answers. Whatever is
-    not done at the end of the block is cancelled.
+    Parameters
+    ----------
+    address : str
+        `tcp://host:port`, or the path of its scheduler file.
+    places : sequence of Place
+        Which workers read the data of which folders.
+
+    Raises
+    ------
+    UsageError
+        Dask is not installed, or versions differ.
+    DataNotFoundError
+        Nobody answers.
     """
     client = _connected(address)
     try:

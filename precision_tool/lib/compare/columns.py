@@ -233,8 +233,9 @@ class Column:
         """Return the cell of a row."""
         if self.hides is not None and self.hides(row):
             return self.form.none
-        value = self.held(row, choice)
-        return self.form.none if value is None else self.form.write(value)
+        form = self.form
+        value = field_of(row, self.field) if self.value is None else self.value(row, choice)
+        return form.none if value is None else form.write(value)
 
     def held(self, row: Row, choice: ColumnChoice = _ANY) -> Any:
         """Return the value of a row; None for none."""
@@ -259,17 +260,15 @@ def field_of(row: Row, path: str) -> Any:
     """Return the value of a field, None where the row has no such part or its file lacked it."""
     if path in row.absent:
         return None
-    value: Any = row
-    for name in _steps(path):
-        if value is None:
-            return None
-        value = getattr(value, name)
-    return value
+    part, name = _split(path)
+    holder = getattr(row, part) if part else row
+    return None if holder is None else getattr(holder, name)
 
 
 @cache
-def _steps(path: str) -> tuple[str, ...]:
-    return tuple(path.split("."))
+def _split(path: str) -> tuple[str, str]:
+    part, _, name = path.rpartition(".")
+    return part, name
 
 
 def _type_cell(tensor: AnyTensor | None, choice: ColumnChoice) -> str | None:

@@ -10,13 +10,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.compare.kernel import LARGEST, SMALLEST, ErrorsCounted, Kernel
+from precision_tool.lib.compare.kernel import LARGEST, SMALLEST, Doubles, ErrorsCounted, Kernel
 from precision_tool.lib.compare.pair_sums import LARGEST_DOUBLE, SMALLEST_DOUBLE, Extent, KlSums, Ranges, SideSums, Sums
 from precision_tool.lib.io.decode import Floats, Numbers
 from precision_tool.lib.io.native import library as native
 from precision_tool.lib.io.native.library import Library, address, library
-
-Doubles = npt.NDArray[np.float64]
 
 #: Between which a side's largest value lies for the compiled first pass: in float32, in float64.
 _LIMITS: Final = np.array([SMALLEST, LARGEST, SMALLEST_DOUBLE, LARGEST_DOUBLE], np.float64)

@@ -1,4 +1,4 @@
-"""One tensor of a dump decoded into a `.npy` file, as stored or in another layout, in blocks whatever its size."""
+"""Tensors of dumps decoded into `.npy` or text files, as stored or in another layout, in blocks whatever their size."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.compare.scheduler import ALL_CORES, Meter, Resources, check_stopping, keeping_rows, map_tasks
+from precision_tool.lib.compare.scheduler import (
+    ALL_CORES,
+    Meter,
+    Progress,
+    Resources,
+    check_stopping,
+    keeping_rows,
+    map_tasks,
+)
 from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader, box_size
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import dump_name, file_part, is_file_name, is_number, shortened
@@ -26,7 +35,14 @@ from precision_tool.lib.io.layouts import Box, LayoutError, Reading, as_stored, 
 from precision_tool.lib.io.npy import NpyWriter
 from precision_tool.lib.io.opdebug import document_text, read_opdebug
 from precision_tool.lib.io.readers import open_op_dump
-from precision_tool.lib.io.writing import own_prefix, place_of_worker, remove_leftovers, remove_places, replacing
+from precision_tool.lib.io.writing import (
+    own_prefix,
+    place_of_worker,
+    remove_leftovers,
+    remove_places,
+    replacing,
+    temporary_path,
+)
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError, shown
 from precision_tool.lib.model.finding import joined
@@ -86,22 +102,6 @@ def write_npy(
     return dtype
 
 
-def write_lines(path: str, target: str, *, place: str = "") -> None:
-    """Write the values of a `.npy` file that `write_npy` wrote as text, one per line, as `numpy.savetxt` does.
-
-    In blocks, whatever the size. OutputError if that cannot be done.
-    """
-    try:
-        with replacing(target, place) as temporary, open(temporary, "wb") as file, open_binary(path) as stored:
-            np.lib.format.read_magic(stored)
-            _, _, dtype = np.lib.format.read_array_header_1_0(stored)
-            while (block := np.fromfile(stored, dtype, _LINES)).size:
-                np.savetxt(file, block)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OutputError("compare.text_not_written", file=target, reason=reason) from error
-
-
 def _flat_pieces(reader: TensorReader, writer: NpyWriter, dtype: np.dtype[Any], scratch: Scratch) -> Iterator[_Piece]:
     """Return the result as it lies in the dump, in the pieces that the writer likes best."""
     parts = 2 if dtype.kind == "c" else 1
@@ -141,6 +141,91 @@ def _blocked_pieces(reader: TensorReader, plan: Plan) -> Iterator[_Piece]:
         stored = np.zeros([stop - start for start, stop in box], reader.dtype)
         layouts.fill_blocks(plan, items.reshape([stop - start for start, stop in logical]), stored)
         yield box, shape, stored
+
+
+# --- as text ---
+
+
+def write_text(tensor: Tensor, reading: Reading, path: str, progress: Progress | None = None) -> None:
+    """Write the values of a tensor as `numpy.loadtxt` reads them: one line a row of the last axis, `#` before the
+    header. OutputError when that cannot be done."""
+    dtype = result_type(data_types.BY_NAME[tensor.dtype])
+    with atomic_text(path) as file:
+        shape = ", ".join(map(str, reading.shape))
+        layout = reading.layout or f"{tensor.layout} as stored"
+        file.write(f"# shape ({shape}) {tensor.dtype} {layout}\n# {tensor.path!a}\n")
+        if not prod(reading.shape):
+            return
+        width = reading.shape[-1] if reading.shape else 1
+        column = done = 0
+        for text in map(_texts_of, _values(tensor, reading, posixpath.dirname(path))):
+            column = _write_row_parts(file, text, column, width)
+            done += len(text) * dtype.itemsize
+            if progress is not None:
+                progress(done, prod(reading.shape) * dtype.itemsize)
+
+
+def _write_row_parts(file: TextIO, texts: list[str], column: int, width: int) -> int:
+    """Write values with line ends after each `width` of them; the column the last one ended in."""
+    start = 0
+    while start < len(texts):
+        part = texts[start : start + width - column]
+        start += len(part)
+        column += len(part)
+        file.write(" ".join(part))
+        file.write("\n" if column == width else " ")
+        column %= width
+    return column
+
+
+def _values(tensor: Tensor, reading: Reading, folder: str) -> Iterator[npt.NDArray[Any]]:
+    """Return the values in order, in blocks: through a file, as blocked layouts are read in another order."""
+    path = temporary_path(folder)
+    try:
+        write_npy(tensor, reading, path)
+        file = open_binary(path)  # it is read when its name is gone
+    finally:
+        Path(path).unlink()
+    with file:
+        yield from _npy_blocks(file)
+
+
+def _npy_blocks(file: BinaryIO) -> Iterator[npt.NDArray[Any]]:
+    """Return the values of a `.npy` file that `write_npy` wrote, in blocks."""
+    np.lib.format.read_magic(file)
+    _, _, dtype = np.lib.format.read_array_header_1_0(file)
+    while (block := np.fromfile(file, dtype, _LINES)).size:
+        yield block
+
+
+def _texts_of(block: npt.NDArray[Any]) -> list[str]:
+    kind, digits = block.dtype.kind, digits_of(block.dtype)
+    values = block.tolist()
+    if kind == "c":
+        return [f"({value.real:.{digits}g}{value.imag:+.{digits}g}j)" for value in values]
+    if kind == "f":
+        return [f"{value:.{digits}g}" for value in values]
+    return [str(int(value)) for value in values]
+
+
+def digits_of(dtype: np.dtype[Any]) -> int:
+    """Digits from which a number, or each part of a complex one, is read back as it was."""
+    parts = 2 if dtype.kind == "c" else 1
+    return 17 if dtype.itemsize // parts == 8 else 9
+
+
+def write_lines(path: str, target: str, *, place: str = "") -> None:
+    """Write the values of a `.npy` file that `write_npy` wrote as text, one per line, as `numpy.savetxt` does.
+
+    In blocks, whatever the size. OutputError if that cannot be done.
+    """
+    try:
+        with replacing(target, place) as temporary, open(temporary, "wb") as file, open_binary(path) as stored:
+            for block in _npy_blocks(stored):
+                np.savetxt(file, block)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError("compare.text_not_written", file=target, reason=reason) from error
 
 
 # --- decoding dump files ---

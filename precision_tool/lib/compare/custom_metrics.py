@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import posixpath
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -54,9 +54,9 @@ class CustomMetrics:
 
 @dataclass(frozen=True, slots=True)
 class CustomValues:
-    """The metrics' values of one pair, in their order; None for one that failed, with the reason in `errors`."""
+    """The metrics' values of one pair by name; None for one that failed, with the reason in `errors`."""
 
-    values: tuple[float | str | None, ...]
+    values: Mapping[str, float | str | None]
     errors: tuple[tuple[str, Message | str], ...] = ()
 
 
@@ -104,22 +104,16 @@ def _functions(path: str) -> dict[str, Metric]:
 def apply_metrics(metrics: CustomMetrics, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> CustomValues:
     """Return the value of every metric for two arrays; whatever a function raises becomes its reason."""
     x.flags.writeable = y.flags.writeable = False
-    values: list[float | str | None] = []
+    values: dict[str, float | str | None] = {}
     errors: list[tuple[str, Message | str]] = []
     for name, function in _functions(metrics.path).items():
+        values[name] = None
         try:
             with redirect_stdout(sys.stderr):
-                value: float | str | None = _as_value(function(x, y))
+                values[name] = _as_value(function(x, y))
         except (Exception, SystemExit) as error:
-            value = None
             errors.append((name, _described(error)))
-        values.append(value)
-    return CustomValues(tuple(values), tuple(errors))
-
-
-def failed_metrics(metrics: CustomMetrics, reason: Message) -> CustomValues:
-    """Return the values where no function could be asked."""
-    return CustomValues((None,) * len(metrics.names), (("own metrics", reason),))
+    return CustomValues(values, tuple(errors))
 
 
 def _as_value(value: object) -> float | str:
@@ -193,7 +187,7 @@ class OwnMetricsPass(Pass[Arrays, CustomValues]):
     def finish(self, state: Arrays, second: None, stream: PairStream) -> CustomValues:
         if state is None:
             reason = Message("row.compare.custom_memory", size=_bytes(stream) >> 20, limit=MAX_BYTES >> 20)
-            return failed_metrics(self.custom, reason)
+            return CustomValues(dict.fromkeys(self.custom.names), (("own metrics", reason),))
         x, y = (_as_given(side, stream) for side in state)
         return apply_metrics(self.custom, x, y)
 

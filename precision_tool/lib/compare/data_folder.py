@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,20 +9,25 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import wraps
-from math import isnan
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from precision_tool.lib.compare.result_csv import OutputFigures, read_output_figures
-from precision_tool.lib.compare.result_files import ResultSource, newest_results, read_source, results_in, source_path
+from precision_tool.lib.compare.result_files import (
+    Cosines,
+    cosines_of_run,
+    newest_results,
+    result_cosines,
+    results_in,
+    source_path,
+    together,
+)
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data import graph_catalog as catalog
-from precision_tool.lib.data import graph_catalog as lookup
 from precision_tool.lib.data import graph_choice
 from precision_tool.lib.data.dump_names import flatten, op_number
 from precision_tool.lib.data.dump_tree import Stamps
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.data.graph_cache import GraphStore
-from precision_tool.lib.data.graph_catalog import FoundOp, MissingGraph, RunFolder, RunGraph, RunGraphs, where_of
+from precision_tool.lib.data.graph_catalog import FoundOp, MissingGraph, RunFolder, RunGraph, RunGraphs
 from precision_tool.lib.data.graph_choice import Choice, GraphChoice, GraphChooser, find_graph_files
 from precision_tool.lib.data.graph_survey import FoundIn, GraphSurvey, search, survey
 from precision_tool.lib.data.kinds import DataKind, pair_h5_files
@@ -44,12 +48,11 @@ from precision_tool.lib.data.sides import (
 )
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io.cache import CacheFiles
-from precision_tool.lib.io.files import exists, real_path, signature_of
+from precision_tool.lib.io.files import exists, signature_of
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import DumpLeaf, Run
-from precision_tool.lib.model.table import Row
 
 if TYPE_CHECKING:
     from precision_tool.lib.data.pytorch_pairing import H5Data, H5Hit
@@ -103,155 +106,6 @@ class OpPairs:
             return self._by_name.pairs_of(flatten(hit.op.name))
         assert self._by_graph is not None
         return self._by_graph.pairs_of(hit.op)
-
-
-# --- cosines of the newest result ---
-
-
-#: To be raised with every change of what is kept.
-_VERSION = 2
-#: A run with fewer of the ops of a result than this share is not what the result is of.
-_MIN_SHARED_OPS_FRACTION = 0.5
-
-
-class Cosines(Mapping[str, float]):
-    """Op name → cosine; a name is also found where one side spells it with `/` and the other with `_`."""
-
-    def __init__(self, values: Mapping[str, float], scalars: Mapping[str, tuple[float, float]] | None = None) -> None:
-        self._values = dict(values)
-        #: The values of both sides of ops that put out single numbers, by flattened name.
-        self.scalars = {flatten(name): pair for name, pair in (scalars or {}).items()}
-        self._flat = {flatten(name): value for name, value in self._values.items()}
-
-    def __getitem__(self, name: str) -> float:
-        cosine = self._values.get(name)
-        return self._flat[flatten(name)] if cosine is None else cosine
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-
-@dataclass(frozen=True, slots=True)
-class FileCosines:
-    """The lowest cosine of the outputs of each op in one result file, and what the file is of, if it says so."""
-
-    values: Mapping[str, float]
-    scalars: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    source: ResultSource | None = None
-
-
-@dataclass(frozen=True)
-class ResultCosines:
-    """The cosines of all files of one result; `whole` takes them together, NaN lowest of all."""
-
-    files: tuple[FileCosines, ...]
-    whole: Cosines = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "whole", _together(self.files))
-
-    def of_run(self, run: RunGraph, others: Sequence[RunGraph]) -> tuple[Cosines, str]:
-        """Return the cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
-
-        Files that do not say what they are of, as the vendor's, count for the only run that has their ops.
-        """
-        runs = (run, *others)
-        owners = [_owners(file, runs) for file in self.files]
-        own = [file for file, owning in zip(self.files, owners, strict=True) if owning == [0]]
-        if own:
-            return (self.whole if len(own) == len(self.files) else _together(own)), ""
-        if any(len(owning) == 1 for owning in owners):  # it is of another run, which shows it
-            return Cosines({}), ""
-        return Cosines({}), _why_nobodys(self.files, [[runs[at] for at in owning] for owning in owners])
-
-
-def _together(files: Iterable[FileCosines]) -> Cosines:
-    lowest: dict[str, float] = {}
-    scalars: dict[str, tuple[float, float]] = {}
-    for file in files:
-        scalars |= file.scalars
-        for name, cosine in file.values.items():
-            previous = lowest.get(name, cosine)
-            lowest[name] = previous if isnan(previous) or previous <= cosine else cosine
-    return Cosines(lowest, scalars)
-
-
-def _owners(file: FileCosines, runs: Sequence[RunGraph]) -> list[int]:
-    """Return the places of the runs that a result file may be of."""
-    if file.source is not None:
-        return [at for at, run in enumerate(runs) if _is_of(file.source, run)][:1]
-    if len(runs) == 1:
-        return [0]
-    names = set(map(flatten, file.values))
-    shares = [len(names & {flatten(op.name) for op in run.file.ops}) for run in runs]
-    return [at for at, share in enumerate(shares) if share and share >= _MIN_SHARED_OPS_FRACTION * len(names)]
-
-
-def _is_of(source: ResultSource, run: RunGraph) -> bool:
-    """Return whether the dump of the run was compared; without a dump, whether its graph was used."""
-    paths = [leaf.path for leaf in run.leaves] or [run.file.path]
-    compared = source.npu if run.leaves else source.graph
-    return compared in paths or real_path(compared) in map(real_path, paths)
-
-
-def _why_nobodys(files: Sequence[FileCosines], owners: Sequence[Sequence[RunGraph]]) -> str:
-    again = "`vc` compares again"
-    for file, owning in zip(files, owners, strict=True):
-        if file.source is not None:
-            return f"no cosines are shown: the newest result is of another dump, {file.source.npu}; {again}"
-        if owning:
-            runs = where_of(sorted(owning, key=lambda run: run.number or 0))
-            return (
-                f"no cosines are shown: the newest result does not say what it is of, and its ops are those of {runs}; "
-                f"{again}"
-            )
-    return f"no cosines are shown: the newest result has other ops than the graphs in use; {again}" if files else ""
-
-
-def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
-    """Return the lowest cosine of the outputs of each op in some tables, rounded as result files have them."""
-    values = (
-        {row.op_name: round(row.cosine, 6)}
-        for table in tables
-        for row in table
-        if row.slot.startswith("output") and row.cosine is not None
-    )
-    return _together(map(FileCosines, values))
-
-
-def result_cosines(paths: Sequence[str], cache: CacheFiles) -> ResultCosines:
-    """Return the lowest cosine of the outputs of each op in some result files."""
-    return ResultCosines(tuple(FileCosines(*_of_file(path, cache), read_source(path)) for path in paths))
-
-
-def _of_file(path: str, cache: CacheFiles) -> OutputFigures:
-    signature = signature_of(path)
-    if signature is None:
-        return read_output_figures(path)  # which says what is wrong
-    payload = cache.read(path, signature, _VERSION)
-    figures = None if payload is None else _decoded(payload)
-    if figures is None:
-        figures = read_output_figures(path)
-        cache.write(path, signature, _VERSION, json.dumps(figures).encode())
-    return figures
-
-
-def _decoded(payload: bytes) -> OutputFigures | None:
-    try:
-        values, pairs = json.loads(payload)
-    except (ValueError, TypeError, RecursionError):
-        return None
-    if not isinstance(values, dict) or any(type(value) is not float for value in values.values()):
-        return None
-    if not isinstance(pairs, dict):
-        return None
-    scalars = {name: tuple(pair) for name, pair in pairs.items() if isinstance(pair, list)}
-    if len(scalars) < len(pairs) or any([*map(type, pair)] != [float, float] for pair in scalars.values()):
-        return None
-    return OutputFigures(values, scalars)
 
 
 # --- the data folder ---
@@ -308,7 +162,7 @@ class DataFolder:
         self._cached: dict[tuple[CacheKind, *tuple[object, ...]], tuple[Any, Stamps]] = {}
         self._choices: dict[tuple[object, ...], tuple[DumpLeaf, GraphChoice, Stamps]] = {}
         self._op_pairs: dict[tuple[str, str], OpPairs] = {}
-        self._cosines: tuple[object, ResultCosines] = (None, ResultCosines(()))
+        self._cosines: tuple[object, Sequence[Cosines]] = (None, ())
         #: The graph that `use_graph` chose; None: not looked up yet.
         self._choice: Choice | None = None
         self._lock = threading.RLock()
@@ -324,7 +178,7 @@ class DataFolder:
         if kinds & {CacheKind.RUNS, CacheKind.GRAPHS, CacheKind.BENCHMARK}:
             self._op_pairs.clear()
         if CacheKind.RESULTS in kinds:
-            self._cosines = (None, ResultCosines(()))
+            self._cosines = (None, ())
         if CacheKind.CHOICE in kinds:
             self._choice = None
 
@@ -622,7 +476,7 @@ class DataFolder:
         graph_choice.write(self._choice, self.workspace)
 
     @alone
-    def cosines(self, run: RunGraph | None = None) -> Mapping[str, float]:
+    def cosines(self, run: RunGraph | None = None) -> Cosines:
         """Op name → the lowest cosine of its outputs in the newest result, NaN lowest of all; {} without a result.
 
         Names are found with `/` and with `_`. With `run` only what is of its dump; why there is nothing of any run is
@@ -634,19 +488,18 @@ class DataFolder:
             if self._cosines[0] != key:
                 self._cosines = (key, result_cosines(paths, self._cache))
         except PrecisionToolError:
-            return {}  # `vcs` says what is wrong
-        result = self._cosines[1]
+            return Cosines()  # `vcs` says what is wrong
+        files = self._cosines[1]
         if run is None:
-            return result.whole
-        cosines, reason = result.of_run(run, self._others(run))
+            return together(files)
+        cosines, reason = cosines_of_run(files, run, self._others(run))
         if reason and reason not in self.workspace.notes:
             self.workspace.notes.append(reason)
         return cosines
 
     def scalars(self, run: RunGraph) -> Mapping[str, tuple[float, float]]:
         """Flattened op name → both sides' values, of ops of a run that put out single numbers, in the newest result."""
-        cosines = self.cosines(run)
-        return cosines.scalars if isinstance(cosines, Cosines) else {}
+        return self.cosines(run).scalars
 
     def _others(self, run: RunGraph) -> list[RunGraph]:
         """Return the graphs in use of other dumps than `run` has; none for a graph that was only named."""
@@ -764,7 +617,7 @@ class DataNames:
         return self._sorted(
             what,
             runs,
-            lambda: (name for _, _, op in lookup.every_op(runs) for name in names_of(op) if name),
+            lambda: (name for _, _, op in catalog.every_op(runs) for name in names_of(op) if name),
         )
 
     def _with_h5(self, what: str, names: tuple[str, ...], names_of: Callable[[H5Op], Iterable[str]]) -> tuple[str, ...]:

@@ -6,28 +6,33 @@ the size of the tensors.
 
 from __future__ import annotations
 
+import csv
+import posixpath
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from itertools import pairwise
-from math import floor, inf, log10
+from math import floor, inf, isnan, log10
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.compare import integers
-from precision_tool.lib.compare.bundles import Part, cost, cuts_of, worker
 from precision_tool.lib.compare.compiled import kernel_of_thread
-from precision_tool.lib.compare.pair_sums import KlSums, Sums
-from precision_tool.lib.compare.pairwise import run_in_parts
+from precision_tool.lib.compare.convert import digits_of
+from precision_tool.lib.compare.kernel import integer_errors
+from precision_tool.lib.compare.pair_sums import KlSums, Sums, ravel
+from precision_tool.lib.compare.pairwise import Part, cost, cuts_of, run_in_parts, worker
 from precision_tool.lib.compare.passes import MetricsPass, Pass, SecondPass, run_passes
-from precision_tool.lib.compare.scheduler import ALL_CORES, Meter, Resources, WorkStoppedError
-from precision_tool.lib.compare.stream import Block, PairStream, Span
+from precision_tool.lib.compare.scheduler import ALL_CORES, Meter, Progress, Resources, WorkStoppedError
+from precision_tool.lib.compare.stream import Block, PairStream, Span, tensors_of
 from precision_tool.lib.compare.tensor_reader import Budget, Scratch
-from precision_tool.lib.io.decode import Floats, Numbers
+from precision_tool.lib.data.dump_names import file_part, flatten, shortened
+from precision_tool.lib.io import data_types, decode
+from precision_tool.lib.io.decode import Floats, Numbers, as_float64
+from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.io.native.library import ErrorsAsked
 from precision_tool.lib.model.comparison import ZERO_BELOW, Pair
 from precision_tool.lib.model.elements import AxisShares, Detail, Element, ErrorBin
@@ -42,6 +47,8 @@ _TOP = 3
 #: float32's rounding of an error and of what it may be: closer to each other than this they are computed in float64.
 _ROUNDING = 1e-6
 _ROUNDING_DOUBLE = 1e-13
+#: Items of a piece of a block that is worked on step by step: with its temporaries it stays in the cache.
+_PIECE = 1 << 14
 #: Places of a block that a kernel tells at once; of more all items are looked at.
 _PLACES = 4096
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
@@ -163,10 +170,7 @@ class ErrorStatistics:
 
     def flat_position(self, span: Span, item: int) -> int:
         """Return the position of an item of a span in the array of all."""
-        flat = 0
-        for extent, at in zip(self._shape, span.index(item), strict=True):
-            flat = flat * extent + at
-        return flat
+        return ravel(span.index(item), self._shape)
 
     def add_axes(self, span: Span, weights: Floats) -> None:
         """Add the sums of non-negative weights over all axes but one, for each axis.
@@ -210,8 +214,12 @@ class ElementsSecondPass(Pass[tuple[KlSums, ErrorStatistics], tuple[KlSums, Erro
 
     def update(self, state: tuple[KlSums, ErrorStatistics], block: Block) -> None:
         self._sums.update(state[0], block)
+        errors, span = state[1], state[1].span_of(block)
         with np.errstate(all="ignore"):
-            self._add(state[1], state[1].span_of(block), block.npu, block.golden)
+            if not self._add_counted(errors, span, block.npu, block.golden):
+                for start in range(0, block.npu.size, _PIECE):
+                    part = slice(start, start + _PIECE)
+                    self._add(errors, replace(span, start=span.start + start), block.npu[part], block.golden[part])
 
     def merge(self, state: tuple[KlSums, ErrorStatistics], other: tuple[KlSums, ErrorStatistics]) -> None:
         self._sums.merge(state[0], other[0])
@@ -223,40 +231,51 @@ class ElementsSecondPass(Pass[tuple[KlSums, ErrorStatistics], tuple[KlSums, Erro
         return state
 
     def _add(self, errors: ErrorStatistics, span: Span, x: Numbers, y: Numbers) -> None:
-        if x.dtype == np.float32 and self._first.max_error > _LARGEST_FLOAT32:  # float64 holds the differences
-            x, y = x.astype(np.float64), y.astype(np.float64)
+        """Add a piece of a block step by step, in float64."""
+        golden = as_float64(y)
+        size = np.abs(golden)
         are_floats = x.dtype.kind == y.dtype.kind == "f"
-        is_plain = are_floats and self._all_finite and 0 < self._first.max_error < inf
-        if is_plain and self._add_counted(errors, span, x, y):
-            return
-        error = self._errors(x, y, "error")
+        error = self._errors(as_float64(x), golden) if are_floats else np.abs(integer_errors(x, y))
         biggest = float(error.max())
         if biggest == 0:
             return
-        size = self._temporary("size", error)
-        np.copyto(size, y, casting="unsafe")
-        np.abs(size, out=size)  # not of an integer: its minimum has no positive counterpart
-        self._count_outside(errors, error, size, x, y, biggest)
 
         def place(item: int) -> int:
             return errors.flat_position(span, item)
 
-        if biggest >= errors.absolute.threshold:
-            errors.absolute.offer(error, x, y, place)
+        infinite = error == inf  # beyond any tolerance, whatever the size of the other side is
+        errors.outside += int(np.count_nonzero((error > size * self._rtol + self._atol) | infinite))
+        errors.nonzero += int(np.count_nonzero(error))
+        errors.absolute.offer(error, x, y, place)
         if self._first.mismatches:
             if biggest == inf:
-                errors.add_axes(span, (error == inf).astype(np.float64))
+                errors.add_axes(span, infinite.astype(np.float64))
         elif self._first.max_error < inf:
-            squares = self._temporary("other", error)
-            np.divide(error, self._first.max_error, out=squares)
-            np.multiply(squares, squares, out=squares)
-            errors.add_axes(span, squares)
-        self._add_decades(errors, error, biggest)
-        self._offer_relative(errors, error, size, x, y, place)
+            errors.add_axes(span, np.square(error / self._first.max_error))
+        finite = error[(error > 0) & ~infinite]
+        for number, edge in enumerate(errors.edges):
+            if edge <= biggest:
+                errors.at_least[number] += int(np.count_nonzero(finite >= edge))
+        relative = error / size
+        np.copyto(relative, inf, where=np.isnan(relative) & (error > 0))
+        np.copyto(relative, 0, where=size <= ZERO_BELOW)
+        errors.relative.offer(relative, x, y, place)
+
+    def _errors(self, x: Floats, y: Floats) -> Floats:
+        """Return |x - y|; 0 where both are the same NaN or Inf, inf where only one is finite."""
+        error: Floats = np.abs(x - y)
+        if not self._all_finite:
+            np.copyto(error, inf, where=~(np.isfinite(x) & np.isfinite(y)))
+            np.copyto(error, 0, where=(np.isnan(x) & np.isnan(y)) | (x == y))
+        return error
 
     def _add_counted(self, errors: ErrorStatistics, span: Span, x: Numbers, y: Numbers) -> bool:
         """Add a block without NaN and Inf in one go, where the kernel does that; False where it does not."""
-        weights = self._temporary("weights", x)
+        if not (x.dtype.kind == y.dtype.kind == "f" and self._all_finite and 0 < self._first.max_error < inf):
+            return False
+        if x.dtype == np.float32 and self._first.max_error > _LARGEST_FLOAT32:  # float64 holds the differences
+            x, y = x.astype(np.float64), y.astype(np.float64)
+        weights = cast(Floats, _scratch().numbers("weights", x.size, x.dtype))
         counted = kernel_of_thread().count_errors(x, y, weights, self._limits(errors, x.dtype))
         if counted is None:
             return False
@@ -274,10 +293,10 @@ class ElementsSecondPass(Pass[tuple[KlSums, ErrorStatistics], tuple[KlSums, Erro
             errors.absolute.offer(np.abs(x[at] - y[at]), x[at], y[at], lambda i: errors.flat_position(span, int(at[i])))
         near = np.arange(x.size) if counted.worst_relative is None else counted.worst_relative
         if near.size:
-            a, b = x[near], y[near]
-            self._offer_relative(
-                errors, np.abs(a - b), np.abs(b), a, b, lambda i: errors.flat_position(span, int(near[i]))
-            )
+            a, b = x[near].astype(np.float64), y[near].astype(np.float64)
+            relative = np.abs(a - b) / np.abs(b)
+            np.copyto(relative, 0, where=~(np.abs(b) > ZERO_BELOW))
+            errors.relative.offer(relative, a, b, lambda i: errors.flat_position(span, int(near[i])))
         return True
 
     def _limits(self, errors: ErrorStatistics, dtype: np.dtype) -> ErrorsAsked:
@@ -294,86 +313,6 @@ class ElementsSecondPass(Pass[tuple[KlSums, ErrorStatistics], tuple[KlSums, Erro
         """Return how many errors are beyond the tolerance, in float64."""
         x, y = x.astype(np.float64), y.astype(np.float64)
         return int(np.count_nonzero(np.abs(x - y) > np.abs(y) * self._rtol + self._atol))
-
-    def _temporary(self, name: str, like: Numbers) -> Floats:
-        return cast(Floats, _scratch().numbers(name, like.size, like.dtype))
-
-    def _errors(self, x: Numbers, y: Numbers, name: str) -> Floats:
-        """|x - y|; 0 where both are the same NaN or Inf, inf where only one is finite."""
-        if x.dtype.kind != "f" or y.dtype.kind != "f":
-            return np.abs(integers.errors(x, y))
-        error = self._temporary(name, x)
-        np.subtract(x, y, out=error)
-        np.abs(error, out=error)
-        if not self._all_finite and not np.isfinite(error).all():
-            finite = np.isfinite(x) & np.isfinite(y)
-            np.copyto(error, inf, where=~finite)
-            np.copyto(error, 0, where=(np.isnan(x) & np.isnan(y)) | (x == y))
-        return error
-
-    def _count_outside(
-        self, errors: ErrorStatistics, error: Floats, size: Floats, x: Numbers, y: Numbers, biggest: float
-    ) -> None:
-        if biggest <= self._atol * (1 - _ROUNDING):
-            return
-        if error.dtype == np.float32:
-            allowed = self._allowed(error, size, 1 - _ROUNDING)
-            most = np.count_nonzero(error > allowed)
-            if not most:
-                return
-            np.multiply(allowed, (1 + _ROUNDING) / (1 - _ROUNDING), out=allowed)
-            if most == np.count_nonzero(error > allowed):
-                errors.outside += int(most)
-                return
-            x, y = x.astype(np.float64), y.astype(np.float64)  # too close for float32
-            error, size = self._errors(x, y, "exact"), np.abs(y)
-        errors.outside += int(np.count_nonzero(error > self._allowed(error, size, 1)))
-
-    def _allowed(self, error: Floats, size: Floats, scale: float) -> Floats:
-        allowed = self._temporary("other", error)
-        np.multiply(size, self._rtol * scale, out=allowed)
-        np.add(allowed, self._atol * scale, out=allowed)
-        if self._first.mismatches:  # whatever the size of the other side is
-            np.copyto(allowed, 0, where=error == inf)
-        return allowed
-
-    def _add_decades(self, errors: ErrorStatistics, error: Floats, biggest: float) -> None:
-        nonzero = int(np.count_nonzero(error))
-        errors.nonzero += nonzero
-        infinite = int(np.count_nonzero(error == inf)) if biggest == inf else 0
-        finite = nonzero - infinite
-        larger = -infinite  # finite errors that were counted and left out
-        for number, edge in enumerate(errors.edges):
-            if edge > biggest:
-                continue
-            count = larger + int(np.count_nonzero(error >= edge))
-            errors.at_least[number] += count
-            if (finite - count) * 16 < error.size:  # most are done with
-                error = error[(error < edge) & (error > 0)]
-                larger = count
-
-    def _offer_relative(
-        self, errors: ErrorStatistics, error: Floats, size: Floats, x: Numbers, y: Numbers, place: Callable[[int], int]
-    ) -> None:
-        other = self._temporary("other", error)
-        threshold = errors.relative.threshold
-        if error.dtype == np.float32:  # a little less, for its rounding; what is larger than it holds, it cannot be
-            threshold = min(threshold * (1 - _ROUNDING), _LARGEST_FLOAT32) if threshold < inf else inf
-        np.multiply(size, threshold, out=other)
-        worse = (error >= other) & (error > 0)
-        if self._first.mismatches:
-            worse |= (error == inf) & ~np.isfinite(y)
-        if not worse.any():
-            return
-        worse &= ~(size <= ZERO_BELOW)  # NaN is none
-        at = np.flatnonzero(worse)
-        x, y, error, size = x[at], y[at], error[at], size[at]
-        if error.dtype == np.float32:
-            x, y = x.astype(np.float64), y.astype(np.float64)
-            error, size = self._errors(x, y, "exact"), np.abs(y)
-        relative = error / size
-        np.copyto(relative, inf, where=np.isnan(relative))
-        errors.relative.offer(relative, x, y, lambda item: place(int(at[item])))
 
 
 def _row_sums(table: Floats) -> Floats:
@@ -463,3 +402,105 @@ def elements_of(pair: Pair) -> Iterator[tuple[Span, Numbers, Numbers, int]]:
     with worker(_BUDGET) as here, here.stream(pair) as stream:
         for block in stream.blocks():
             yield block.span(stream.index_shape if stream.is_flat else None), block.npu, block.golden, stream.size
+
+
+_ELEMENT_COLUMNS = ("Index", "NPUDump", "GroundTruth", "AbsoluteError", "RelativeError")
+
+
+def write_elements(pair: Pair, path: str, progress: Progress | None = None) -> None:
+    """Write the table of all elements of a pair: index, both values, both errors (`-` relative to zero)."""
+    with atomic_text(path) as file:
+        file.write(",".join(_ELEMENT_COLUMNS) + "\n")
+        done = 0
+        total = sum(tensor.nbytes for tensor in tensors_of(pair))
+        for span, x, y, size in elements_of(pair):
+            error, relative = _errors(x, y)
+            digits = f".{digits_of(x.dtype)}g"
+            number = "" if x.dtype.kind in "iu" else digits
+            rows = zip(span.texts(x.size), x.tolist(), y.tolist(), error.tolist(), relative.tolist(), strict=True)
+            file.writelines(
+                f"{place},{npu:{number}},{golden:{number}},{absolute:{digits}},"
+                + (f"{share:{digits}}\n" if share == share else "-\n")
+                for place, npu, golden, absolute, share in rows
+            )
+            done += x.size
+            if progress is not None:
+                progress(total * done // size, total)
+
+
+def _errors(x: Numbers, y: Numbers) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """As those of `Element`: |x - y|, and that relative to |y|, nan where y counts as zero."""
+    golden = y.astype(np.float64)
+    with np.errstate(all="ignore"):
+        if x.dtype.kind in "iu":
+            error = np.abs(integer_errors(x, y))
+        else:
+            npu = x.astype(np.float64)
+            error = np.abs(npu - golden)
+            np.copyto(error, 0, where=(npu == golden) | (np.isnan(npu) & np.isnan(golden)))
+        relative = error / np.abs(golden)
+        np.copyto(relative, np.nan, where=~(np.abs(golden) > ZERO_BELOW))
+    return error, relative
+
+
+# --- files of the worst elements ---
+
+
+_MAX_NAME_BYTES = 255
+_SUFFIXES = ("_summary.txt", "_absolute_error_topn.csv", "_relative_error_topn.csv")
+
+
+def write_detail(folder: str, detail: Detail, prefix: str = "") -> list[str]:
+    """Write the three files and returns their paths. OutputError when they cannot be written."""
+    pair = detail.comparison.pair
+    digits = _digits(pair)
+    stem = file_part(f"{prefix}{flatten(pair.op_name)}_{pair.slot.replace(':', '_')}")
+    stem = shortened(stem, _MAX_NAME_BYTES - max(map(len, _SUFFIXES)))
+    paths = [posixpath.join(folder, stem + suffix) for suffix in _SUFFIXES]
+    with atomic_text(paths[0]) as file:
+        file.write(_summary(detail))
+    for path, elements in zip(paths[1:], (detail.worst_absolute, detail.worst_relative), strict=True):
+        with atomic_text(path) as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(["Index", _axes(detail.shape), "NPUDump", "GroundTruth", "AbsoluteError", "RelativeError"])
+            writer.writerows(_line(element, detail.shape, digits) for element in elements)
+    return paths
+
+
+def _axes(shape: Sequence[int]) -> str:
+    """Return the header of the index: `ID` for a vector as the vendor has it, else the axes in the order compared."""
+    return " ".join(f"Dim{axis}" for axis in range(len(shape))) if len(shape) > 1 else "ID"
+
+
+def _line(element: Element, shape: tuple[int, ...], digits: int) -> list[str]:
+    npu, golden, error = (_number(value, digits) for value in (element.npu, element.golden, element.error))
+    relative = "-" if isnan(element.relative) else _number(element.relative, digits)
+    place = ravel(element.index, shape)
+    return [str(place), " ".join(map(str, element.index)), npu, golden, error, relative]
+
+
+def _number(value: float, digits: int) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
+
+
+def _digits(pair: Pair) -> int:
+    """Digits that tell the numbers compared from each other."""
+    types = [data_types.BY_NAME[side.dtype] for side in (pair.npu, pair.golden) if side is not None]
+    return digits_of(decode.compute_types(types[0], types[-1])[0])
+
+
+def _summary(detail: Detail) -> str:
+    pair = detail.comparison.pair
+    metrics = detail.comparison.metrics
+    digits = _digits(pair)
+    facts = [
+        ("TotalCount", str(detail.count)),
+        ("NPUDump", " ".join(pair.npu_ops)),
+        ("GroundTruth", " ".join(pair.golden_ops)),
+        ("Format", _axes(detail.shape)),
+        ("Shape", " ".join(map(str, detail.shape))),
+        ("EqualCount", str(detail.equal)),
+        ("MaxAbsoluteError", "-" if metrics is None else _number(metrics.max_absolute_error, digits)),
+        ("MaxRelativeError", "-" if metrics is None else _number(metrics.max_relative_error, digits)),
+    ]
+    return "".join(f"{name}:{' '.join(value.split())}\n" for name, value in facts)

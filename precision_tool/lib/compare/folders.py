@@ -9,12 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from precision_tool.lib.compare.bundles import Measures
 from precision_tool.lib.compare.compat import vendor_rows
 from precision_tool.lib.compare.custom_metrics import CustomMetrics
 from precision_tool.lib.compare.element_errors import compare_elements
 from precision_tool.lib.compare.noise import NoiseFloor
-from precision_tool.lib.compare.pairwise import compare_pairs
+from precision_tool.lib.compare.pairwise import Measures, compare_pairs
 from precision_tool.lib.compare.scheduler import ALL_CORES, Resources, WorkStoppedError
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.data.fusion_pair import check_fits, pair_notes
@@ -129,9 +128,8 @@ class LeafResult:
 
     leaf: DumpLeaf = field(repr=False)
     golden_root: str
-    golden_is_dump: bool
-    rows: Sequence[Row] = field(repr=False)
-    #: What is below `golden_root`.
+    rows: Sequence[Row] = field(default=(), repr=False)
+    #: What is below `golden_root`; None for PyTorch dumps, and where nothing is of the leaf's step and rank.
     golden: GoldenFiles | Run | None = field(default=None, repr=False)
     graph: GraphChoice | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
@@ -144,6 +142,11 @@ class LeafResult:
     extra_rows: tuple[Row, ...] = field(default=(), repr=False)
     #: Why a graph that is there could not be read. Ops matched by name do not tell which is the first wrong one.
     unread_graph: str = ""
+
+    @property
+    def golden_is_dump(self) -> bool:
+        """True if the other side is an NPU run as well."""
+        return isinstance(self.golden, Run)
 
     @property
     def table(self) -> Table:
@@ -217,8 +220,6 @@ def match_leaf(
         leaf=leaf,
         golden_root=golden.root,
         golden=_what_is_there(inputs.golden) if other is None else Run(root=golden.root, leaves=(other.leaf,)),
-        golden_is_dump=other is not None,
-        rows=(),
         graph=choice,
         other_graph=other_choice,
         dumps=dumps,
@@ -233,7 +234,7 @@ def match_alone(
 ) -> tuple[list[Pair], LeafResult]:
     """Return the tensors of a leaf that there is no benchmark for, as pairs, and the result they will be part of."""
     dumps, side = DumpIndex(leaf), NoBenchmark()
-    result = LeafResult(leaf=leaf, golden_root="", golden_is_dump=False, rows=(), dumps=dumps)
+    result = LeafResult(leaf=leaf, golden_root="", dumps=dumps)
     try:
         choice = graphs.of(leaf, options.graph, {leaf.model_name})
     except DataNotFoundError as error:
@@ -464,15 +465,7 @@ def compare_folders(
         except PrecisionToolError as error:
             if len(inputs.run.leaves) == 1:
                 raise
-            results.append(
-                LeafResult(
-                    leaf=leaf,
-                    golden_root=golden,
-                    golden_is_dump=False,
-                    rows=(),
-                    notes=(f"not compared: {error.message}",),
-                )
-            )
+            results.append(LeafResult(leaf=leaf, golden_root=golden, notes=(f"not compared: {error.message}",)))
             continue
         add_compared(results, pairs, result, options, resources)
     if results:
@@ -503,8 +496,6 @@ def compare_h5(
         result = LeafResult(
             leaf=DumpLeaf(path=file.npu, files=(), model_name=_stem(file.npu) if len(files) > 1 else ""),
             golden_root=file.golden,
-            golden_is_dump=False,
-            rows=(),
         )
         try:
             left, right = read_h5(file.npu), read_h5(file.golden)

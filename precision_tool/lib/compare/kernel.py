@@ -16,7 +16,6 @@ from typing import Any, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.compare import integers
 from precision_tool.lib.compare.pair_sums import (
     RELATIVE_SCALE,
     Extent,
@@ -30,6 +29,8 @@ from precision_tool.lib.compare.pair_sums import (
 from precision_tool.lib.io.decode import Floats, Numbers, as_float64
 from precision_tool.lib.io.native.library import ErrorsAsked, ErrorsFound
 from precision_tool.lib.model.comparison import ZERO_BELOW
+
+Doubles = npt.NDArray[np.float64]
 
 #: Items of one row: float32 sums over this many lose nothing that six printed digits show. Where registers have four
 #: numbers, equal ones lose a digit more, so there rows are shorter, as those of native/lanes.h are.
@@ -147,10 +148,10 @@ class Kernel:
     def _add_piece_of_integers(self, sums: Sums, x: Numbers, y: Numbers, offset: int) -> None:
         a, b = x.astype(np.float64), y.astype(np.float64)
         sums.size += x.size
-        integers.add_side(sums.npu, x)
-        integers.add_side(sums.golden, y)
+        add_integers(sums.npu, x)
+        add_integers(sums.golden, y)
         ranges = (int(x.min()), int(x.max()), int(y.min()), int(y.max()))
-        self._add_finite(sums, _Finite(a, b, offset, ranges, exact_error=integers.errors(x, y)), both=False)
+        self._add_finite(sums, _Finite(a, b, offset, ranges, exact_error=integer_errors(x, y)), both=False)
 
     def _add_rows(self, sums: Sums, x: Floats, y: Floats, offset: int) -> None:
         ranges = _ranges(x, y)
@@ -287,7 +288,7 @@ class Kernel:
 
     def _offsets(self, x: Numbers, y: Numbers, x_low: int, y_low: int) -> tuple[Floats, Floats]:
         """Return how far the integers of both sides are above their least ones."""
-        return integers.offsets(x, x_low), integers.offsets(y, y_low)
+        return integer_offsets(x, x_low), integer_offsets(y, y_low)
 
     def _task_of(self, first: Sums, are_floats: bool) -> SecondTask:
         task = self._task
@@ -371,7 +372,7 @@ class Kernel:
                 if _are_floats(piece):
                     _add_floats(side, piece)
                 else:
-                    integers.add_side(side, piece)
+                    add_integers(side, piece)
 
     def add_bins(self, counts: npt.NDArray[np.int64], a: Numbers, low: float, high: float) -> None:
         """Add values, of which the least and the largest finite one of all are told, to counts of equal bins.
@@ -408,7 +409,7 @@ def _bins(a: Numbers, low: float, high: float, number: int) -> npt.NDArray[np.in
     if high == low:
         return np.bincount(np.zeros(a.size, np.intp), minlength=number)
     if not _are_floats(a):
-        a, low, high = integers.offsets(a, int(low)), 0.0, float(high - low)
+        a, low, high = integer_offsets(a, int(low)), 0.0, float(high - low)
     if high - low == inf:  # halves of both are in range
         a, low, high = a / 2, low / 2, high / 2
     places = ((a - low) / (high - low) * number).astype(np.intp)
@@ -437,3 +438,49 @@ def _squares_fit(ranges: tuple[float, float, float, float]) -> bool:
 
 def _are_floats(a: Numbers) -> TypeGuard[Floats]:
     return a.dtype.kind == "f"
+
+
+# --- 64-bit integers ---
+
+
+_HALF_BITS = 32
+
+
+def _halves(a: Numbers) -> tuple[Doubles, Doubles]:
+    """Return the upper 32 bits of integers, with their sign, and the lower ones."""
+    kind = a.dtype.type
+    upper, lower = a >> kind(_HALF_BITS), a & kind(2**_HALF_BITS - 1)  # type: ignore[operator]  # never floats
+    return upper.astype(np.float64), lower.astype(np.float64)
+
+
+def _joined(upper: Doubles, lower: Doubles) -> Doubles:
+    upper *= 2.0**_HALF_BITS
+    upper += lower
+    return upper
+
+
+def integer_errors(x: Numbers, y: Numbers) -> Doubles:
+    """Return x - y of 64-bit integers, signed or not, each rounded once."""
+    (x_upper, x_lower), (y_upper, y_lower) = _halves(x), _halves(y)
+    return _joined(x_upper - y_upper, x_lower - y_lower)
+
+
+def integer_offsets(a: Numbers, base: int) -> Doubles:
+    """Return how far 64-bit integers are from `base`, each rounded once."""
+    upper, lower = _halves(a)
+    return _joined(upper - float(base >> _HALF_BITS), lower - float(base % 2**_HALF_BITS))
+
+
+def add_integers(side: SideSums, a: Numbers) -> None:
+    """Add integers, at most 2**21 whose halves float64 adds up exactly, to the sums of one side."""
+    upper, lower = _halves(a)
+    total = (int(upper.sum()) << _HALF_BITS) + int(lower.sum())
+    # The integer next to the mean, at most a half below it: nothing cancels where squares of deviations from it
+    # become those from the mean.
+    nearest = (2 * total + a.size) // (2 * a.size)
+    rest = (total - nearest * a.size) / a.size
+    upper -= float(nearest >> _HALF_BITS)
+    lower -= float(nearest % 2**_HALF_BITS)
+    centred = _joined(upper, lower)
+    squares = max(float(np.dot(centred, centred)) - a.size * rest * rest, 0.0)
+    side.add_values(a.size, total, squares, int(a.min()), int(a.max()), a.size - int(np.count_nonzero(a)))

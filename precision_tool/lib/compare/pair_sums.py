@@ -6,6 +6,7 @@ to know of the sums of the first: ranges, scales and floors of both sides.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from math import frexp, inf, isfinite, log, log1p, nan, sqrt
 
@@ -399,6 +400,14 @@ def _mean_relative(first: Sums) -> float:
     if isfinite(first.relative_total):
         return first.relative_total / count
     return first.scaled_relative_total / count / RELATIVE_SCALE
+
+
+def ravel(index: Iterable[int], shape: tuple[int, ...]) -> int:
+    """Return the flat position of an index in `shape`."""
+    position = 0
+    for extent, at in zip(shape, index, strict=True):
+        position = position * extent + at
+    return position
 
 
 def unravel(position: int, shape: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -1,38 +1,35 @@
-"""Compares pairs: shares the work out by bytes, keeps memory bounded, and knows how far it is."""
+"""Compares pairs of tensors: shares the work out by bytes, keeps memory bounded, and knows how far it is.
+
+Pairs that share a benchmark tensor (an op's output, the inputs it feeds, its copies behind TransData and Cast) are a
+bundle: they are compared one after the other, and a tensor whose bytes, or decoded values, equal one already compared
+takes over its row. Bundles are shared out in tasks, and so are the parts of a large tensor.
+"""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from precision_tool.lib.compare import tensor_reader
-from precision_tool.lib.compare.bundles import (
-    PLAIN,
-    Measures,
-    Numbered,
-    Part,
-    Worker,
-    bundle_key,
-    compare_bundle,
-    compare_bundles,
-    cost,
-    cuts_of,
-    failed_row,
-    is_alike,
-    looked_at,
-    round_of,
-    row_of_results,
-    same_values,
-    uncompared,
-    whole_pass,
-    worker,
-)
 from precision_tool.lib.compare.cluster import TASK_BYTES, ClusterExecutor, near
-from precision_tool.lib.compare.compared_statistics import has_statistics, with_verdicts
-from precision_tool.lib.compare.passes import Pass, Rounds, merge_all
+from precision_tool.lib.compare.compared_statistics import has_statistics, row_of_statistics, with_verdicts
+from precision_tool.lib.compare.custom_metrics import CustomMetrics, CustomValues, OwnMetricsPass
+from precision_tool.lib.compare.passes import (
+    AtLimitPass,
+    Cut,
+    MetricsPass,
+    MetricsResult,
+    Pass,
+    merge_all,
+    run_passes,
+    run_rounds,
+    update_all,
+)
 from precision_tool.lib.compare.scheduler import (
     ALL_CORES,
     Meter,
@@ -40,18 +37,492 @@ from precision_tool.lib.compare.scheduler import (
     Progress,
     Resources,
     WorkersLostError,
+    check_stopping,
     keeping_rows,
     map_tasks,
     run_tasks,
 )
-from precision_tool.lib.compare.tensor_reader import Budget, key_of
+from precision_tool.lib.compare.stream import PairStream, open_stream, tensors_of
+from precision_tool.lib.compare.tensor_figures import (
+    extremes_by,
+    extremes_of,
+    figures_of,
+    limit_of_codes,
+    reaches_limit,
+    summary_of_statistics,
+)
+from precision_tool.lib.compare.tensor_reader import Budget, OpenTensors, Scratch, key_of
+from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.messages import Message
-from precision_tool.lib.model.comparison import Pair, Status
+from precision_tool.lib.messages.errors import PrecisionToolError
+from precision_tool.lib.model.comparison import Pair, Status, Summary
+from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.tensor import Access, Tensor
+from precision_tool.lib.model.tensor import Access, AnyTensor, Tensor, TensorStatistics
+from precision_tool.lib.model.wording import changed
 
+#: (number of the row, pair)
+Numbered = tuple[int, Pair]
 #: Pairs that are compared together, and the bytes they have.
 Weighed = tuple[int, list[Numbered]]
+#: Called with the bytes done since the call before.
+Tell = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """The measurements made of each pair.
+
+    Without `divergence` the round that only the KL divergence needs is saved. `limit` compares the first so many
+    elements of each tensor, 0 all of them. `overflow` looks for float16 values at the type's limit; `extremes` finds
+    how near every NPU tensor comes to the limits of its type, those without a benchmark too.
+    """
+
+    divergence: bool = True
+    limit: int = 0
+    overflow: bool = False
+    extremes: bool = False
+    custom: CustomMetrics | None = None
+
+    @property
+    def looks_alone(self) -> bool:
+        """Whether NPU tensors are read that are not compared."""
+        return self.overflow or self.extremes
+
+    def passes(self, pair: Pair) -> list[Pass[Any, Any]]:
+        """Return the passes over a pair, the metrics first."""
+        passes: list[Pass[Any, Any]] = [MetricsPass(self.divergence)]
+        limit = limit_of_codes(tensors_of(pair)[0].dtype)
+        if self.extremes and limit is not None and not self.limit:
+            passes.append(AtLimitPass(limit))
+        if self.custom is not None:
+            passes.append(OwnMetricsPass(self.custom))
+        return passes
+
+
+PLAIN = Measures()
+
+
+@dataclass
+class Worker:
+    """The buffers and the open files of one thread."""
+
+    budget: Budget = tensor_reader.DEFAULT_BUDGET
+    scratch: Scratch = field(default_factory=Scratch)
+    opened: OpenTensors = field(init=False)
+    #: The decoded values of the NPU tensor compared last, while they lie in the buffers.
+    last_values: Numbers | None = None
+    #: The benchmark tensor that statistics were held against last, and its own.
+    summarized: tuple[AnyTensor, Summary] | None = None
+
+    def __post_init__(self) -> None:
+        self.opened = OpenTensors(self.budget)
+
+    def stream(self, pair: Pair, limit: int = 0) -> Any:
+        """Return the stream of a pair, to be used in a `with`."""
+        return open_stream(pair, self.opened, self.scratch, self.budget, limit)
+
+    def compare(
+        self, pair: Pair, measures: Measures, count_bytes: Tell | None, twin_candidates: Sequence[Pair]
+    ) -> tuple[Row, list[bool]]:
+        """Return the finished row of one pair. `count_bytes` hears of the bytes of a large one as they are done.
+
+        The NPU tensors of the pairs `twin_candidates` are held against its own while that is read: which of them have
+        its very values is returned too.
+        """
+        self.last_values = None
+        with self.stream(pair, measures.limit) as stream:
+            stream.watch(twin_candidates)
+            passes = measures.passes(pair)
+            # Each element of a tensor that is not kept is read, and told of, twice.
+            share = cost(pair) / (2 * stream.size) if count_bytes and not stream.is_kept else 0.0
+            count_items = (lambda items: count_bytes(int(items * share))) if count_bytes and share else None
+            cuts = cuts_of(pair, stream, self.budget)
+            parted = [each for each in passes if each.splits or not cuts]
+            whole = [each for each in passes if each not in parted]
+            results = run_passes(stream, parted, count_items, cuts)
+            results += run_passes(stream, whole) if whole else []
+            self.last_values = stream.kept_values()
+            return row_of_results(pair, [*parted, *whole], results), stream.twins()
+
+    def equals_last(self, pair: Pair) -> bool:
+        """Return whether the NPU tensor has the very values of the one compared last, whatever its layout and type."""
+        if self.last_values is None:
+            return False
+        with self.stream(pair) as stream:
+            return bool(stream.holds_values(self.last_values))
+
+    def uncompared(self, pair: Pair, measures: Measures) -> Row:
+        """Return the row of a pair that cannot be compared, with the statistics of both sides where one is no more.
+
+        FormatError for a damaged benchmark. Of the first so many elements nothing has statistics.
+        """
+        if measures.limit or not has_statistics(pair):
+            return uncompared(pair)
+        assert pair.npu is not None
+        assert pair.golden is not None
+        if self.summarized is None or self.summarized[0] != pair.golden:
+            self.summarized = (pair.golden, figures_of(pair.golden).summary)
+        return row_of_statistics(pair, figures_of(pair.npu).summary, self.summarized[1])
+
+
+#: One worker a thread, so that an executor of threads works as well as one of processes.
+_local = threading.local()
+
+
+@contextmanager
+def worker(budget: Budget) -> Iterator[Worker]:
+    """Return the worker of this thread; its files are closed at the end of the block."""
+    own: Worker | None = getattr(_local, "worker", None)
+    if own is None or own.budget != budget:
+        own = _local.worker = Worker(budget)
+    own.summarized = None  # files may have changed since
+    with own.opened:
+        yield own
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def row_of_results(pair: Pair, passes: Sequence[Pass[Any, Any]], results: Sequence[Any]) -> Row:
+    """Return the row that passes over a pair give."""
+    row = Row(pair=pair)
+    for each, result in zip(passes, results, strict=True):
+        if isinstance(result, MetricsResult):
+            reason = _reason(pair, result)
+            row = changed(row, metrics=result.metrics, npu=result.npu, golden=result.golden, reason=reason)
+        elif isinstance(each, AtLimitPass) and row.npu is not None:
+            row = changed(row, extremes=extremes_by(tensors_of(pair)[0], row.npu, result))
+        elif isinstance(result, CustomValues) and row.metrics is not None:
+            failures = [Message("row.compare.custom_metric", name=name, reason=why) for name, why in result.errors]
+            reasons = (row.reason, *failures) if row.reason else tuple(failures)
+            row = changed(row, custom=result.values, custom_errors=result.errors, reason=joined(reasons))
+    return row
+
+
+def _reason(pair: Pair, result: MetricsResult) -> Message | None:
+    """Return a remark on the figures of a pair."""
+    metrics = result.metrics
+    if metrics is None:
+        return Message("row.compare.empty")
+    if metrics.non_finite_mismatches:
+        return Message(
+            "row.compare.one_side_not_finite",
+            count=metrics.non_finite_mismatches,
+            index=str(list(metrics.first_mismatch_index or ())),
+            npu=metrics.npu_at_max_error,
+            golden=metrics.golden_at_max_error,
+        )
+    scalar = Message("row.compare.scalar") if metrics.is_scalar else None
+    reason = _nothing_finite(result)
+    if reason is None:
+        return scalar or pair.reason
+    return Message("row.compare.with_remarks", scalar=scalar, remark=pair.reason, reason=reason)
+
+
+def _nothing_finite(result: MetricsResult) -> Message | None:
+    """Return a remark on a tensor without a finite element, whose figures would look as if all were well."""
+    npu = result.npu
+    if not npu.count or npu.nan_count + npu.inf_count < npu.count:
+        return None
+    return Message("row.compare.nothing_finite", count=npu.count, nan=npu.nan_count > 0, inf=npu.inf_count > 0)
+
+
+def failed_row(pair: Pair, error: BaseException) -> Row:
+    """Return the row of a pair whose comparison raised `error`."""
+    if isinstance(error, PrecisionToolError):
+        reason = error.advice_message
+    elif isinstance(error, MemoryError):
+        reason = Message("row.compare.no_memory")
+    else:
+        reason = Message("row.compare.internal", error=f"{type(error).__name__}: {error}")
+    return Row(pair=changed(pair, status=Status.UNREADABLE, reason=reason), reason=reason)
+
+
+def uncompared(pair: Pair) -> Row:
+    """Return the row of a pair that cannot be compared."""
+    summary = summary_of_statistics(pair.npu) if isinstance(pair.npu, TensorStatistics) else None
+    return Row(pair=pair, npu=summary, reason=pair.reason)
+
+
+def take_over(row: Row, pair: Pair) -> Row:
+    """Return the result of an equal tensor as the row of `pair`."""
+    reason = pair.reason if row.reason == row.pair.reason else row.reason
+    return changed(row, pair=pair, reason=reason)
+
+
+def with_tensor(row: Row, measures: Measures, worker: Worker) -> Row:
+    """Return the row with what was asked for of the NPU's tensor alone, as far as it is not there yet."""
+    tensor = row.pair.npu
+    if tensor is None:
+        return row
+    if measures.overflow and row.overflow is None:
+        row = changed(row, overflow=reaches_limit(tensor, worker.opened))
+    if measures.extremes and row.extremes is None:
+        summary = row.npu if row.metrics is not None and not measures.limit else None
+        with suppress(PrecisionToolError):  # who asks for it is told why
+            row = changed(row, extremes=extremes_of(tensor, worker.opened, summary))
+    return row
+
+
+# --- bundles ----------------------------------------------------------------------------------------------------------
+
+
+def bundle_key(pair: Pair) -> object:
+    """Pair with equal keys are compared one after the other."""
+    if has_statistics(pair):
+        return "statistics", key_of(pair.golden) if isinstance(pair.golden, Tensor) else pair.tensor_index
+    return key_of(tensors_of(pair)[1])
+
+
+def storage_key(pair: Pair) -> object:
+    """Pair with equal keys have equal results if their NPU tensors have equal bytes."""
+    npu = tensors_of(pair)[0]
+    return bundle_key(pair), npu.dtype, npu.nbytes, npu.big_endian, pair.npu_plan, pair.golden_plan, pair.error_shape
+
+
+def cost(pair: Pair) -> int:
+    """Return the bytes read for a pair; of one that is not compared the NPU's, which may be read alone."""
+    if has_statistics(pair):
+        return sum(side.nbytes for side in (pair.npu, pair.golden) if isinstance(side, Tensor))
+    if pair.status != Status.COMPARED:
+        return pair.npu.nbytes if pair.npu is not None else 0
+    npu, golden = tensors_of(pair)
+    return npu.nbytes + golden.nbytes
+
+
+def is_alike(other: Pair, pair: Pair) -> bool:
+    """Return whether equal values of the NPU give equal results."""
+    if other.status != Status.COMPARED or pair.status != Status.COMPARED:
+        return False
+    return bundle_key(other) == bundle_key(pair) and other.error_shape == pair.error_shape and _same_order(other, pair)
+
+
+def _same_order(other: Pair, pair: Pair) -> bool:
+    """Return whether the benchmark's elements come in one order."""
+    left, right = other.golden_plan, pair.golden_plan
+    return left == right or (left is not None and right is not None and left.is_flat and right.is_flat)
+
+
+def same_values(row: Row, pair: Pair) -> Row:
+    """Return the result of a tensor with equal values, without what padding or another type changes."""
+    same_type = tensors_of(row.pair)[0].dtype == tensors_of(pair)[0].dtype
+    return changed(take_over(row, pair), overflow=None, extremes=row.extremes if same_type else None)
+
+
+class _Bundle:
+    """Pairs that share a benchmark tensor, while they are compared one after the other."""
+
+    def __init__(
+        self, numbered: Sequence[Numbered], worker: Worker, measures: Measures, count_bytes: Tell | None = None
+    ) -> None:
+        self._numbered = numbered
+        self._pairs = [pair for _, pair in numbered]
+        self._worker, self._measures, self._count_bytes = worker, measures, count_bytes
+        #: The place and the row of the pair that was really compared last.
+        self._last: tuple[int, Row] | None = None
+        #: Places of pairs that were compared, by what tells which may have the same bytes, with their rows.
+        self._done: dict[object, list[tuple[int, Row]]] = {}
+        #: Of which pair, by their places, another was seen to have the very values; and which were held against which.
+        self._twins: dict[int, Row] = {}
+        self._held: set[tuple[int, int]] = set()
+
+    def rows(self) -> Iterator[tuple[int, Row]]:
+        """Return the rows one after the other. One pair that fails becomes a row with the reason."""
+        for place, (number, pair) in enumerate(self._numbered):
+            check_stopping()
+            try:
+                row = self._row(place)
+            except (BrokenExecutor, WorkersLostError):
+                raise
+            except Exception as error:
+                row = failed_row(pair, error)
+                self._last = None
+            yield number, row
+
+    def compare(self, pair: Pair, twin_candidates: Sequence[Pair]) -> tuple[Row, list[bool]]:
+        """Return the row of a pair, and which of other pairs have its NPU tensor's values."""
+        return self._worker.compare(pair, self._measures, self._count_bytes, twin_candidates)
+
+    def completed(self, row: Row) -> Row:
+        """Return the row with what was asked for of the NPU's tensor alone."""
+        return with_tensor(row, self._measures, self._worker)
+
+    def _row(self, place: int) -> Row:
+        pair, worker = self._pairs[place], self._worker
+        if place in self._twins:
+            return self.completed(same_values(self._twins[place], pair))
+        if len(self._pairs) > 1:
+            for tensor in (pair.golden, pair.npu):
+                if isinstance(tensor, Tensor):
+                    worker.opened.keep(tensor)
+        if pair.status != Status.COMPARED:
+            return self.completed(worker.uncompared(pair, self._measures))
+        return self._row_of_equal(place) or self._compared(place)
+
+    def _row_of_equal(self, place: int) -> Row | None:
+        """Return the row of a pair whose tensor is one that was compared; None of another."""
+        pair, worker = self._pairs[place], self._worker
+        npu = tensors_of(pair)[0]
+        for other, equal_row in self._done.get(storage_key(pair), []):
+            if (other, place) not in self._held and worker.opened.same_bytes(tensors_of(equal_row.pair)[0], npu):
+                return take_over(equal_row, pair)
+        if self._last is None:
+            return None
+        last, equal_row = self._last
+        if (last, place) in self._held or not is_alike(equal_row.pair, pair) or not worker.equals_last(pair):
+            return None
+        row = self.completed(same_values(equal_row, pair))
+        self._done.setdefault(storage_key(pair), []).append((place, row))
+        return row
+
+    def _compared(self, place: int) -> Row:
+        pair = self._pairs[place]
+        candidates = [other for other in range(place + 1, len(self._pairs)) if self._is_watched(place, other)]
+        row, are_twins = self.compare(pair, [self._pairs[other] for other in candidates])
+        row = self.completed(row)
+        self._last = place, row
+        self._done.setdefault(storage_key(pair), []).append((place, row))
+        self._held.update((place, other) for other in candidates)
+        self._twins.update((other, row) for other, is_twin in zip(candidates, are_twins, strict=True) if is_twin)
+        return row
+
+    def _is_watched(self, place: int, other: int) -> bool:
+        """Return whether another tensor is read beside this one, as it will not stay in memory until its own turn."""
+        npu = self._pairs[other].npu
+        return (
+            npu is not None
+            and npu.nbytes > self._worker.budget.stored_tensor
+            and other not in self._twins
+            and is_alike(self._pairs[place], self._pairs[other])
+        )
+
+
+def compare_bundles(bundles: Sequence[Sequence[Numbered]], measures: Measures, budget: Budget) -> list[tuple[int, Row]]:
+    """Return the rows of several bundles, as one task."""
+    with worker(budget) as own:
+        return [row for bundle in bundles for row in _Bundle(bundle, own, measures).rows()]
+
+
+# --- parts of a large pair, as tasks ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Boxes `start` to `stop` of a pair of which every worker makes the same list."""
+
+    pair: Pair
+    start: int = 0
+    stop: int = 0
+    limit: int = 0
+    #: Pairs whose NPU tensors are held against its own.
+    twin_candidates: tuple[Pair, ...] = ()
+
+
+def cuts_of(pair: Pair, stream: PairStream, budget: Budget) -> list[Cut]:
+    """Return the parts of a pair that is large enough to be shared out; none of others.
+
+    They go by the sizes of the tensors alone: whoever compares them, the sums begin anew at the same elements.
+    """
+    size = cost(pair)
+    if size < budget.split_bytes:
+        return []
+    step = max(1, -(-len(stream.boxes) // max(1, size // budget.part_bytes)))
+    return [(start, min(len(stream.boxes), start + step)) for start in range(0, len(stream.boxes), step)]
+
+
+def round_of(part: Part, passes: Sequence[Pass[Any, Any]], budget: Budget) -> tuple[list[Any], list[bool]]:
+    """One round of passes over a part: their states, and which of the tensors beside it have its values there."""
+    with worker(budget) as own, own.stream(part.pair, part.limit) as stream:
+        stream.watch(part.twin_candidates)
+        states = [each.start(stream) for each in passes]
+        update_all(passes, states, stream.blocks(part.start, part.stop))
+        return states, stream.twins()
+
+
+def looked_at(row: Row, measures: Measures, budget: Budget) -> Row:
+    """`with_tensor` as a task."""
+    with worker(budget) as own:
+        return with_tensor(row, measures, own)
+
+
+def whole_pass(pair: Pair, passes: Sequence[Pass[Any, Any]], budget: Budget, limit: int) -> list[Any]:
+    """Return the results of passes that take a tensor whole."""
+    with worker(budget) as own, own.stream(pair, limit) as stream:
+        return run_passes(stream, passes)
+
+
+def run_in_parts(
+    whole: Part,
+    passes: Sequence[Pass[Any, Any]],
+    pool: Executor,
+    here: Worker,
+    done: Callable[[float], None],
+) -> tuple[list[Any], list[bool]]:
+    """Return the results of passes over a pair, each round shared out in parts, and which twins it has.
+
+    Parameters
+    ----------
+    whole : Part
+        The pair, and the pairs whose NPU tensors may have the very values of its own; it is cut here.
+    passes : sequence of Pass
+        What is found out.
+    pool : Executor
+        Who does the parts.
+    here : Worker
+        The files and buffers of this thread.
+    done : callable
+        Told of the bytes that are done since the call before.
+    """
+    pair = whole.pair
+    twins_of_parts: list[list[bool]] = []
+    with here.stream(pair, whole.limit) as stream:
+        cuts = cuts_of(pair, stream, here.budget) or [(0, len(stream.boxes))]
+        parts = [replace(whole, start=start, stop=stop) for start, stop in cuts]
+        share = cost(pair) // (2 * len(parts))
+
+        def run_round(needed: Sequence[Pass[Any, Any]]) -> list[Any]:
+            """Return the states of a whole tensor, merged in the order of the parts."""
+            is_first = not twins_of_parts
+            calls = [(part if is_first else replace(part, twin_candidates=()), needed, here.budget) for part in parts]
+            results = map_tasks(round_of, calls, pool, lambda _: done(share))
+            if is_first:
+                twins_of_parts.extend(twins for _, twins in results)
+            return merge_all(needed, [states for states, _ in results])
+
+        results = run_rounds(passes, stream, run_round)
+        return results, [all(verdicts) for verdicts in zip(*twins_of_parts, strict=True)]
+
+
+class _SplitBundle(_Bundle):
+    """A bundle of large tensors, which a pool compares in parts."""
+
+    def __init__(
+        self, numbered: Sequence[Numbered], worker: Worker, measures: Measures, count_bytes: Tell, pool: Executor
+    ) -> None:
+        super().__init__(numbered, worker, measures)
+        self._tell, self._pool = count_bytes, pool
+
+    def compare(self, pair: Pair, twin_candidates: Sequence[Pair]) -> tuple[Row, list[bool]]:
+        self._worker.last_values = None  # its buffers hold those of another tensor, if any
+        limit, passes = self._measures.limit, self._measures.passes(pair)
+        parted = [each for each in passes if each.splits]
+        whole = [each for each in passes if not each.splits]
+        part = Part(pair, limit=limit, twin_candidates=tuple(twin_candidates))
+        results, are_twins = run_in_parts(part, parted, self._pool, self._worker, self._tell)
+        if whole:
+            (more,) = map_tasks(whole_pass, [(pair, whole, self._worker.budget, limit)], self._pool)
+            results += more
+        return row_of_results(pair, [*parted, *whole], results), are_twins
+
+    def completed(self, row: Row) -> Row:
+        if not self._measures.looks_alone:
+            return row
+        (row,) = map_tasks(looked_at, [(row, self._measures, self._worker.budget)], self._pool)
+        return row
+
+
+# --- all pairs --------------------------------------------------------------------------------------------------------
 
 
 def compare_pairs(
@@ -85,9 +556,8 @@ def compare_pairs(
         After Ctrl+C, and when workers are lost; it carries the rows that are done.
     """
     workers = resources.count
-    budget = (budget or tensor_reader.DEFAULT_BUDGET).among_threads(
-        workers + 1
-    )  # an executor's may be threads too, beside this one
+    # An executor's workers may be threads too, beside this one.
+    budget = (budget or tensor_reader.DEFAULT_BUDGET).among_threads(workers + 1)
     run = _Run(pairs, resources.progress, measures, budget)
     is_small = run.total < budget.serial_bytes
     with (
@@ -141,15 +611,19 @@ class _Run:
         """Keep finished rows, of whose bytes `counted` are counted already."""
         for number, row in results:
             self.rows[number] = row
-        self._meter.add(sum(cost(row.pair) for _, row in results) - counted)
+        self._meter.add(sum(cost(self._pairs[number]) for number, _ in results) - counted)
+
+    def _take_all(self, bundle: _Bundle) -> None:
+        before = self._meter.done
+        for result in bundle.rows():
+            self.take([result], self._meter.done - before)
+            before = self._meter.done
 
     def compare_here(self) -> None:
         """Compare all in this process."""
         with worker(self._budget) as here:
             for bundle in self._bundles:
-                before = self._meter.done
-                rows = compare_bundle(bundle, here, self._measures, self._meter.add)
-                self.take(rows, self._meter.done - before)
+                self._take_all(_Bundle(bundle, here, self._measures, self._meter.add))
 
     def state(self) -> Message:
         """Return how far the run came."""
@@ -171,8 +645,9 @@ class _Run:
         for weight, bundle in weights:
             first = bundle[0][1]
             if workers > 1 and first.status == Status.COMPARED and cost(first) >= self._budget.split_bytes:
+                pool_of_host = near(pool, _path_of(bundle))
                 with worker(self._budget) as here:
-                    self._compare_split(bundle, near(pool, _path_of(bundle)), here)
+                    self._take_all(_SplitBundle(bundle, here, self._measures, self._meter.add, pool_of_host))
             else:
                 small.append((weight, bundle))
         total = sum(weight for weight, _ in small)
@@ -181,56 +656,6 @@ class _Run:
         else:  # tasks of at least this size, so that sending them costs little, and enough of them to balance
             tasks = _tasks(small, max(1 << 20, total // (workers * 16)))
         run_tasks(_BundleWork(tasks, self._measures, self._budget, self.take), pool)
-
-    def _compare_split(self, bundle: Sequence[Numbered], pool: Executor, here: Worker) -> None:
-        twins: dict[int, Row] = {}  # pairs by their places that have the values of one that was compared
-        for place, (number, pair) in enumerate(bundle):
-            before = self._meter.done
-            try:
-                if pair.status != Status.COMPARED:
-                    self.rows[number] = self._looked_at(here.uncompared(pair, self._measures), pool)
-                    self._meter.add(cost(pair))
-                    continue
-                if place in twins:
-                    self.rows[number] = self._looked_at(same_values(twins[place], pair), pool)
-                    self._meter.add(cost(pair))
-                    continue
-                later = [
-                    at for at in range(place + 1, len(bundle)) if at not in twins and is_alike(pair, bundle[at][1])
-                ]
-                row, verdicts = self._row_of_parts(pair, [bundle[at][1] for at in later], pool, here)
-                twins.update((at, row) for at, is_twin in zip(later, verdicts, strict=True) if is_twin)
-            except (BrokenExecutor, WorkersLostError):
-                raise
-            except Exception as error:
-                self.rows[number] = failed_row(pair, error)
-                self._meter.add(before + cost(pair) - self._meter.done)
-                continue
-            self.rows[number] = row
-
-    def _row_of_parts(
-        self, pair: Pair, twin_candidates: Sequence[Pair], pool: Executor, here: Worker
-    ) -> tuple[Row, list[bool]]:
-        """Return the row of a pair, and which of the pairs beside it have its NPU tensor's values."""
-        limit, needed = self._measures.limit, self._measures.passes(pair)
-        passes = [each for each in needed if each.splits]
-        unsplit = [each for each in needed if not each.splits]
-        before = self._meter.done
-        whole = Part(pair, limit=limit, twin_candidates=tuple(twin_candidates))
-        results, twins = run_in_parts(whole, passes, pool, here, self._meter.add)
-        if unsplit:
-            (unsplit_results,) = map_tasks(whole_pass, [(pair, unsplit, self._budget, limit)], pool)
-            results += unsplit_results
-        self._meter.add(cost(pair) - (self._meter.done - before))
-        row = row_of_results(pair, [*passes, *unsplit], results)
-        return self._looked_at(row, pool), twins
-
-    def _looked_at(self, row: Row, pool: Executor) -> Row:
-        """Return the row with what was asked for of the NPU's tensor alone."""
-        if not self._measures.looks_alone:
-            return row
-        (row,) = map_tasks(looked_at, [(row, self._measures, self._budget)], pool)
-        return row
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,49 +705,6 @@ class _BundleWork:
                 return
             rows = [(number, failed_row(pair, error)) for number, pair in task.bundles[0]]
         self._take(rows)
-
-
-def run_in_parts(
-    whole: Part,
-    passes: Sequence[Pass[Any, Any]],
-    pool: Executor,
-    here: Worker,
-    done: Callable[[float], None],
-) -> tuple[list[Any], list[bool]]:
-    """Return the results of passes over a pair, each round shared out in parts, and which twins it has.
-
-    Parameters
-    ----------
-    whole : Part
-        The pair, and the pairs whose NPU tensors may have the very values of its own; it is cut here.
-    passes : sequence of Pass
-        What is found out.
-    pool : Executor
-        Who does the parts.
-    here : Worker
-        The files and buffers of this thread.
-    done : callable
-        Told of the bytes that are done since the call before.
-    """
-    pair = whole.pair
-    with here.stream(pair, whole.limit) as stream:
-        cuts = cuts_of(pair, stream, here.budget) or [(0, len(stream.boxes))]
-        parts = [replace(whole, start=start, stop=stop) for start, stop in cuts]
-        share = cost(pair) // (2 * len(parts))
-
-        def run_round(
-            passes: Sequence[Pass[Any, Any]], twin_candidates: tuple[Pair, ...] = ()
-        ) -> tuple[list[Any], list[list[bool]]]:
-            """Return the states of a whole tensor, merged in the order of the parts, and the twins of each part."""
-            calls = [(replace(part, twin_candidates=twin_candidates), passes, here.budget) for part in parts]
-            results = map_tasks(round_of, calls, pool, lambda _: done(share))
-            return merge_all(passes, [states for states, _ in results]), [twins for _, twins in results]
-
-        states, twins = run_round(passes, whole.twin_candidates)
-        rounds = Rounds(passes, states)
-        seconds = rounds.second()
-        more, _ = run_round([follow for _, follow in seconds]) if seconds else ([], [])
-        return rounds.results(stream, seconds, more), [all(verdicts) for verdicts in zip(*twins, strict=True)]
 
 
 def _tasks(bundles: Sequence[Weighed], chunk: int) -> list[_Task]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, prod
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -75,29 +75,25 @@ def update_all(
             count_items(block.npu.size)
 
 
-@dataclass(slots=True)
-class Rounds:
-    """The states of passes over one pair: after the first round `second`, then `results`."""
+def run_rounds(
+    passes: Sequence[Pass[Any, Any]], stream: PairStream, run_round: Callable[[Sequence[Pass[Any, Any]]], list[Any]]
+) -> list[Any]:
+    """Return the result of every pass; `run_round` gives all blocks to some passes and returns their states.
 
-    passes: Sequence[Pass[Any, Any]]
-    states: list[Any]
-
-    def second(self) -> list[tuple[int, Pass[Any, Any]]]:
-        """Return the passes of the second round, each with the place of the pass that asked for it."""
-        second = [
-            (at, each.second(state)) for at, (each, state) in enumerate(zip(self.passes, self.states, strict=True))
-        ]
-        return [(at, follow) for at, follow in second if follow is not None]
-
-    def results(
-        self, stream: PairStream, seconds: Sequence[tuple[int, Pass[Any, Any]]], states: list[Any]
-    ) -> list[Any]:
-        """Return the result of every pass."""
-        more = {at: follow.finish(state, None, stream) for (at, follow), state in zip(seconds, states, strict=True)}
-        return [
-            each.finish(state, more.get(at), stream)
-            for at, (each, state) in enumerate(zip(self.passes, self.states, strict=True))
-        ]
+    A second round has those that passes of the first one ask for.
+    """
+    states = run_round(passes)
+    asked_for = ((at, each.second(state)) for at, (each, state) in enumerate(zip(passes, states, strict=True)))
+    seconds = {at: second for at, second in asked_for if second is not None}
+    second_states = run_round([*seconds.values()]) if seconds else []
+    finished = {
+        at: second.finish(state, None, stream)
+        for (at, second), state in zip(seconds.items(), second_states, strict=True)
+    }
+    return [
+        each.finish(state, finished.get(at), stream)
+        for at, (each, state) in enumerate(zip(passes, states, strict=True))
+    ]
 
 
 #: Boxes `start` to `stop` of a stream: a part of the tensor.
@@ -126,10 +122,7 @@ def run_passes(
             update_all(needed, each, blocks(cut), count_items)
         return merge_all(needed, states)
 
-    rounds = Rounds(passes, run_round(passes))
-    seconds = rounds.second()
-    states = run_round([follow for _, follow in seconds]) if seconds else []
-    return rounds.results(stream, seconds, states)
+    return run_rounds(passes, stream, run_round)
 
 
 def _noted(blocks: Iterable[Block], stored: list[Block]) -> Iterable[Block]:
@@ -185,10 +178,7 @@ class MetricsPass(Pass[Sums, MetricsResult]):
         for name in ("max_error_at", "first_mismatch"):
             setattr(state, name, stream.flat_position(getattr(state, name)))
         shape = stream.pair.error_shape or (1,)  # places of scalars are told as in their shape in the result
-        size = 1
-        for extent in shape:
-            size *= extent
-        if size and stream.size == 2 * size:  # complex: the last index tells real from imaginary
+        if stream.size == 2 * prod(shape) > 0:  # complex: the last index tells real from imaginary
             shape = (*shape, 2)
         return MetricsResult(*finish(state, second or KlSums(), shape))
 

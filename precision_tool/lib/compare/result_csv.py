@@ -10,7 +10,6 @@ from dataclasses import MISSING, fields, replace
 from functools import lru_cache
 from itertools import groupby
 from math import isnan, nan
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from precision_tool.lib.compare.columns import (
@@ -64,32 +63,7 @@ def _side_by_side(column: Column) -> tuple[object, ...]:
 
 
 def _singles(columns: Sequence[Column], choice: ColumnChoice) -> Cells:
-    makers = [_maker(column, choice) for column in columns]
-    return lambda row: [make(row) for make in makers]
-
-
-def _maker(column: Column, choice: ColumnChoice) -> Callable[[Row], str]:
-    """`Column.cell` of one column, with what is the same for all rows found out before."""
-    write, none, value = column.form.write, column.form.none, column.value
-    if column.hides is not None or (value is None and not column.field.startswith("pair.")):
-        return lambda row: column.cell(row, choice)
-    if value is not None:
-        value_of = value
-
-        def from_row(row: Row) -> str:
-            held = value_of(row, choice)
-            return none if held is None else write(held)
-
-        return from_row
-    field_of_row = attrgetter(column.field)
-
-    def from_pair(row: Row) -> str:
-        if row.absent:
-            return column.cell(row, choice)
-        held = field_of_row(row)
-        return none if held is None else write(held)
-
-    return from_pair
+    return lambda row: [column.cell(row, choice) for column in columns]
 
 
 def _numbers(columns: Sequence[Column], choice: ColumnChoice) -> Cells:

@@ -1,21 +1,24 @@
-"""Where result files are, and which of them are the newest."""
+"""Where result files are, which of them are the newest, what they were made of, and the cosines in them."""
 
 from __future__ import annotations
 
 import json
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
 
-from precision_tool.lib.compare.exports import write_detail
+from precision_tool.lib.compare.element_errors import write_detail
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult
-from precision_tool.lib.compare.result_csv import write_mapping, write_result
+from precision_tool.lib.compare.result_csv import OutputFigures, read_output_figures, write_mapping, write_result
+from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dump_tree import list_folders
+from precision_tool.lib.data.graph_catalog import RunGraph, where_of
 from precision_tool.lib.data.pair_selection import OpNames
 from precision_tool.lib.data.workspace import Workspace, check_data, lies_in, typed_path
+from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import (
     atomic_text,
     could_be_path,
@@ -23,13 +26,12 @@ from precision_tool.lib.io.files import (
     is_folder,
     open_text,
     read_small_json,
+    real_path,
     signature_of,
 )
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError
-
-if TYPE_CHECKING:
-    from precision_tool.lib.compare.folders import LeafResult
-
+from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.table import Row
 
 #: Characters that a header has at most; one of many custom metrics may be longer, its Address columns stand before.
 _MAX_HEADER = 4096
@@ -230,6 +232,155 @@ def placed(place: object, folder: str) -> str | None:
     return moved if moved and exists(moved) else path
 
 
+# --- cosines of the newest result ---
+
+
+#: To be raised with every change of what is kept.
+_FIGURES_VERSION = 2
+#: A run with fewer of the ops of a result than this share is not what the result is of.
+_MIN_SHARED_OPS_FRACTION = 0.5
+
+
+class Cosines(Mapping[str, float]):
+    """Op name → the lowest cosine of its outputs, NaN lowest of all; of one result file, or of several together.
+
+    A name is also found where one side spells it with `/` and the other with `_`.
+
+    Attributes
+    ----------
+    scalars : dict
+        The values of both sides of ops that put out single numbers, by flattened name.
+    source : ResultSource or None
+        What the file is of, if it says so.
+    """
+
+    def __init__(
+        self,
+        values: Iterable[tuple[str, float]] = (),
+        scalars: Iterable[tuple[str, tuple[float, float]]] = (),
+        source: ResultSource | None = None,
+    ) -> None:
+        self._values: dict[str, float] = {}
+        for name, cosine in values:
+            previous = self._values.get(name, cosine)
+            self._values[name] = previous if isnan(previous) or previous <= cosine else cosine
+        self._flat = {flatten(name): value for name, value in self._values.items()}
+        self.scalars = {flatten(name): pair for name, pair in scalars}
+        self.source = source
+
+    def __getitem__(self, name: str) -> float:
+        cosine = self._values.get(name)
+        return self._flat[flatten(name)] if cosine is None else cosine
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def together(files: Sequence[Cosines]) -> Cosines:
+    """Return the cosines of some result files as one."""
+    if len(files) == 1:
+        return files[0]
+    values = (item for file in files for item in file.items())
+    scalars = (item for file in files for item in file.scalars.items())
+    return Cosines(values, scalars)
+
+
+def cosines_of_run(files: Sequence[Cosines], run: RunGraph, others: Sequence[RunGraph]) -> tuple[Cosines, str]:
+    """Return the cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
+
+    Files that do not say what they are of, as the vendor's, count for the only run that has their ops.
+    """
+    runs = (run, *others)
+    owners = [_owners(file, runs) for file in files]
+    own = [file for file, owning in zip(files, owners, strict=True) if owning == [0]]
+    if own:
+        return together(own), ""
+    if any(len(owning) == 1 for owning in owners):  # it is of another run, which shows it
+        return Cosines(), ""
+    return Cosines(), _why_nobodys(files, [[runs[at] for at in owning] for owning in owners])
+
+
+def _owners(file: Cosines, runs: Sequence[RunGraph]) -> list[int]:
+    """Return the places of the runs that a result file may be of."""
+    if file.source is not None:
+        return [at for at, run in enumerate(runs) if _is_of(file.source, run)][:1]
+    if len(runs) == 1:
+        return [0]
+    names = set(map(flatten, file))
+    shares = [len(names & {flatten(op.name) for op in run.file.ops}) for run in runs]
+    return [at for at, share in enumerate(shares) if share and share >= _MIN_SHARED_OPS_FRACTION * len(names)]
+
+
+def _is_of(source: ResultSource, run: RunGraph) -> bool:
+    """Return whether the dump of the run was compared; without a dump, whether its graph was used."""
+    paths = [leaf.path for leaf in run.leaves] or [run.file.path]
+    compared = source.npu if run.leaves else source.graph
+    return compared in paths or real_path(compared) in map(real_path, paths)
+
+
+def _why_nobodys(files: Sequence[Cosines], owners: Sequence[Sequence[RunGraph]]) -> str:
+    again = "`vc` compares again"
+    for file, owning in zip(files, owners, strict=True):
+        if file.source is not None:
+            return f"no cosines are shown: the newest result is of another dump, {file.source.npu}; {again}"
+        if owning:
+            runs = where_of(sorted(owning, key=lambda run: run.number or 0))
+            return (
+                f"no cosines are shown: the newest result does not say what it is of, and its ops are those of {runs}; "
+                f"{again}"
+            )
+    return f"no cosines are shown: the newest result has other ops than the graphs in use; {again}" if files else ""
+
+
+def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:
+    """Return the lowest cosine of the outputs of each op in some tables, rounded as result files have them."""
+    return Cosines(
+        (row.op_name, round(row.cosine, 6))
+        for table in tables
+        for row in table
+        if row.slot.startswith("output") and row.cosine is not None
+    )
+
+
+def result_cosines(paths: Sequence[str], cache: CacheFiles) -> list[Cosines]:
+    """Return the lowest cosine of the outputs of each op in each of some result files."""
+    files = []
+    for path in paths:
+        figures = _of_file(path, cache)
+        files.append(Cosines(figures.cosines.items(), figures.scalars.items(), read_source(path)))
+    return files
+
+
+def _of_file(path: str, cache: CacheFiles) -> OutputFigures:
+    signature = signature_of(path)
+    if signature is None:
+        return read_output_figures(path)  # which says what is wrong
+    payload = cache.read(path, signature, _FIGURES_VERSION)
+    figures = None if payload is None else _decoded(payload)
+    if figures is None:
+        figures = read_output_figures(path)
+        cache.write(path, signature, _FIGURES_VERSION, json.dumps(figures).encode())
+    return figures
+
+
+def _decoded(payload: bytes) -> OutputFigures | None:
+    try:
+        values, pairs = json.loads(payload)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    if not isinstance(values, dict) or any(type(value) is not float for value in values.values()):
+        return None
+    if not isinstance(pairs, dict):
+        return None
+    scalars = {name: tuple(pair) for name, pair in pairs.items() if isinstance(pair, list)}
+    if len(scalars) < len(pairs) or any([*map(type, pair)] != [float, float] for pair in scalars.values()):
+        return None
+    return OutputFigures(values, scalars)
+
+
 # --- writing ---
 
 
@@ -244,9 +395,7 @@ def write_results(
             if not result.rows:
                 paths.append("")
                 continue
-            leaf = result.leaf
-            parts = "_".join(part for part in (leaf.device, leaf.model_name, leaf.step) if part)
-            name = stem = f"{parts or 'dump'}_" if len(results) > 1 else ""
+            name = stem = leaf_prefix(result.leaf, len(results))
             path = folder / f"{prefix}{name}{kind}_{folder.name}.csv"
             number = 1
             while str(path) in paths:  # the same model under two ids
@@ -265,6 +414,12 @@ def write_results(
         space.remove_empty(folder)
         raise
     return paths
+
+
+def leaf_prefix(leaf: DumpLeaf, count: int) -> str:
+    """Return what tells the result of a leaf from those of the others, of `count` in all, in its name."""
+    parts = "_".join(filter(None, (leaf.device, leaf.model_name, leaf.step)))
+    return f"{parts or 'dump'}_" if count > 1 else ""
 
 
 def prefix_of(options: CompareOptions) -> str:

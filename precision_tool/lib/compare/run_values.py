@@ -1,4 +1,7 @@
-"""One dump leaf as ops that run one after the other, with the extremes of what they are fed and what they give."""
+"""One dump leaf as ops that run one after the other, with the extremes of their inputs and outputs.
+
+`KnownValues` is what a comparison found out about a leaf's values, so that nothing is read again.
+"""
 
 from __future__ import annotations
 
@@ -6,24 +9,27 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain, count
 from math import inf
 
+from precision_tool.lib.compare.folders import LeafResult
 from precision_tool.lib.compare.scheduler import map_tasks
 from precision_tool.lib.compare.tensor_figures import extremes_of, merged
-from precision_tool.lib.compare.tensor_reader import key_of
+from precision_tool.lib.compare.tensor_reader import TensorKey, key_of
 from precision_tool.lib.data.dump_names import base_name, flatten, whole_name
 from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Missing, OpDumps
+from precision_tool.lib.data.kinds import NPY
 from precision_tool.lib.data.neighbourhood import Link, Node, Wiring
 from precision_tool.lib.data.origins import groups_of, in_order
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
-from precision_tool.lib.model.comparison import Extremes, Summary
+from precision_tool.lib.model.comparison import Extremes, Pair, Summary
 from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
+from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 
 #: Types of ops that give the very memory they are fed.
@@ -39,6 +45,68 @@ KEPT_TYPES = frozenset({"Variable", "VariableV2", "RefData", "Const", "Constant"
 _MAX_BACK = 16
 #: Bytes of the tensors that an executor is asked for at one time.
 _BUNDLE_BYTES = 16 << 20
+
+
+# --- what a comparison found out --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownValues:
+    """The dump files of a leaf as they were opened, and what comparing them told of their tensors, NPU side by key.
+
+    `compared` are the rows of pairs that were compared beside the leaf's own, by the keys of both tensors; `rows` the
+    leaf's own by op and slot.
+    """
+
+    dumps: DumpIndex | None = None
+    extremes: Mapping[TensorKey, Extremes] = field(default_factory=dict)
+    summaries: Mapping[TensorKey, Summary] = field(default_factory=dict)
+    compared: Mapping[tuple[TensorKey, TensorKey], Row] = field(default_factory=dict)
+    rows: Mapping[tuple[str, str], Row] = field(default_factory=dict)
+
+    def golden_extremes(self, op_name: str, slot: str) -> Extremes | None:
+        """Return the extremes of the benchmark's tensor of an op; None without one, or where it cannot be read."""
+        row = self.rows.get((op_name, slot))
+        golden = None if row is None else row.pair.golden
+        if row is None or not isinstance(golden, Tensor) or not NPY.has_suffix(golden.path):
+            return None
+        try:
+            return extremes_of(golden, summary=row.golden if row.metrics is not None else None)
+        except PrecisionToolError:
+            return None
+
+    def row_of(self, pair: Pair) -> Row | None:
+        """Return the row of a pair that was compared beside the others."""
+        if not isinstance(pair.npu, Tensor) or not isinstance(pair.golden, Tensor):
+            return None
+        return self.compared.get((key_of(pair.npu), key_of(pair.golden)))
+
+
+def known_values(results: Sequence[LeafResult]) -> dict[str, KnownValues]:
+    """Return the values that comparisons computed, by the folder of the leaf."""
+    return {result.leaf.path: _values_of(result) for result in results}
+
+
+def _values_of(result: LeafResult) -> KnownValues:
+    npu = [(key_of(row.pair.npu), row) for row in result.rows if isinstance(row.pair.npu, Tensor)]
+    return KnownValues(
+        dumps=result.dumps,
+        extremes={key: row.extremes for key, row in npu if row.extremes is not None},
+        summaries={key: row.npu for key, row in npu if row.npu is not None and row.metrics is not None},
+        compared={
+            (key_of(row.pair.npu), key_of(row.pair.golden)): row
+            for row in result.extra_rows
+            if isinstance(row.pair.npu, Tensor) and isinstance(row.pair.golden, Tensor)
+        },
+        rows={(row.op_name, row.slot): row for row in result.rows},
+    )
+
+
+#: Where nothing was compared.
+NOTHING = KnownValues()
+
+
+# --- ops in execution order -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,23 +156,12 @@ def slot_of(dump: OpDump, slot: str) -> AnyTensor | None:
 class RunValues:
     """The ops of one leaf in execution order; files are opened when their op is asked for."""
 
-    def __init__(
-        self,
-        leaf: DumpLeaf,
-        file: GraphFile | None = None,
-        *,
-        index: DumpIndex | None = None,
-        extremes: Mapping[tuple[str, str, int], Extremes] | None = None,
-        summaries: Mapping[tuple[str, str, int], Summary] | None = None,
-    ) -> None:
-        """`index`, `extremes` and `summaries` are what is known of the leaf already."""
+    def __init__(self, leaf: DumpLeaf, file: GraphFile | None = None, cached: KnownValues = NOTHING) -> None:
         self.leaf = leaf
-        self.index = index or DumpIndex(leaf)
+        self.index = cached.dumps or DumpIndex(leaf)
         self.wiring = None if file is None else Wiring(file)
-        self._summaries = summaries or {}
-        self._extremes: dict[object, Extremes | None] = {}
-        for key, cached in (extremes or {}).items():
-            self._extremes[key] = cached
+        self._summaries = cached.summaries
+        self._extremes: dict[object, Extremes | None] = dict(cached.extremes.items())
         #: What could not be read, with the reason, by file.
         self.unreadable: dict[str, Message] = {}
         self._known_links: dict[tuple[str, str], dict[int, Link]] = {}
@@ -299,7 +356,7 @@ class RunValues:
         return reduce(merged, extremes) if extremes else None
 
     def learn(self, tensors: Iterable[AnyTensor], pool: Executor, count_bytes: Callable[[int], object]) -> None:
-        """Has the extremes of tensors worked out by an executor; `tell` hears of the bytes that are done."""
+        """Let an executor find the extremes of tensors; `count_bytes` is told of the bytes that are done."""
         bundles: list[list[Tensor]] = [[]]
         for tensor in tensors:
             if isinstance(tensor, Tensor) and not self.knows(tensor):
@@ -310,12 +367,15 @@ class RunValues:
             _extremes_of_all,
             [(bundle,) for bundle in bundles if bundle],
             pool,
-            lambda result: count_bytes(sum(nbytes for *_, nbytes in result)),
+            lambda result: count_bytes(sum(tensor.nbytes for tensor, _, _ in result)),
         )
-        for path, key, extremes, reason, _ in chain.from_iterable(results):
-            self._extremes[key] = extremes
+        self._take(chain.from_iterable(results))
+
+    def _take(self, results: Iterable[_TensorExtremes]) -> None:
+        for tensor, extremes, reason in results:
+            self._extremes[_key_of(tensor)] = extremes
             if reason:
-                self.unreadable.setdefault(path, reason)
+                self.unreadable.setdefault(tensor.path, reason)
 
     def knows(self, tensor: AnyTensor) -> bool:
         """Return whether the extremes of a tensor are known without reading it."""
@@ -327,25 +387,25 @@ class RunValues:
 
     def extremes(self, tensor: AnyTensor) -> Extremes | None:
         """Return the extremes of a tensor; None for one that has none or cannot be read, which is noted."""
-        key = key_of(tensor) if isinstance(tensor, Tensor) else id(tensor)
+        key = _key_of(tensor)
         if key not in self._extremes:
-            try:
-                self._extremes[key] = extremes_of(tensor)
-            except PrecisionToolError as error:
-                self.unreadable.setdefault(tensor.path, error.advice_message)
-                self._extremes[key] = None
+            self._take(_extremes_of_all([tensor]))
         return self._extremes[key]
 
 
-def _extremes_of_all(
-    tensors: Sequence[Tensor],
-) -> list[tuple[str, tuple[str, str, int], Extremes | None, Message | None, int]]:
-    """Path, key, extremes, why there are none, and bytes, of each tensor."""
-    results: list[tuple[str, tuple[str, str, int], Extremes | None, Message | None, int]] = []
+#: A tensor, its extremes, and why there are none.
+_TensorExtremes = tuple[AnyTensor, Extremes | None, Message | None]
+
+
+def _key_of(tensor: AnyTensor) -> object:
+    return key_of(tensor) if isinstance(tensor, Tensor) else id(tensor)
+
+
+def _extremes_of_all(tensors: Sequence[AnyTensor]) -> list[_TensorExtremes]:
+    results: list[_TensorExtremes] = []
     for tensor in tensors:
         try:
-            extremes, reason = extremes_of(tensor), None
+            results.append((tensor, extremes_of(tensor), None))
         except PrecisionToolError as error:
-            extremes, reason = None, error.advice_message
-        results.append((tensor.path, key_of(tensor), extremes, reason, tensor.nbytes))
+            results.append((tensor, None, error.advice_message))
     return results

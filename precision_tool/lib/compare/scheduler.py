@@ -240,9 +240,23 @@ def map_tasks(
     executor: Executor | None,
     done: Callable[[T], object] = lambda _: None,
 ) -> list[T]:
-    """Call a function with each of some tuples of arguments, as tasks; its results in the order of the calls.
+    """Call a function with each of some tuples of arguments, as tasks.
 
-    `done` is called with each result as it comes. The first error is raised.
+    Parameters
+    ----------
+    function : callable
+        Goes to the workers, so a function of a module.
+    calls : sequence of tuple
+        Its arguments.
+    executor : Executor or None
+        Who does the tasks; None: this thread.
+    done : callable
+        Called with each result as it comes.
+
+    Returns
+    -------
+    list
+        The results in the order of the calls. The first error is raised.
     """
     work = _Calls(function, calls, done)
     run_tasks(work, executor)

@@ -11,9 +11,8 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.compare.integers import equal_bytes
-from precision_tool.lib.compare.pair_sums import unravel
-from precision_tool.lib.compare.tensor_reader import Budget, OpenTensors, Scratch, TensorReader, box_size
+from precision_tool.lib.compare.pair_sums import ravel, unravel
+from precision_tool.lib.compare.tensor_reader import Budget, OpenTensors, Scratch, TensorReader, box_size, equal_bytes
 from precision_tool.lib.io import data_types, decode
 from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.layouts import Box, split_boxes
@@ -305,10 +304,7 @@ class PairStream:
     def _flat_index(self, box: Box, position: int) -> int:
         """Return the position in the whole tensor of item `position` of a box."""
         local = unravel(position, tuple(stop - start for start, stop in box)) or ()
-        flat = 0
-        for extent, (start, _), at in zip(self.shape, box, local, strict=True):
-            flat = flat * extent + start + at
-        return flat
+        return ravel((start + at for (start, _), at in zip(box, local, strict=True)), self.shape)
 
     def _block_size(self, box: Box) -> int:
         """Return how many items of a box lie before the limit; those are its first ones."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan, nan, prod
 from typing import Any
 
@@ -52,25 +52,40 @@ class TensorFigures:
 
 
 def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, first: int = 0) -> TensorFigures:
-    """Return the figures of a tensor read by `plan`, by default as its shape says, padding included.
+    """Return the figures of a tensor. Sums are float64; NaN and Inf are counted and left out of the other figures.
 
-    Of a statistics dump they are what its file has, without values. FormatError for a tensor without numbers and for
-    a damaged file. Sums are float64; NaN and Inf are counted and left out of minimum, maximum, mean and std.
+    Parameters
+    ----------
+    tensor : AnyTensor
+        A tensor of a file; of a statistics dump the figures are what its file has.
+    plan : Plan, optional
+        How its elements are read; by default as its shape says, padding included.
+    bins : int
+        Bins of the histogram.
+    first : int
+        Elements that are returned themselves.
+
+    Raises
+    ------
+    FormatError
+        For a tensor without numbers, and for a damaged file.
     """
     if isinstance(tensor, TensorStatistics):
         return TensorFigures(summary=summary_of_statistics(tensor))
     with open_reader(tensor, plan) as reader:
-        stream = _Stream(reader, is_integer=data_types.BY_NAME[tensor.dtype].is_integer)
         kernel = kernel_of_thread()
         sums = SideSums()
         size = 0
-        for block in stream.blocks():
+        cached: list[Numbers] = []
+        for block in _blocks(reader):
             size += block.size
             kernel.add_side(sums, block)
+            if reader.size <= _KEEP:
+                cached.append(block.copy())
         counts = np.zeros(bins, np.int64)
         deviation = deviation_squares = 0.0
         if sums.count and (bins or sums.is_extreme):
-            for block in stream.blocks():
+            for block in cached or _blocks(reader):
                 if sums.is_extreme:
                     total, squares = deviations(sums, block[np.isfinite(block)])
                     deviation += total
@@ -79,14 +94,22 @@ def figures_of(tensor: AnyTensor, plan: Plan | None = None, *, bins: int = 0, fi
                     kernel.add_bins(counts, block, sums.minimum, sums.maximum)
         values = first_values(reader, tensor, first)
     summary = summarize(sums, size, deviation, deviation_squares)
-    if stream.extremes is not None:
+    if size and data_types.BY_NAME[tensor.dtype].is_integer:
         values = tuple(map(int, values))  # type: ignore[arg-type]  # no complex numbers
-        summary = replace(summary, minimum=stream.extremes[0], maximum=stream.extremes[1])
-    return TensorFigures(
-        summary=summary,
-        histogram=tuple(counts.tolist()),
-        first=values,
-    )
+        summary = replace(summary, minimum=int(summary.minimum), maximum=int(summary.maximum))
+    return TensorFigures(summary=summary, histogram=tuple(counts.tolist()), first=values)
+
+
+def _blocks(reader: TensorReader) -> Iterator[Numbers]:
+    """Return the values of a tensor in blocks, in no certain order; each is overwritten by the next."""
+    scratch = Scratch()
+    for box in reader.boxes():
+        check_stopping()
+        count = box_size(box)
+        items = scratch.numbers("items", count, reader.dtype)
+        reader.read(box, items)
+        for start in range(0, count, _BLOCK):
+            yield items[start : start + _BLOCK]
 
 
 def summary_of_statistics(tensor: TensorStatistics) -> Summary:
@@ -134,47 +157,7 @@ def first_values(reader: TensorReader, tensor: Tensor, count: int) -> tuple[floa
     return tuple(reals.tolist())
 
 
-@dataclass(slots=True)
-class _Stream:
-    """The values of a tensor in blocks, as often as asked for; small ones are read and decoded once.
-
-    Blocks are of the reader's type.
-    """
-
-    reader: TensorReader
-    is_integer: bool
-    #: The smallest and the largest integer read so far; float64 would round those of 64 bits.
-    extremes: tuple[int, int] | None = None
-    _scratch: Scratch = field(default_factory=Scratch)
-    _kept: list[Numbers] = field(default_factory=list)
-
-    def blocks(self) -> Iterator[Numbers]:
-        """Blocks in no certain order; each is overwritten by the next."""
-        if self._kept:
-            yield from self._kept
-            return
-        for numbers in self._numbers():
-            if self.is_integer:
-                self._widen(int(numbers.min()), int(numbers.max()))
-            if self.reader.size <= _KEEP:
-                self._kept.append(numbers.copy())
-            yield numbers
-
-    def _widen(self, low: int, high: int) -> None:
-        extremes = self.extremes or (low, high)
-        self.extremes = min(extremes[0], low), max(extremes[1], high)
-
-    def _numbers(self) -> Iterator[Numbers]:
-        reader = self.reader
-        for box in reader.boxes():
-            check_stopping()
-            count = box_size(box)
-            items = self._scratch.numbers("items", count, reader.dtype)
-            reader.read(box, items)
-            for start in range(0, count, _BLOCK):
-                yield items[start : start + _BLOCK]
-
-
+#: Bytes of stored numbers that are looked at at once.
 _BLOCK_BYTES = 1 << 19
 
 
@@ -250,19 +233,36 @@ def extremes_by(tensor: Tensor, summary: Summary, saturated: int | None = None) 
     )
 
 
-def extremes_of(tensor: AnyTensor, opened: OpenTensors | None = None) -> Extremes | None:
-    """Return the extremes of a tensor; None for one whose type has no limit. FormatError for a damaged file.
+def extremes_of(
+    tensor: AnyTensor, opened: OpenTensors | None = None, summary: Summary | None = None
+) -> Extremes | None:
+    """Return the extremes of a tensor, by its `summary` where one is there that tells them, else by its values.
 
-    Types of 8 bits and fewer count as saturated never: scaling to their limit is how they are used.
+    None for a tensor whose type has no limit; FormatError for a damaged file. Types of 8 bits and fewer count as
+    saturated never: scaling to their limit is how they are used.
     """
     limit = limit_of(tensor.dtype)
     if limit is None:
         return None
     if isinstance(tensor, TensorStatistics):
         return _of_statistics(tensor, limit)
+    extremes = None if summary is None else extremes_by(tensor, summary)
+    if extremes is not None:
+        return extremes
     if tensor.dtype not in _CODES:
         return extremes_by(tensor, figures_of(tensor).summary)
     return _of_codes(tensor, limit, open_bytes if opened is None else opened.open)
+
+
+def reaches_limit(tensor: AnyTensor, opened: OpenTensors | None = None) -> bool | None:
+    """Return whether a float16 tensor, padding included, has a value of at least 65504; None for other types."""
+    extremes = extremes_of(tensor, opened) if tensor.dtype == "float16" else None
+    if extremes is None:
+        return None
+    reached = bool(extremes.saturated or extremes.inf_count)
+    if isinstance(tensor, TensorStatistics) and tensor.minimum is None and tensor.maximum is None:
+        return reached or None
+    return reached
 
 
 def _count(tensor: Tensor) -> int:

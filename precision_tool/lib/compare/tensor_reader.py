@@ -6,8 +6,8 @@ pairs are compared.
 
 from __future__ import annotations
 
+import ctypes
 import resource
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -19,11 +19,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from precision_tool.lib.compare.scheduler import check_stopping
 from precision_tool.lib.io import data_types, decode
 from precision_tool.lib.io.data_types import DataType
 from precision_tool.lib.io.decode import Numbers
 from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.layouts import Box, copy_box, head_box, split_boxes, storage_slices
+from precision_tool.lib.io.native.library import address
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
@@ -35,22 +37,12 @@ _WHOLE_READ = 4 << 20
 _ROW_RUNS = 16
 #: Items of a box of a tensor that is read as it lies, and of one that is read in fewer and longer runs.
 _FLAT_ITEMS, _BOX_ITEMS = 1 << 17, 1 << 19
-#: What is said of a tensor that memory does not suffice for.
-NO_MEMORY = "not enough memory for this tensor"
 #: Bytes looked at, in each of two places, to find out how a type below eight bits is stored.
 _PROBE_BYTES = 1 << 16
 
-
+Bytes = npt.NDArray[np.uint8]
 #: What gives the bytes of a tensor.
 Opens = Callable[[Tensor], StoredFile]
-
-
-class HeldBytes(ABC):
-    """Bytes that may be in memory. No protocol: whether an object has its methods takes long to find out."""
-
-    @abstractmethod
-    def held(self) -> npt.NDArray[np.uint8] | None:
-        """Return all bytes of the tensor, until the next one is read; None if they are not in memory."""
 
 
 class Scratch:
@@ -146,7 +138,7 @@ class TensorReader:
 
     def use_memory(self) -> None:
         """Take the bytes from memory where they lie there, as long as no other tensor is kept."""
-        if self._raw is None and isinstance(self._file, HeldBytes):
+        if self._raw is None and isinstance(self._file, _Opened):
             self._raw = self._file.held()
 
     def close(self) -> None:
@@ -351,8 +343,6 @@ class Budget:
     split_bytes: int = 256 << 20
     #: Below this many bytes starting processes takes longer than the comparison.
     serial_bytes: int = 64 << 20
-    #: Bytes compared at once when two tensors may be equal.
-    compare_bytes: int = 1 << 20
     #: Bytes of tensors, as they are stored, that a worker keeps for the next pairs, and of the largest of them.
     stored_bytes: int = 24 << 20
     stored_tensor: int = 8 << 20
@@ -374,10 +364,11 @@ DEFAULT_BUDGET = Budget()
 # --- open files -------------------------------------------------------------------------------------------------------
 
 
-Bytes = npt.NDArray[np.uint8]
+#: The path, data set and offset of a tensor.
+TensorKey = tuple[str, str, int]
 
 
-def key_of(tensor: Tensor) -> tuple[str, str, int]:
+def key_of(tensor: Tensor) -> TensorKey:
     """Return a key that tells a tensor from all others."""
     return tensor.path, tensor.dataset, tensor.offset
 
@@ -391,7 +382,7 @@ class OpenTensors:
         self._memory: Bytes | None = None
         self._next = 0
         #: Where in the memory tensors lie, in the order of their places: (start, tensor).
-        self._places: OrderedDict[tuple[str, str, int], tuple[int, Tensor]] = OrderedDict()
+        self._places: OrderedDict[TensorKey, tuple[int, Tensor]] = OrderedDict()
 
     def open(self, tensor: Tensor) -> StoredFile:
         """Return the bytes of a tensor. Closing it leaves its file open for the next one."""
@@ -447,6 +438,15 @@ class OpenTensors:
             return None
         return self._memory[place[0] : place[0] + tensor.nbytes]
 
+    def same_bytes(self, left: Tensor, right: Tensor) -> bool:
+        """Return whether two tensors have the same bytes."""
+        if left.nbytes != right.nbytes:
+            return False
+        left_bytes, right_bytes = self.stored(left), self.stored(right)
+        if left_bytes is not None and right_bytes is not None:
+            return equal_bytes(left_bytes, right_bytes)
+        return same_range(left, 0, right, 0, left.nbytes, self.open)
+
     def close(self) -> None:
         """Close all files and forgets what was kept."""
         while self._files:
@@ -463,7 +463,7 @@ class OpenTensors:
         self.close()
 
 
-class _Opened(StoredFile, HeldBytes):
+class _Opened(StoredFile):
     """The bytes of one tensor: from memory where they are there, else from the file."""
 
     def __init__(self, tensors: OpenTensors, tensor: Tensor) -> None:
@@ -488,3 +488,69 @@ class _Opened(StoredFile, HeldBytes):
 
     def close(self) -> None:
         """Do nothing: the file stays open."""
+
+
+# --- tensors byte by byte ---------------------------------------------------------------------------------------------
+
+
+#: Bytes of both sides that are compared at once.
+_COMPARED_BYTES = 1 << 20
+#: C's own: numpy would make an array of the results, and a memoryview go through its items one by one.
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """The first and the last byte that differ, counted from the start of the tensor, and how many there are."""
+
+    first: int
+    last: int
+    count: int
+
+
+def equal_bytes(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> bool:
+    """Return whether two arrays, each in one piece of memory, have the same bytes."""
+    assert left.flags.c_contiguous
+    assert right.flags.c_contiguous
+    return left.nbytes == right.nbytes and _memcmp(address(left), address(right), left.nbytes) == 0
+
+
+def is_alike(left: Tensor, right: Tensor) -> bool:
+    """Return whether two tensors can be compared byte by byte: stored in one type, order and shape."""
+    return (left.dtype, left.shape, left.layout, left.nbytes, left.big_endian, left.fortran_order) == (
+        right.dtype, right.shape, right.layout, right.nbytes, right.big_endian, right.fortran_order
+    )  # fmt: skip
+
+
+def _bytes_of_both(
+    left: Tensor, start: int, right: Tensor, other: int, size: int, opens: Opens
+) -> Iterator[tuple[int, Bytes, Bytes]]:
+    """Yield `size` bytes of one tensor from `start` and of another from `other`, in blocks and with their place."""
+    buffers = np.empty((2, min(_COMPARED_BYTES, size)), np.uint8)
+    with opens(left) as a, opens(right) as b:
+        for done in range(0, size, _COMPARED_BYTES):
+            check_stopping()
+            left_block, right_block = buffers[:, : min(_COMPARED_BYTES, size - done)]
+            a.read_into(left.offset + start + done, left_block.data)
+            b.read_into(right.offset + other + done, right_block.data)
+            yield done, left_block, right_block
+
+
+def same_range(left: Tensor, start: int, right: Tensor, other: int, size: int, opens: Opens = open_bytes) -> bool:
+    """Return whether `size` bytes of one tensor from `start` are those of another from `other`."""
+    return all(equal_bytes(a, b) for _, a, b in _bytes_of_both(left, start, right, other, size, opens))
+
+
+def difference(left: Tensor, right: Tensor) -> Difference | None:
+    """Return where two tensors of one size differ; None if they are equal. FormatError for a damaged file."""
+    first = last = -1
+    count = 0
+    for start, a, b in _bytes_of_both(left, 0, right, 0, left.nbytes, open_bytes):
+        if equal_bytes(a, b):
+            continue
+        places = np.flatnonzero(a != b)
+        first = start + int(places[0]) if first < 0 else first
+        last = start + int(places[-1])
+        count += places.size
+    return Difference(first=first, last=last, count=count) if count else None

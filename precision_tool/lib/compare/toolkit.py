@@ -1,7 +1,8 @@
-"""Where CANN's toolkit is installed: in the places it is known to lie, and by a bounded search where it is not.
+"""CANN's toolkit: where it is installed, and runs of its programs atc and msaccucmp.
 
-Nothing is run and nothing imported: files are looked at by name. What only the search found is remembered in a file,
-because walking a big installation takes a while.
+It is looked for by file names, in the places it is known to lie and by a bounded search where it is not; the result of
+a search is cached in a file, because walking a big installation takes a while. Programs run in processes of their own,
+with a time limit, and their results are cached by the contents of the files that went in.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
+from itertools import count
+from pathlib import Path, PurePath
 
 from precision_tool.lib.io.files import (
     atomic_text,
@@ -63,6 +65,7 @@ _VERSION_FILES = ("version.cfg", "version.info", "ascend_toolkit_install.info", 
 _VERSION = re.compile(r"(?im)^\s*(?:runtime_running_)?version\s*=\s*\[?\s*(?:[\w.]+:)?([\w.\-+]+)")
 #: The search ends after so many folders, or so deep.
 _MAX_FOLDERS, _MAX_DEPTH = 20_000, 8
+_MAX_ABOVE = 5
 _MEMORY = "toolkit.json"
 
 
@@ -87,42 +90,40 @@ class Toolkit:
 
 
 def find_toolkit(root: str, environment: Mapping[str, str] | None = None, memories: Sequence[Path] = ()) -> Toolkit:
-    """Return the toolkit below `root` (CMD_ROOT_PATH), or where the environment says it is.
+    """Return the vendor's toolkit.
 
-    `memories` are folders in which the result of a search is kept, the first one that exists is written to.
+    Parameters
+    ----------
+    root : str
+        The folder it is looked for below (CMD_ROOT_PATH).
+    environment : mapping, optional
+        Variables that may name it too, by default those of this process.
+    memories : sequence of Path
+        Folders in which the result of a search is cached; it is written to the first one that takes it.
     """
     environment = os.environ if environment is None else environment
     roots = list(dict.fromkeys(filter(None, (root, *(environment.get(name, "") for name in VARIABLES)))))
-    there = [os.path.abspath(path) for path in roots if os.path.isdir(path)]
-    tools = _in_known_places(there)
-    searched = False
-    if there and (tools.get("atc") is None or tools.get("msaccucmp") is None):
-        remembered = _remembered(memories, there)
-        more = remembered if remembered is not None else _search(there)
-        searched = True
-        if remembered is None:
-            _remember(memories, there, more)
-        for name, path in more.items():
-            tools.setdefault(name, path)
-    home = tools.pop("root", None)
-    place = home or next((os.path.dirname(path) for path in tools.values()), None)
+    folders = [os.path.abspath(path) for path in roots if os.path.isdir(path)]
+    tools = _in_known_places(folders)
+    searched = bool(folders) and not {"atc", "msaccucmp"} <= tools.keys()
+    if searched:
+        more = _remembered(memories, folders)
+        if more is None:
+            more = _search(folders)
+            _remember(memories, folders, more)
+        tools = more | tools
+    home = tools.pop("root", None) or next((os.path.dirname(path) for path in tools.values()), None)
+    # Files about the whole installation lie in the toolkit's folder, or in one above it.
+    around = [] if home is None else [home, *map(str, PurePath(home).parents)][:_MAX_ABOVE]
     return Toolkit(
-        root=place,
-        version=_version(_around(place)) if place else "",
+        root=home,
+        version=_version(around),
         atc=tools.get("atc"),
         msaccucmp=tools.get("msaccucmp"),
-        set_env=_first_file(_around(place), _SET_ENV) if place else None,
+        set_env=_first_file(around, _SET_ENV),
         looked_in=tuple(roots),
         searched=searched,
     )
-
-
-def _around(place: str) -> list[str]:
-    """Return a folder and those above it in which files about the whole installation lie."""
-    above = [place]
-    while len(above) < 5 and os.path.dirname(above[-1]) != above[-1]:
-        above.append(os.path.dirname(above[-1]))
-    return above
 
 
 def _in_known_places(roots: Sequence[str]) -> dict[str, str]:
@@ -189,9 +190,6 @@ def _version(folders: Sequence[str]) -> str:
     return ""
 
 
-# --- memory of the search ---------------------------------------------------------------------------------------------
-
-
 def _remembered(memories: Sequence[Path], roots: Sequence[str]) -> dict[str, str] | None:
     """Return the result of an earlier search below these roots, if still valid; None to search again."""
     for folder in memories:
@@ -206,94 +204,13 @@ def _remembered(memories: Sequence[Path], roots: Sequence[str]) -> dict[str, str
 def _remember(memories: Sequence[Path], roots: Sequence[str], tools: Mapping[str, str]) -> None:
     """Keep what was found; where that cannot be written the next search is as slow as this."""
     for folder in memories:
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            temporary = folder / f".{_MEMORY}.{os.getpid()}"
-            temporary.write_text(json.dumps({"roots": list(roots), "found": dict(tools)}), "utf-8")
-            os.replace(temporary, folder / _MEMORY)
+        with suppress(OutputError):
+            with atomic_text(str(folder / _MEMORY)) as file:
+                json.dump({"roots": list(roots), "found": dict(tools)}, file)
             return
 
 
-# --- cached results of the toolkit, by the contents of their inputs ---
-
-
-_BLOCK = 1 << 20
-#: Bytes of the texts that are kept as one, at most.
-_MAX_TEXT = 256 << 20
-
-
-def content_key(words: Sequence[str], paths: Iterable[str]) -> str:
-    """Return a name for the result of `words`, which say who makes it and how, from these files and folders of files.
-
-    The names inside a folder count, its own and those of files given by themselves do not. A user's error, or OSError,
-    for what cannot be read.
-    """
-    key = hashlib.sha256("\0".join([*words, ""]).encode("utf-8", "surrogateescape"))
-    for path in paths:
-        if not folder_exists(path):
-            key.update(_digest(path))
-            continue
-        for name in _files_in(path):
-            key.update(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
-            key.update(_digest(posixpath.join(path, name)))
-        key.update(b"end of a folder")
-    return key.hexdigest()[:32]
-
-
-def signatures(paths: Iterable[str]) -> list[object]:
-    """Return signatures that change when one of these files, or a file in one of these folders, does."""
-    values: list[object] = []
-    for path in paths:
-        values.append(signature_of(path))
-        if folder_exists(path):
-            with suppress(PrecisionToolError):
-                values += [(name, signature_of(posixpath.join(path, name))) for name in _files_in(path)]
-    return values
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CachedTexts:
-    """Text files, by name, that a program wrote, and what there was to say of the run."""
-
-    texts: dict[str, str]
-    notes: tuple[str, ...] = ()
-
-
-def keep_texts(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
-    """Keep text files as one. Where there is no room for it, or they are no UTF-8, they are not kept."""
-    texts = {}
-    with suppress(PrecisionToolError):
-        for name in files:
-            texts[posixpath.basename(name)] = read_text(name, _MAX_TEXT, newline="")
-        with atomic_text(path) as file:
-            json.dump({"texts": texts, "notes": list(notes)}, file)
-
-
-def read_texts(path: str) -> CachedTexts:
-    """Return the texts of a file; none of one that is missing or damaged."""
-    try:
-        document = json.loads(read_text(path, _MAX_TEXT))
-        texts, notes = dict(document["texts"]), tuple(map(str, document["notes"]))
-        if all(isinstance(text, str) and posixpath.basename(name) == name for name, text in texts.items()):
-            return CachedTexts(texts=texts, notes=notes)
-    except (PrecisionToolError, ValueError, TypeError, KeyError, RecursionError):
-        pass
-    return CachedTexts(texts={})
-
-
-def _files_in(folder: str) -> list[str]:
-    return [entry.name for entry in entries(folder) if entry.kind is Kind.FILE]
-
-
-def _digest(path: str) -> bytes:
-    key = hashlib.sha256()
-    with open_file(path) as file:
-        for offset in range(0, file.size, _BLOCK):
-            key.update(file.read_at(offset, min(_BLOCK, file.size - offset)))
-    return key.digest()
-
-
-# --- running a program ---
+# --- runs of programs ---
 
 
 #: Lines of the log that an error shows.
@@ -425,11 +342,92 @@ def _is_alive(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
+# --- results cached by the contents of their inputs ---
+
+
+_BLOCK = 1 << 20
+#: Bytes of the texts that are kept as one, at most.
+_MAX_TEXT = 256 << 20
+
+
+def content_key(words: Sequence[str], paths: Iterable[str]) -> str:
+    """Return a name for the result of `words`, which say who makes it and how, from these files and folders of files.
+
+    The names inside a folder count, its own and those of files given by themselves do not. A user's error, or OSError,
+    for what cannot be read.
+    """
+    key = hashlib.sha256("\0".join([*words, ""]).encode("utf-8", "surrogateescape"))
+    for path in paths:
+        if not folder_exists(path):
+            key.update(_digest(path))
+            continue
+        for name in _files_in(path):
+            key.update(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())
+            key.update(_digest(posixpath.join(path, name)))
+        key.update(b"end of a folder")
+    return key.hexdigest()[:32]
+
+
+def signatures(paths: Iterable[str]) -> list[object]:
+    """Return signatures that change when one of these files, or a file in one of these folders, does."""
+    values: list[object] = []
+    for path in paths:
+        values.append(signature_of(path))
+        if folder_exists(path):
+            with suppress(PrecisionToolError):
+                values += [(name, signature_of(posixpath.join(path, name))) for name in _files_in(path)]
+    return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedTexts:
+    """Text files, by name, that a program wrote, and what there was to say of the run."""
+
+    texts: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def keep_texts(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
+    """Keep text files as one. Where there is no room for it, or they are no UTF-8, they are not kept."""
+    texts = {}
+    with suppress(PrecisionToolError):
+        for name in files:
+            texts[posixpath.basename(name)] = read_text(name, _MAX_TEXT, newline="")
+        with atomic_text(path) as file:
+            json.dump({"texts": texts, "notes": list(notes)}, file)
+
+
+def read_texts(path: str) -> CachedTexts:
+    """Return the texts of a file; none of one that is missing or damaged."""
+    try:
+        document = json.loads(read_text(path, _MAX_TEXT))
+        texts, notes = dict(document["texts"]), tuple(map(str, document["notes"]))
+        if all(isinstance(text, str) and posixpath.basename(name) == name for name, text in texts.items()):
+            return CachedTexts(texts=texts, notes=notes)
+    except (PrecisionToolError, ValueError, TypeError, KeyError, RecursionError):
+        pass
+    return CachedTexts(texts={})
+
+
+def _files_in(folder: str) -> list[str]:
+    return [entry.name for entry in entries(folder) if entry.kind is Kind.FILE]
+
+
+def _digest(path: str) -> bytes:
+    key = hashlib.sha256()
+    with open_file(path) as file:
+        for offset in range(0, file.size, _BLOCK):
+            key.update(file.read_at(offset, min(_BLOCK, file.size - offset)))
+    return key.digest()
+
+
 # --- atc and msaccucmp ---
 
 
 #: Bytes of a table that msaccucmp wrote, at most.
 _MAX_TABLE = 4 << 30
+#: Numbers of the runs of this process, in the names of their logs.
+_RUNS = count()
 #: What names of folders for results that are not complete begin with.
 _TEMPORARY = ".precision_tool-toolkit-"
 #: Where temporary files may go if the user's place for them will not do.
@@ -464,15 +462,12 @@ class Tools:
     cache: str
     python: str = ""
     time_limit: float = 0.0
-    _runs: list[ToolRun] = field(default_factory=list)
-
-    # --- atc ---
 
     def graph_json(self, graph: str) -> Produced:
         """Return the JSON that atc makes of a graph file or an offline model; kept by content, so made once."""
         atc = self.toolkit.need("atc")
         mode = "1" if _is_om(graph) else "5"
-        cached = self.kept_json(graph, "atc", mode, *_tools_version(atc))
+        cached = self.cached_json(graph, "atc", mode, *_tools_version(atc))
         if os.path.isfile(cached):
             return Produced(paths=(cached,))
         os.makedirs(self.cache, exist_ok=True)
@@ -486,11 +481,9 @@ class Tools:
             shutil.move(made, cached)
         return Produced(paths=(cached,), notes=_warning(run, "the JSON it wrote is complete"))
 
-    def kept_json(self, graph: str, maker: str, *version: str) -> str:
+    def cached_json(self, graph: str, maker: str, *version: str) -> str:
         """Return the path of the JSON that `maker` makes of a graph file's contents, whatever the file is called."""
         return os.path.join(self.cache, f"{maker}_{content_key(version, [graph])}.json")
-
-    # --- msaccucmp ---
 
     def compare(
         self,
@@ -520,9 +513,8 @@ class Tools:
                     copy = os.path.join(place, f"graph{flag}.json")
                     shutil.copyfile(path, copy)
                     rule += [flag, copy]
-            arguments = ["compare", "-m", paths[0], "-g", paths[1], *rule, *options, "-out", place]
-            run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
-            made = sorted(name for name in os.listdir(place) if name.endswith((".csv", ".txt")))
+            arguments = ["compare", "-m", paths[0], "-g", paths[1], *rule, *options]
+            run, made = self._run_msaccucmp(arguments, place, (".csv", ".txt"))
             results = _results_in(made)
             if not results:
                 raise run.failure(Message("note.compare.no_result"))
@@ -533,8 +525,7 @@ class Tools:
             notes = _warning(run, "its result is complete")
             if cache_path and signatures(read) == before and _depends_on_files_alone(run):
                 keep_texts(cache_path, [os.path.join(place, name) for name in made], notes)
-            moved = tuple(_move(os.path.join(place, name), output) for name in made)
-        return Produced(paths=moved, notes=notes)
+            return Produced(paths=_moved(place, made, output), notes=notes)
 
     def _cached_tables(self, read: Sequence[str], how: Sequence[str]) -> tuple[str, list[object]]:
         """Return the file that caches msaccucmp's tables of such files, and signatures that change when they do.
@@ -560,37 +551,38 @@ class Tools:
         ):
             for name, path in dumps.items():
                 os.symlink(os.path.abspath(path), os.path.join(links, name))
-            arguments = ["convert", "-d", links, *options, "-out", place]
-            run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
-            made = sorted(name for name in os.listdir(place) if name.endswith((".npy", ".bin")))
+            run, made = self._run_msaccucmp(["convert", "-d", links, *options], place, (".npy", ".bin"))
             if not made:
                 raise run.failure(Message("note.compare.nothing_decoded", names=sorted(dumps)))
-            moved = tuple(_move(os.path.join(place, name), output) for name in made)
-        return Produced(paths=moved, notes=_warning(run, f"{len(made)} tensors were decoded"))
+            notes = _warning(run, f"{len(made)} tensors were decoded")
+            return Produced(paths=_moved(place, made, output), notes=notes)
 
-    def overflow(self, dump: str, output: str, count: int = 1) -> Produced:
+    def overflow(self, dump: str, output: str, limit: int = 1) -> Produced:
         """`msaccucmp overflow`: its summary and the decoded status files, moved to `output`."""
         with self._place(output) as place, _plain_paths(dump, link=shutil.copyfile) as (path,):
-            arguments = ["overflow", "-d", path, "-out", place, "-n", str(count)]
-            run = self._run("msaccucmp", [*self._msaccucmp(), *arguments], place)
-            made = sorted(name for name in os.listdir(place) if name.endswith((".txt", ".json", ".npy")))
+            arguments = ["overflow", "-d", path, "-n", str(limit)]
+            run, made = self._run_msaccucmp(arguments, place, (".txt", ".json", ".npy"))
             if not any(name.startswith("overflow_summary_") for name in made):
                 raise run.failure(Message("note.compare.no_summary"))
-            moved = tuple(_move(os.path.join(place, name), output) for name in made)
-        return Produced(paths=moved, notes=_warning(run, "its summary is complete"))
+            return Produced(paths=_moved(place, made, output), notes=_warning(run, "its summary is complete"))
 
     def _msaccucmp(self) -> list[str]:
         return [self.python or sys.executable, self.toolkit.need("msaccucmp")]
 
+    def _run_msaccucmp(
+        self, arguments: Sequence[str], place: str, endings: tuple[str, ...]
+    ) -> tuple[ToolRun, list[str]]:
+        """Return the run, and the names with these endings of the files that it wrote to `place`."""
+        run = self._run("msaccucmp", [*self._msaccucmp(), *arguments, "-out", place], place)
+        return run, sorted(name for name in os.listdir(place) if name.endswith(endings))
+
     def _run(self, name: str, arguments: Sequence[str], place: str) -> ToolRun:
-        log = os.path.join(self.folder, f"{name}_{os.getpid()}_{len(self._runs)}.log")
+        log = os.path.join(self.folder, f"{name}_{os.getpid()}_{next(_RUNS)}.log")
         set_env = self.toolkit.set_env
         environment = {
             **(os.environ if set_env is None else sourced_environment(set_env)), "TMPDIR": _short_folder()
         }  # fmt: skip
-        run = run_tool(name, arguments, log=log, cwd=place, environment=environment, time_limit=self.time_limit)
-        self._runs.append(run)
-        return run
+        return run_tool(name, arguments, log=log, cwd=place, environment=environment, time_limit=self.time_limit)
 
     @contextmanager
     def _place(self, folder: str) -> Iterator[str]:
@@ -729,8 +721,8 @@ def _table_problem(path: str) -> Message | str:
     return "" if all(len(line) == len(lines[0]) for line in lines) else Message("note.compare.cut_lines", file=name)
 
 
-def _move(path: str, folder: str) -> str:
-    return shutil.move(path, os.path.join(folder, os.path.basename(path)))
+def _moved(place: str, names: Sequence[str], folder: str) -> tuple[str, ...]:
+    return tuple(shutil.move(os.path.join(place, name), os.path.join(folder, name)) for name in names)
 
 
 def _warning(run: ToolRun, but: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from precision_tool.lib.compare.folders import (
     Finders,
     no_other_graph,
 )
-from precision_tool.lib.compare.result_files import prefix_of
+from precision_tool.lib.compare.result_files import leaf_prefix, prefix_of
 from precision_tool.lib.compare.toolkit import Produced, Tools
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.graph_choice import GraphChooser
@@ -58,8 +58,6 @@ def compare_by_toolkit(
     results: list[ToolkitResult] = []
     failed: list[PrecisionToolError] = []
     for position, leaf in enumerate(leaves):
-        parts = "_".join(part for part in (leaf.device, leaf.model_name, leaf.step) if part)
-        stem = f"{parts or 'dump'}_" if len(leaves) > 1 else ""
         try:
             side, other = _golden_folder(inputs, leaf, position)
             json_path: str | None = None
@@ -77,7 +75,7 @@ def compare_by_toolkit(
         except PrecisionToolError as error:
             failed.append(error)
             continue
-        results.append(_result(leaf, made, folder, f"{prefix}{stem}", notes))
+        results.append(_result(leaf, made, folder, prefix + leaf_prefix(leaf, len(leaves)), notes))
     return _all_results(results, failed, inputs.notes)
 
 
@@ -169,7 +167,7 @@ def graph_json(
         return path, ()
     if is_json(read_graph_bytes(path)):
         return path, ()
-    out = tools.kept_json(path, "graph2json", __version__)
+    out = tools.cached_json(path, "graph2json", __version__)
     notes: tuple[str, ...] = ()
     if not is_file(out):
         document, notes = export_with_notes(path)

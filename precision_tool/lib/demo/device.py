@@ -536,9 +536,7 @@ def _array(result: Any) -> Any:
 
 
 def _chain(
-    stages: Sequence[Stage],
-    inputs: Sequence[Array | Streamed],
-    goldens: list[tuple[str, int, Array | Streamed]] | None,
+    stages: Sequence[Stage], inputs: Sequence[Array | Streamed], goldens: list[tuple[str, int, Array | Streamed]] | None
 ) -> tuple[Any, ...]:
     """Run the stages one into the next; their outputs are added to `goldens`."""
     results: tuple[Any, ...] = ()

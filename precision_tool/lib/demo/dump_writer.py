@@ -128,7 +128,20 @@ def pack_fractal_z(array: Array, origin_layout: str = "HWCN", n0: int = BLOCK, c
 
 
 def pack(array: Array, layout: str, origin_layout: str) -> Array:
-    """`array`, given in `origin_layout`, as the device stores it in `layout`; plain layouts stay as they are."""
+    """Return a tensor as the device stores it, in blocks of 16 padded with zeros; plain layouts stay as they are.
+
+    Parameters
+    ----------
+    array : array
+        In `origin_layout`, with as many axes as its name has letters; of any rank for FRACTAL_NZ.
+    layout, origin_layout : str
+        NC1HWC0 is made from NHWC or NCHW, NDC1HWC0 from NDHWC or NCDHW, FRACTAL_Z from HWCN, NCHW or NHWC.
+
+    Raises
+    ------
+    ValueError
+        There is no way from one layout to the other.
+    """
     if layout == "NC1HWC0":
         return pack_nc1hwc0(array, origin_layout)
     if layout == "NDC1HWC0":
@@ -326,7 +339,21 @@ def write_dump(
     version: int = 2,
     dump_time: int = 0,
 ) -> int:
-    """Write one dump file and return its size. Inputs come before outputs in the data of version 2."""
+    """Write the dump file of one op and return its size in bytes.
+
+    Parameters
+    ----------
+    path : Path
+        The file; `dump_file_name` gives the name that a device would.
+    op_name : str
+        The op, as the graph has it.
+    inputs, outputs : sequence of OutTensor
+        Its tensors by slot. In the data of version 2 inputs come before outputs.
+    version : int
+        1 has the data within the message, 2 behind the header.
+    dump_time : int
+        Microseconds since 1970.
+    """
     with path.open("wb") as stream:
         if version == 1:
             stream.write(encode_header(op_name, inputs, outputs, dump_time=dump_time, with_data=True))
@@ -392,10 +419,7 @@ def _statistics_row(side: str, index: int, tensor: OutTensor) -> dict[str, objec
 
 
 def write_statistics(
-    path: Path,
-    inputs: Sequence[OutTensor],
-    outputs: Sequence[OutTensor],
-    columns: Sequence[str] = STATISTICS_COLUMNS,
+    path: Path, inputs: Sequence[OutTensor], outputs: Sequence[OutTensor], columns: Sequence[str] = STATISTICS_COLUMNS
 ) -> None:
     """Write a statistics dump; what cannot be computed is `NA`."""
     with path.open("w", newline="", encoding="utf-8") as stream:

@@ -187,10 +187,7 @@ def _op_text(
 
 
 def graph_text(
-    *graphs: Graph,
-    offsets: Mapping[tuple[str, int], int] | None = None,
-    seed: int = 0,
-    kernel_bytes: int = 256,
+    *graphs: Graph, offsets: Mapping[tuple[str, int], int] | None = None, seed: int = 0, kernel_bytes: int = 256
 ) -> Iterator[str]:
     """The text of a graph file, piece by piece; the root graph comes first.
 

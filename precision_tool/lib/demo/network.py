@@ -186,10 +186,7 @@ def targets(pairs: int) -> dict[str, str]:
     heights = _heights(pairs)
     number = (len(heights) - 1) // 2
     conv, dense = (f"tower{number}/{kind}{heights[number] // 2}" for kind in ("conv", "dense"))
-    return {
-        "conv": f"{conv}/Conv2D{conv}/BiasAdd{conv}/Relu",
-        "matmul": f"{dense}/MatMul{dense}/BiasAdd{dense}/Relu",
-    }
+    return {"conv": f"{conv}/Conv2D{conv}/BiasAdd{conv}/Relu", "matmul": f"{dense}/MatMul{dense}/BiasAdd{dense}/Relu"}
 
 
 def build_towers(machine: Machine, features: Value, rate: Value, pairs: int) -> list[Value]:

@@ -86,7 +86,17 @@ def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def generate_pytorch(root: Path, *, seed: int = 1, fault: bool = True) -> PytorchTruth:
-    """Write `pt/npu` and `pt/gpu` below a data folder."""
+    """Write the dumps of a PyTorch training step, `pt/npu` and `pt/gpu` below a data folder, and return their truth.
+
+    Parameters
+    ----------
+    root : Path
+        The data folder; it is made if missing.
+    seed : int
+        Seed of all random numbers.
+    fault : bool
+        Let the NPU compute the gradient of a convolution wrong.
+    """
     golden = _Recorder(
         Device.GPU,
         {

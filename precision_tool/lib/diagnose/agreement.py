@@ -1,15 +1,16 @@
-"""Why a model of a run has no graph."""
+"""Agreement of tensors and ops with the benchmark, and the first op that does not: what comparing alone says."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite, isnan, sqrt
 
 from precision_tool.lib.data.graph_catalog import MissingGraph
 from precision_tool.lib.messages import Message
-from precision_tool.lib.model.comparison import Status
+from precision_tool.lib.model.comparison import NO_GRAPH, Status
+from precision_tool.lib.model.finding import Fact, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import Row
 
 
@@ -196,3 +197,255 @@ def overview(rows: Sequence[Row], ops: Sequence[OpAgreement], threshold: float) 
         ops=len(ops),
         ops_below=sum(op.is_below for op in ops),
     )
+
+
+# --- the first op that computes wrong, and what was not compared ------------------------------------------------------
+
+
+#: Rows that could not be read, and inputs and ops, that a finding names.
+_MAX_UNREAD, _MAX_LISTED = 5, 3
+
+
+def _worst(rows: Sequence[Row], threshold: float) -> Row:
+    wrong = [row for row in rows if agrees(row, threshold) is False]
+    return min(wrong, key=lambda row: -2.0 if row.cosine is None or isnan(row.cosine) else row.cosine)
+
+
+def _cosines(rows: Sequence[Row]) -> Message:
+    return Message("finding.fact.list", items=tuple(map(_cosine, rows))) if rows else Message("finding.none")
+
+
+def _cosine(row: Row) -> Message:
+    slot = row.slot.rpartition(":")[2]
+    off = (distance(row) or None) if row.is_scalar else None
+    if row.cosine is None:
+        return Message("finding.fact.slot_not_compared", slot=slot)
+    if off is not None:
+        return Message("finding.fact.slot_error", slot=slot, error=off)
+    return Message("finding.fact.slot_cosine", slot=slot, cosine=row.cosine)
+
+
+def _fact(label: str, value: Message | str) -> Fact:
+    return Fact(Message("finding.label." + label), value)
+
+
+def _graph_again() -> Fact:
+    return _fact("next", Message("finding.fact.graph_again"))
+
+
+def _of(op: OpAgreement, kind: FindingKind, grade: Grade, message: Message, facts: Iterable[Fact] = ()) -> Finding:
+    """Return a finding on an op, with all that the result has of it."""
+    return Finding(
+        kind=kind,
+        grade=grade,
+        message=message,
+        facts=tuple(facts),
+        op_name=op.op_name,
+        op_type=op.op_type,
+        pass_names=op.pass_names,
+        original_ops=op.original_ops,
+    )
+
+
+def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph: str = "") -> list[Finding]:
+    """Return the first op in execution order whose inputs agree and whose output does not, and related findings.
+
+    Said before it: that some op was fed differing values before any op made an error (other weights, other
+    data). Said with it: ops that crossed the threshold earlier by accumulated error alone, or whose true output
+    is zero on paper, so that its cosine is noise. They are named only if there is no op with an error of its own.
+    Where the run's graph is there and `unread_graph` says why it could not be read, nothing tells which op is fed by
+    which: then none is named.
+    """
+    if all(op.inputs_agree is None and op.outputs_agree is None for op in ops):
+        return [_by_statistics(ops, unread_graph)]
+    first_below = next((op for op in ops if op.is_below), None)
+    if first_below is None:
+        return [_all_agree(ops, threshold, unread_graph)]
+    if unread_graph:
+        below = sum(op.is_below for op in ops)
+        facts = (
+            _fact("graph", unread_graph),
+            _fact("below", Message("finding.fact.below", ops=below, threshold=threshold)),
+            _graph_again(),
+        )
+        message = Message("finding.order_unknown")
+        return [Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, message=message, facts=facts)]
+    findings: list[Finding] = []
+    if first_below.inputs_agree is False:
+        before = [op for op in ops if op.index < first_below.index]
+        findings.append(_different_input(first_below, before, threshold))
+    candidates = [op for op in ops if op.is_suspect or op.made_error]
+    culprit = next((op for op in candidates if op.made_error and not op.is_cancelled), None)
+    culprit = culprit or next((op for op in candidates if not op.is_cancelled), None)
+    culprit = culprit or next(iter(candidates), None)
+    if culprit is None:
+        below_threshold = Finding(
+            kind=FindingKind.BELOW_THRESHOLD,
+            grade=Grade.WARNING,
+            message=Message("finding.all_inherited", first_op=first_below.op_name),
+            op_name=first_below.op_name,
+            op_type=first_below.op_type,
+        )
+        return [*findings, below_threshold]
+    passed_over = candidates[: candidates.index(culprit)]
+    return [*findings, _faulty_op(culprit, passed_over, threshold)]
+
+
+def _all_agree(ops: Sequence[OpAgreement], threshold: float, unread_graph: str) -> Finding:
+    """Return the finding that no op is faulty; or that none is known, where a graph is missing."""
+    if not any(op.is_unseen for op in ops) or not (unread_graph or is_without_graph(ops)):
+        message = Message("finding.all_agree", threshold=threshold)
+        return Finding(kind=FindingKind.ALL_AGREE, grade=Grade.INFO, message=message)
+    tensors = [row for op in ops for row in op.rows if row.slot]
+    message = Message(
+        "finding.agree_partly", not_compared=sum(row.cosine is None for row in tensors), tensors=len(tensors)
+    )
+    facts = (
+        _fact("graph", unread_graph or Message("finding.fact.no_graph_file")),
+        _fact("compared", Message("finding.fact.all_reach", threshold=threshold)),
+        _graph_again(),
+    )
+    return Finding(kind=FindingKind.UNREADABLE, grade=Grade.WARNING, message=message, facts=facts)
+
+
+def is_without_graph(ops: Iterable[OpAgreement]) -> bool:
+    """Return whether inputs were not compared for want of a graph."""
+    return any(row.reason is not None and row.reason.kind == NO_GRAPH for op in ops for row in op.inputs)
+
+
+def _by_statistics(ops: Sequence[OpAgreement], unread_graph: str) -> Finding:
+    """Return the first op of a dump of statistics whose inputs' agree and whose output's do not.
+
+    Less than a comparison: values in another order, or wrong ones of the same size, have the same statistics.
+    """
+    kind = FindingKind.NOTHING_COMPARED
+    agreeing = [row.statistics_agree for op in ops for row in op.rows if row.statistics_agree is not None]
+    if not agreeing:
+        return Finding(kind=kind, grade=Grade.WARNING, message=Message("finding.nothing_compared"))
+    wrong = [op for op in ops if any(row.statistics_agree is False for row in op.rows)]
+    suspects = [op for op in wrong if all(row.statistics_agree is not False for row in op.inputs)]
+    differing = agreeing.count(False)
+    statistics = _fact("statistics", Message("finding.fact.statistics", tensors=len(agreeing), differing=differing))
+    if not differing:
+        doubt = _fact("doubt", Message("finding.fact.same_statistics"))
+        message = Message("finding.statistics.agree")
+        return Finding(kind=kind, grade=Grade.INFO, message=message, facts=(statistics, doubt))
+    if unread_graph or not suspects:
+        message = Message("finding.statistics.differ", ops=len(wrong), unread_graph=unread_graph)
+        return Finding(kind=kind, grade=Grade.WARNING, message=message, facts=(statistics,))
+    op = suspects[0]
+    differ = [row for row in op.outputs if row.statistics_agree is False]
+    unseen = [row for row in op.inputs if not row.statistics_agree]
+    differing_before = next((other.op_name for other in wrong if other.index < op.index), "")
+    facts = [statistics]
+    facts += [_fact("differs", Message("finding.fact.slot", slot=row.slot, reason=row.reason)) for row in differ]
+    facts += [_not_compared(row) for row in unseen]
+    if differing_before:
+        facts.append(_fact("doubt", Message("finding.fact.differs_before", op_name=differing_before)))
+    if not op.inputs:
+        facts.append(_fact("doubt", Message("finding.fact.no_input")))
+    facts.append(_fact("next", Message("finding.fact.dump_tensors")))
+    return _of(op, kind, Grade.WARNING, Message("finding.statistics.first", op_name=op.op_name), facts)
+
+
+def _not_compared(row: Row) -> Fact:
+    return _fact("doubt", Message("finding.fact.input_not_compared", slot=row.slot, reason=row.reason))
+
+
+def find_unreadable(rows: Sequence[Row]) -> list[Finding]:
+    """Return findings on what could not be read: a check that did not see everything must not pass in silence."""
+    bad = [row for row in rows if row.status == Status.UNREADABLE]
+    if not bad:
+        return []
+    facts = []
+    for number, row in enumerate(bad[:_MAX_UNREAD]):
+        value = Message("finding.fact.unreadable_row", op_name=row.op_name, slot=row.slot, reason=row.reason)
+        facts.append(Fact("", value) if number else _fact("first", value))
+    if len(bad) > _MAX_UNREAD:
+        more = Message("finding.fact.more_rows", count=len(bad) - _MAX_UNREAD, status=str(Status.UNREADABLE))
+        facts.append(Fact("", more))
+    return [
+        Finding(
+            kind=FindingKind.UNREADABLE,
+            grade=Grade.WARNING,
+            message=Message("finding.unreadable", count=len(bad)),
+            facts=tuple(facts),
+            op_name=bad[0].op_name,
+        )
+    ]
+
+
+def _different_input(op: OpAgreement, before: Sequence[OpAgreement], threshold: float) -> Finding:
+    """Return an input that differs although no op `before` was seen to compute wrong.
+
+    If one of them put the same tensor out right, something changed it on the way; else one that ran and could not be
+    compared may have made the difference.
+    """
+    row = _worst(op.inputs, threshold)
+    right = [
+        other.op_name
+        for other in before
+        for output in other.outputs
+        if row.golden_tensor and output.golden_tensor == row.golden_tensor and agrees(output, threshold)
+    ]
+    unseen = [] if right else [other.op_name for other in before if other.is_unseen]
+    facts = [_fact("inputs", _cosines(op.inputs))]
+    if right:
+        message = Message("finding.different_input.changed", slot=row.slot, op_name=op.op_name, producer=right[-1])
+        facts.append(_fact("next", Message("finding.fact.random")))
+    else:
+        message = Message(
+            "finding.different_input.early", slot=row.slot, op_name=op.op_name, unseen=len(unseen) or None
+        )
+        facts += [_fact("not_compared", name) for name in unseen[-_MAX_LISTED:]]
+    return Finding(
+        kind=FindingKind.DIFFERENT_INPUT,
+        grade=Grade.WARNING if unseen else Grade.FAULT,
+        message=message,
+        facts=tuple(facts),
+        op_name=op.op_name,
+        op_type=op.op_type,
+    )
+
+
+def _faulty_op(op: OpAgreement, passed_over: Sequence[OpAgreement], threshold: float) -> Finding:
+    return _of(
+        op,
+        FindingKind.FIRST_FAULTY_OP,
+        Grade.FAULT,
+        Message(f"finding.first_faulty_op.{_sign(op, passed_over)}", op_name=op.op_name),
+        _faulty_op_facts(op, passed_over, threshold),
+    )
+
+
+def _sign(op: OpAgreement, passed_over: Sequence[OpAgreement]) -> str:
+    """Return what marks an op as the first that computes wrong."""
+    if op.inputs_agree is None:
+        return "no_input_compared"
+    if op.inputs_agree is False:
+        return "larger_error"
+    if passed_over:
+        return "own_error"
+    return "compared_inputs_agree" if op.unknown_inputs else "inputs_agree"
+
+
+def _faulty_op_facts(op: OpAgreement, passed_over: Sequence[OpAgreement], threshold: float) -> Iterator[Fact]:
+    yield _fact("inputs", _cosines(op.inputs))
+    yield _fact("outputs", _cosines(op.outputs))
+    note = _worst(op.outputs, threshold).reason
+    if note:
+        yield _fact("note", note)
+    if op.is_cancelled:
+        yield _fact("doubt", Message("finding.fact.cancelled"))
+    elif not op.made_error:
+        yield _fact("doubt", Message("finding.fact.accumulated"))
+    if is_without_graph([op]):
+        yield _fact("doubt", Message("finding.fact.without_graph"))
+        yield _graph_again()
+    for row in op.unknown_inputs[:_MAX_LISTED]:
+        yield _fact("doubt", Message("finding.fact.input_unknown", slot=row.slot, reason=row.reason))
+    for other in passed_over[:_MAX_LISTED]:
+        kind = "finding.fact.passed_over_cancelled" if other.is_cancelled else "finding.fact.passed_over"
+        yield _fact("passed_over", Message(kind, op_name=other.op_name))
+    if len(passed_over) > _MAX_LISTED:
+        yield _fact("passed_over", Message("finding.fact.more_ops", count=len(passed_over) - _MAX_LISTED))

@@ -27,6 +27,7 @@ from precision_tool.lib.diagnose.formulas import (
     Ref,
     Stage,
     UnfusedGraph,
+    arguments,
     direct,
     is_fused,
     is_turned,
@@ -38,7 +39,7 @@ from precision_tool.lib.diagnose.verdict_model import OpResult
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import op_table as table
-from precision_tool.lib.ops.base import Doubles, Input, NotComputedError, Output
+from precision_tool.lib.ops.base import Doubles, Input, Output
 
 #: Stages that are computed at most to find one chain.
 _MAX_CHAINS_TRIED = 600
@@ -232,7 +233,7 @@ class ChainSearch:
                     self._left -= 1
                     stage = Stage(name=self._names[number], op_type=op_type, args=args, attrs=self._op.attrs)
                     try:
-                        result = run_stage(stage, tuple(_value(ref, inputs, made) for ref in args), only_values=True)
+                        result = run_stage(stage, arguments(stage, inputs, made), only_values=True)
                     except FORMULA_ERRORS:
                         continue
                     if fits(number, result):
@@ -350,18 +351,6 @@ def _flows_backwards(stage: Stage) -> bool:
     )
 
 
-def _value(ref: Ref | None, inputs: Mapping[int, Input], made: Sequence[Sequence[Output | None]]) -> Input | None:
-    if ref is None:
-        return None
-    if ref.stage is None:
-        return inputs[ref.slot]
-    outputs = made[ref.stage]
-    output = outputs[ref.slot] if ref.slot < len(outputs) else None
-    if output is None:
-        raise NotComputedError("output_without_formula", slot=ref.slot)
-    return Input(array=output.array, dtype="float32", layout="ND")
-
-
 def _near(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], limit: float) -> bool:
     if x.size != y.size:
         return False
@@ -410,35 +399,45 @@ class CandidateFormulas:
         if not is_fused(op):
             yield direct(op, graph_slots)
             return
+        puts_out = self._script_outputs(op)
+        known = self._known(op, slots, op_inputs, puts_out)
+        yield from known
         # Whether the op's own type is known to be a part of what it does: then it is not all of it.
-        is_known = False
-        keys = ((slot, script_tensor(self.values.origins, op, slot)) for slot in range(max(len(op.output_descs), 1)))
-        puts_out = {slot: key for slot, key in keys if key is not None}
-        formula = self._from_unfused(op, slots, puts_out)
-        if formula is not None:
-            is_known = op.type in formula.how
-            yield formula
+        is_known = any(formula.is_certain and op.type in formula.how for formula in known)
+        is_whole = not op_inputs.missing
         alike = self.fitting.get(self.key(op))
-        if alike is not None and not op_inputs.missing and {slot.index for slot in slots} == set(op_inputs.inputs):
-            again = rebound(op, alike, puts_out)
-            if again is not None:
-                yield again
         if no_search:
-            if alike is None and not is_known and not op_inputs.missing and got:
+            if alike is None and not is_known and is_whole and got:
                 yield from self._on_some_rows(op, op_inputs.inputs, got, puts_out)
             return
-        if not op_inputs.missing:
-            few = next(self._on_some_rows(op, op_inputs.inputs, got, puts_out), None) if alike is not None else None
-            if few is not None and few.shape == alike:
-                # What other ops showed, and some rows say again, all rows need not be asked about.
-                yield few
-                return
+        if is_whole:
+            if alike is not None:
+                few = next(self._on_some_rows(op, op_inputs.inputs, got, puts_out), None)
+                if few is not None and few.shape == alike:
+                    # What other ops showed, and some rows say again, all rows need not be asked about.
+                    yield few
+                    return
             reference = self._reference(op, op_inputs.inputs, got, puts_out)
             for formula in ChainSearch(op, self._kinds, reference, puts_out).formulas():
                 is_known = is_known or (formula.is_certain and op.type in formula.how)
                 yield formula
         if not is_known and table.find(op.type) is not None:
             yield replace(direct(op, graph_slots), is_certain=False)
+
+    def _known(
+        self, op: Op, slots: Sequence[Slot], op_inputs: OpInputs, puts_out: Mapping[int, tuple[str, int]]
+    ) -> list[Formula]:
+        """Return the chain as the graph without fusion has it, and that of an op that is fused alike."""
+        formulas = [self._from_unfused(op, slots, puts_out)]
+        alike = self.fitting.get(self.key(op))
+        if alike is not None and not op_inputs.missing and {slot.index for slot in slots} == set(op_inputs.inputs):
+            formulas.append(rebound(op, alike, puts_out))
+        return [formula for formula in formulas if formula is not None]
+
+    def _script_outputs(self, op: Op) -> dict[int, tuple[str, int]]:
+        """Return the tensors of the script that the op puts out, by its output slot."""
+        keys = ((slot, script_tensor(self.values.origins, op, slot)) for slot in range(max(len(op.output_descs), 1)))
+        return {slot: key for slot, key in keys if key is not None}
 
     def _from_unfused(self, op: Op, slots: Sequence[Slot], puts_out: Mapping[int, tuple[str, int]]) -> Formula | None:
         """Return the chain of a fused op as the graph without fusion has it; None without one."""
@@ -601,7 +600,7 @@ class BenchmarkValues:
             own = _relative(flat_doubles(golden.input.array), f_b)
             inherited = _relative(f_n, f_b)
             kappa = inherited / moved if moved and isfinite(inherited) and isfinite(moved) else None
-            slots.append(replace(slot, fed=inherited, benchmark_own=own, amplification=kappa))
+            slots.append(replace(slot, inherited=inherited, benchmark_own=own, amplification=kappa))
         return replace(result, slots=tuple(slots))
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from precision_tool.lib.compare.known_values import NOTHING, KnownValues
 from precision_tool.lib.compare.pairwise import compare_pairs
+from precision_tool.lib.compare.run_values import NOTHING, KnownValues
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.data.axis_alignment import align
 from precision_tool.lib.data.dump_names import flatten
@@ -92,15 +92,6 @@ def check_casts(
         loss for run in of_run for loss in _losses(run, cached.get(run.leaf.path if run.leaf else "", NOTHING))
     )
     ops = [op for run in of_run for op in run.file.ops]
-    dangerous = next((loss for loss in losses if loss.verdict is CastVerdict.DANGEROUS), None)
-    finding = Finding(
-        kind=FindingKind.DANGEROUS_CASTS,
-        grade=Grade.WARNING if dangerous or unseen else Grade.INFO,
-        message=_conclusion(losses),
-        facts=tuple(_facts(losses, unseen)),
-        op_name=dangerous.op_name if dangerous else "",
-        op_type=dangerous.op_type if dangerous else "",
-    )
     looked_at = Message(
         "check.dangerous_casts.looked_at",
         ops=len(ops),
@@ -109,7 +100,19 @@ def check_casts(
         narrower=len(losses) or None,
         read=sum(loss.verdict is not CastVerdict.SUSPICIOUS for loss in losses),
     )
-    return CheckResult(name=NAME, finding=finding, looked_at=looked_at, details=losses)
+    return CheckResult(name=NAME, finding=_finding(losses, unseen), looked_at=looked_at, details=losses)
+
+
+def _finding(losses: Sequence[CastLoss], unseen: Sequence[MissingGraph]) -> Finding:
+    dangerous = next((loss for loss in losses if loss.verdict is CastVerdict.DANGEROUS), None)
+    return Finding(
+        kind=FindingKind.DANGEROUS_CASTS,
+        grade=Grade.WARNING if dangerous or unseen else Grade.INFO,
+        message=_conclusion(losses),
+        facts=tuple(_facts(losses, unseen)),
+        op_name=dangerous.op_name if dangerous else "",
+        op_type=dangerous.op_type if dangerous else "",
+    )
 
 
 def _conclusion(losses: Sequence[CastLoss]) -> Message:

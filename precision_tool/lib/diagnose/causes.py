@@ -553,8 +553,8 @@ def _own_error_facts(result: OpResult, slot: SlotResult, undumped_inputs: Sequen
             facts.append(Fact(name="order", value=list(slot.places.order)))
     if undumped_inputs:
         facts.append(Fact(name="inputs_not_dumped", value=undumped_inputs))
-    for name in ("fed", "benchmark_own", "amplification"):
-        value = getattr(slot, name)
+    shares = {"fed": slot.inherited, "benchmark_own": slot.benchmark_own, "amplification": slot.amplification}
+    for name, value in shares.items():
         if value is not None:
             facts.append(Fact(name=name, value=number_of(value)))
     if result.is_by_another:

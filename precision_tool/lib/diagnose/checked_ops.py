@@ -52,16 +52,29 @@ def references_of(data: DataFolder, run: RunGraph) -> tuple[BenchmarkSide, Graph
 
 
 def examine(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None = None) -> Examined | None:
-    """Return what recomputing says of one op of a run; None for a run without a dump.
+    """Return what recomputing says of one op of a run, with some of its elements.
 
-    Only the dump files of the op and of those around it are opened. `unfused` is a graph that has the original ops of
-    fused ones.
+    Parameters
+    ----------
+    run : RunGraph
+        The run; only the dump files of the op and of those around it are opened.
+    op : Op
+        An op of its graph.
+    benchmark : BenchmarkSide
+        What the run is held against.
+    unfused : GraphFile, optional
+        A graph that has the original ops of fused ones.
+
+    Returns
+    -------
+    Examined or None
+        None for a run without a dump.
     """
     if run.leaf is None:
         return None
     values = RunValues(run.leaf, run.file, benchmark, near=op)
     recomputer = Recomputer(values, unfused, only=lambda other: other is op)
-    if not recomputer.computing() or is_random(op):
+    if not recomputer.computing or is_random(op):
         return _source(values, op)
     judged = recomputer.examine(op)
     try:

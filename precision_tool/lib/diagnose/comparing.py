@@ -58,11 +58,30 @@ def compare(
     options: CompareOptions = DEFAULT_OPTIONS,
     resources: Resources = ALL_CORES,
 ) -> list[Analysis]:
-    """Compare two folders, by default those of the data folder, write the result files and check the rows.
+    """Compare two folders, write the result files and check the rows.
 
-    Leaves that could not be compared at all are without rows, file and path; DataNotFoundError if all are.
-    When the comparison is stopped the rows that are done are written as `partial_result_*.csv` and the
-    error says where.
+    Parameters
+    ----------
+    data : DataFolder
+        Where the results go, and where graphs are looked for.
+    npu, golden : str, optional
+        The two sides, by default those of the data folder.
+    options : CompareOptions
+        What is compared and measured.
+    resources : Resources
+        Who shares the work; progress is counted in bytes.
+
+    Returns
+    -------
+    list of Analysis
+        One a leaf; a leaf that could not be compared at all is without rows, file and path.
+
+    Raises
+    ------
+    DataNotFoundError
+        A side is not there, or nothing of it can be compared.
+    ComparisonStoppedError
+        Rows that are done were written as `partial_result_*.csv`; the error says where.
     """
     space = data.workspace
     npu, golden = _sides(space, npu, golden)

@@ -45,9 +45,8 @@ from precision_tool.lib.diagnose.overwritten_memory import (
     is_repeated,
     overwritten,
 )
-from precision_tool.lib.diagnose.parallel_recomputing import recompute_ops
 from precision_tool.lib.diagnose.plan import plan
-from precision_tool.lib.diagnose.recomputer import Recomputer, largest_of, slot_of
+from precision_tool.lib.diagnose.recomputer import Recomputer, largest_of, recompute_ops, slot_of
 from precision_tool.lib.diagnose.sampling import narrowing
 from precision_tool.lib.diagnose.verdict_model import (
     Action,
@@ -82,7 +81,7 @@ _FAR, _BEYOND = 0.02, 20.0
 
 def gaps(recomputer: Recomputer, judged: Sequence[OpResult]) -> Iterator[Gap]:
     """Yield every op that could not be recomputed for want of its inputs, with those before it that make them."""
-    computing = {id(op) for op in recomputer.computing()}
+    computing = {id(op) for op in recomputer.computing}
     for result in judged:
         if time.monotonic() > recomputer.deadline:
             return
@@ -316,7 +315,7 @@ class _CopyTrials:
 
     def __init__(self, recomputer: Recomputer) -> None:
         self._recomputer = recomputer
-        self._computing = {id(op) for op in recomputer.computing()}
+        self._computing = {id(op) for op in recomputer.computing}
         #: Tensors of which recomputing might have told the true copy, had there been time.
         self.unsettled: set[tuple[int, int]] = set()
 
@@ -413,10 +412,7 @@ def _verdict(subject: Subject, findings: Findings, suspects: Sequence[Suspect], 
     base = Verdict(
         culprit=None, cause=Cause.NONE, confidence=0.0, suspects=tuple(suspects), tally=counts, run=subject.number,
         has_benchmark=has_benchmark, worst=worst,
-        gaps=(
-            *_unread(subject), *_gaps(findings.judged), *_late(findings.judged), *_unsettled(findings.unsettled),
-            *_sampled(partly, findings.judged, has_benchmark),
-        ),
+        gaps=tuple(_not_checked(subject, findings, partly, has_benchmark)),
     )  # fmt: skip
     guilty = [item for item in suspects if item.cause is not Cause.LOSS_SCALE]
     if not guilty:
@@ -450,30 +446,27 @@ def _unread_ops(subject: Subject) -> Sequence[str]:
     return subject.comparison.unread if subject.comparison is not None else ()
 
 
-def _unread(subject: Subject) -> tuple[NotChecked, ...]:
-    """Return that files could not be read, of which the verdict goes by what other ops have of them."""
+def _not_checked(
+    subject: Subject, findings: Findings, partly: Sequence[OpResult], has_benchmark: bool
+) -> Iterator[NotChecked]:
+    """Yield what the verdict could not go by. `partly` are ops that were checked on a sample."""
+    judged = findings.judged
     unread = _unread_ops(subject)
-    return (NotChecked(lack=NotCheckedKind.NOT_READ, count=len(unread), op=unread[0]),) if unread else ()
-
-
-def _gaps(judged: Sequence[OpResult]) -> tuple[NotChecked, ...]:
-    """Return what a dump of everything would have told."""
+    if unread:  # it goes by what other ops have of them
+        yield NotChecked(lack=NotCheckedKind.NOT_READ, count=len(unread), op=unread[0])
     missing = [result for result in judged if not result.is_dumped]
-    if not missing:
-        return ()
-    unknown = sum(result.state is State.NOT_RECOMPUTED for result in missing)
-    return (NotChecked(lack=NotCheckedKind.NOT_DUMPED, count=len(missing), ops=len(judged), unknown=unknown),)
-
-
-def _late(judged: Sequence[OpResult]) -> tuple[NotChecked, ...]:
-    """Return that the time was over before every op was recomputed."""
-    late = [result for result in judged if is_late(result)]
-    return (NotChecked(lack=NotCheckedKind.OUT_OF_TIME, count=len(late), ops=len(judged)),) if late else ()
-
-
-def _unsettled(tensors: int) -> tuple[NotChecked, ...]:
-    """Return that the time was over before recomputing could tell which copies of a tensor are the true ones."""
-    return (NotChecked(lack=NotCheckedKind.UNSETTLED, count=tensors),) if tensors else ()
+    if missing:  # a dump of everything would have told
+        unknown = sum(result.state is State.NOT_RECOMPUTED for result in missing)
+        yield NotChecked(lack=NotCheckedKind.NOT_DUMPED, count=len(missing), ops=len(judged), unknown=unknown)
+    late = sum(map(is_late, judged))
+    if late:
+        yield NotChecked(lack=NotCheckedKind.OUT_OF_TIME, count=late, ops=len(judged))
+    if findings.unsettled:
+        yield NotChecked(lack=NotCheckedKind.UNSETTLED, count=findings.unsettled)
+    if partly:  # a fault of few elements may not show
+        by_sums = NotCheckedKind.SAMPLED_SUMS if all(item.is_summed for item in partly) else NotCheckedKind.SAMPLED
+        lack = NotCheckedKind.SAMPLED_FARTHEST if has_benchmark else by_sums
+        yield NotChecked(lack=lack, count=len(partly), ops=len(judged))
 
 
 def _right_in_part(subject: Subject, judged: Sequence[OpResult]) -> list[OpResult]:
@@ -485,15 +478,6 @@ def _right_in_part(subject: Subject, judged: Sequence[OpResult]) -> list[OpResul
     return [
         result for result in judged if result.state is State.RIGHT and result.is_sampled and result.name not in quiet
     ]
-
-
-def _sampled(partly: Sequence[OpResult], judged: Sequence[OpResult], has_benchmark: bool) -> tuple[NotChecked, ...]:
-    """Return that some ops were recomputed in part only, where a fault of few elements may not show."""
-    if not partly:
-        return ()
-    by_sums = NotCheckedKind.SAMPLED_SUMS if all(result.is_summed for result in partly) else NotCheckedKind.SAMPLED
-    lack = NotCheckedKind.SAMPLED_FARTHEST if has_benchmark else by_sums
-    return (NotChecked(lack=lack, count=len(partly), ops=len(judged)),)
 
 
 def _worst(subject: Subject, values: RunValues) -> WorstCosine | None:

@@ -67,6 +67,11 @@ class Stage:
     attrs: Mapping[str, Any] = field(default_factory=dict, repr=False)
     output_specs: tuple[OutputSpec, ...] = ()
 
+    @property
+    def input_slots(self) -> set[int]:
+        """The slots of the op's inputs that it takes."""
+        return {ref.slot for ref in self.args if ref is not None and ref.stage is None}
+
 
 class _Remembered(Mapping[str, Any]):
     """Attributes, each of which a graph parses when it is asked for: here once for all parts of a batch."""
@@ -142,7 +147,7 @@ class Formula:
         for stage in self.stages:
             spec = table.find(stage.op_type)
             if spec is not None and spec.work is not None and all(_is_input(ref, inputs) for ref in stage.args):
-                total += spec.work(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
+                total += spec.work(_call(spec, stage, arguments(stage, inputs)))
         return total
 
     def sample(
@@ -156,7 +161,7 @@ class Formula:
         spec = table.find(stage.op_type)
         if others or spec is None or spec.sampled is None or spec.cheap_places is None or len(self.outputs) > 1:
             return None
-        call = _call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args))
+        call = _call(spec, stage, arguments(stage, inputs))
         places = spec.cheap_places(call, count)
         places = distinct(places if also is None else np.append(places, also))
         return places, spec.sampled(call, places)
@@ -167,7 +172,7 @@ class Formula:
         spec = table.find(stage.op_type)
         if others or spec is None or spec.row_sums is None or len(self.outputs) > 1:
             return None
-        return spec.row_sums(_call(spec, stage, tuple(_value(ref, inputs, [], stage) for ref in stage.args)))
+        return spec.row_sums(_call(spec, stage, arguments(stage, inputs)))
 
     def batch_of(self, inputs: Mapping[int, Input]) -> Batch | None:
         """Return the batch that every stage treats row by row; None if there is none."""
@@ -180,16 +185,17 @@ class Formula:
         rows, rank = inputs[ref.slot].array.shape[0], inputs[ref.slot].array.ndim
         slots = {ref.slot}
         if first.op_type in _STACKS and rank > 2:
-            others = [other for other in first.args[1:] if other is not None]
-            if any(other.stage is not None or inputs[other.slot].array.shape[:1] != (rows,) for other in others):
+            if any(other is not None and other.stage is not None for other in first.args[1:]):
                 return None
-            slots.update(other.slot for other in others)
+            slots = first.input_slots
+            if any(inputs[slot].array.shape[:1] != (rows,) for slot in slots):
+                return None
         for stage in self.stages[1:]:
             if stage.op_type == "BiasAdd":
                 continue
             if not table.is_by_element(stage.op_type):
                 return None
-            used = {ref.slot: inputs[ref.slot].array for ref in stage.args if ref is not None and ref.stage is None}
+            used = {slot: inputs[slot].array for slot in stage.input_slots}
             slots |= {slot for slot, array in used.items() if array.ndim == rank and array.shape[0] == rows}
         return Batch(rows, frozenset(slots))
 
@@ -210,7 +216,7 @@ class Formula:
         inputs = {**inputs, **self.lent}
         put_out = {ref.stage or 0 for ref in self.outputs.values()}
         for number, stage in enumerate(self.stages):
-            args = tuple(_value(ref, inputs, done, stage) for ref in stage.args)
+            args = arguments(stage, inputs, done)
             done.append(run_stage(stage, args, stored, only_values=number not in put_out))
         results = {}
         for slot, ref in self.outputs.items():
@@ -223,11 +229,14 @@ class Formula:
         return results
 
 
-def _value(
-    ref: Ref | None, inputs: Mapping[int, Input], done: list[Sequence[Output | None]], stage: Stage
-) -> Input | None:
-    if ref is None:
-        return None
+def arguments(
+    stage: Stage, inputs: Mapping[int, Input], done: Sequence[Sequence[Output | None]] = ()
+) -> tuple[Input | None, ...]:
+    """Return what a stage takes, of the op's inputs and of the results of the stages before it."""
+    return tuple(None if ref is None else _argument(ref, stage, inputs, done) for ref in stage.args)
+
+
+def _argument(ref: Ref, stage: Stage, inputs: Mapping[int, Input], done: Sequence[Sequence[Output | None]]) -> Input:
     if ref.stage is None:
         if ref.slot not in inputs:
             raise NotComputedError("fed_unknown", name=stage.name, slot=ref.slot)

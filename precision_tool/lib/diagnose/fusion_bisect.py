@@ -40,6 +40,17 @@ class Bisection:
     interact: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Try:
+    """One run of the check: the passes that were off, whether it succeeded, its exit code (None: out of time)."""
+
+    off: tuple[str, ...]
+    succeeded: bool
+    code: int | None
+    seconds: float
+    log: str
+
+
 class FlakyCheckError(Exception):
     """The check answers differently for one set."""
 

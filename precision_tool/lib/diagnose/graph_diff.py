@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from precision_tool.lib.compare.known_values import KnownValues
+from precision_tool.lib.compare.run_values import KnownValues
 from precision_tool.lib.data.fusion_pair import Fusion
 from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
 from precision_tool.lib.diagnose.agreement import no_graph

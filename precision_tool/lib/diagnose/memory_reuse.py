@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from precision_tool.lib.compare.integers import Difference, difference, same_range
 from precision_tool.lib.compare.run_values import KEPT_TYPES, RunOp, RunValues
+from precision_tool.lib.compare.tensor_reader import Difference, difference, same_range
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.model.tensor import AnyTensor, Tensor

@@ -20,7 +20,8 @@ from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpedOp, DumpInde
 from precision_tool.lib.data.matching import input_places
 from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, in_order
 from precision_tool.lib.io import data_types
-from precision_tool.lib.io.layouts import reading_of
+from precision_tool.lib.io.data_types import DataType
+from precision_tool.lib.io.layouts import Reading, reading_of
 from precision_tool.lib.io.stores import StoredFile
 from precision_tool.lib.io.tensor_bytes import open_bytes
 from precision_tool.lib.messages import Message
@@ -668,25 +669,12 @@ def read_values(
         raise NoValueError("no_numbers", dtype=tensor.dtype)
     if tensor.size > MAX_ELEMENTS:
         raise NoValueError("too_many_elements", number=tensor.size)
-    reading = reading_of(tensor, named, shape)
-    declared = tensor.origin_shape if tensor.origin_shape is not None else shape
-    if not reading.layout and tensor.layout == "NC1HWC0" and declared is not None and len(declared) == 1:
-        # One number a channel: GE stores it as an image of one pixel.
-        as_image = replace(tensor, origin_shape=(1, 1, 1, declared[0]))
-        reading = replace(reading_of(as_image, "NHWC", as_image.origin_shape), shape=declared)
-    if not reading.layout:
-        raise NoValueError(
-            Message("reason.unreadable", detail=reading.note) if reading.note else Message("reason.axes_unknown")
-        )
+    reading = _reading(tensor, named, shape)
     order = reading.shape
     array: Numbers
     try:
         with open_reader(tensor, reading.plan, opens=opens) as reader:
-            kind: Any = np.float64
-            if data_type.is_integer:
-                kind = np.dtype(data_type.numpy_name if data_type.bits >= 8 else "int8")
-            elif stored and reader.dtype == np.float32 and not data_type.is_complex and data_type.name != "bool":
-                kind = np.float32
+            kind = _kind(data_type, is_narrow=stored and reader.dtype == np.float32)
             if rows is not None and not data_type.is_complex and rows.are_in(reader.logical_shape):
                 array = reader.rows(rows.pieces, rows.count, kind)
                 order = (-1,) if rows.is_flat else (rows.chosen, *order[1:])
@@ -703,6 +691,26 @@ def read_values(
     if prod(order) == array.size or order == (-1,):
         array = array.reshape(order)
     return array, reading.layout
+
+
+def _reading(tensor: Tensor, named: str | None, shape: tuple[int, ...] | None) -> Reading:
+    """Return how a tensor's bytes are brought into the order of the script. NoValueError where nothing tells it."""
+    reading = reading_of(tensor, named, shape)
+    declared = tensor.origin_shape if tensor.origin_shape is not None else shape
+    if not reading.layout and tensor.layout == "NC1HWC0" and declared is not None and len(declared) == 1:
+        # One number a channel: GE stores it as an image of one pixel.
+        as_image = replace(tensor, origin_shape=(1, 1, 1, declared[0]))
+        reading = replace(reading_of(as_image, "NHWC", as_image.origin_shape), shape=declared)
+    if not reading.layout:
+        raise NoValueError("unreadable", detail=reading.note) if reading.note else NoValueError("axes_unknown")
+    return reading
+
+
+def _kind(data_type: DataType, is_narrow: bool) -> Any:
+    """Return numpy's type for values of a stored type; `is_narrow`: those that float32 holds are wanted as they are."""
+    if data_type.is_integer:
+        return np.dtype(data_type.numpy_name if data_type.bits >= 8 else "int8")
+    return np.float32 if is_narrow and not data_type.is_complex and data_type.name != "bool" else np.float64
 
 
 def missing_reason(tensor: AnyTensor | Missing | None, slot: int) -> Message:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from precision_tool.lib.compare.data_folder import DataFolder
-from precision_tool.lib.compare.known_values import NOTHING, KnownValues
 from precision_tool.lib.compare.named_tensors import read_named, view_of
-from precision_tool.lib.compare.run_values import SOURCE_TYPES, OpInput, RunOp, RunValues
+from precision_tool.lib.compare.run_values import NOTHING, SOURCE_TYPES, KnownValues, OpInput, RunOp, RunValues
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.compare.tensor_figures import extremes_of, limit_of
 from precision_tool.lib.data.dump_names import flatten
@@ -359,7 +358,7 @@ def scan_leaf(
     An executor `pool` reads the outputs.
     """
     file = None if graph is None else graph.file
-    values = RunValues(leaf, file, index=cached.dumps, extremes=cached.extremes, summaries=cached.summaries)
+    values = RunValues(leaf, file, cached)
     overflowed: list[OverflowOp] = []
     scanned = read = ops = 0
     if pool is not None:

@@ -9,8 +9,7 @@ from functools import reduce
 from operator import or_
 
 from precision_tool.lib.compare.data_folder import DataFolder
-from precision_tool.lib.compare.known_values import KnownValues
-from precision_tool.lib.compare.run_values import KEPT_TYPES
+from precision_tool.lib.compare.run_values import KEPT_TYPES, KnownValues
 from precision_tool.lib.data.neighbourhood import Node, Wiring
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.headroom import scale_message

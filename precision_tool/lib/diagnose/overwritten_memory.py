@@ -12,9 +12,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from precision_tool.lib.compare.integers import same_range
 from precision_tool.lib.compare.tensor_figures import open_reader
-from precision_tool.lib.compare.tensor_reader import key_of
+from precision_tool.lib.compare.tensor_reader import key_of, same_range
 from precision_tool.lib.diagnose.error_shape import norm
 from precision_tool.lib.diagnose.op_values import (
     MAX_ELEMENTS,

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from precision_tool.lib.compare.data_folder import DataFolder
-from precision_tool.lib.compare.integers import is_alike, same_range
 from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.run_values import SOURCE_TYPES, OpInput, RunOp, RunValues, slot_of
 from precision_tool.lib.compare.scheduler import ALL_CORES, Progress, Resources, counting
+from precision_tool.lib.compare.tensor_reader import is_alike, same_range
 from precision_tool.lib.data.axis_alignment import align
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_catalog import RunGraph

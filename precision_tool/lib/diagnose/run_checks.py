@@ -8,17 +8,23 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any
 
-from precision_tool.lib.compare.data_folder import DataFolder, cosines_of
+from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.compare.folders import LeafResult
-from precision_tool.lib.compare.known_values import KnownValues, known_values
-from precision_tool.lib.compare.result_files import ResultSource, source_of
+from precision_tool.lib.compare.result_files import ResultSource, cosines_of, source_of
+from precision_tool.lib.compare.run_values import KnownValues, known_values
 from precision_tool.lib.compare.scheduler import WorkStoppedError
 from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
 from precision_tool.lib.diagnose import casts
 from precision_tool.lib.diagnose import fusion_effect as fusion
 from precision_tool.lib.diagnose import graph_diff as similarity
-from precision_tool.lib.diagnose.agreement import OpAgreement, Overview, ops_of, overview
-from precision_tool.lib.diagnose.first_fault import find_first_fault, find_unreadable
+from precision_tool.lib.diagnose.agreement import (
+    OpAgreement,
+    Overview,
+    find_first_fault,
+    find_unreadable,
+    ops_of,
+    overview,
+)
 from precision_tool.lib.diagnose.overflow_advice import check_overflow
 from precision_tool.lib.extensions import Registry
 from precision_tool.lib.io.files import real_path
@@ -192,10 +198,24 @@ def all_checks(
     graph: str | None = None,
     limit: int = 0,
 ) -> list[CheckResult]:
-    """Return the checks of the NPU runs of a data folder, or of the run below `npu`, which was compared.
+    """Return the checks of the NPU runs of a data folder, or of one that was compared.
 
-    Of PyTorch dumps there is none but of the overflow status files that the data folder has. `limit` ops and statuses
-    are told of at most, 0: all.
+    Of PyTorch dumps there is none but of the overflow status files that the data folder has.
+
+    Parameters
+    ----------
+    data : DataFolder
+        The runs, their graphs and fusion reports.
+    analyses : sequence of Analysis
+        The comparisons made: what they read is not read again.
+    threshold : float
+        Cosine below which an output counts as wrong.
+    npu : str, optional
+        The run that was compared; by default all of the data folder are checked.
+    graph : str, optional
+        The graph that was named for it.
+    limit : int
+        Ops and status files that the check for overflow lists at most, 0: all.
     """
     has_graph = all(analysis.has_graph for analysis in analyses)
     if not has_graph and npu is not None:

@@ -182,7 +182,7 @@ def folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
     """Return the coarsest type of the inputs that parameters were folded into; empty if none were."""
     if not formula.lent:
         return ""
-    used = {ref.slot for stage in formula.stages for ref in stage.args if ref is not None and ref.stage is None}
+    used = {slot for stage in formula.stages for slot in stage.input_slots}
     types = [tensor.dtype for slot, tensor in inputs.items() if slot not in used and tensor.dtype in UNIT]
     return max(types, key=lambda dtype: UNIT[dtype], default="")
 

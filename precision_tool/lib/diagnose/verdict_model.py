@@ -35,8 +35,8 @@ class SlotResult:
 
     `own` is y_N − f(x_N), `rounding` what rounding makes of it (rms), `worst` the largest error of an element over its
     rms of rounding, `slack` what of that is allowed, `beyond` how many elements exceed it. `overflowed` counts the
-    elements whose true result is beyond the type's range, up to `largest`. `fed` is f(x_N) − f(x_B), `benchmark_own`
-    y_B − f(x_B) and `amplification` κ (VERDICT.md §1); None where the benchmark does not tell.
+    elements whose true result is beyond the type's range, up to `largest`. `inherited` is f(x_N) − f(x_B),
+    `benchmark_own` y_B − f(x_B) and `amplification` κ (VERDICT.md §1); None where the benchmark does not tell.
     """
 
     slot: int
@@ -57,7 +57,7 @@ class SlotResult:
     places: Places | None = None
     #: Of an output with wrong elements, the cosine to the recomputed one.
     cosine: float | None = None
-    fed: float | None = None
+    inherited: float | None = None
     benchmark_own: float | None = None
     amplification: float | None = None
     #: Elements that were recomputed, where the op is too large for all of them.
@@ -124,7 +124,7 @@ class OpResult:
         if worst.sampled is not None:
             verdict = replace(verdict, looked_at=worst.sampled, size=worst.size, is_summed=worst.is_summed)
         return replace(
-            verdict, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, fed=worst.fed,
+            verdict, slot=worst.slot, own_error=worst.own, rounding=worst.rounding, inherited=worst.inherited,
             benchmark_own=worst.benchmark_own, worst=worst.worst, slack=worst.slack,
             overflowed=over.overflowed if over is not None else 0, largest=over.largest if over is not None else None,
         )  # fmt: skip
@@ -166,11 +166,11 @@ class Gap:
 class Tally:
     """Counts of the ops of a run by outcome."""
 
-    ops: int
-    right: int
-    wrong: int
-    doubtful: int
-    not_recomputed: int
+    ops: int = 0
+    right: int = 0
+    wrong: int = 0
+    doubtful: int = 0
+    not_recomputed: int = 0
     #: Why some were not recomputed, each with how many were not; in words where they are rendered.
     reasons: tuple[tuple[Message | str, int], ...] = ()
     #: The kinds of reasons in words, with the same numbers.
@@ -406,7 +406,7 @@ class Verdict:
     suspects: tuple[Suspect, ...] = ()
     facts: tuple[Fact, ...] = ()
     next: tuple[Step | StepText, ...] = ()
-    tally: Tally = field(default_factory=lambda: Tally(ops=0, right=0, wrong=0, doubtful=0, not_recomputed=0))
+    tally: Tally = field(default_factory=Tally)
     run: int | None = None
     has_benchmark: bool = True
     worst: WorstCosine | None = None

@@ -12,12 +12,12 @@ from precision_tool.lib.messages import Message
 class OpVerdict:
     """One op of a run that was judged alone. `number` is its place in the order of execution.
 
-    `state` is "right", "wrong", "doubtful" or "not_recomputed", with the `reason` of the last two (in words where an
-    older release judged it, "" for none). The errors are relative distances of the output `slot`, the farthest beyond
-    rounding: `own_error` of what its inputs do not explain, `rounding` of what rounding makes of it, `fed` of what it
-    inherited, `benchmark_own` the benchmark's own; None where that is not known. `worst` is the largest error of an
-    element over its rounding, of which `slack` is allowed. `overflowed` elements of it have a true result beyond the
-    type's range, up to `largest`. `output_types` are those of the graph.
+    `state` is "right", "wrong", "doubtful" or "not_recomputed", with the `reason` of the last two, "" for none. The
+    errors are relative distances of the output `slot`, the farthest beyond rounding: `own_error` of what its inputs do
+    not explain, `rounding` of what rounding makes of it, `inherited` of what came with its inputs, `benchmark_own` the
+    benchmark's own; None where that is not known. `worst` is the largest error of an element over its rounding, of
+    which `slack` is allowed. `overflowed` elements of it have a true result beyond the type's range, up to `largest`.
+    `output_types` are those of the graph.
     """
 
     name: str
@@ -28,7 +28,7 @@ class OpVerdict:
     slot: int | None = None
     own_error: float | None = None
     rounding: float | None = None
-    fed: float | None = None
+    inherited: float | None = None
     benchmark_own: float | None = None
     worst: float | None = None
     slack: float | None = None

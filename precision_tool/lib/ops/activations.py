@@ -77,10 +77,7 @@ def _mish_slope(x: Doubles) -> Doubles:
 
 def _plain() -> None:
     """Activations without attributes."""
-    exact = {
-        "Relu": lambda x: np.maximum(x, 0),
-        "Relu6": lambda x: np.minimum(np.maximum(x, 0), 6),
-    }
+    exact = {"Relu": lambda x: np.maximum(x, 0), "Relu6": lambda x: np.minimum(np.maximum(x, 0), 6)}
     for name, formula in exact.items():
 
         def compute(call: Call, formula: Callable[[Doubles], Doubles] = formula) -> Outputs:

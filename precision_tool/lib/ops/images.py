@@ -108,11 +108,16 @@ def _planes(call: Call, slot: int = 0) -> tuple[Array, bool]:
     return (np.moveaxis(tensor.array, 1, 3) if first else tensor.array), first
 
 
-def _target_size(call: Call) -> tuple[int, int]:
+def _resized(call: Call, name: str = "images") -> tuple[Array, bool, tuple[int, int], Grid]:
+    """Images with channels last, whether they came first, the size that they get, and the grid."""
+    x, first = _planes(call)
     size = required_numbers(call, "size", slot=1)
     if len(size) != 2 or min(size) < 1:
         raise NotComputedError("not_allowed", name="size", value=str(size))
-    return size[0], size[1]
+    check_size([x.shape[0], *size, x.shape[3]])
+    if not x.size:
+        raise NotComputedError("shape", name=name, shape=x.shape)
+    return x, first, (size[0], size[1]), _grid(call)
 
 
 #: `Between.mixed` or `Between.spread`.
@@ -141,12 +146,7 @@ def _turned(y: Doubles, summed: Doubles, terms: Doubles, first: bool) -> Outputs
 @op("ResizeBilinear", "ResizeBilinearV2", "ResizeBilinearV2D", kind=Kind.COMPOSITE, inputs=("x", "size"))
 def resize_bilinear(call: Call) -> Outputs:
     """Images at another size, interpolated."""
-    x, first = _planes(call)
-    height, width = _target_size(call)
-    check_size([x.shape[0], height, width, x.shape[3]])
-    if not x.size:
-        raise NotComputedError("shape", name="images", shape=x.shape)
-    grid = _grid(call)
+    x, first, (height, width), grid = _resized(call)
     rows, columns = grid.bilinear(x.shape[1], height), grid.bilinear(x.shape[2], width)
     return _weighted(np.asarray(x, np.float64), rows, columns, Between.mixed, first)
 
@@ -169,12 +169,7 @@ def resize_bilinear_gradient(call: Call) -> Outputs:
 )  # fmt: skip
 def resize_nearest(call: Call) -> Outputs:
     """Images at another size, every pixel one of the input."""
-    x, first = _planes(call)
-    height, width = _target_size(call)
-    check_size([x.shape[0], height, width, x.shape[3]])
-    if not x.size:
-        raise NotComputedError("shape", name="images", shape=x.shape)
-    grid = _grid(call)
+    x, first, (height, width), grid = _resized(call)
     y = x[:, grid.nearest(x.shape[1], height)][:, :, grid.nearest(x.shape[2], width)]
     return [Output(array=np.moveaxis(y, 3, 1) if first else y)]
 
@@ -185,18 +180,11 @@ def resize_nearest(call: Call) -> Outputs:
 )  # fmt: skip
 def resize_nearest_gradient(call: Call) -> Outputs:
     """Each gradient added to the pixel that it came from."""
-    grads, first = _planes(call)
-    height, width = _target_size(call)
-    check_size([grads.shape[0], height, width, grads.shape[3]])
-    if not grads.size:
-        raise NotComputedError("shape", name="gradients", shape=grads.shape)
-    grid = _grid(call)
+    grads, first, target, grid = _resized(call, "gradients")
+    chosen = [grid.nearest(size, count) for size, count in zip(target, grads.shape[1:3], strict=True)]
     rows, columns = (
         Between(ends=(places, places), parts=(np.ones(len(places)), np.zeros(len(places))), size=size)
-        for size, places in (
-            (height, grid.nearest(height, grads.shape[1])),
-            (width, grid.nearest(width, grads.shape[2])),
-        )
+        for size, places in zip(target, chosen, strict=True)
     )
     x = np.asarray(grads, np.float64)
     y, squares, counts = (

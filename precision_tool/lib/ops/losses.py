@@ -142,11 +142,7 @@ def _cross_entropy(features: Doubles, labels: Doubles) -> tuple[Tracked, Tracked
     return -products.total(1, keep=False), softmax - labels
 
 
-@op(
-    "SoftmaxCrossEntropyWithLogits",
-    kind=Kind.COMPOSITE,
-    inputs=("features", "labels"),
-)
+@op("SoftmaxCrossEntropyWithLogits", kind=Kind.COMPOSITE, inputs=("features", "labels"))
 def _softmax_cross_entropy(call: Call) -> Outputs:
     features, labels = _inputs(call, 0, 1)
     shape = common_shape(call, features, labels)
@@ -157,11 +153,7 @@ def _softmax_cross_entropy(call: Call) -> Outputs:
     return [loss.output(), gradient.output()]
 
 
-@op(
-    "SparseSoftmaxCrossEntropyWithLogits",
-    kind=Kind.COMPOSITE,
-    inputs=("features", "labels"),
-)
+@op("SparseSoftmaxCrossEntropyWithLogits", kind=Kind.COMPOSITE, inputs=("features", "labels"))
 def _sparse_cross_entropy(call: Call) -> Outputs:
     """Labels are numbers of classes; NaN for those that are none, as TensorFlow has it."""
     (features,) = _inputs(call, 0)
@@ -234,11 +226,7 @@ def _sigmoid_cross_entropy(call: Call) -> Outputs:
     return [_logits_loss(x, target, np.asarray(1.0)).output()]
 
 
-@op(
-    "SigmoidCrossEntropyWithLogitsV2",
-    kind=Kind.COMPOSITE,
-    inputs=("predict", "target", "weight", "pos_weight"),
-)
+@op("SigmoidCrossEntropyWithLogitsV2", kind=Kind.COMPOSITE, inputs=("predict", "target", "weight", "pos_weight"))
 def _sigmoid_cross_entropy_v2(call: Call) -> Outputs:
     x, target = _inputs(call, 0, 1)
     weight, factor = _optional(call, 2, 1.0), _optional(call, 3, 1.0)

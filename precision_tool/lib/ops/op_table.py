@@ -10,7 +10,6 @@ from precision_tool.lib.ops.base import OPS, OpSpec, registered
 #: Each puts its ops into the table when it is imported.
 _FAMILIES = (
     "activations",
-    "batch_norms",
     "convolution",
     "elementwise",
     "images",
@@ -23,7 +22,6 @@ _FAMILIES = (
     "quantization",
     "recurrent",
     "reductions",
-    "scatter",
     "windows",
 )
 for _family in _FAMILIES:

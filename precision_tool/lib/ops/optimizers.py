@@ -9,11 +9,24 @@ from dataclasses import replace
 
 import numpy as np
 
-from precision_tool.lib.ops.base import Call, Doubles, Input, Kind, NotComputedError, Output, Outputs, needed, op
+from precision_tool.lib.ops.base import (
+    Call,
+    Doubles,
+    Function,
+    Input,
+    Kind,
+    NotComputedError,
+    Output,
+    Outputs,
+    needed,
+    op,
+)
+from precision_tool.lib.ops.movement import indices_of
 from precision_tool.lib.ops.op_arguments import (
     ROUNDOFF,
     Array,
     attribute,
+    common_shape,
     distinct,
     flag,
     numbers,
@@ -21,7 +34,6 @@ from precision_tool.lib.ops.op_arguments import (
     same_shape,
     scalar,
 )
-from precision_tool.lib.ops.scatter import indices_of
 from precision_tool.lib.ops.tracked import Tracked, maximum, where
 
 #: Types that begin so have the variable as their first input. What else they write (slots of an optimizer) has no other
@@ -69,22 +81,33 @@ def names_of(*texts: str) -> tuple[str, ...]:
     return tuple(" ".join(texts).split())
 
 
-def gathered(call: Call, inputs: Sequence[str], tensors: Sequence[str]) -> tuple[dict[str, Tracked], dict[str, float]]:
-    """Tensors and numbers by name; a number that is an attribute has no input."""
+def _slots_of(call: Call, inputs: Sequence[str], tensors: Sequence[str]) -> tuple[dict[str, int], list[str]]:
+    """The inputs by name with their slots, and those that are attributes: numbers alone may be."""
     absent = len(inputs) - sum(tensor is not None for tensor in call.inputs)
     as_attribute = [name for name in inputs if name not in tensors and attribute(call, name) is not None]
     if absent <= 0:
         as_attribute = []
     elif absent != len(as_attribute):
         raise NotComputedError("inputs_expected", number=len(inputs) - absent, limit=len(inputs))
-    slots = [name for name in inputs if name not in as_attribute]
-    tensor = {name: slot for slot, name in enumerate(slots)}
-    arrays = {name: Tracked(numbers(call, tensor[name])[0]) for name in tensors}
-    if len({array.value.shape for array in arrays.values()}) > 1:
-        raise NotComputedError("shapes_differ", shapes=tuple(array.value.shape for array in arrays.values()))
+    connected = [name for name in inputs if name not in as_attribute]
+    return {name: slot for slot, name in enumerate(connected)}, as_attribute
+
+
+def gathered(call: Call, inputs: Sequence[str], tensors: Sequence[str]) -> tuple[dict[str, Tracked], dict[str, float]]:
+    """Tensors and numbers by name; a number that is an attribute has no input."""
+    slots, as_attribute = _slots_of(call, inputs, tensors)
+    arrays = {name: Tracked(numbers(call, slots[name])[0]) for name in tensors}
+    same_shape(call, *(array.value for array in arrays.values()))
     values = {name: real(call, name) for name in as_attribute}
-    values |= {name: scalar(call, tensor[name]) for name in slots if name not in tensors}
+    values |= {name: scalar(call, slot) for name, slot in slots.items() if name not in tensors}
     return arrays, values
+
+
+def _register(types: str, names: Sequence[str], compute: Function) -> None:
+    """Register a function for op types; those without D are also TensorFlow's of resource variables."""
+    plain = names_of(types)
+    resources = (f"Resource{name}" for name in plain if not name.endswith("D"))
+    op(*plain, *resources, kind=Kind.COMPOSITE, inputs=names)(compute)
 
 
 def _optimizer(types: str, inputs: str, tensors: str) -> Callable[[Rule], Rule]:
@@ -95,11 +118,28 @@ def _optimizer(types: str, inputs: str, tensors: str) -> Callable[[Rule], Rule]:
         def compute(call: Call) -> Outputs:
             return [tracked.output() for tracked in rule(call, *gathered(call, names, arrays))]
 
-        plain = names_of(types)
-        op(*plain, *(f"Resource{name}" for name in plain if not name.endswith("D")), kind=Kind.COMPOSITE, inputs=names)(
-            compute
-        )
+        _register(types, names, compute)
         return rule
+
+    return register
+
+
+#: New values of tensors, from all inputs.
+Step = Callable[[Sequence[Tracked]], Sequence[Tracked]]
+
+
+def _step(types: str, *inputs: str) -> Callable[[Step], Step]:
+    """Register a part of an optimizer, whose inputs broadcast."""
+    names = names_of(*inputs)
+
+    def register(step: Step) -> Step:
+        def compute(call: Call) -> Outputs:
+            arrays = numbers(call, *range(len(names)))
+            common_shape(call, *arrays)
+            return [tracked.output() for tracked in step([Tracked(array) for array in arrays])]
+
+        op(*names_of(types), kind=Kind.COMPOSITE, inputs=names)(compute)
+        return step
 
     return register
 
@@ -175,172 +215,115 @@ def adamax(call: Call, t: dict[str, Tracked], n: dict[str, float]) -> Sequence[T
     return [t["var"] - m * rate / (v + n["epsilon"]), m, v]
 
 
-def _adam_one(call: Call, decay: bool) -> Outputs:
-    """The second moment, the first and the variable, with the coefficients as inputs."""
-    inputs = [Tracked(values) for values in numbers(call, *range(11 if decay else 10))]
-    grad, v, m, var, rate = inputs[:5]
-    beta1, one_minus_beta1, beta2, one_minus_beta2 = inputs[5:9]
-    epsilon = inputs[-1]
-    v = v * beta2 + grad * grad * one_minus_beta2
-    m = m * beta1 + grad * one_minus_beta1
-    step = m / (v.sqrt() + epsilon)
-    if decay:
-        step = step + var * inputs[9]
-    return [tracked.output() for tracked in (v, m, var - step * rate)]
-
-
 _ADAM_ONE = "input0 input1 input2 input3 input4 mul0_x mul1_x mul2_x mul3_x"
 
 
-@op("AdamApplyOne", "AdamApplyOneAssign", kind=Kind.COMPOSITE, inputs=names_of(_ADAM_ONE, "add2_y"))
-def adam_one(call: Call) -> Outputs:
+def _adam_moments(inputs: Sequence[Tracked]) -> tuple[Tracked, Tracked, Tracked]:
+    """The second moment, the first, and the step, with the coefficients as inputs."""
+    grad, v, m, _, _, beta1, one_minus_beta1, beta2, one_minus_beta2, *_, epsilon = inputs
+    v = v * beta2 + grad * grad * one_minus_beta2
+    m = m * beta1 + grad * one_minus_beta1
+    return v, m, m / (v.sqrt() + epsilon)
+
+
+@_step("AdamApplyOne AdamApplyOneAssign", _ADAM_ONE, "add2_y")
+def adam_one(inputs: Sequence[Tracked]) -> Sequence[Tracked]:
     """Adam's step of BERT: gradient, second and first moment, variable, learning rate."""
-    return _shapes_fit(call, lambda: _adam_one(call, decay=False))
+    v, m, step = _adam_moments(inputs)
+    var, rate = inputs[3:5]
+    return [v, m, var - step * rate]
 
 
-@op(
-    "AdamApplyOneWithDecay", "AdamApplyOneWithDecayAssign",
-    kind=Kind.COMPOSITE, inputs=names_of(_ADAM_ONE, "mul4_x add2_y"),
-)  # fmt: skip
-def adam_one_with_decay(call: Call) -> Outputs:
+@_step("AdamApplyOneWithDecay AdamApplyOneWithDecayAssign", _ADAM_ONE, "mul4_x add2_y")
+def adam_one_with_decay(inputs: Sequence[Tracked]) -> Sequence[Tracked]:
     """Adam's step of BERT with weight decay."""
-    return _shapes_fit(call, lambda: _adam_one(call, decay=True))
-
-
-def _shapes_fit(call: Call, compute: Callable[[], Outputs]) -> Outputs:
-    try:
-        return compute()
-    except ValueError:
-        raise NotComputedError(
-            "no_broadcast", shapes=tuple(tensor.array.shape for tensor in call.inputs if tensor is not None)
-        ) from None
+    v, m, step = _adam_moments(inputs)
+    var, rate, decay = inputs[3], inputs[4], inputs[9]
+    return [v, m, var - (step + var * decay) * rate]
 
 
 # --- LAMB and LARS ----------------------------------------------------------------------------------------------------
 
 
-@op(
-    "LambApplyOptimizerAssign", kind=Kind.COMPOSITE,
-    inputs=names_of(
-        "grad inputv inputm input3 mul0_x mul1_x mul2_x mul3_x add2_y steps do_use_weight weight_decay_rate"
-    ),
-)  # fmt: skip
-def lamb_moments(call: Call) -> Outputs:
+@_step(
+    "LambApplyOptimizerAssign",
+    "grad inputv inputm input3 mul0_x mul1_x mul2_x mul3_x add2_y steps do_use_weight weight_decay_rate",
+)
+def lamb_moments(inputs: Sequence[Tracked]) -> Sequence[Tracked]:
     """LAMB's update before its trust ratio, the second and the first moment."""
-
-    def compute() -> Outputs:
-        grad, v, m, var, beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, steps, use, decay = (
-            Tracked(values) for values in numbers(call, *range(12))
-        )
-        v, m = v * beta2 + grad * grad * one_minus_beta2, m * beta1 + grad * one_minus_beta1
-        unbiased_v = v / (1 - Tracked(np.power(beta2.value, steps.value)))
-        unbiased_m = m / (1 - Tracked(np.power(beta1.value, steps.value)))
-        update = unbiased_m / (unbiased_v.sqrt() + epsilon) + var * decay * use
-        return [tracked.output() for tracked in (update, v, m)]
-
-    return _shapes_fit(call, compute)
+    grad, v, m, var, beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, steps, use, decay = inputs
+    v, m = v * beta2 + grad * grad * one_minus_beta2, m * beta1 + grad * one_minus_beta1
+    unbiased_v = v / (1 - Tracked(np.power(beta2.value, steps.value)))
+    unbiased_m = m / (1 - Tracked(np.power(beta1.value, steps.value)))
+    return [unbiased_m / (unbiased_v.sqrt() + epsilon) + var * decay * use, v, m]
 
 
 #: The inputs of the ops that make LAMB's next update.
-_NEXT_UPDATE = names_of(
+_NEXT_UPDATE = (
     "input_mul3 input_mul2 input_realdiv1 input_mul1 input_mul0 input_realdiv0 input_mul4",
     "mul0_x mul1_sub mul2_x mul3_sub1 mul4_x add2_y",
 )
 
 
-def _next_moments(call: Call) -> tuple[Tracked, ...]:
+def _next_moments(inputs: Sequence[Tracked]) -> tuple[Tracked, ...]:
     """Both moments, the same without their bias, what the weights decay by, and the epsilon."""
-    square, v, bias_v, grad, m, bias_m, var, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, epsilon = (
-        Tracked(values) for values in numbers(call, *range(13))
-    )
+    square, v, bias_v, grad, m, bias_m, var, beta1, one_minus_beta1, beta2, one_minus_beta2, decay, epsilon = inputs
     m, v = m * beta1 + grad * one_minus_beta1, v * beta2 + square * one_minus_beta2
     return m, v, m / bias_m, v / bias_v, var * decay, epsilon
 
 
-@op("LambNextMV", kind=Kind.COMPOSITE, inputs=_NEXT_UPDATE)
-def lamb_next_moments(call: Call) -> Outputs:
+@_step("LambNextMV", *_NEXT_UPDATE)
+def lamb_next_moments(inputs: Sequence[Tracked]) -> Sequence[Tracked]:
     """LAMB's update, the first and the second moment, and the update without the decay."""
-
-    def compute() -> Outputs:
-        m, v, unbiased_m, unbiased_v, taken, epsilon = _next_moments(call)
-        step = unbiased_m / (unbiased_v.sqrt() + epsilon)
-        return [tracked.output() for tracked in (step + taken, m, v, step)]
-
-    return _shapes_fit(call, compute)
+    m, v, unbiased_m, unbiased_v, taken, epsilon = _next_moments(inputs)
+    step = unbiased_m / (unbiased_v.sqrt() + epsilon)
+    return [step + taken, m, v, step]
 
 
-@op("LambNextMVWithDecay", kind=Kind.COMPOSITE, inputs=_NEXT_UPDATE)
-def lamb_next_moments_with_decay(call: Call) -> Outputs:
+@_step("LambNextMVWithDecay", *_NEXT_UPDATE)
+def lamb_next_moments_with_decay(inputs: Sequence[Tracked]) -> Sequence[Tracked]:
     """LAMB's update with the epsilon below the root, both moments, and the update with it beside the root."""
-
-    def compute() -> Outputs:
-        m, v, unbiased_m, unbiased_v, taken, epsilon = _next_moments(call)
-        below = taken + unbiased_m / (unbiased_v + epsilon).sqrt()
-        other = taken + unbiased_m / (unbiased_v.sqrt() + epsilon)
-        return [tracked.output() for tracked in (below, m, v, other)]
-
-    return _shapes_fit(call, compute)
+    m, v, unbiased_m, unbiased_v, taken, epsilon = _next_moments(inputs)
+    below = taken + unbiased_m / (unbiased_v + epsilon).sqrt()
+    return [below, m, v, taken + unbiased_m / (unbiased_v.sqrt() + epsilon)]
 
 
-@op(
-    "LambNextRight", kind=Kind.COMPOSITE,
-    inputs=names_of("input_square input_mul2 mul2_x mul3_x truediv1_recip add2_y"),
-)  # fmt: skip
-def lamb_next_right(call: Call) -> Outputs:
+@_step("LambNextRight", "input_square input_mul2 mul2_x mul3_x truediv1_recip add2_y")
+def lamb_next_right(inputs: Sequence[Tracked]) -> Sequence[Tracked]:
     """LAMB's second moment, and the root of it by which the first is divided."""
-
-    def compute() -> Outputs:
-        grad, v, beta2, one_minus_beta2, reciprocal, epsilon = (Tracked(values) for values in numbers(call, *range(6)))
-        v = v * beta2 + grad * grad * one_minus_beta2
-        return [v.output(), ((v * reciprocal).sqrt() + epsilon).output()]
-
-    return _shapes_fit(call, compute)
+    grad, v, beta2, one_minus_beta2, reciprocal, epsilon = inputs
+    v = v * beta2 + grad * grad * one_minus_beta2
+    return [v, (v * reciprocal).sqrt() + epsilon]
 
 
-@op(
-    "LambUpdateWithLr", kind=Kind.COMPOSITE,
-    inputs=names_of(
-        "input_greater1 input_greater_realdiv input_realdiv input_mul0 input_mul1 input_sub",
-        "greater_y select_e minimum_y",
-    ),
-)  # fmt: skip
-def lamb_clipped_step(call: Call) -> Outputs:
+@_step(
+    "LambUpdateWithLr",
+    "input_greater1 input_greater_realdiv input_realdiv input_mul0 input_mul1 input_sub",
+    "greater_y select_e minimum_y",
+)
+def lamb_clipped_step(inputs: Sequence[Tracked]) -> Sequence[Tracked]:
     """The variable less the update, scaled by the ratio of two norms between a lower and an upper end."""
-
-    def compute() -> Outputs:
-        first, above, below, rate, step, var, least, other, most = (
-            Tracked(values) for values in numbers(call, *range(9))
-        )
-        chosen = (first.value > least.value) & (above.value > least.value)
-        ratio = where(chosen, above / below, other)
-        ratio = maximum(-maximum(-ratio, -most), least)
-        return [(var - ratio * rate * step).output()]
-
-    return _shapes_fit(call, compute)
+    first, above, below, rate, step, var, least, other, most = inputs
+    chosen = (first.value > least.value) & (above.value > least.value)
+    ratio = where(chosen, above / below, other)
+    ratio = maximum(-maximum(-ratio, -most), least)
+    return [var - ratio * rate * step]
 
 
-@op("LambUpdateWithLrV2", kind=Kind.COMPOSITE, inputs=names_of("x1 x2 x3 x4 x5 greater_y select_e"))
-def lamb_step(call: Call) -> Outputs:
+@_step("LambUpdateWithLrV2", "x1 x2 x3 x4 x5 greater_y select_e")
+def lamb_step(inputs: Sequence[Tracked]) -> Sequence[Tracked]:
     """The variable less the update, scaled by the ratio of the first two inputs where both exceed a minimum."""
-
-    def compute() -> Outputs:
-        above, below, rate, step, var, least, other = (Tracked(values) for values in numbers(call, *range(7)))
-        chosen = (above.value > least.value) & (below.value > least.value)
-        return [(var - where(chosen, above / below, other) * rate * step).output()]
-
-    return _shapes_fit(call, compute)
+    above, below, rate, step, var, least, other = inputs
+    chosen = (above.value > least.value) & (below.value > least.value)
+    return [var - where(chosen, above / below, other) * rate * step]
 
 
-@op("LambApplyWeightAssign", kind=Kind.COMPOSITE, inputs=names_of("input0 input1 input2 input3 input_param"))
-def lamb_weight(call: Call) -> Outputs:
+@_step("LambApplyWeightAssign", "input0 input1 input2 input3 input_param")
+def lamb_weight(inputs: Sequence[Tracked]) -> Sequence[Tracked]:
     """The variable less the update, scaled by the ratio of their norms where both are positive."""
-
-    def compute() -> Outputs:
-        norm, step_norm, rate, step, var = (Tracked(values) for values in numbers(call, *range(5)))
-        ratio = where((norm.value > 0) & (step_norm.value > 0), norm / step_norm, 1.0)
-        return [(var - ratio * (step * rate)).output()]
-
-    return _shapes_fit(call, compute)
+    norm, step_norm, rate, step, var = inputs
+    ratio = where((norm.value > 0) & (step_norm.value > 0), norm / step_norm, 1.0)
+    return [var - ratio * (step * rate)]
 
 
 def _lars(call: Call, w: Tracked, g: Tracked, squares: tuple[Tracked, Tracked], decay: float, lr: float) -> Outputs:
@@ -501,10 +484,7 @@ def _sparse(types: str, inputs: str, tensors: str, rule: Rule) -> None:
     state = [name for name in arrays if name != "grad"]
 
     def compute(call: Call) -> Outputs:
-        missing = len(names) - sum(tensor is not None for tensor in call.inputs)
-        taken = [name for name in names if name not in (*arrays, "indices") and attribute(call, name) is not None]
-        order = [name for name in names if name not in taken] if missing else list(names)
-        slots = {name: slot for slot, name in enumerate(order)}
+        slots, _ = _slots_of(call, names, (*arrays, "indices"))
         var = needed(call, slots["var"]).array
         if var.ndim < 1:
             raise NotComputedError("shape", name="var", shape=var.shape)
@@ -520,14 +500,11 @@ def _sparse(types: str, inputs: str, tensors: str, rule: Rule) -> None:
             for slot, tensor in enumerate(call.inputs)
             if slot != slots["indices"]
         ]
-        dense = names_of(*(name for name in names if name != "indices"))
+        dense = [name for name in names if name != "indices"]
         done = rule(call, *gathered(replace(call, inputs=tuple(sliced)), dense, arrays))
         return [_put(array, rows, new) for array, new in zip(whole, done, strict=True)]
 
-    plain = names_of(types)
-    op(*plain, *(f"Resource{name}" for name in plain if not name.endswith("D")), kind=Kind.COMPOSITE, inputs=names)(
-        compute
-    )
+    _register(types, names, compute)
 
 
 def _put(array: Doubles, rows: Array, new: Tracked) -> Output:

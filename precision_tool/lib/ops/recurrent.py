@@ -161,11 +161,7 @@ def _basic_lstm(call: Call) -> Outputs:
     return [result.reshape(*shape).output() for result in results]
 
 
-@op(
-    "BasicLSTMCellCStateGrad",
-    kind=Kind.COMPOSITE,
-    inputs=("c", "dht", "dct", "it", "jt", "ft", "ot", "tanhct"),
-)
+@op("BasicLSTMCellCStateGrad", kind=Kind.COMPOSITE, inputs=("c", "dht", "dct", "it", "jt", "ft", "ot", "tanhct"))
 def _basic_lstm_state_grad(call: Call) -> Outputs:
     """Gradients of the gates' sums, one beside the other, and of the state before."""
     c, dh, dc, i, j, f, o, tanh_c = _rows(call, *range(8))
@@ -208,11 +204,7 @@ def _basic_lstm_weight_grad(call: Call) -> Outputs:
     return [result.output(), Tracked(gates).total(0, keep=False).output()]
 
 
-@op(
-    "LSTMBlockCell",
-    kind=Kind.COMPOSITE,
-    inputs=("x", "cs_prev", "h_prev", "w", "wci", "wcf", "wco", "b"),
-)
+@op("LSTMBlockCell", kind=Kind.COMPOSITE, inputs=("x", "cs_prev", "h_prev", "w", "wci", "wcf", "wco", "b"))
 def _lstm_block(call: Call) -> Outputs:
     """TensorFlow's: outputs i, cs, f, o, ci, co, h."""
     (x, h), (c, w, b) = _rows(call, 0, 2), numbers(call, 1, 3, 7)
@@ -276,11 +268,7 @@ def _gru_block(call: Call) -> Outputs:
     return [result.output() for result in (r, u, c, u * h + (1 - u) * c)]
 
 
-@op(
-    "GRUBlockCellGrad",
-    kind=Kind.COMPOSITE,
-    inputs=("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c", "r", "u", "c", "d_h"),
-)
+@op("GRUBlockCellGrad", kind=Kind.COMPOSITE, inputs=("x", "h_prev", "w_ru", "w_c", "b_ru", "b_c", "r", "u", "c", "d_h"))
 def _gru_block_grad(call: Call) -> Outputs:
     """Gradients of x, of h before, and of the sums of c and of r and u."""
     x, h, w_ru, w_c, r, u, c, dh = numbers(call, 0, 1, 2, 3, 6, 7, 8, 9)
@@ -499,8 +487,7 @@ def _through_time(layer: _Layer, last_h: Doubles, last_c: Doubles) -> _Gradients
         }  # fmt: skip
         parts = [named[name] for name in layer.order]
         gates = Tracked(
-            np.concatenate([part.value for part in parts], 1),
-            np.concatenate([part.summed**2 for part in parts], 1),
+            np.concatenate([part.value for part in parts], 1), np.concatenate([part.summed**2 for part in parts], 1)
         )
         both = tracked_product(gates, layer.w.T)
         of_x.append(both[:, :inputs])

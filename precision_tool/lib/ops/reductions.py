@@ -271,10 +271,7 @@ def scaled_sum_and_loss(call: Call) -> Outputs:
         raise NotComputedError("shape", name="input 2", shape=scale.shape)
     product = a * scale.reshape(())
     y = product + b
-    return [
-        Output(array=y, summed=np.abs(product) + np.abs(y)),
-        summation(a * a, tuple(range(a.ndim)), divisor=2.0),
-    ]
+    return [Output(array=y, summed=np.abs(product) + np.abs(y)), summation(a * a, tuple(range(a.ndim)), divisor=2.0)]
 
 
 @op("ClipByNormNoDivSum", kind=Kind.APPROXIMATE, inputs=("x", "greater_zeros", "select_ones", "maximum_ones"))
@@ -304,10 +301,7 @@ def bias_gradient(call: Call) -> Outputs:
 
 
 def _arg_types() -> None:
-    names = {
-        np.argmax: ("ArgMax", "ArgMaxD", "ArgMaxV2"),
-        np.argmin: ("ArgMin", "ArgMinD", "ArgMinV2"),
-    }
+    names = {np.argmax: ("ArgMax", "ArgMaxD", "ArgMaxV2"), np.argmin: ("ArgMin", "ArgMinD", "ArgMinV2")}
     for search, types in names.items():
 
         def compute(call: Call, search: Callable[..., Array] = search) -> Outputs:

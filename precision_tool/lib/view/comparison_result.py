@@ -16,8 +16,7 @@ from rich.console import Console
 from precision_tool.lib.compare.columns import METRIC_FIELDS
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.compare.result_csv import write_result
-from precision_tool.lib.diagnose.agreement import ops_of
-from precision_tool.lib.diagnose.first_fault import find_first_fault
+from precision_tool.lib.diagnose.agreement import find_first_fault, ops_of
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, Leaf, diagnose_leaf, leaves_of
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.verdict_model import Verdict

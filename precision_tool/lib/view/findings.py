@@ -12,14 +12,13 @@ from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.messages.catalogue import has_text
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import joined
-from precision_tool.lib.view.text import LabelledLines, plain
+from precision_tool.lib.view.text import LabelledLines, labelled, plain
 
 
 def passport_lines(pair: PassportPair) -> RenderableType:
     """Return what differs between the settings and data of two runs, a line each."""
     label = text("finding.label.differs").ljust(len("benchmark"))  # as wide as those of the lines below
-    lines = [plain(render(difference.message)) for difference in pair.differences]
-    return LabelledLines([("" if number else label, line) for number, line in enumerate(lines)])
+    return LabelledLines(labelled(label, (plain(render(difference.message)) for difference in pair.differences)))
 
 
 def pair_json(pair: PassportPair) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from precision_tool.lib.data.workspace import shown_path
-from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome
+from precision_tool.lib.diagnose.fusion_bisect import Bisection, Outcome, Try
 from precision_tool.lib.diagnose.fusion_blame import (
     BeyondType,
     Blame,
@@ -32,13 +32,15 @@ from precision_tool.lib.io.fusion_passes import is_switchable
 from precision_tool.lib.io.fusion_switch import ALL, EITHER, Switches
 from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.model.finding import Evidence
-from precision_tool.lib.view.tables import Box, NameTable
+from precision_tool.lib.view.tables import NUMBERS, Box, NameTable
 from precision_tool.lib.view.text import (
     LabelledLines,
+    Line,
     always_mark,
     cosine_text,
     json_text,
     label,
+    labelled,
     plain,
     safe,
     shown,
@@ -67,16 +69,11 @@ _ALWAYS_ON = Message("screen.view.fusion.always_on")
 _NAMED = 3
 
 
-def _table(*columns: tuple[str, bool]) -> NameTable:
-    """Columns of names, that are never broken, and of numbers."""
-    table = NameTable(box=None, padding=(0, 2, 0, 0), show_edge=False)
-    for name, is_number in columns:
-        table.add_column(name, justify="right" if is_number else "left", no_wrap=is_number)
-    return table
+_COLUMN = "screen.view.fusion.column"
 
 
-def _column(name: str) -> str:
-    return text(f"screen.view.fusion.column.{name}")
+def _table() -> NameTable:
+    return NameTable(box=None, padding=(0, 2, 0, 0), show_edge=False)
 
 
 # --- passes in effect -------------------------------------------------------------------------------------------------
@@ -103,8 +100,9 @@ def _graph_passes(graph: GraphFusion, threshold: float) -> Iterator[RenderableTy
     if not graph.rows:
         yield shown(Message("screen.view.fusion.no_pass"), "dim")
         return
-    numbers = [(_column(name), True) for name in ("matched", "effective", "ops", "cosine")]
-    table = _table((_column("pass"), False), *numbers)
+    table = _table()
+    table.add_columns(_COLUMN, "pass")
+    table.add_columns(_COLUMN, "matched", "effective", "ops", "cosine", **NUMBERS)
     for row in graph.rows:
         agrees = None if row.cosine is None else not isnan(row.cosine) and row.cosine >= threshold
         table.add_row(
@@ -144,44 +142,51 @@ def switch_lines(
 ) -> list[RenderableType]:
     """One switch file, pass by pass, and its effect on the passes of the data, which have their sections."""
     lines: list[RenderableType] = [whole_path(path)]
-    if switches.refused:
-        for reason in switches.refused:
-            lines.append(shown(Message("screen.view.fusion.switch.refused", reason=reason), "bold yellow"))
-    else:
+    for reason in switches.refused:
+        lines.append(shown(Message("screen.view.fusion.switch.refused", reason=reason), "bold yellow"))
+    if not switches.refused:
         lines.append(shown(Message("screen.view.fusion.switch.accepted"), "dim"))
     lines += [shown(Message("screen.view.note", note=note), "yellow") for note in switches.notes]
     if switches.is_old_form:
         lines.append(shown(Message("screen.view.fusion.switch.old_form"), "dim"))
-    table = _table((_column("section"), False), (_column("pass"), False), ("", False))
+    table = _switch_table(switches)
+    lines.append(table if table.row_count else shown(Message("screen.view.fusion.switch.empty"), "dim"))
+    if rows := list(_effect_lines(switches, of_data)):
+        lines.append(LabelledLines(rows))
+    return lines + [shown(Message("screen.view.warning", warning=warning), "yellow") for warning in warnings]
+
+
+def _switch_table(switches: Switches) -> NameTable:
+    table = _table()
+    table.add_columns(_COLUMN, "section", "pass")
+    table.add_column()
     for section, passes in switches.sections.items():
         for number, (name, on) in enumerate(passes.items()):
-            others = Message("screen.view.fusion.switch.others")
             state = shown(Message(f"screen.view.fusion.switch.{'on' if on else 'off'}"), "green" if on else "red")
             if not on and name != ALL and not is_switchable(name):
                 no_effect = Message("screen.view.fusion.switch.no_effect", mark=always_mark())
                 state.append_text(shown(no_effect, "yellow"))
             head = "" if number else section or text("screen.view.fusion.switch.both")
+            others = Message("screen.view.fusion.switch.others")
             table.add_row(head, shown(others) if name == ALL else plain(name), state)
-    if table.row_count:
-        lines.append(table)
-    else:
-        lines.append(shown(Message("screen.view.fusion.switch.empty"), "dim"))
-    off = [
-        name for name, section in of_data.items() if is_switchable(name) and switches.state_of(name, section) is False
-    ]
+    return table
+
+
+def _effect_lines(switches: Switches, of_data: Mapping[str, str | None]) -> Iterator[Line]:
+    """Yield how many passes of the data are off, and those that stay on."""
     always = [name for name in of_data if not is_switchable(name)]
-    counts = Message("screen.view.fusion.switch.of_data", off=len(off), passes=len(of_data))
-    rows = [(label("of_data"), shown(counts))] if of_data else []
+    off = [
+        name for name, section in of_data.items() if name not in always and switches.state_of(name, section) is False
+    ]
+    if of_data:
+        counts = Message("screen.view.fusion.switch.of_data", off=len(off), passes=len(of_data))
+        yield label("of_data"), shown(counts)
     if always:
         passes_on = Message("screen.view.fusion.always_on_passes", passes=safe(", ".join(always)), reason=_ALWAYS_ON)
-        rows.append((always_mark(), shown(passes_on)))
+        yield always_mark(), shown(passes_on)
     if left_on := switches.left_on():
         stay_on = Message("screen.view.fusion.switch.stay_on", passes=safe(", ".join(left_on)))
-        rows.append((label("stay_on"), shown(stay_on, "yellow")))
-    if rows:
-        lines.append(LabelledLines(rows))
-    lines += [shown(Message("screen.view.warning", warning=warning), "yellow") for warning in warnings]
-    return lines
+        yield label("stay_on"), shown(stay_on, "yellow")
 
 
 def switch_json(path: str, switches: Switches, warnings: Sequence[str]) -> dict[str, Any]:
@@ -245,8 +250,9 @@ def _named_reason(name: str, reason: str) -> RenderableType:
 
 
 def _blame_table(passes: Sequence[PassBlame]) -> NameTable:
-    numbers = [(_column(name), True) for name in ("ops", "worst", "median")]
-    table = _table((_column("pass"), False), (_column("verdict"), False), *numbers)
+    table = _table()
+    table.add_columns(_COLUMN, "pass", "verdict")
+    table.add_columns(_COLUMN, "ops", "worst", "median", **NUMBERS)
     for pass_ in passes:
         name = plain(pass_.name)
         counts = [
@@ -458,41 +464,45 @@ def _op_json(op: OpBlame) -> dict[str, Any]:
 # --- bisection --------------------------------------------------------------------------------------------------------
 
 
-def try_line(number: int, off: int, total: int, succeeded: bool, code: int | None, seconds: float, again: bool) -> Text:
+def try_line(number: int, attempt: Try, total: int, again: bool) -> Text:
     """One try, as it ends; `again`: of a set that was tried before."""
     message = Message(
-        "screen.view.bisect.try", number=number, off=off, total=total, again=again, result=_outcome(succeeded, code),
-        seconds=seconds,
+        "screen.view.bisect.try", number=number, off=len(attempt.off), total=total, again=again,
+        result=_outcome(attempt), seconds=attempt.seconds,
     )  # fmt: skip
-    return shown(message, fields={"result": "green" if succeeded else "red"})
+    return shown(message, fields={"result": "green" if attempt.succeeded else "red"})
 
 
-def _outcome(succeeded: bool, code: int | None) -> Message:
-    if succeeded:
+def _outcome(attempt: Try) -> Message:
+    if attempt.succeeded:
         return Message("screen.view.bisect.succeeds")
-    return Message("screen.view.bisect.out_of_time") if code is None else Message("screen.view.bisect.fails", code=code)
+    if attempt.code is None:
+        return Message("screen.view.bisect.out_of_time")
+    return Message("screen.view.bisect.fails", code=attempt.code)
 
 
-def bisect_lines(
-    result: Bisection, tries: Sequence[tuple[tuple[str, ...], bool, int | None, float, str]], total: int
-) -> list[RenderableType]:
+def bisect_lines(result: Bisection, tries: Sequence[Try], total: int) -> list[RenderableType]:
     """The table of all tries, and what they come to."""
-    columns = (("try", True), ("off", True), ("check", False), ("seconds", True), ("passes_off", False))
-    table = _table(*((_column(name), is_number) for name, is_number in columns))
+    table = _table()
+    table.add_columns(_COLUMN, "try", "off", **NUMBERS)
+    table.add_columns(_COLUMN, "check")
+    table.add_columns(_COLUMN, "seconds", **NUMBERS)
+    table.add_columns(_COLUMN, "passes_off")
     first: dict[tuple[str, ...], int] = {}
-    for number, (off, succeeded, code, seconds, _) in enumerate(tries, start=1):
-        check = shown(_outcome(succeeded, code), "green" if succeeded else "red")
+    for number, attempt in enumerate(tries, start=1):
+        off = attempt.off
         named = ", ".join(off) if len(off) < SHOWN else "…"
         if not off or len(off) == total:
             named = text("screen.view.bisect.all") if off else text("screen.view.none")
         if first.setdefault(off, number) != number:  # what the result rests on is tried twice
             named = text("screen.view.bisect.again", passes=named, number=first[off])
-        table.add_row(str(number), str(len(off)), check, f"{seconds:.1f}", plain(named))
+        check = shown(_outcome(attempt), "green" if attempt.succeeded else "red")
+        table.add_row(str(number), str(len(off)), check, f"{attempt.seconds:.1f}", plain(named))
     lines: list[RenderableType] = [table]
     if tries:
-        lines.append(whole_path(f"{posixpath.dirname(tries[0][4])}/try_*.log"))
-    failed = [code for _, succeeded, code, _, _ in tries if not succeeded]
-    if failed and all(code is None for code in failed):
+        lines.append(whole_path(f"{posixpath.dirname(tries[0].log)}/try_*.log"))
+    failed = [attempt for attempt in tries if not attempt.succeeded]
+    if failed and all(attempt.code is None for attempt in failed):
         lines.append(shown(Message("screen.view.bisect.all_out_of_time"), "yellow"))
     if result.outcome is Outcome.NOT_FUSION:
         lines.append(shown(Message("screen.view.bisect.left")))
@@ -517,9 +527,7 @@ def _bisect_verdict(result: Bisection) -> Text:
     return shown(Message("screen.view.bisect.flaky", passes=passes or Message("screen.view.none")), "bold red")
 
 
-def bisect_json(
-    result: Bisection, tries: Sequence[tuple[tuple[str, ...], bool, int | None, float, str]], passes: Sequence[str]
-) -> str:
+def bisect_json(result: Bisection, tries: Sequence[Try], passes: Sequence[str]) -> str:
     """The bisection as one JSON document."""
     return json_text(
         {
@@ -528,10 +536,7 @@ def bisect_json(
             "interact": result.interact,
             "sets": result.tries,
             "passes": passes,
-            "tries": [
-                {"off": off, "succeeded": succeeded, "code": code, "seconds": seconds, "log": log}
-                for off, succeeded, code, seconds, log in tries
-            ],
+            "tries": [asdict(attempt) for attempt in tries],
         }
     )
 
@@ -547,7 +552,11 @@ def diff_lines(diff: GraphDiff, names: tuple[str, str], limit: int) -> Iterator[
     alike = Message("screen.view.diff.alike", share=graphs.share, ops=graphs.alike)
     yield [LabelledLines([(names[0], shown(left)), (names[1], shown(right)), (label("alike"), shown(alike))])]
     if diff.passes:
-        table = _table((_column("pass"), False), (names[0], True), (names[1], True), ("", False))
+        table = _table()
+        table.add_columns(_COLUMN, "pass")
+        for name in names:
+            table.add_column(name, **NUMBERS)
+        table.add_column()
         for row in diff.passes:
             state = _pass_state(row, names[1] if row.left else names[0])
             table.add_row(plain(row.name), str(row.left or "-"), str(row.right or "-"), state)
@@ -573,13 +582,12 @@ def _fused_lines(groups: Sequence[Any], limit: int) -> Iterator[RenderableType]:
     for group in groups:
         originals = sum(len(names) for _, names in group.ops)
         count = text("screen.view.diff.fused_ops", ops=len(group.ops), originals=originals)
-        rows = [("" if number else count, plain(f"{name} = {', '.join(names)}", "dim"))
-                for number, (name, names) in enumerate(group.ops[: limit or None])]  # fmt: skip
+        lines = [plain(f"{name} = {', '.join(names)}", "dim") for name, names in group.ops[: limit or None]]
         more = len(group.ops) - limit
         if limit and more > 0:
-            rows.append(("", shown(Message("screen.view.more", more=more), "dim")))
+            lines.append(shown(Message("screen.view.more", more=more), "dim"))
         yield plain(f"  {group.pass_name}")
-        yield LabelledLines([(f"    {head}", line) for head, line in rows])
+        yield LabelledLines([(f"    {head}", line) for head, line in labelled(count, lines)])
 
 
 def _pass_state(row: PassDiff, other: str) -> Text:

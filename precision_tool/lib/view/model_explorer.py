@@ -12,8 +12,14 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from precision_tool.lib.compare.data_folder import DataFolder
+from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.messages import language, text
+from precision_tool.lib.messages.errors import UsageError
+from precision_tool.lib.version import __version__
+from precision_tool.lib.view.report_document import document_of
+from precision_tool.lib.view.report_material import garbage_collection_off, gather, place_of
 
 #: The figures that become node data, with the lower ends of their colours: those of the report's map.
 _FIGURES = {
@@ -25,11 +31,43 @@ _COLOURS = ("#d9e8f2", "#a5cbe3", "#f4e3a1", "#f2b04c", "#e0662e", "#a50f15")
 _BEYOND = 1e30
 
 
-def write_model_explorer(path: str, document: Mapping[str, Any]) -> list[str]:
-    """Write the graphs of a report's data to `path`, and the node data next to it; return all paths.
+def export_graphs(
+    data: DataFolder,
+    diagnoses: Sequence[Diagnosis],
+    path: str,
+    *,
+    graph: str | None = None,
+) -> list[str]:
+    """Write the graphs of results, and their figures (node data) next to it.
 
-    OutputError when they cannot be written.
+    Parameters
+    ----------
+    data, diagnoses, graph
+        As for `make_report`.
+    path : str
+        The JSON file of the graphs; figures go to `NAME_own_error.json` and `NAME_one_minus_cosine.json`.
+
+    Returns
+    -------
+    list of str
+        All paths that were written.
+
+    Raises
+    ------
+    UsageError
+        No result has a graph, or the place lies among the dumps.
+    OutputError
+        They cannot be written.
     """
+    path = place_of(data, path)
+    with garbage_collection_off():
+        materials = gather(data, diagnoses, graph)
+        if all(material.file is None for material in materials):
+            raise UsageError("view.explorer_no_graph")
+        return _write(path, document_of(materials, tool=f"precision_tool {__version__}", time=""))
+
+
+def _write(path: str, document: Mapping[str, Any]) -> list[str]:
     results = [result for result in document["results"] if result["map"] is not None]
     stem = posixpath.splitext(path)[0]
     # A graph needs an id of its own.

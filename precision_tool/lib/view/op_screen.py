@@ -26,13 +26,15 @@ from precision_tool.lib.model.op_verdict import Element, OpVerdict, Source
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.view.tables import Heading, NameTable
+from precision_tool.lib.view.tables import NUMBERS, Heading, NameTable, figure_table
 from precision_tool.lib.view.tensors_screen import non_finite_text
 from precision_tool.lib.view.text import (
     LabelledLines,
     Line,
+    desc_text,
     json_text,
     label,
+    labelled,
     marked_pass,
     plain,
     row_text,
@@ -86,8 +88,8 @@ def verdict_lines(title: str, judged: OpVerdict, elements: Sequence[Element]) ->
     if judged.looked_at is not None and judged.size is not None:
         sample = Message("verdict.op.sample", count=judged.looked_at, elements=judged.size, sums=judged.is_summed)
         rows.append(_row("sample", sample))
-    if judged.fed is not None:
-        rows.append(_row("inherited", Message("verdict.op.inherited", error=judged.fed)))
+    if judged.inherited is not None:
+        rows.append(_row("inherited", Message("verdict.op.inherited", error=judged.inherited)))
     if judged.benchmark_own is not None:
         rows.append(_row("benchmark", Message("verdict.op.benchmark", error=judged.benchmark_own)))
     return _block(title, rows, elements, judged.slot or 0)
@@ -107,14 +109,13 @@ def _block(title: str, rows: Sequence[Line], elements: Sequence[Element], slot: 
 
 def _element_table(elements: Sequence[Element], slot: int) -> NameTable:
     """Elements of an output as the NPU has them, as the benchmark has them, and as the op's inputs say."""
-    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column(text("verdict.op.elements.output", slot=slot), no_wrap=True)
-    table.add_column(text("verdict.op.elements.place"), no_wrap=True)
     columns = ["npu", "golden", "recomputed"]
     if all(element.recomputed is None for element in elements):
         columns.pop()
-    for name in columns:
-        table.add_column(text(f"verdict.op.elements.{name}"), justify="right", no_wrap=True)
+    table = figure_table()
+    table.add_column(text("verdict.op.elements.output", slot=slot), no_wrap=True)
+    table.add_columns("verdict.op.elements", "place", no_wrap=True)
+    table.add_columns("verdict.op.elements", *columns, **NUMBERS)
     before = ""
     for element in elements:
         kind = text("verdict.op.elements.worst" if element.is_worst else "verdict.op.elements.first")
@@ -296,7 +297,7 @@ def _input(source: Input) -> Iterator[_Line]:
     else:
         yield f"[{source.slot}]", plain(f"{source.edge.producer}:{source.edge.index}")
     if source.desc is not None and (source.edge is not None or source.desc.dtype):
-        yield "", plain(_stored(source.desc))
+        yield "", plain(desc_text(source.desc))
         yield from _origin(source.desc)
     for step in source.sources:
         if step.end.op is None:
@@ -310,7 +311,7 @@ def _input(source: Input) -> Iterator[_Line]:
 def _output(output: Output, everything: bool) -> Iterator[_Line]:
     desc = output.desc
     undescribed = Message("screen.view.op.not_described")
-    yield f"[{output.index}]", shown(undescribed) if desc is None else plain(_stored(desc))
+    yield f"[{output.index}]", shown(undescribed) if desc is None else plain(desc_text(desc))
     if desc is not None:
         yield from _origin(desc)
     if desc is not None and desc.dump_origin_name:
@@ -344,10 +345,6 @@ def _through(step: Step) -> str:
     if not step.through:
         return ""
     return text("screen.view.op.through", ops=", ".join(node.name for node in step.through))
-
-
-def _stored(desc: TensorDesc) -> str:
-    return " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
 
 
 def _origin(desc: TensorDesc) -> Iterator[_Line]:
@@ -439,12 +436,11 @@ def tensor_table(rows: Sequence[Row], threshold: float) -> NameTable:
     """Both sides of each tensor of an op, a line each, with the columns of a result that say so."""
     rows = [row for row in rows if row.pair.slot]
     figures = _figures(rows)
-    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    for name in ("slot", "side", "dtype"):
-        table.add_column(text(f"screen.view.op.column.{name}"), no_wrap=True)
-    table.add_column(text("screen.view.op.column.shape"))
+    table = figure_table()
+    table.add_columns("screen.view.op.column", "slot", "side", "dtype", no_wrap=True)
+    table.add_columns("screen.view.op.column", "shape")
     for name in figures:
-        table.add_column(name, justify="right", no_wrap=True, min_width=9)
+        table.add_column(name, min_width=9, **NUMBERS)
     for at, row in enumerate(rows):
         npu, golden = ([sides[side][at] for sides in figures.values()] for side in (0, 1))
         table.add_row(plain(row.pair.slot, "bold"), label("npu"), *_stored_as(row.pair.npu), *npu)
@@ -494,11 +490,11 @@ def row_notes(row: Row) -> Iterator[str]:
             yield text("screen.view.op.side_note", side=label(side), note=note)
 
 
-def _files(report: OpReport) -> list[tuple[str, Text]]:
+def _files(report: OpReport) -> list[Line]:
     run = report.run
-    rows = [(label("graph"), whole_path(run.file.path))]  # why it was chosen, `graphs` says
+    rows: list[Line] = [(label("graph"), whole_path(run.file.path))]  # why it was chosen, `graphs` says
     npu = dict.fromkeys(row.pair.npu.path for row in report.rows if row.pair.npu is not None)
-    rows += [("" if number else label("npu"), whole_path(path)) for number, path in enumerate(npu)]
+    rows += labelled(label("npu"), map(whole_path, npu))
     golden: dict[str, list[str]] = {}
     for row in report.rows:
         if row.pair.golden is not None:
@@ -567,11 +563,10 @@ def to_json(
 
 
 def _report_json(report: OpReport, threshold: float, everything: bool, attribute: str | None) -> dict[str, Any]:
-    op, links, run = report.op, report.connections, report.run
+    op, run = report.op, report.run
     attributes = _shown_attributes(op, attribute) if everything or attribute is not None else []
     longest = _VALUE if attribute is None else _LONGEST_VALUE
     code = implementation(op)
-    caller = links.caller
     return {
         "name": op.name,
         "type": op.type,
@@ -587,28 +582,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         "graph_file": run.file.path,
         "reason": run.reason,
         "debug": run.number,
-        "called_by": None if caller is None else caller.name,
-        "subgraphs": list(op.subgraph_names),
-        "inputs": [
-            {
-                "slot": source.slot,
-                "producer": None if source.edge is None else source.edge.producer,
-                "index": None if source.edge is None else source.edge.index,
-                "sources": [_step_json(step, "index") for step in source.sources],
-                **_desc_json(source.desc),
-            }
-            for source in links.inputs
-        ],
-        "outputs": [
-            {
-                "index": output.index,
-                "readers": [_step_json(step, "slot") for step in output.readers],
-                **_desc_json(output.desc),
-            }
-            for output in links.outputs
-        ],
-        "runs_after": [node.name for node in links.waits_for],
-        "runs_before": [node.name for node in links.awaited_by],
+        **_connections_json(report.connections, op),
         **({"attributes": {name: attribute_text(op, name, longest) for name in attributes}} if attributes else {}),
         "not_dumped": report.not_dumped or None,
         "verdict": None if report.judged is None else judged_json(report.judged),
@@ -618,13 +592,36 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
     }
 
 
+def _connections_json(links: Connections, op: Op) -> dict[str, Any]:
+    return {
+        "called_by": None if links.caller is None else links.caller.name,
+        "subgraphs": list(op.subgraph_names),
+        "inputs": [
+            {
+                "slot": source.slot,
+                "producer": None if source.edge is None else source.edge.producer,
+                "index": None if source.edge is None else source.edge.index,
+                "sources": [_step_json(step, "index") for step in source.sources],
+                "desc": None if source.desc is None else asdict(source.desc),
+            }
+            for source in links.inputs
+        ],
+        "outputs": [
+            {
+                "index": output.index,
+                "readers": [_step_json(step, "slot") for step in output.readers],
+                "desc": None if output.desc is None else asdict(output.desc),
+            }
+            for output in links.outputs
+        ],
+        "runs_after": [node.name for node in links.waits_for],
+        "runs_before": [node.name for node in links.awaited_by],
+    }
+
+
 def _step_json(step: Step, place: str) -> dict[str, Any]:
     number = step.link.index if place == "index" else step.link.slot
     return {"op": step.end.name, place: number, "through": [node.name for node in step.through]}
-
-
-def _desc_json(desc: TensorDesc | None) -> dict[str, Any]:
-    return {"desc": None if desc is None else asdict(desc)}
 
 
 def row_json(row: Row, threshold: float) -> dict[str, Any]:

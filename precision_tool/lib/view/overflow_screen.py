@@ -29,12 +29,15 @@ from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.model.comparison import Summary
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.view.tables import Box, Heading, NameTable, Prose
+from precision_tool.lib.view.tables import NUMBERS, Box, Heading, NameTable, Prose, figure_table
 from precision_tool.lib.view.text import (
     LabelledLines,
+    Line,
     json_text,
     label,
+    labelled,
     op_heading,
+    origin_lines,
     plain,
     safe,
     shown,
@@ -52,6 +55,7 @@ _ORIGIN_STYLES = {
     Origin.UNKNOWN: "yellow",
     Origin.MEANT: "green",
 }
+_COLUMN = "screen.view.overflow.column"
 #: Units of the chip that have a name in the catalogue.
 UNITS = ("AIC", "AIV", "AICPU", "SDMA")
 #: Steps of a trail that are shown; JSON has all.
@@ -72,10 +76,9 @@ def op_title(op: OverflowOp | None, name: str = "") -> Text:
 
 def slot_table(slots: Sequence[SlotValues]) -> NameTable:
     """The tensors of an op: figures, and the shares of saturated, Inf and NaN values."""
-    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column(_column("tensor"))  # one column, which wraps well where there is no room
-    for name in ("max", "min", "mean", "saturated", "inf", "nan"):
-        table.add_column(_column(name), justify="right", no_wrap=True)
+    table = figure_table()
+    table.add_columns(_COLUMN, "tensor")  # one column, which wraps well where there is no room
+    table.add_columns(_COLUMN, "max", "min", "mean", "saturated", "inf", "nan", **NUMBERS)
     for values in slots:
         slot = (safe(values.slot), "bold")
         if values.tensor is None:
@@ -98,10 +101,6 @@ def slot_table(slots: Sequence[SlotValues]) -> NameTable:
     return table
 
 
-def _column(name: str) -> str:
-    return text(f"screen.view.overflow.column.{name}")
-
-
 def _share(part: int, whole: int, is_least: bool) -> Text:
     if not part:
         return Text("0", style="dim")
@@ -118,7 +117,7 @@ def status_block(status: StatusReport) -> RenderableType:
     """One status file: its op, the status in words, own or received, and the op's tensors."""
     op = status.op
     title = op_title(op, status.file.name.op_name if op is None else "")
-    lines: list[tuple[str, Text]] = []
+    lines: list[Line] = []
     for unit in status.units:
         name = text(f"screen.view.overflow.unit.{unit.unit.lower()}") if unit.unit in UNITS else unit.unit
         lines.append((label("accelerator"), plain(name)))
@@ -127,11 +126,11 @@ def status_block(status: StatusReport) -> RenderableType:
     if op is not None:
         lines.append((label("origin"), _origin_line(op)))
         lines += _recomputed_lines(op)
-        lines += _op_lines(op)
+        lines += origin_lines(op)
     notes = map(render, (*status.notes, *status.doubts))
     lines += [(label("note"), plain(shown_reason(note), "yellow")) for note in notes]
     lines.append((label("file"), whole_path(status.file.path)))
-    lines += [("" if at else label("dump"), whole_path(path)) for at, path in enumerate(op.paths if op else ())]
+    lines += labelled(label("dump"), map(whole_path, op.paths if op is not None else ()))
     parts: list[RenderableType] = [Heading(title), LabelledLines(lines)]
     if op is not None:
         parts.append(slot_table(op.slots))
@@ -145,15 +144,8 @@ def _task(unit: UnitStatus, status: StatusReport) -> Message:
     )  # fmt: skip
 
 
-def _recomputed_lines(op: OverflowOp) -> list[tuple[str, Text]]:
+def _recomputed_lines(op: OverflowOp) -> list[Line]:
     return [] if op.judged is None else [(label("recomputed"), plain(shown_reason(judged_words(op.judged))))]
-
-
-def _op_lines(op: OverflowOp) -> Iterator[tuple[str, Text]]:
-    if op.pass_names:
-        yield label("pass"), plain(", ".join(op.pass_names))
-    if op.original_names and op.original_names != (op.name,):
-        yield label("original"), plain(", ".join(op.original_names))
 
 
 # --- a leaf -----------------------------------------------------------------------------------------------------------
@@ -223,7 +215,7 @@ def _bad_parts(leaf: LeafOverflow, first: OverflowOp, limit: int, listed: Collec
             (label("first"), plain(f"[{first.number}] {first.name} ({first.op_type})", "bold red")),
             ("", _origin_line(first)),
             *([] if is_listed else _recomputed_lines(first)),
-            *([] if is_listed else _op_lines(first)),
+            *([] if is_listed else origin_lines(first)),
         ]
     )
     if not is_listed:
@@ -251,11 +243,10 @@ def _other_op(op: OverflowOp) -> tuple[str, Text]:
 
 def trail_table(trail: Sequence[TrailStep]) -> RenderableType:
     """The path to the first op: what was left of the range at each op, and what it took."""
-    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column(_column("dtype"), no_wrap=True)
-    for name in ("largest", "bits_left", "bits_used"):
-        table.add_column(_column(name), justify="right", no_wrap=True)
-    table.add_column(_column("op"))
+    table = figure_table()
+    table.add_columns(_COLUMN, "dtype", no_wrap=True)
+    table.add_columns(_COLUMN, "largest", "bits_left", "bits_used", **NUMBERS)
+    table.add_columns(_COLUMN, "op")
     largest = max((step.growth for step in trail if step.growth is not None), default=inf)
     hidden = len(trail) - _SHOWN_STEPS
     if hidden > 0:

@@ -28,7 +28,7 @@ def number(value: float | None, digits: int = 6) -> Number:
 
 def numbers(values: Iterable[float | None], digits: int = 6) -> list[Number]:
     """Return `number` of every value of a column."""
-    return [None if value is None else number(value, digits) for value in values]
+    return [number(value, digits) for value in values]
 
 
 #: The largest integer up to which float64, and so the page, holds all of them.

@@ -18,14 +18,16 @@ from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.op_screen import row_json, row_notes, tensor_table
 from precision_tool.lib.view.ops_screen import shown_counts
-from precision_tool.lib.view.tables import Heading, NameTable
+from precision_tool.lib.view.tables import NUMBERS, Heading, list_table
 from precision_tool.lib.view.tensors_screen import side_label
 from precision_tool.lib.view.text import (
     LabelledLines,
+    Line,
     byte_size,
     cosine_text,
     json_text,
     label,
+    labelled,
     plain,
     safe,
     shown,
@@ -33,6 +35,7 @@ from precision_tool.lib.view.text import (
     whole_path,
 )
 
+_COLUMN = "screen.view.list.column"
 #: Values of a parameter that are shown.
 SHOWN_VALUES = 8
 
@@ -49,25 +52,16 @@ def _title(side: H5Side) -> str:
     return " ".join(filter(None, ("PyTorch", side_label(side.side), device)))
 
 
-def _column(name: str) -> str:
-    return text(f"screen.view.list.column.{name}")
-
-
-def _table() -> NameTable:
-    return NameTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-
-
 def value_listing(listing: H5Listing, limit: int) -> Iterator[RenderableType]:
     """The data sets of one dump, at most `limit` of them (0: all), and how many there are."""
     yield side_title(listing.side)
     values = [value for row in listing.rows for value in row.values]
     some = values[: limit or None]
     if some:
-        table = _table()
-        for name in ("kind", "type", "shape"):
-            table.add_column(_column(name))
-        table.add_column(_column("size"), justify="right", no_wrap=True)
-        table.add_column(_column("name"))
+        table = list_table()
+        table.add_columns(_COLUMN, "kind", "type", "shape")
+        table.add_columns(_COLUMN, "size", **NUMBERS)
+        table.add_columns(_COLUMN, "name")
         for value in some:
             tensor = value.tensor
             table.add_row(
@@ -123,11 +117,11 @@ def op_listing(
     yield side_title(listing.side)
     some = listing.rows[: limit or None]
     if some:
-        table = _table()
-        table.add_column(_column("inputs"), justify="right", no_wrap=True)
-        table.add_column(_column("outputs"))
-        table.add_column(_column("cosine"), justify="right", no_wrap=True)
-        table.add_column(_column("name"))
+        table = list_table()
+        table.add_columns(_COLUMN, "inputs", **NUMBERS)
+        table.add_columns(_COLUMN, "outputs")
+        table.add_columns(_COLUMN, "cosine", **NUMBERS)
+        table.add_columns(_COLUMN, "name")
         for row in some:
             tensors = [value for value in row.op.tensors if value.direction == OUTPUT]
             outputs = [f"{value.tensor.dtype} {shape_text(value.tensor.shape)}" for value in tensors if value.tensor]
@@ -177,7 +171,7 @@ def _op(report: H5Report, threshold: float) -> Iterator[RenderableType]:
     op, side = report.hit.op, report.hit.side
     yield Heading(plain(_title(side)))
     before, after = report.neighbours()
-    rows = [(label("name"), plain(op.name, "bold")), (label("type"), plain(op.type))]
+    rows: list[Line] = [(label("name"), plain(op.name, "bold")), (label("type"), plain(op.type))]
     rows.append((label("ran_as"), shown(Message("screen.view.pytorch.number", number=op.seq))))
     golden = report.counterpart
     if side.other is not None:
@@ -185,9 +179,10 @@ def _op(report: H5Report, threshold: float) -> Iterator[RenderableType]:
         rows.append((label("benchmark"), shown(missing, "yellow") if golden is None else plain(golden.name)))
     neighbours = (("after", before), ("before", after))
     rows += [(label(name), plain(neighbour.name)) for name, neighbour in neighbours if neighbour is not None]
-    for number, (value, values) in enumerate(report.parameters):
-        parameter = plain(f"{value.direction}/{value.name} ({kind_text(value)}) {values}")
-        rows.append(("" if number else label("parameters"), parameter))
+    parameters = (
+        f"{value.direction}/{value.name} ({kind_text(value)}) {values}" for value, values in report.parameters
+    )
+    rows += labelled(label("parameters"), map(plain, parameters))
     yield LabelledLines(rows)
     yield Heading(shown(Message("screen.view.pytorch.dump")))
     if any(row.pair.slot for row in report.rows):

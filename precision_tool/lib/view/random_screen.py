@@ -16,15 +16,18 @@ from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.memory_reuse import Stomp, memory_advice
 from precision_tool.lib.diagnose.passports import PassportPair
 from precision_tool.lib.diagnose.random_errors import Kind, RandomOp, RandomReport, SlotPair, State
-from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.wording import shape_text
 from precision_tool.lib.view.findings import pair_json
-from precision_tool.lib.view.tables import Box, NameTable, Prose
+from precision_tool.lib.view.tables import NUMBERS, Box, NameTable, Prose, figure_table
 from precision_tool.lib.view.text import (
     LabelledLines,
+    Line,
     json_text,
     label,
+    labelled,
     op_heading,
+    origin_lines,
     plain,
     safe,
     shown,
@@ -70,29 +73,7 @@ def random_lines(report: RandomReport, limit: int) -> list[RenderableType]:
 
 
 def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
-    counts = Counter(op.kind for op in report.ops)
-    slots = Counter(slot.state for op in report.ops for slot in op.slots)
-    kinds = [
-        Message("screen.view.random.count", count=counts[kind], what=kind_name(kind))
-        for kind in _KIND_STYLES
-        if counts[kind]
-    ]
-    unknown = slots[State.UNKNOWN]
-    bits = Message(
-        "screen.view.random.bits", same=slots[State.EQUAL] + slots[State.SAME_VALUES],
-        compared=slots.total() - unknown, unknown=unknown or None,
-    )  # fmt: skip
-    lines = [
-        (label("bitwise"), shown(bits)),
-        (label("ops"), shown(Message("screen.view.random.ops", ops=len(report.ops), kinds=kinds))),
-    ]
-    for name in ("first_only", "other_only", "two_types"):
-        ops = {"first_only": report.left_only, "other_only": report.right_only}.get(name, report.other_types)
-        if ops:
-            names = [safe(op) for op in ops[:_SHOWN_APART]]
-            message = Message("screen.view.random.apart", ops=len(ops), names=names, more=len(ops) > _SHOWN_APART)
-            lines.append((label(name), shown(message, "yellow")))
-    yield LabelledLines(lines)
+    yield LabelledLines(list(_counts(report)))
     if not report.is_pair:
         yield shown(Message("screen.view.random.not_same_script"), "bold yellow")
     different = report.of(Kind.DATA, Kind.RANDOM, Kind.UNSURE)
@@ -101,12 +82,7 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
     if len(different) > limit:
         yield shown(Message("screen.view.random.some_ops", shown=limit, total=len(different)), "dim")
     if not different:
-        unread = report.of(Kind.NOT_COMPARED)
-        same = Message(
-            "screen.view.random.all_same", common=not report.is_pair, op=safe(unread[0].name) if unread else "",
-            why=shown_reason(reason_words(unread[0].why)) if unread else "",
-        )  # fmt: skip
-        yield shown(same, "yellow" if unread or not report.is_pair else "green")
+        yield _all_same(report)
     expected = report.of(Kind.EXPECTED)
     if expected:
         some = [Message("screen.view.random.named", op=safe(op.name), type=safe(op.op_type)) for op in expected[:limit]]
@@ -119,6 +95,39 @@ def _run_parts(report: RandomReport, limit: int) -> Iterator[RenderableType]:
             "screen.view.random.followers", ops=len(followers), first=safe(first.name), why=reason_words(first.why)
         )  # fmt: skip
         yield shown(message, "dim")
+
+
+def _counts(report: RandomReport) -> Iterator[Line]:
+    """Yield how many tensors are the same, how many ops there are of each kind, and the ops that only one run has."""
+    counts = Counter(op.kind for op in report.ops)
+    slots = Counter(slot.state for op in report.ops for slot in op.slots)
+    unknown = slots[State.UNKNOWN]
+    bits = Message(
+        "screen.view.random.bits", same=slots[State.EQUAL] + slots[State.SAME_VALUES],
+        compared=slots.total() - unknown, unknown=unknown or None,
+    )  # fmt: skip
+    yield label("bitwise"), shown(bits)
+    kinds = [
+        Message("screen.view.random.count", count=counts[kind], what=kind_name(kind))
+        for kind in _KIND_STYLES
+        if counts[kind]
+    ]
+    yield label("ops"), shown(Message("screen.view.random.ops", ops=len(report.ops), kinds=kinds))
+    apart = {"first_only": report.left_only, "other_only": report.right_only, "two_types": report.other_types}
+    for name, ops in apart.items():
+        if ops:
+            names = [safe(op) for op in ops[:_SHOWN_APART]]
+            message = Message("screen.view.random.apart", ops=len(ops), names=names, more=len(ops) > _SHOWN_APART)
+            yield label(name), shown(message, "yellow")
+
+
+def _all_same(report: RandomReport) -> Text:
+    unread = next(iter(report.of(Kind.NOT_COMPARED)), None)
+    same = Message(
+        "screen.view.random.all_same", common=not report.is_pair, op="" if unread is None else safe(unread.name),
+        why="" if unread is None else shown_reason(reason_words(unread.why)),
+    )  # fmt: skip
+    return shown(same, "yellow" if unread is not None or not report.is_pair else "green")
 
 
 def conclusion_box(reports: Sequence[RandomReport]) -> RenderableType:
@@ -158,11 +167,7 @@ def _conclusion(report: RandomReport, *, several: bool) -> Iterator[Text]:
 def op_panel(op: RandomOp, *, is_first: bool) -> RenderableType:
     """One op that differs, with the state of each of its tensors."""
     style = _KIND_STYLES[op.kind]
-    rows: list[tuple[str, Text]] = []
-    if op.pass_names:
-        rows.append((label("pass"), plain(", ".join(op.pass_names))))
-    if op.original_names and op.original_names != (op.name,):
-        rows.append((label("original"), plain(", ".join(op.original_names))))
+    rows = origin_lines(op)
     for name, judged in zip(("first_run", "other_run"), op.judged, strict=False):
         rows.append((label(name), plain(shown_reason(judged_words(judged)))))
     why = reason_words(op.why)
@@ -174,13 +179,11 @@ def op_panel(op: RandomOp, *, is_first: bool) -> RenderableType:
 
 def slot_table(slots: Sequence[SlotPair]) -> NameTable:
     """Each tensor: the same or not, and how far off."""
-    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    for name in ("slot", "dtype"):
-        table.add_column(text(f"screen.view.op.column.{name}"), no_wrap=True)
-    table.add_column(text("screen.view.op.column.shape"), min_width=6)
-    table.add_column(text("screen.view.random.column.bits"))
-    for name in ("cosine", "max_error", "relative"):
-        table.add_column(text(f"screen.view.random.column.{name}"), justify="right", no_wrap=True)
+    table = figure_table()
+    table.add_columns("screen.view.op.column", "slot", "dtype", no_wrap=True)
+    table.add_columns("screen.view.op.column", "shape", min_width=6)
+    table.add_columns("screen.view.random.column", "bits")
+    table.add_columns("screen.view.random.column", "cosine", "max_error", "relative", **NUMBERS)
     for slot in slots:
         tensor = slot.left or slot.right
         numbers = ["-"] * 3
@@ -228,7 +231,7 @@ def stomp_panel(stomp: Stomp) -> RenderableType:
         "screen.view.random.stomp.producer", op=producer, type=safe(stomp.producer_type), slot=stomp.index
     )  # fmt: skip
     read = Message("screen.view.random.stomp.consumer", op=consumer, type=safe(stomp.consumer_type), slot=stomp.slot)
-    rows: list[tuple[str, Text]] = [(label("producer"), shown(output)), (label("consumer"), shown(read))]
+    rows: list[Line] = [(label("producer"), shown(output)), (label("consumer"), shown(read))]
     if stomp.address:
         start, end = f"{stomp.address:#x}", f"{stomp.address + stomp.nbytes - 1:#x}"
         rows.append((label("memory"), shown(Message("screen.view.random.stomp.range", first=start, last=end))))
@@ -236,16 +239,18 @@ def stomp_panel(stomp: Stomp) -> RenderableType:
             "screen.view.random.stomp.addresses", first=f"{stomp.address + difference.first:#x}",
             last=f"{stomp.address + difference.last:#x}", count=difference.count, bytes=stomp.nbytes,
         )  # fmt: skip
-        rows.append((label("overwritten"), shown(overwritten)))
     else:
         overwritten = Message(
             "screen.view.random.stomp.bytes", first=difference.first, last=difference.last, bytes=stomp.nbytes
         )  # fmt: skip
-        rows.append((label("overwritten"), shown(overwritten)))
+    rows.append((label("overwritten"), shown(overwritten)))
+    if not stomp.address:
         rows.append(("", shown(Message("screen.view.random.stomp.no_addresses"), "dim")))
-    for at, op in enumerate(stomp.suspects[:_SHOWN_BETWEEN]):
-        writes = Message("screen.view.random.stomp.writes", op=safe(op.name), type=safe(op.op_type), proof=op.holds)
-        rows.append(("" if at else label("suspect"), shown(writes, "bold red")))
+    writes = [
+        Message("screen.view.random.stomp.writes", op=safe(op.name), type=safe(op.op_type), proof=op.holds)
+        for op in stomp.suspects[:_SHOWN_BETWEEN]
+    ]
+    rows += labelled(label("suspect"), (shown(message, "bold red") for message in writes))
     others = [op for op in stomp.between if not op.writes]
     more = stomp.ran_between - len(stomp.suspects) - min(len(others), _SHOWN_BETWEEN)
     if others:

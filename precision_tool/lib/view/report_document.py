@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import inf, isnan, nan
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -35,9 +36,9 @@ from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.table import ColumnChoice, Row
 from precision_tool.lib.model.tensor import AnyTensor
 from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.view.op_network import Network, error_path, lowest, network_of
 from precision_tool.lib.view.op_screen import attribute_text
 from precision_tool.lib.view.packed_columns import Texts, both, decimals, numbers, signs, sound
+from precision_tool.lib.view.report_map import error_path, lowest, network_of
 from precision_tool.lib.view.verdict_messages import (
     affects,
     cause_name,
@@ -75,10 +76,8 @@ class Material:
     """
 
     title: str
-    path: str = ""
     npu: str = ""
     golden: str = ""
-    threshold: float = DEFAULT_THRESHOLD
     analysis: Analysis | None = None
     verdict: StoredVerdict | None = None
     file: GraphFile | None = None
@@ -88,6 +87,12 @@ class Material:
     passport: Mapping[str, Any] | None = None
     #: The ops of the result's own run as they were judged.
     run: StoredRun | None = None
+
+    @property
+    def threshold(self) -> float:
+        """Cosine similarity below which a tensor counts as wrong."""
+        judge = self.analysis if self.analysis is not None else self.verdict
+        return judge.threshold if judge is not None else DEFAULT_THRESHOLD
 
     def judged(self) -> Mapping[str, OpVerdict]:
         """Return the verdict on each op by its name; nothing for names that several ops have.
@@ -125,39 +130,37 @@ class _Result:
     def __init__(self, material: Material) -> None:
         self.material = material
         self.texts = Texts()
-        self.network: Network | None = network_of(material.file) if material.file is not None else None
+        self.network = network_of(material.file or GraphFile(path=""))
         self._name_of = names_in(material.file)
         analysis = material.analysis
-        rows = analysis.rows if analysis is not None else ()
         #: The rows of tensors, without those that stand for a whole op.
-        self.slotted: Sequence[Row] = [row for row in rows if row.slot]
+        self.slotted: Sequence[Row] = [row for row in analysis.rows if row.slot] if analysis is not None else []
         self.agreements: dict[_Key, OpAgreement] = {}
         key_of_row: dict[int, _Key] = {}
         for agreement in analysis.ops if analysis is not None else ():
             key = self._key(agreement.op_name, agreement.index)
             self.agreements.setdefault(key, agreement)
             key_of_row |= dict.fromkeys(map(id, agreement.rows), key)
-        graph_positions = self.network.positions if self.network is not None else {}
-        self.graph_ops: Sequence[Op] = self.network.ops if self.network is not None else ()
-        self._own_names = frozenset(graph_positions)
         #: Ops that only the result has come behind those of the graph; so do those whose name several ops of it have.
-        self.others = [key for key in self.agreements if key.name not in graph_positions]
-        self.positions: dict[_Key, int] = {_Key(name): at for name, at in graph_positions.items()}
-        self.positions |= {key: len(self.graph_ops) + at for at, key in enumerate(self.others)}
+        self.others = [key for key in self.agreements if key.name not in self.network.positions]
+        self.positions: dict[_Key, int] = {_Key(name): at for name, at in self.network.positions.items()}
+        self.positions |= {key: len(self.network.ops) + at for at, key in enumerate(self.others)}
         self._op_of_row = {row: self.positions[key] for row, key in key_of_row.items()}
-        self._shapes: dict[tuple[int, ...], int] = {}
-        self._descs: dict[tuple[str, str, tuple[int, ...]], int] = {}
-        self._headrooms: list[float] | None = None
+        self._headrooms = _headrooms(self.slotted).tolist()
         self.digits = _DIGITS if len(self.slotted) <= _MANY_TENSORS else _FEWER
+        # There are far fewer shapes than tensors.
+        self._shape = cache(lambda shape: 0 if shape is None else self.texts[shape_text(shape)])
+        self._desc = cache(
+            lambda dtype, layout, shape: self.texts[" ".join(filter(None, (dtype, layout, shape_text(shape))))]
+        )
 
     def _key(self, name: str, index: int) -> _Key:
         name = self._name_of(name)
-        is_repeated = self.network is not None and name in self.network.repeated
-        return _Key(name, index if is_repeated else 0)
+        return _Key(name, index if name in self.network.repeated else 0)
 
     def _repeated_note(self) -> list[Message]:
         """Return the note that the values of some ops are not on the map; nothing where all names are unique."""
-        names = list(dict.fromkeys(key.name for key in self.others if self._key(key.name, 1).group))
+        names = list(dict.fromkeys(key.name for key in self.others if key.name in self.network.repeated))
         return [Message("page.note.repeated_names", count=len(names), names=names)] if names else []
 
     def document(self) -> dict[str, Any]:
@@ -166,9 +169,9 @@ class _Result:
         analysis = material.analysis
         ops = self._ops()
         document: dict[str, Any] = {
-            "title": sound(material.title), "file": sound(material.path), "npu": sound(material.npu),
-            "golden": sound(material.golden),
-            "graph": sound(shown_path(material.file.path) if material.file is not None else ""),
+            "title": sound(material.title), "file": _path(analysis.path if analysis is not None else ""),
+            "npu": _path(material.npu), "golden": _path(material.golden),
+            "graph": _path(material.file.path if material.file is not None else ""),
             "threshold": material.threshold,
             "is_pytorch": analysis is not None and not analysis.has_graph,
             "is_two_runs": analysis is not None and analysis.is_two_runs,
@@ -196,62 +199,62 @@ class _Result:
 
     def _ops(self) -> dict[str, list[Any]]:
         judged = self.material.judged()
-        keys = [*(_Key(op.name) if op.name in self._own_names else None for op in self.graph_ops), *self.others]
+        own_names = self.network.positions
+        keys = [*(_Key(op.name) if op.name in own_names else None for op in self.network.ops), *self.others]
         verdicts = [None if key is None else judged.get(key.name) for key in keys]
         agreements = [None if key is None else self.agreements.get(key) for key in keys]
         return {**self._names(), **self._judged(verdicts), **self._compared(agreements)}
 
     def _names(self) -> dict[str, list[Any]]:
         """Return what the graph says of its ops, and what the result says of ops that only it has."""
-        texts, ops = self.texts, self.graph_ops
-        network = self.network
-        graphs = network.graphs if network is not None else ()
-        others = [self.agreements[key] for key in self.others]
-        of_graph: dict[str, list[Any]] = {
+        of_graph, of_result = self._names_in_graph(), self._names_in_result()
+        nothing: list[Any] = [None] * len(self.others)
+        return {name: column + of_result.get(name, nothing) for name, column in of_graph.items()}
+
+    def _names_in_graph(self) -> dict[str, list[Any]]:
+        texts, ops = self.texts, self.network.ops
+        return {
             "name": texts.all_of(op.name for op in ops), "type": texts.all_of(op.type for op in ops),
-            "id": list(network.numbers) if network is not None else [], "graph": texts.all_of(graphs),
+            "id": list(self.network.numbers), "graph": texts.all_of(self.network.graphs),
             "pass": [texts.all_of(op.pass_names) for op in ops],
             "originals": [None if op.original_names is None else texts.all_of(op.original_names) for op in ops],
             "stream": [op.stream_id for op in ops], "kernel": texts.all_of(op.kernel_name for op in ops),
-            "inputs": [[*map(self._desc, op.input_descs)] for op in ops],
-            "outputs": [[*map(self._desc, op.output_descs)] for op in ops],
+            "inputs": [self._descs(op.input_descs) for op in ops],
+            "outputs": [self._descs(op.output_descs) for op in ops],
             "dtype": [texts[op.output_descs[0].dtype] if op.output_descs else 0 for op in ops],
         }  # fmt: skip
-        named: dict[str, list[Any]] = {
+
+    def _names_in_result(self) -> dict[str, list[Any]]:
+        texts, others = self.texts, [self.agreements[key] for key in self.others]
+        return {
             "name": texts.all_of(key.name for key in self.others), "id": [agreement.index for agreement in others],
             "type": texts.all_of(agreement.op_type for agreement in others),
             "pass": [texts.all_of(agreement.pass_names) for agreement in others],
             "originals": [texts.all_of(agreement.original_ops) for agreement in others],
         }  # fmt: skip
-        nothing: list[Any] = [None] * len(others)
-        return {name: column + named.get(name, nothing) for name, column in of_graph.items()}
 
-    def _desc(self, desc: TensorDesc) -> int:
-        key = (desc.dtype, desc.layout, desc.shape)
-        position = self._descs.get(key)
-        if position is None:
-            text = " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
-            position = self._descs[key] = self.texts[text]
-        return position
+    def _descs(self, descs: Sequence[TensorDesc]) -> list[int]:
+        return [self._desc(desc.dtype, desc.layout, desc.shape) for desc in descs]
 
     def _judged(self, ops: Sequence[OpVerdict | None]) -> dict[str, list[Any]]:
         """Return the figures of recomputing each op."""
         texts = self.texts
         beyond = [op.worst / op.slack if op is not None and op.worst is not None and op.slack else None for op in ops]
+        own, rounding, inherited, benchmark = (
+            numbers([None if op is None else getattr(op, name) for op in ops], 4)
+            for name in ("own_error", "rounding", "inherited", "benchmark_own")
+        )
         return {
             "state": [op and texts[op.state] for op in ops],
             "reason": [op and texts.at(op.reason) for op in ops],
             "how": [op and texts[", ".join(op.how)] for op in ops],
-            "own": numbers([None if op is None else op.own_error for op in ops], 4),
-            "rounding": numbers([None if op is None else op.rounding for op in ops], 4),
-            "fed": numbers([None if op is None else op.fed for op in ops], 4),
-            "benchmark_own": numbers([None if op is None else op.benchmark_own for op in ops], 4),
+            "own": own, "rounding": rounding, "fed": inherited, "benchmark_own": benchmark,
             "beyond": numbers(beyond, 4),
         }  # fmt: skip
 
     def _compared(self, ops: Sequence[OpAgreement | None]) -> dict[str, list[Any]]:
         """Return the figures of comparing each op's outputs and inputs."""
-        rooms = dict(zip(map(id, self.slotted), self._rooms(), strict=True))
+        rooms = dict(zip(map(id, self.slotted), self._headrooms, strict=True))
         cosines = [None if op is None else lowest([row.cosine for row in op.outputs]) for op in ops]
         input_cosines = [None if op is None else lowest([row.cosine for row in op.inputs]) for op in ops]
         free = [
@@ -266,12 +269,6 @@ class _Result:
 
     # --- tensors ---
 
-    def _rooms(self) -> list[float]:
-        """Bits between the largest value of each NPU tensor and the limit of its type; NaN where that is not known."""
-        if self._headrooms is None:
-            self._headrooms = _headrooms(self.slotted).tolist()
-        return self._headrooms
-
     def _tensors(self) -> dict[str, Any]:
         texts, threshold, rows = self.texts, self.material.threshold, self.slotted
         choice = self.material.analysis.choice if self.material.analysis is not None else ColumnChoice()
@@ -281,7 +278,7 @@ class _Result:
             "agree": [agrees(row, threshold) for row in rows],
             "worst_at": signs([self._shape(row.max_error_index or None) for row in rows]),
             "cosine": decimals([row.cosine for row in rows], _COSINE_DIGITS),
-            "headroom": decimals([None if isnan(room) else room for room in self._rooms()], 3),
+            "headroom": decimals([None if isnan(room) else room for room in self._headrooms], 3),
         }
         for column in _TEXTS:
             held = (column.held(row, choice) for row in rows)
@@ -299,22 +296,13 @@ class _Result:
                 columns[key] = [] if not any(values) and None not in values else list(values)
         return columns
 
-    def _shape(self, shape: tuple[int, ...] | None) -> int:
-        """Return the position of a shape's text; of None that of the empty text."""
-        if shape is None:
-            return 0
-        position = self._shapes.get(shape)
-        if position is None:
-            position = self._shapes[shape] = self.texts[shape_text(shape)]
-        return position
-
     # --- the map ---
 
     def _map(self, verdict: Verdict | None) -> dict[str, Any]:
         """Return wires, groups and places; None without a graph."""
-        network = self.network
-        if network is None:
+        if self.material.file is None:
             return {"wires": None, "map": None, "error_path": []}
+        network = self.network
         layout = network.layout()
         groups = layout.groups
         return {
@@ -331,24 +319,25 @@ class _Result:
                 "parent": list(layout.parents), "rank": list(layout.ranks), "order": list(layout.orders),
                 "backward": [int(is_backward) for is_backward in layout.backward], "against": list(layout.against),
             },
-            "error_path": self._path(network, verdict),
+            "error_path": self._path(verdict),
         }  # fmt: skip
 
-    def _path(self, network: Network, verdict: Verdict | None) -> list[int]:
-        culprit = network.positions.get(verdict.culprit) if verdict is not None and verdict.culprit else None
+    def _path(self, verdict: Verdict | None) -> list[int]:
+        positions = self.network.positions
+        culprit = positions.get(verdict.culprit) if verdict is not None and verdict.culprit else None
         if culprit is None:
             return []
-        positions = network.positions
         agreements = {positions[key.name]: op for key, op in self.agreements.items() if key.name in positions}
         wrong = {at for at, op in agreements.items() if op.is_below}
         cosines = {at: lowest([row.cosine for row in op.outputs]) for at, op in agreements.items()}
-        return error_path(network, culprit, wrong, {at: cosine for at, cosine in cosines.items() if cosine is not None})
+        compared = {at: cosine for at, cosine in cosines.items() if cosine is not None}
+        return error_path(self.network, culprit, wrong, compared)
 
     # --- counts and findings ---
 
     def _counts(self) -> dict[str, Any]:
         analysis = self.material.analysis
-        counts: dict[str, Any] = {"ops": len(self.graph_ops) + len(self.others)}
+        counts: dict[str, Any] = {"ops": len(self.network.ops) + len(self.others)}
         if analysis is None:
             return counts
         view = analysis.overview
@@ -374,29 +363,32 @@ class _Result:
     # --- ops that are looked at closely ---
 
     def _details(self) -> dict[str, Any]:
-        details = self.material.details.items()
-        return {
-            str(self.positions[_Key(name)]): list(tensors) for name, tensors in details if _Key(name) in self.positions
-        }
+        return self._by_position({name: list(tensors) for name, tensors in self.material.details.items()})
 
     def _overflowed(self) -> dict[str, dict[str, Any]]:
         """Return the ops with correct results beyond their type, by position: how many elements, and the largest."""
-        judged = self.material.judged()
-        return {
-            str(at): {"count": op.overflowed, "largest": sound(op.largest)}
-            for name, op in judged.items()
-            if op.overflowed and (at := self.positions.get(_Key(name))) is not None
-        }
+        ops = {name: op for name, op in self.material.judged().items() if op.overflowed}
+        return self._by_position(
+            {name: {"count": op.overflowed, "largest": sound(op.largest)} for name, op in ops.items()}
+        )
+
+    def _by_position(self, by_name: Mapping[str, Any]) -> dict[str, Any]:
+        positions = {name: self.positions.get(_Key(name)) for name in by_name}
+        return {str(at): by_name[name] for name, at in positions.items() if at is not None}
 
     def _attributes(self) -> dict[str, dict[str, str]]:
         """Return attributes by position; of a large network only those of ops with details, else without GE's own."""
-        is_small = len(self.graph_ops) <= _MOST_WITH_ATTRIBUTES
+        is_small = len(self.network.ops) <= _MOST_WITH_ATTRIBUTES
         attributes: dict[str, dict[str, str]] = {}
-        for position, op in enumerate(self.graph_ops):
+        for position, op in enumerate(self.network.ops):
             is_close = op.name in self.material.details
             if is_close or is_small:
                 attributes[str(position)] = _attributes(op, everything=is_close)
         return attributes
+
+
+def _path(path: str) -> str:
+    return escaped(shown_path(path)) if path else ""
 
 
 def _attributes(op: Op, *, everything: bool) -> dict[str, str]:

@@ -7,34 +7,50 @@ import posixpath
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from math import isfinite, prod
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from precision_tool.lib.compare.data_folder import DataFolder
+from precision_tool.lib.compare.element_errors import compare_elements, elements_of
+from precision_tool.lib.compare.scheduler import THIS_THREAD
+from precision_tool.lib.compare.tensor_figures import figures_of
 from precision_tool.lib.data.graph_catalog import FoundOp, RunGraph, names_in
 from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.diagnose.passports import PassportPair, find_passports
 from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.diagnose.run_checks import Analysis
-from precision_tool.lib.diagnose.stored_verdict import StoredVerdict
+from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
+from precision_tool.lib.io import data_types
 from precision_tool.lib.io.files import folder_exists, real_path
 from precision_tool.lib.io.writing import why_no_file
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
-from precision_tool.lib.model.comparison import Pair
+from precision_tool.lib.model.comparison import Pair, Status, Summary
+from precision_tool.lib.model.elements import Detail
 from precision_tool.lib.model.finding import CheckResult, Finding
 from precision_tool.lib.model.graph import GraphFile
+from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.version import __version__
 from precision_tool.lib.view.compare_screen import leaf_title
 from precision_tool.lib.view.findings import pair_json
-from precision_tool.lib.view.model_explorer import write_model_explorer
+from precision_tool.lib.view.packed_columns import Number, both, number, sound, whole
 from precision_tool.lib.view.report_document import Material, document_of
-from precision_tool.lib.view.report_page import write_page
-from precision_tool.lib.view.tensor_values import Budget, tensor_details
+from precision_tool.lib.view.report_page import plain_verdict, write_page
 
 #: Ops whose values are looked at closely, and tensors of each.
 MAX_OPS, _MAX_TENSORS = 24, 12
+#: Bins of a histogram, and pieces that an axis is cut into.
+BINS, PIECES = 32, 64
+#: Largest errors that are listed.
+_WORST = 8
+#: Elements of a tensor, and of all together, that are read at most.
+_MAX_ELEMENTS, _MAX_TOGETHER = 1 << 20, 1 << 23
 
 PairsOf = Callable[[str], Sequence[Pair]]
+Counts = npt.NDArray[np.int64]
 
 
 def gather(
@@ -47,40 +63,46 @@ def gather(
 
     `graph` is used where it was asked for. What cannot be read any more is left out, and a note says so.
     """
-    materials = []
-    for diagnosis in diagnoses:
-        if diagnosis.analysis is not None:
-            materials.append(_of_result(data, diagnosis.analysis, diagnosis.stored, graph, checks))
-        elif diagnosis.stored is not None:
-            materials.append(_of_verdict(data, diagnosis.stored, graph, checks))
-    return materials
+    return [
+        _material(data, diagnosis.analysis, diagnosis.stored, graph, checks)
+        for diagnosis in diagnoses
+        if diagnosis.analysis is not None or diagnosis.stored is not None
+    ]
 
 
-def _of_result(
-    data: DataFolder, analysis: Analysis, verdict: StoredVerdict | None, graph: str | None, checks: Sequence[Finding]
+def _material(
+    data: DataFolder,
+    analysis: Analysis | None,
+    verdict: StoredVerdict | None,
+    graph: str | None,
+    checks: Sequence[Finding],
 ) -> Material:
     notes: list[Message | str] = []
-    npu = analysis.source.npu if analysis.source is not None else ""
-    file = _file_of(data, analysis, verdict, graph, notes)
-    golden = analysis.source.golden if analysis.source is not None else ""
+    blamed = verdict.runs[0] if verdict is not None else None
+    if analysis is None:
+        run, npu, golden = blamed, blamed.npu if blamed is not None else "", ""
+        title = posixpath.basename(npu.rstrip("/")) or "run"
+    else:
+        npu, golden = (analysis.source.npu, analysis.source.golden) if analysis.source is not None else ("", "")
+        run = verdict.run_of(npu) if verdict is not None and npu else None
+        title = leaf_title(analysis)
+        notes += analysis.leaf.notes if analysis.leaf is not None else ()
+    file = _file_of(data, analysis, run or blamed, graph, notes)
     passports = find_passports(data.workspace, npu, golden) if npu and golden else None
-    run = verdict.run_of(npu) if verdict is not None and npu else None
     names = list(dict.fromkeys(map(names_in(file), _ops_with_details(analysis, verdict))))[:MAX_OPS]
     pairs_of = _pairs_at_hand(analysis, file, names) or _pairs_in_data(data, npu, file)
-    if verdict is not None and run is not verdict.runs[0]:
+    if analysis is not None and verdict is not None and run is not blamed:
         pairs_of = _pairs_of_blamed_run(data, analysis, verdict, pairs_of, notes)
     return Material(
-        title=leaf_title(analysis),
-        path=shown_path(analysis.path) if analysis.path else "",
-        npu=shown_path(npu) if npu else "",
-        golden=shown_path(golden) if golden else "",
-        threshold=analysis.threshold,
+        title=title,
+        npu=npu,
+        golden=golden,
         analysis=analysis,
         verdict=verdict,
         file=file,
         details=_details(names, pairs_of, notes),
         checks=checks,
-        notes=[*(analysis.leaf.notes if analysis.leaf is not None else ()), *notes],
+        notes=notes,
         passport=_passport_document(passports) if passports is not None else None,
         run=run,
     )
@@ -107,39 +129,20 @@ def _pairs_of_blamed_run(
     return lambda op: (of_blamed(op) if op in verdict.blamed else ()) or pairs_of(op)
 
 
-def _of_verdict(data: DataFolder, verdict: StoredVerdict, graph: str | None, checks: Sequence[Finding]) -> Material:
-    notes: list[Message | str] = []
-    run = verdict.runs[0]
-    npu = run.npu
-    file = _load(data, graph or run.graph, notes)
-    return Material(
-        title=posixpath.basename(npu.rstrip("/")) or "run",
-        npu=shown_path(npu) if npu else "",
-        threshold=verdict.threshold,
-        verdict=verdict,
-        run=run,
-        file=file,
-        details=_details(_ops_with_details(None, verdict)[:MAX_OPS], _pairs_in_data(data, npu, file), notes),
-        checks=checks,
-        notes=notes,
-    )
-
-
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
 
 def _file_of(
-    data: DataFolder, analysis: Analysis, verdict: StoredVerdict | None, graph: str | None, notes: list[Message | str]
+    data: DataFolder, analysis: Analysis | None, run: StoredRun | None, graph: str | None, notes: list[Message | str]
 ) -> GraphFile | None:
-    if not analysis.has_graph:
-        return None
-    if graph is None and analysis.leaf is not None and analysis.leaf.graph is not None:
-        return analysis.leaf.graph.file
-    path = graph or (analysis.source.graph if analysis.source is not None else "")
-    if not path and verdict is not None:
-        run = verdict.run_of(analysis.source.npu) if analysis.source is not None else None
-        path = (run or verdict.runs[0]).graph
-    return _load(data, path, notes)
+    path = graph or ""
+    if analysis is not None:
+        if not analysis.has_graph:
+            return None
+        if graph is None and analysis.leaf is not None and analysis.leaf.graph is not None:
+            return analysis.leaf.graph.file
+        path = path or (analysis.source.graph if analysis.source is not None else "")
+    return _load(data, path or (run.graph if run is not None else ""), notes)
 
 
 def _load(data: DataFolder, path: str, notes: list[Message | str]) -> GraphFile | None:
@@ -170,9 +173,9 @@ def _ops_with_details(analysis: Analysis | None, verdict: StoredVerdict | None) 
     return list(names)
 
 
-def _pairs_at_hand(analysis: Analysis, file: GraphFile | None, names: Collection[str]) -> PairsOf | None:
+def _pairs_at_hand(analysis: Analysis | None, file: GraphFile | None, names: Collection[str]) -> PairsOf | None:
     """Return the pairs of these ops of a fresh comparison; None for a result read from a file."""
-    if analysis.leaf is None:
+    if analysis is None or analysis.leaf is None:
         return None
     name_of = names_in(file)
     by_op: dict[str, list[Pair]] = {}
@@ -202,8 +205,7 @@ def _run_of(data: DataFolder, npu: str, file: GraphFile | None) -> RunGraph | No
     if not npu or file is None:
         return None
     try:
-        runs: Iterator[RunGraph] = iter(data.run_graphs())
-        path = real_path(npu)
+        path, runs = real_path(npu), data.run_graphs()
         return next((run for run in runs if run.leaf is not None and real_path(run.leaf.path) == path), None)
     except PrecisionToolError:
         return None
@@ -225,6 +227,169 @@ def _details(names: Sequence[str], pairs_of: PairsOf, notes: list[Message | str]
     return details
 
 
+# --- the values of a few tensors: histograms of both sides, largest errors, where the error sits ----------------------
+
+
+class Budget:
+    """The number of elements that may still be read."""
+
+    def __init__(self, elements: int = _MAX_TOGETHER) -> None:
+        self.left = elements
+
+    def takes(self, elements: int) -> bool:
+        """Return whether a tensor of this size may be read, and count it."""
+        if elements > min(_MAX_ELEMENTS, self.left):
+            return False
+        self.left -= elements
+        return True
+
+
+def tensor_details(pair: Pair, budget: Budget) -> dict[str, Any]:
+    """Return the values of both tensors of a pair, or of the only one; `note` says why something is missing.
+
+    Histograms count finite values in bins of equal width, the same for both sides. `axes` are the shares of each piece
+    of each axis in the sum of squared errors.
+    """
+    document: dict[str, Any] = {"slot": pair.slot, "npu": _tensor(pair.npu), "golden": _tensor(pair.golden)}
+    try:
+        document |= _figures(pair, budget)
+    except PrecisionToolError as error:
+        document["note"] = both(error.advice_message)
+    return document
+
+
+def _tensor(tensor: AnyTensor | None) -> dict[str, Any] | None:
+    if tensor is None:
+        return None
+    layout = tensor.layout if isinstance(tensor, Tensor) else ""
+    return {
+        "dtype": tensor.dtype,
+        "layout": layout,
+        "shape": list(tensor.shape),
+        "path": sound(shown_path(tensor.path)),
+    }
+
+
+def _figures(pair: Pair, budget: Budget) -> dict[str, Any]:
+    note = both(pair.reason or "")
+    sides = [side for side in (pair.npu, pair.golden) if isinstance(side, Tensor)]
+    if not sides or not all(data_types.BY_NAME[side.dtype].is_numeric for side in sides):
+        return {"note": note}
+    if not all(budget.takes(prod(side.shape)) for side in sides):
+        return {"note": note, "too_large": True}
+    is_comparable = pair.status == Status.COMPARED and len(sides) == 2 and pair.npu_plan is not None
+    if not is_comparable or any(data_types.BY_NAME[side.dtype].is_complex for side in sides):
+        return {"note": note, **_single_sides(pair)}
+    detail = compare_elements(pair, THIS_THREAD, atol=0.0, rtol=0.0, shown=_WORST)
+    return {"note": note, **_compared(pair, detail)}
+
+
+def _single_sides(pair: Pair) -> dict[str, Any]:
+    """Return the figures of one side, or of both where they do not fit together."""
+    document: dict[str, Any] = {}
+    for name, side, plan in (("npu", pair.npu, pair.npu_plan), ("golden", pair.golden, pair.golden_plan)):
+        if isinstance(side, Tensor):
+            figures = figures_of(side, plan, bins=BINS)
+            document[f"{name}_summary"] = summary = _summary(figures.summary, side)
+            document[f"{name}_histogram"] = {
+                "low": summary["min"], "high": summary["max"],
+                "counts": [int(count) for count in figures.histogram],
+            }  # fmt: skip
+    return document
+
+
+def _compared(pair: Pair, detail: Detail) -> dict[str, Any]:
+    row = detail.comparison
+    assert row.npu is not None
+    assert row.golden is not None
+    ends = [row.npu.minimum, row.npu.maximum, row.golden.minimum, row.golden.maximum]
+    finite = [end for end in ends if isfinite(end)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    npu, golden, shares = _pass(pair, detail.shape, low, high)
+    are_integers = _has_integers(pair.npu) and _has_integers(pair.golden)
+    end = whole if are_integers else number
+    between = {"low": end(low), "high": end(high)}
+
+    def value(element: float, tensor: AnyTensor | None) -> Number:
+        return whole(element) if _has_integers(tensor) else number(float(element), 9)
+
+    return {
+        "shape": list(detail.shape),
+        "elements": detail.count,
+        "equal": detail.equal,
+        "npu_summary": _summary(row.npu, pair.npu),
+        "golden_summary": _summary(row.golden, pair.golden),
+        "npu_histogram": {**between, "counts": npu.tolist()},
+        "golden_histogram": {**between, "counts": golden.tolist()},
+        "errors": [
+            {"from": number(step.low), "to": number(step.high), "count": step.count} for step in detail.histogram
+        ],
+        "worst": [
+            {
+                "index": list(element.index),
+                "npu": value(element.npu, pair.npu),
+                "golden": value(element.golden, pair.golden),
+                "error": whole(element.error) if are_integers else number(float(element.error)),
+                "relative": number(element.relative),
+            }
+            for element in detail.worst_absolute
+        ],
+        "axes": shares,
+    }  # fmt: skip
+
+
+def _has_integers(tensor: AnyTensor | None) -> bool:
+    return tensor is not None and data_types.BY_NAME[tensor.dtype].is_integer
+
+
+def _summary(summary: Summary, tensor: AnyTensor | None) -> dict[str, Any]:
+    end = whole if _has_integers(tensor) else number
+    return {
+        "count": summary.count, "min": end(summary.minimum), "max": end(summary.maximum), "mean": number(summary.mean),
+        "std": number(summary.std), "nan": summary.nan_count, "inf": summary.inf_count,
+        "zeros": summary.zero_count,
+    }  # fmt: skip
+
+
+def _pass(pair: Pair, shape: Sequence[int], low: float, high: float) -> tuple[Counts, Counts, list[dict[str, Any]]]:
+    """Return histograms of both sides between `low` and `high`, and the share of each axis piece in the error."""
+    counts = [np.zeros(BINS, np.int64), np.zeros(BINS, np.int64)]
+    axes = [np.zeros(extent if prod(shape) else 0) for extent in shape]  # whatever size an empty tensor claims
+    for span, x, y, _ in elements_of(pair):
+        sides = (np.asarray(x, np.float64), np.asarray(y, np.float64))
+        for side, values in enumerate(sides):
+            counts[side] += _histogram(values, low, high)
+        with np.errstate(all="ignore"):
+            squares = (sides[0] - sides[1]) ** 2
+        squares[~np.isfinite(squares)] = 0.0
+        if not squares.any() or not axes or len(span.extents) != len(axes):  # a scalar has no axes
+            continue
+        places = np.unravel_index(np.arange(span.start, span.start + squares.size), span.extents)
+        for axis, (place, lowest) in enumerate(zip(places, span.lows, strict=True)):
+            axes[axis] += np.bincount(place + lowest, squares, axes[axis].size)
+    return counts[0], counts[1], [_axis(axis, sums) for axis, sums in enumerate(axes) if sums.size > 1 and sums.any()]
+
+
+def _histogram(values: npt.NDArray[np.float64], low: float, high: float) -> Counts:
+    finite = values[np.isfinite(values)]
+    if not finite.size or low == high:
+        counts = np.zeros(BINS, np.int64)
+        counts[0] = finite.size
+        return counts
+    # Halved, as the width of all float64 numbers is none.
+    place = (finite / 2 - low / 2) / (high / 2 - low / 2) * BINS
+    return np.bincount(np.clip(place, 0, BINS - 1).astype(np.int64), minlength=BINS)
+
+
+def _axis(axis: int, sums: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """Return the shares of an axis, in at most PIECES pieces."""
+    extent = sums.size
+    starts = np.unique(np.linspace(0, extent, min(PIECES, extent), endpoint=False).astype(np.int64))
+    with np.errstate(all="ignore"):
+        shares = np.add.reduceat(sums / sums.max(), starts)
+    return {"axis": axis, "extent": extent, "shares": [number(float(share), 3) for share in shares / shares.sum()]}
+
+
 # --- the report -------------------------------------------------------------------------------------------------------
 
 
@@ -236,37 +401,41 @@ def make_report(
     graph: str | None = None,
     checks: Sequence[CheckResult] = (),
 ) -> str:
-    """Write the report on results and their verdicts; return its path, by default next to the first result.
+    """Write the report on results and their verdicts.
 
-    UsageError for a place among the dumps, OutputError where it cannot be written: then nothing of it is left.
+    Parameters
+    ----------
+    data : DataFolder
+        The data folder, for graphs and the values of the ops that matter.
+    diagnoses : sequence of Diagnosis
+        The results, each with its verdict.
+    path : str
+        The HTML file; by default next to the first result.
+    graph : str, optional
+        A graph file for the map, where a result does not know its own.
+    checks : sequence of CheckResult
+        What was checked beside the comparison.
+
+    Returns
+    -------
+    str
+        The path that was written.
+
+    Raises
+    ------
+    UsageError
+        The place is a folder, or lies among the dumps.
+    OutputError
+        It cannot be written; then nothing of it is left.
     """
     path = place_of(data, path) if path else _default_path(data, diagnoses)
     findings = [check.finding for check in checks if check.finding is not None]
-    with _garbage_collection_off():
+    with garbage_collection_off():
         materials = gather(data, diagnoses, graph, findings)
         time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
         document = document_of(materials, tool=f"precision_tool {__version__}", time=time)
-        write_page(path, document, materials)
+        write_page(path, document, map(plain_verdict, materials))
     return path
-
-
-def export_graphs(
-    data: DataFolder,
-    diagnoses: Sequence[Diagnosis],
-    path: str,
-    *,
-    graph: str | None = None,
-) -> list[str]:
-    """Write the graphs and their figures for model-explorer; return the paths.
-
-    UsageError where no result has a graph, and for a place among the dumps; OutputError where they cannot be written.
-    """
-    path = place_of(data, path)
-    with _garbage_collection_off():
-        materials = gather(data, diagnoses, graph)
-        if all(material.file is None for material in materials):
-            raise UsageError("view.explorer_no_graph")
-        return write_model_explorer(path, document_of(materials, tool=f"precision_tool {__version__}", time=""))
 
 
 def place_of(data: DataFolder, path: str, *dumps: str) -> str:
@@ -286,7 +455,7 @@ def place_of(data: DataFolder, path: str, *dumps: str) -> str:
 
 
 @contextmanager
-def _garbage_collection_off() -> Iterator[None]:
+def garbage_collection_off() -> Iterator[None]:
     """No search for garbage: each goes through all rows of a result, and a document has no cycles to be found.
 
     Nor is there one right behind, as all that is left counts as old then.

@@ -7,13 +7,13 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from rich.console import Console
+from rich.console import Console, RenderableType
 
 from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.messages import LANGUAGES, Message, render
@@ -30,13 +30,8 @@ _TAGS = {"en": "en", "zh": "zh-CN"}
 _WIDTH = 110
 
 
-def page_of(document: Mapping[str, Any], materials: Sequence[Material]) -> str:
-    """Return the HTML of a report; `materials` give the verdicts as plain text, for readers without scripts."""
-    return page_with(document, [_plain_verdict(material) for material in materials])
-
-
-def page_with(document: Mapping[str, Any], verdicts: Sequence[str]) -> str:
-    """Return the HTML of a report with these plain texts for readers without scripts."""
+def page_of(document: Mapping[str, Any], verdicts: Iterable[str]) -> str:
+    """Return the HTML of a report; `verdicts` are plain texts for readers without scripts."""
     script, style, first = asset("report.js"), asset("report.css"), asset("first.js")
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     template = environment.from_string(asset("report.html.j2"))
@@ -49,7 +44,7 @@ def page_with(document: Mapping[str, Any], verdicts: Sequence[str]) -> str:
         style_hash=_hash(style),
         licences=asset("LICENSES.txt"),
         data=packed(document),
-        verdicts=verdicts,
+        verdicts=list(verdicts),
         heads={_TAGS[language]: headline(document, language) for language in LANGUAGES},
         no_scripts=" ".join(render(Message("page.first.scripts"), language) for language in LANGUAGES),
         tool=document["tool"],
@@ -57,9 +52,9 @@ def page_with(document: Mapping[str, Any], verdicts: Sequence[str]) -> str:
     )
 
 
-def write_page(path: str, document: Mapping[str, Any], materials: Sequence[Material]) -> None:
+def write_page(path: str, document: Mapping[str, Any], verdicts: Iterable[str]) -> None:
     """Write a report. OutputError when it cannot be written; then no part of it is left."""
-    page = page_of(document, materials)
+    page = page_of(document, verdicts)
     with atomic_text(path) as file:
         file.write(page)
 
@@ -81,13 +76,18 @@ def _hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _plain_verdict(material: Material) -> str:
+def plain_verdict(material: Material) -> str:
+    """Return the verdict on a result as plain text, or the title of the result."""
     if material.verdict is None or material.verdict.verdict.is_empty:
         return material.title
-    verdict = material.verdict.verdict
+    return plain_text(verdict_block(material.verdict.verdict))
+
+
+def plain_text(block: RenderableType) -> str:
+    """Return a block of the terminal as text without colours."""
     console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, legacy_windows=False)
     with console.capture() as capture:
-        console.print(verdict_block(verdict))
+        console.print(block)
     return capture.get()
 
 

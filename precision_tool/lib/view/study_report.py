@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.heat_maps import HeatMap
 from precision_tool.lib.diagnose.study import Study
 from precision_tool.lib.diagnose.study_conclusion import Culprit
 from precision_tool.lib.diagnose.study_leaves import spans
-from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.version import __version__
 from precision_tool.lib.view.packed_columns import both, sound
 from precision_tool.lib.view.report_document import SCHEMA, steps_document
-from precision_tool.lib.view.report_page import page_with
+from precision_tool.lib.view.report_page import plain_text, write_page
 from precision_tool.lib.view.study_screen import ground_of, next_steps, reach_of, study_block, without_culprit
 from precision_tool.lib.view.verdict_messages import cause_name, confidence
 
@@ -28,7 +25,6 @@ _SHADES = np.array([1e-6, 1e-4, 1e-3, 1e-2, 1e-1], np.float32)
 _NOT_COMPARED = "-"
 #: Other faults, suspicions and failures that are listed at most.
 _MAX_LISTED = 50
-_WIDTH = 110
 #: The sign that stands for the first of several places.
 _FIRST = 0x2800
 #: Dump folders, and accused ops of each, that the page has details of.
@@ -40,9 +36,8 @@ _MOST_CELLS, _MOST_SIGNS = 2_000_000, 0xD800 - _FIRST
 def write_study(path: str, study: Study) -> None:
     """Write the report. OutputError when it cannot be written; then no part of it is left."""
     time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
-    page = page_with(study_document(study, tool=f"precision_tool {__version__}", time=time), [_plain(study)])
-    with atomic_text(path) as file:
-        file.write(page)
+    document = study_document(study, tool=f"precision_tool {__version__}", time=time)
+    write_page(path, document, [plain_text(study_block(study))])
 
 
 def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
@@ -136,11 +131,3 @@ def _worst(heat: HeatMap) -> dict[str, Any]:
         return {}
     signs = (places.reshape(heat.worst.shape) + _FIRST).astype("<u2")
     return {"others": others.tolist(), "worst": [row.tobytes().decode("utf-16-le") for row in signs]}
-
-
-def _plain(study: Study) -> str:
-    """Return the verdict as plain text, for readers without scripts."""
-    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, legacy_windows=False)
-    with console.capture() as capture:
-        console.print(study_block(study))
-    return capture.get()

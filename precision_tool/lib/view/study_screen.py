@@ -31,6 +31,7 @@ from precision_tool.lib.view.text import (
     LabelledLines,
     Line,
     label,
+    labelled,
     marked_pass,
     plain,
     safe,
@@ -39,7 +40,7 @@ from precision_tool.lib.view.text import (
     whole_path,
 )
 from precision_tool.lib.view.verdict_messages import cause_name, confidence
-from precision_tool.lib.view.verdict_screen import NextSteps, labelled
+from precision_tool.lib.view.verdict_screen import NextSteps
 
 #: Distances from which on a cell of a heat map is darker; Inf stands beyond them.
 _SHADES = (0.0, 1e-3, 1e-2, 0.1, 0.5)
@@ -205,7 +206,7 @@ def _rows(study: Study, culprit: Culprit) -> list[Line]:
     lines = [shown(_further(other), "dim") for other in further[:_FURTHER]]
     if len(further) > _FURTHER:
         lines.append(shown(Message("study.more", more=len(further) - _FURTHER), "dim"))
-    return rows + labelled("study.label.further", lines)
+    return rows + labelled(_label("further"), lines)
 
 
 def _further(culprit: Culprit) -> Message:
@@ -257,12 +258,14 @@ def _looked_at(study: Study) -> list[Line]:
     if agreed or differing:
         lines["replicas"] = Message("study.votes", agreed=agreed, differing=differing or None)
     rows: list[Line] = [(_label(name), shown(message, "dim")) for name, message in lines.items()]
+    failures = [
+        Message(
+            "study.failure", place=place_of(state.leaf.step, state.leaf.rank), reason=shown_reason(state.failure)
+        )
+        for state in study.failures[:_FAILURES]
+    ]  # fmt: skip
     failed = Message("study.label.failed", count=len(study.failures))
-    for number, state in enumerate(study.failures[:_FAILURES]):
-        place = place_of(state.leaf.step, state.leaf.rank)
-        failure = Message("study.failure", place=place, reason=shown_reason(state.failure))
-        rows.append((failed if not number else "", shown(failure, "yellow")))
-    return rows
+    return rows + labelled(failed, (shown(failure, "yellow") for failure in failures))
 
 
 def _first_off(study: Study) -> LeafState | None:
@@ -383,7 +386,7 @@ _STATISTICS_FURTHER = 4
 
 def statistics_block(statistics: StatisticsFound, redump: Redump | None, written: str = "") -> RenderableType:
     """The earliest op that statistics speak against, what does, and the dump that would prove it."""
-    rows: list[tuple[str, Text]] = []
+    rows: list[Line] = []
     if not statistics.suspicions:
         head, style = shown(Message("screen.view.statistics.clean")), "green"
     else:
@@ -395,23 +398,24 @@ def statistics_block(statistics: StatisticsFound, redump: Redump | None, written
         )  # fmt: skip
         head = shown(title, fields={"step": "bold", "ranks": "bold", "op": style})
         by_kind = {evidence.kind: evidence for evidence in reversed(first.evidence)}
-        for number, evidence in enumerate(by_kind.values()):
-            rows.append(("" if number else label("evidence"), plain(evidence_line(evidence))))
+        rows += labelled(label("evidence"), (plain(evidence_line(evidence)) for evidence in by_kind.values()))
         if first.unknown:
             unknown = Message("screen.view.statistics.unknown", ranks=len(first.unknown))
             rows.append((label("unknown"), shown(unknown)))
         certain = Message("screen.view.statistics.certain")
         suspected = Message("screen.view.statistics.suspected")
         rows.append((label("certainty"), shown(certain if first.is_certain else suspected)))
-        for number, later in enumerate(statistics.suspicions[1 : 1 + _STATISTICS_FURTHER]):
-            line = Message(
-                "screen.view.statistics.later", step=later.step, ranks=_suspicious_ranks(later), op=safe(later.op),
-                kinds=[str(kind) for kind in later.kinds],
-            )  # fmt: skip
-            rows.append(("" if number else label("later"), shown(line, "dim")))
+        later = [
+            Message(
+                "screen.view.statistics.later", step=other.step, ranks=_suspicious_ranks(other), op=safe(other.op),
+                kinds=[str(kind) for kind in other.kinds],
+            )
+            for other in statistics.suspicions[1 : 1 + _STATISTICS_FURTHER]
+        ]  # fmt: skip
         more = len(statistics.suspicions) - 1 - _STATISTICS_FURTHER
         if more > 0:
-            rows.append(("", shown(Message("screen.view.more", more=more), "dim")))
+            later.append(Message("screen.view.more", more=more))
+        rows += labelled(label("later"), (shown(message, "dim") for message in later))
     checked = Message(
         "screen.view.statistics.checked", tensors=statistics.tensors, folders=statistics.leaves,
         ranks=spans(statistics.ranks),
@@ -441,7 +445,7 @@ def evidence_line(evidence: Evidence) -> str:
     return text(f"study.suspicion.{evidence.kind}", side=side, value=evidence.value, expected=evidence.expected)
 
 
-def _next(redump: Redump, written: str) -> list[tuple[str, Text]]:
+def _next(redump: Redump, written: str) -> list[Line]:
     if not redump.layers:
         too_large = Message("screen.view.statistics.too_large", op=safe(redump.without[0]), budget=redump.budget)
         return [(label("next"), shown(too_large, "yellow"))]
@@ -449,7 +453,7 @@ def _next(redump: Redump, written: str) -> list[tuple[str, Text]]:
         "screen.view.statistics.dump", ops=len(redump.layers), step_count=len(redump.steps), steps=spans(redump.steps),
         rank_count=len(redump.ranks), ranks=spans(redump.ranks), bytes=redump.nbytes,
     )  # fmt: skip
-    rows = [(label("next"), shown(dump))]
+    rows: list[Line] = [(label("next"), shown(dump))]
     if redump.without:
         rows.append(("", shown(Message("screen.view.statistics.left_out", ops=len(redump.without)), "dim")))
     if written:

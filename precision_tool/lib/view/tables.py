@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import rich.box
 from rich.cells import cell_len
@@ -14,6 +15,8 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
+
+from precision_tool.lib.messages import Message, render
 
 #: Tables of fewer rows are drawn by rich itself.
 _MANY = 200
@@ -117,6 +120,8 @@ def _justified(line: str, width: int, justify: str) -> str:
 _ENDLESS = 1 << 20
 #: Columns of a box's first line that are no title: corners, lines and spaces.
 _TITLE_EDGES = 6
+#: A column of numbers.
+NUMBERS: Mapping[str, Any] = {"justify": "right", "no_wrap": True}
 
 
 class Prose:
@@ -150,6 +155,11 @@ class NameTable(LongTable):
     Where that does not fit, lines end beyond the width: print it with `crop=False`, and let names stand in the last
     column.
     """
+
+    def add_columns(self, section: str, *names: str, **options: Any) -> None:
+        """Add columns whose headings are texts of a section of the catalogue, all with the same options."""
+        for name in names:
+            self.add_column(render(Message(f"{section}.{name}")), **options)
 
     def _widen(self, console: Console) -> Measurement:
         """Sets the least width of each column; the least and the largest width of the table."""
@@ -207,6 +217,16 @@ def _without_end(line: list[Segment]) -> list[Segment]:
         text, style, control = line[-1]
         line = [*line[:-1], Segment(text.rstrip(" "), style, control)]
     return line
+
+
+def figure_table() -> NameTable:
+    """Return a table of tensors and their figures."""
+    return NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+
+
+def list_table() -> NameTable:
+    """Return a table of `ls`."""
+    return NameTable(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
 
 
 class Box:

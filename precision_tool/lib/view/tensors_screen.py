@@ -10,7 +10,7 @@ from itertools import accumulate, pairwise
 from math import isnan, log1p, prod
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -25,7 +25,7 @@ from precision_tool.lib.model.comparison import Metrics, Summary
 from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.model.tensor import AnyTensor, Tensor
 from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.view.tables import Heading, NameTable
+from precision_tool.lib.view.tables import NUMBERS, Heading, NameTable, figure_table
 from precision_tool.lib.view.text import (
     LabelledLines,
     byte_size,
@@ -157,12 +157,10 @@ def tensor_block(views: Sequence[View]) -> RenderableType:
 def short_block(groups: Sequence[Sequence[View]]) -> RenderableType:
     """Tensors of one op or file in a table: figures, without values."""
     first = groups[0][0].named
-    table = NameTable(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    for name in ("slot", "side", "dtype"):
-        table.add_column(text(f"screen.view.op.column.{name}"), no_wrap=True)
-    table.add_column(text("screen.view.op.column.shape"))
-    for name in ("min", "max", "mean"):
-        table.add_column(text(f"screen.view.tensor.row.{name}"), justify="right", no_wrap=True)
+    table = figure_table()
+    table.add_columns("screen.view.op.column", "slot", "side", "dtype", no_wrap=True)
+    table.add_columns("screen.view.op.column", "shape")
+    table.add_columns("screen.view.tensor.row", "min", "max", "mean", **NUMBERS)
     notes = []
     for view in (view for group in groups for view in group):
         named, summary = view.named, view.figures.summary if view.figures else None
@@ -402,12 +400,10 @@ def _sides(npu: NamedTensor, golden: NamedTensor, *summaries: Summary | None) ->
     for _ in range(2):
         table.add_column(justify="right")
     table.add_row("", Text(label("npu"), style="bold"), Text(label("benchmark"), style="bold"))
-    for property_name, texts in (
-        ("dtype", [named.tensor.dtype if named.tensor else "-" for named in (npu, golden)]),
-        ("layout", [named.tensor.layout if named.tensor else "-" for named in (npu, golden)]),
-        ("shape", [shape_text(named.tensor.shape) if named.tensor else "-" for named in (npu, golden)]),
-    ):
-        table.add_row(label(property_name), *map(plain, texts))
+    tensors = npu.tensor, golden.tensor
+    table.add_row(label("dtype"), *(plain(tensor.dtype if tensor else "-") for tensor in tensors))
+    table.add_row(label("layout"), *(plain(tensor.layout if tensor else "-") for tensor in tensors))
+    table.add_row(label("shape"), *(plain(shape_text(tensor.shape) if tensor else "-") for tensor in tensors))
     for row, name in _SUMMARY_ROWS:
         cells = (Text(number_text(getattr(side, name)) if side else "-") for side in summaries)
         table.add_row(text(f"screen.view.tensor.row.{row}"), *cells)
@@ -474,9 +470,8 @@ def _errors(detail: Detail) -> Iterator[RenderableType]:
 def element_table(title: Message, elements: Sequence[Element]) -> NameTable:
     """Elements with their index, both values and both errors."""
     table = NameTable(title=render(title), title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
-    for name in ("index", "npu", "benchmark", "absolute", "relative"):
-        justify: JustifyMethod = "left" if name == "index" else "right"
-        table.add_column(text(f"screen.view.compare.column.{name}"), justify=justify, no_wrap=True)
+    table.add_columns("screen.view.compare.column", "index", no_wrap=True)
+    table.add_columns("screen.view.compare.column", "npu", "benchmark", "absolute", "relative", **NUMBERS)
     for element in elements:
         relative = "-" if isnan(element.relative) else number_text(element.relative, 4)
         values = (number_text(element.npu), number_text(element.golden), number_text(element.error, 4), relative)

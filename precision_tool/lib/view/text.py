@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, isnan
+from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,7 +20,12 @@ from precision_tool.lib.model.comparison import single_value
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.wording import counted as counted
-from precision_tool.lib.model.wording import without_nan
+from precision_tool.lib.model.wording import shape_text, without_nan
+
+if TYPE_CHECKING:
+    from precision_tool.lib.diagnose.overflow import OverflowOp
+    from precision_tool.lib.diagnose.random_errors import RandomOp
+    from precision_tool.lib.model.graph import TensorDesc
 
 #: So many reasons why something cannot be read are shown.
 _SHOWN_UNREAD = 3
@@ -63,6 +69,11 @@ class LabelledLines:
                 line.rstrip()
                 start = set_cell_size("" if number else label, self._width)
                 yield Text.assemble((start, "bold"), line, no_wrap=True, overflow="ignore")
+
+
+def labelled(label: Message | str, lines: Iterable[Text]) -> list[Line]:
+    """Return lines of which the first has the label."""
+    return [("" if number else label, line) for number, line in enumerate(lines)]
 
 
 def whole_path(path: str) -> Text:
@@ -152,6 +163,21 @@ def op_heading(number: int, name: str, op_type: str) -> Text:
     return Text.assemble(f"[{number}] ", (safe(name), "bold"), f" ({safe(op_type)})")
 
 
+def origin_lines(op: OverflowOp | RandomOp) -> list[Line]:
+    """Return the fusion passes of an op, and the ops of the training script that it does the work of."""
+    lines: list[Line] = []
+    if op.pass_names:
+        lines.append((label("pass"), plain(", ".join(op.pass_names))))
+    if op.original_names and op.original_names != (op.name,):
+        lines.append((label("original"), plain(", ".join(op.original_names))))
+    return lines
+
+
+def desc_text(desc: TensorDesc) -> str:
+    """Return a tensor of the graph in short: `float16 NC1HWC0 [1,2,4,4,16]`."""
+    return " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
+
+
 def byte_size(count: float) -> str:
     """A number of bytes with a unit: 1.5 GB."""
     for unit in ("B", "kB", "MB"):
@@ -178,9 +204,3 @@ def percent(value: float | str | None) -> str:
         return "Inf"
     percent = 100 * value
     return f"{percent:.2g} %" if percent < 10 else f"{percent:.3g} %" if percent < 1000 else f"{value:.3g} times"
-
-
-def off_by(value: float | str | None) -> str:
-    """Return a relative distance in words: `63.7 % off`."""
-    text = percent(value)
-    return "infinitely far off" if text == "Inf" else f"{text} off"

@@ -18,27 +18,28 @@ from precision_tool.lib.model.finding import reason_kind
 from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.view import verdict_messages as messages
 from precision_tool.lib.view.tables import Box, Prose
-from precision_tool.lib.view.text import LabelledLines, Line, marked_pass, plain, safe, shown, whole_path
-from precision_tool.lib.view.verdict_messages import gap, kind_counts, plan_step, reason_counts, reason_words
+from precision_tool.lib.view.text import LabelledLines, Line, labelled, marked_pass, plain, safe, shown, whole_path
+from precision_tool.lib.view.verdict_messages import reason_words
 
 
 def rendered_verdict(verdict: Verdict) -> Verdict:
     """The verdict with its reasons, what to do next, and what it did not see, in words."""
     return replace(
-        verdict, next=tuple(map(_rendered_step, verdict.next)), gaps=tuple(render(gap(each)) for each in verdict.gaps),
+        verdict, next=tuple(map(_rendered_step, verdict.next)),
+        gaps=tuple(render(messages.gap(each)) for each in verdict.gaps),
         tally=_rendered_tally(verdict.tally), facts=_rendered_facts(verdict.facts),
         suspects=tuple(replace(suspect, facts=_rendered_facts(suspect.facts)) for suspect in verdict.suspects),
     )  # fmt: skip
 
 
 def _rendered_step(step: Step | StepText) -> StepText:
-    shown = plan_step(step)
-    return replace(shown, why=render(shown.why), file=render(shown.file))
+    written = messages.plan_step(step)
+    return replace(written, why=render(written.why), file=render(written.file))
 
 
 def _rendered_tally(tally: Tally) -> Tally:
-    kinds = kind_counts(tally)
-    return replace(tally, reasons=tuple(reason_counts(tally)), kinds=tuple(kinds.items()) or tally.kinds)
+    kinds = messages.kind_counts(tally)
+    return replace(tally, reasons=tuple(messages.reason_counts(tally)), kinds=tuple(kinds.items()) or tally.kinds)
 
 
 def _rendered_facts(facts: Iterable[Fact]) -> tuple[Fact, ...]:
@@ -90,7 +91,8 @@ def judged_message(judged: OpVerdict) -> Message:
 
 def judged_json(judged: OpVerdict) -> dict[str, Any]:
     """The object of JSON: the reason in words, and its kind."""
-    return asdict(judged) | {"reason": reason_words(judged.reason), "reason_kind": reason_kind(judged.reason)}
+    document = {"fed" if name == "inherited" else name: value for name, value in asdict(judged).items()}
+    return document | {"reason": reason_words(judged.reason), "reason_kind": reason_kind(judged.reason)}
 
 
 def allowed_error(judged: OpVerdict) -> Message | None:
@@ -146,8 +148,8 @@ def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-to
         rows += _rows(first, verdict)
     rows += _others(verdict)
     rows.append((Message("verdict.label.checked"), shown(messages.checked(verdict), "dim")))
-    gaps = [shown(messages.gap(gap), "dim") for gap in verdict.gaps]
-    rows += labelled("verdict.label.not_checked", gaps)
+    gaps = (shown(messages.gap(gap), "dim") for gap in verdict.gaps)
+    rows += labelled(Message("verdict.label.not_checked"), gaps)
     if part:
         head = Text.assemble((safe(part), "bold yellow"), "\n", head)
     title = shown(Message("verdict.label.title"))
@@ -176,11 +178,6 @@ def since_block(since: Since, command: str = "precision-tool") -> RenderableType
     )
 
 
-def labelled(label: str, lines: Sequence[Text]) -> list[Line]:
-    """Lines of which the first has a label."""
-    return [(Message(label) if not number else "", line) for number, line in enumerate(lines)]
-
-
 def _head(first: Suspect, verdict: Verdict) -> Text:
     text = shown(messages.culprit(first, verdict.run), fields={"op": "bold red"})
     return text.append("\n").append_text(shown(messages.fault(first), fields={"cause": "bold"}))
@@ -190,7 +187,7 @@ def _rows(first: Suspect, verdict: Verdict) -> list[Line]:
     rows: list[Line] = []
     if first.pass_name:
         rows.append((Message("verdict.label.pass"), plain(marked_pass(first.pass_name))))
-    rows += labelled("verdict.label.why", [shown(message) for message in messages.evidence(first)])
+    rows += labelled(Message("verdict.label.why"), map(shown, messages.evidence(first)))
     for label, names in messages.same_fault(first):
         if names:
             rows.append((label, shown(Message("verdict.names", names=tuple(names)))))
@@ -209,7 +206,7 @@ def _others(verdict: Verdict) -> list[Line]:
     lines = [shown(messages.other_fault(suspect), fields={"op": "bold"}) for suspect in others[: messages.MAX_SHOWN]]
     if len(others) > messages.MAX_SHOWN:
         lines.append(shown(Message("verdict.more_others", more=len(others) - messages.MAX_SHOWN), "dim"))
-    return labelled("verdict.label.others", lines)
+    return labelled(Message("verdict.label.others"), lines)
 
 
 class NextSteps:

@@ -21,12 +21,12 @@ from fuzzing.structures import MessageSeed, npy_file
 from precision_tool.lib.cli.bisect_runner import BisectRun, is_bisected
 from precision_tool.lib.cli.switch_files import SwitchFile
 from precision_tool.lib.compare.columns import parse_metrics
-from precision_tool.lib.compare.data_folder import _decoded as decoded_cosines
 from precision_tool.lib.compare.element_errors import compare_elements
 from precision_tool.lib.compare.named_tensors import named_value, pair_up, split_slot, tensors_of_file, view_of
 from precision_tool.lib.compare.noise import read_noise
 from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.result_csv import read_output_figures, read_result
+from precision_tool.lib.compare.result_files import _decoded as decoded_cosines
 from precision_tool.lib.compare.result_files import read_source
 from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.compare.toolkit import _MEMORY, _json_problem, _remembered, _table_problem, read_texts

@@ -365,9 +365,9 @@ def bisections(folder: Path) -> list[bytes]:
     """The state of a bisection that was killed, and of one that was not."""
     tries = [{"off": ["APass"], "succeeded": True, "code": 0, "seconds": 0.1, "log": "try_001.log"}]
     state = {
-        "version": 2, "check": "true", "passes": ["APass", "BPass"], "file": str(folder / "switch.cfg"),
+        "version": 3, "check": "true", "passes": ["APass", "BPass"], "file": str(folder / "switch.cfg"),
         "running": True,
-        "base": {"sections": {}, "others": {}}, "original": "old", "written": ["new", "old"], "tries": tries,
+        "base": "{}", "original": "old", "written": ["new", "old"], "tries": tries,
     }  # fmt: skip
     return [json.dumps(one, indent=1).encode() for one in (state, {**state, "running": False, "original": None})]
 
