@@ -474,7 +474,7 @@ def _compare_leaf(leaf: DumpLeaf, counterpart: DumpLeaf, graphs: Graphs, resourc
     # The other run's own graph, as the compiler may have numbered its ops in another way.
     other_graph = graphs.of(counterpart)
     right = RunValues(counterpart, other_graph.file if other_graph is not None else file)
-    counterpart_of = same_name
+    counterpart_of: Counterpart = same_name
     if run is not None and other_graph is not None and other_graph.file is not file:
         counterpart_of = counterparts(run.file, other_graph.file)
     ops = compare_runs(
