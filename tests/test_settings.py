@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precision_tool.lib.data.settings import SETTING_NAMES, Settings, check_dump_step, load_settings, read_settings_file
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import FormatError, UsageError
 
 
@@ -148,7 +149,7 @@ BUILD_JSON_GRAPH_NAME = 'Build'
 
 def test_the_config_of_the_old_tool_is_read(config: Path) -> None:
     config.write_text(DOCUMENTED)
-    notes: list[str] = []
+    notes: list[Message] = []
     settings = load_settings(folder=config.parent, environment={}, notes=notes)
     assert settings == Settings(
         tf_dump_step="5|7",
@@ -170,9 +171,9 @@ def test_old_names_without_effect_are_named_with_what_replaces_them(config: Path
         "GRAPH_DIR_ALL = os.path.join('precision_data', 'graph', 'all')",
     ]  # fmt: skip
     config.write_text("\n".join(lines))
-    notes: list[str] = []
+    notes: list[Message] = []
     load_settings(folder=config.parent, environment={}, notes=notes)
-    said = {note.removeprefix(f"{config}: ").split(" (line")[0]: note for note in notes}
+    said = {note.names[0].name: render(note) for note in notes}
     assert list(said) == [
         "NET_TYPE", "TF_DEBUG_TIMEOUT", "BUILD_JSON_GRAPH_NAME", "MS_ACCU_CMP", "ASCEND_LOG_PATH", "TF_DUMP_DIR",
         "GRAPH_DIR_ALL",

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from precision_tool.lib.data.workspace import Workspace
+from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import OutputError, UsageError
 
 NOW = datetime(2026, 1, 31, 23, 59, 59)
@@ -143,8 +144,8 @@ def test_an_unwritable_data_folder_is_said_once(folder: Path, unwritable: Path) 
     assert made == Path("precision_work/vector_compare/20260131235959")
     assert workspace.output_dir("op_graph") == Path("precision_work/op_graph")
     (note,) = workspace.notes
-    assert note.startswith("precision_data/temp/vector_compare cannot be written (Read-only file system); ")
-    assert note.endswith("results go to precision_work instead")
+    assert render(note).startswith("precision_data/temp/vector_compare cannot be written (Read-only file system); ")
+    assert render(note).endswith("results go to precision_work instead")
     assert names(unwritable) == ["npu"]
     assert Workspace().compare_dirs() == [made]
 

@@ -269,7 +269,7 @@ def test_what_ge_does_with_a_file_is_shown(demo: Path) -> None:
     path = demo / "my.cfg"
     path.write_text('{"Switch": {"GraphFusion": {\n"ALL": "off", "A": "off",\n"A": "on"}}}')
     run = tool("fusion", "show", "--file", path, cwd=demo)
-    assert "GE accepts this file note: line 3: 'A' stands in line 2 too; GE takes the last" in run.text
+    assert "GE accepts this file note: line 3: 'A' is also in line 2; GE takes the last" in run.text
     assert "stay on FusedInferAttentionScoreQuantFusionPass, GridSampler3DFusionPass" in run.text
     assert "TbeMatmulFixPipeFusionPass" not in run.text  # of the other section
     path.write_text('{"Switch": {"GraphFusion": {"A": "off",\n}}, "Priority": {"UBFusion": {"Top": {"A": "1000"}}}}')
@@ -299,7 +299,7 @@ def test_a_file_that_ge_refuses_is_not_written(demo: Path, action: list[str]) ->
     path.write_text('{"Switch": {}, "Priority": {"UBFusion": {"Top": {"A": 1}}}}')
     before = path.read_bytes()
     run = tool("fusion", *action, "--file", path, cwd=demo, code=2)
-    assert "my.cfg: GE would refuse this file: Priority, UBFusion, Top, A: 1 is no text of a number" in run.text
+    assert "my.cfg: GE would refuse this file: Priority, UBFusion, Top, A: 1 is not a number as a string" in run.text
     assert "reset" in run.text
     assert path.read_bytes() == before
 

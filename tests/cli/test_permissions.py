@@ -92,14 +92,14 @@ def test_a_folder_without_permission(tree: SmallTree, place: str) -> None:
 def test_a_dump_that_is_left_out_is_told(tree: SmallTree) -> None:
     with forbidden(tree.dump_path):
         told = run(tree, "ls", code=0)
-    assert "npu/debug_0/dump: no permission to read this folder; the run is taken for one without a dump" in told.text
+    assert "npu/debug_0/dump: no permission to read this folder; the run is treated as one without a dump" in told.text
 
 
 def test_a_part_of_a_dump_is_left_out_and_told(tree: SmallTree) -> None:
     other = tree.copy_leaf("1", "model", "1", "0")
     with forbidden(other):
         told = run(tree, "vc", code=0)
-    assert "folders of the dump that cannot be read: 1, the first" in told.text
+    assert "1 folder of the dump cannot be read, the first" in told.text
 
 
 def test_results_without_permission_are_made_elsewhere(tree: SmallTree) -> None:

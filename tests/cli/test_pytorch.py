@@ -170,7 +170,7 @@ def test_options_of_vc(data: Path) -> None:
     assert [row["NPUDumpPath"] for row in cells(result)] == ["/Addmm/4/output/result"]
     shutil.rmtree(data / "precision_data" / "temp")
     some = tool("vc", "--select", "3,4", "--algorithm", "CosineSimilarity", "--max", "5", cwd=data)
-    assert "only 2 of 12 ops were asked for" in some.text
+    assert "only 2 of 12 ops were selected" in some.text
     header, lines = table(only_result(data))
     assert header[5:8] == ["Shape", "CosineSimilarity", "CompareFailReason"]
     assert {line[0] for line in lines} == {"3", "4"}

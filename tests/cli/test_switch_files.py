@@ -35,7 +35,7 @@ def test_those_of_the_data_folder_begin_as_the_installed_ones(folder: Path) -> N
         file = find_switch_file(workspace, off=off)
         assert file.path == str(installed)
         assert file.target == f"precision_data/fusion/{installed.name}"
-        assert file.note == ""
+        assert file.note is None
         file.write(file.read().with_pass("A", off))
         assert installed.read_bytes() == before
         again = find_switch_file(workspace, off=off)
@@ -125,8 +125,8 @@ def test_a_data_folder_that_cannot_be_written(tmp_path: Path, to_write: bool) ->
     copy = tmp_path / "work" / "fusion" / "fusion_switch.cfg"
     file = find_switch_file(workspace, to_write=to_write)
     assert file.target == str(copy)
-    assert "cannot be written" in file.note
-    assert file.note.endswith(f"which the training script must name: {copy}")
+    assert "cannot be written" in str(file.note)
+    assert str(file.note).endswith(f"which the training script must name: {copy}")
     assert file.read() == SHIPPED_SWITCH
     file.write(file.read().with_pass("A", False))
     again = find_switch_file(workspace)

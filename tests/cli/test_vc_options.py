@@ -148,7 +148,7 @@ def test_ops_by_id(tree: SmallTree, tmp_path: Path, option: tuple[str, str]) -> 
     header, lines = table(path)
     assert header[:3] == ["Index", "OpSequence", "OpType"]
     assert [(line[1], line[2]) for line in lines] == [("2", "Add")] * 2 + [("4", "Sub")] * 2
-    assert "only 2 of 5 groups of ops were asked for" in run.text
+    assert "only 2 of 5 groups of ops were selected" in run.text
     assert ("no op has the id 99" in run.text) == ("99" in option[1])
     (read,) = tool("vcs", "-f", path, "--json", cwd=tmp_path).results
     assert [row["sequence"] for row in read["rows"]] == [2, 2, 4, 4]
@@ -165,14 +165,14 @@ def test_the_result_of_a_part_acquits_nobody(tree: SmallTree, tmp_path: Path, op
         assert "no complete result file" in run.err
     assert tool(*args(tree, "ls", "--json"), cwd=tmp_path).out.count('"cosine": null') == 5
     read = tool("vcs", "-f", path, cwd=tmp_path)
-    assert "only a part: the ops, or the first elements of each tensor, that were asked for" in read.text
+    assert "only a part: the selected ops, or the first elements of each tensor" in read.text
     assert "No op is below" in read.text
     (result,) = tool("vcs", "-f", path, "--json", cwd=tmp_path).results
     (note,) = result["notes"]
     assert note.startswith("only a part")
     # `ac` recomputes what the part does not show, and says first that it is one.
     judged = tool("ac", "-f", path, "--fail", "--threshold", "0.99", cwd=tmp_path, code=1)
-    assert re.search(r"Verdict ━+┓ ┃ only a part: the ops, .* that were asked for ┃ ┃ middle/Mul \(Mul\)", judged.text)
+    assert re.search(r"Verdict ━+┓ ┃ only a part: the selected ops, [^┃]* ┃ ┃ middle/Mul \(Mul\)", judged.text)
     stopped = path.rename(path.with_name(path.name.replace("part_", "partial_", 1)))
     source = path.with_suffix(".json").rename(stopped.with_suffix(".json"))
     judged = tool("ac", "-f", stopped, "--threshold", "0.99", cwd=tmp_path)

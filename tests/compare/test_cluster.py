@@ -108,8 +108,8 @@ def test_the_rows_are_those_of_one_process(
     monkeypatch.chdir(data)
     with open_cluster(cluster.address) as again:
         (relative,) = compare("npu/debug_0", "tf/dump", executor=again)
-    assert [(row.reason, repr(row.metrics)) for row in relative.rows] == [
-        (row.reason, repr(row.metrics)) for row in expected
+    assert [(repr(row.reason), repr(row.metrics)) for row in relative.rows] == [
+        (repr(row.reason), repr(row.metrics)) for row in expected
     ]
     assert sum(row.metrics is not None for row in relative.rows) > 50
 

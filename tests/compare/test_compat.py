@@ -10,7 +10,7 @@ from vendor_cells import name_of, table
 
 import precision_tool
 from precision_tool.lib.api import CompareOptions
-from precision_tool.lib.compare.columns import EXTRA_COLUMNS
+from precision_tool.lib.compare.columns import EXTRA
 from precision_tool.lib.demo.dump_writer import OutTensor
 
 
@@ -42,7 +42,7 @@ def test_columns_and_lines(tmp_path: Path) -> None:
     tree.dump("stranger/op", outputs=[OutTensor(data=corner_trees.noise(3))])
     own_header, own = lines(tree, compat=False)
     header, kept = lines(tree, compat=True)
-    assert header == own_header[: -len(EXTRA_COLUMNS)]
+    assert header == own_header[: -len(EXTRA)]
     assert [name for name in own if name not in kept] == [
         "bad/cut:output:0", "bad/old:output:0", "bad/with space:output:0", "l1/op_0,l1/op_1,l1/op_2 | l/a,l/b,l/c",
         "many/inner:output:0", "stranger_op | *",

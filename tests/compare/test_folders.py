@@ -10,6 +10,7 @@ from builders import MODEL, STAMP, graph_op, one_op_tree, text_graph, write_dump
 
 from precision_tool.lib.compare.folders import CompareOptions, LeafResult, compare_folders
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.table import Row
@@ -87,7 +88,7 @@ def test_different_steps_are_never_paired_by_their_place(tmp_path: Path) -> None
             leaf(tmp_path / run, 0, step, x=values(4, seed=step))
     results = compare_folders(str(tmp_path / "a"), str(tmp_path / "b"))
     assert all(not result.rows for result in results)
-    assert all("step" in note for result in results for note in result.notes)
+    assert all("step" in str(note) for result in results for note in result.notes)
 
 
 def test_devices_paired_by_their_place_are_named(tmp_path: Path) -> None:
@@ -95,14 +96,17 @@ def test_devices_paired_by_their_place_are_named(tmp_path: Path) -> None:
         for device in devices:
             leaf(tmp_path / run, device, 0, x=values(4))
     results = compare_folders(str(tmp_path / "a"), str(tmp_path / "b"))
-    assert ["device 0 is compared with device 4" in result.notes for result in results] == [True, False]
-    assert "device 1 is compared with device 5" in results[1].notes
+    assert [Message("note.compare.other_device", npu="0", golden="4") in result.notes for result in results] == [
+        True,
+        False,
+    ]
+    assert Message("note.compare.other_device", npu="1", golden="5") in results[1].notes
 
 
 def test_two_folders_that_were_named_are_compared_whatever_their_steps(tmp_path: Path) -> None:
     first, second = leaf(tmp_path / "a", 0, 0, x=values(4)), leaf(tmp_path / "b", 0, 7, x=values(4))
     (result,) = compare_folders(str(first), str(second))
-    assert "step 0 is compared with step 7" in result.notes
+    assert Message("note.compare.other_step", npu="0", golden="7") in result.notes
     assert output_row(result, "x").metrics is not None
 
 
@@ -111,7 +115,7 @@ def test_one_benchmark_for_several_steps_is_said(tmp_path: Path) -> None:
         leaf(tmp_path / "npu", 0, step, x=values(4, seed=step))
     write_golden(tmp_path / "tf", "x", 0, values(4))
     results = compare_folders(str(tmp_path / "npu"), str(tmp_path / "tf"))
-    assert all(any("stands for every step" in note for note in result.notes) for result in results)
+    assert all(Message("note.compare.one_benchmark") in result.notes for result in results)
 
 
 def test_swapped_sides_are_guessed(tmp_path: Path) -> None:
@@ -145,7 +149,7 @@ def test_npy_files_of_other_names_are_counted(tmp_path: Path) -> None:
     write_golden(tmp_path / "tf", "x", 0, values(4))
     np.save(tmp_path / "tf" / "notes.npy", values(1))
     (result,) = compare_folders(str(tmp_path / "npu"), str(tmp_path / "tf"))
-    assert any("notes.npy" in note for note in result.notes)
+    assert Message("note.data.misnamed", count=1, first="notes.npy") in result.notes
 
 
 def test_padding_is_no_data_between_two_npu_runs(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from precision_tool.lib.io import tfdbg_tensor as tfdbg_event
 from precision_tool.lib.io.files import mounted
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.io.tfdbg_tensor import looks_like_event, read_tensor_event
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
 from precision_tool.lib.model.tensor import Tensor
@@ -43,6 +44,13 @@ TIME = 1795190660042954
 
 def floats(*values: float) -> bytes:
     return tensor_proto("float32", (len(values),), content(struct.pack(f"<{len(values)}f", *values)))
+
+
+def write_goldens(tree: SmallTree, run: Path, time: int = TIME) -> None:
+    """Write the benchmark of a tree as a run of tfdbg."""
+    for name, path in tree.goldens.items():
+        array = np.load(path)
+        write_tensor(run, name, 0, time, tensor_proto("float32", array.shape, content(array.tobytes())))
 
 
 def values_of(tensor: object) -> list[float]:
@@ -65,9 +73,8 @@ def test_every_tensor_of_the_runs_is_found(tmp_path: Path) -> None:
     assert values_of(golden.output("scope_a_b", 1)) == [3, 4]  # the last run, not the newest time
     assert values_of(golden.output("once", 0)) == [5]
     assert values_of(golden.output("loop", 0)) == [1]
-    read_from = "the benchmark is read from what tfdbg dumped (2 runs, of each tensor the last that has it)"
-    assert read_from in golden.notes
-    assert "older dumps of the same benchmark tensors left out: 1" in golden.notes
+    assert Message("note.data.from_tfdbg", run=None, count=2) in golden.notes
+    assert Message("note.data.older_tensors", count=1) in golden.notes
 
 
 def test_ops_spelled_alike_are_told_apart_by_their_real_names(tmp_path: Path) -> None:
@@ -81,9 +88,8 @@ def test_ops_spelled_alike_are_told_apart_by_their_real_names(tmp_path: Path) ->
     unknown = golden.output("a_b", 0)
     assert isinstance(unknown, Missing)
     assert "several ops, spelled alike" in str(unknown.reason)
-    assert "older dumps of the same benchmark tensors left out: 1" in golden.notes
-    (note,) = [note for note in golden.notes if "spell alike" in note]
-    assert "spell alike: 1, the first a/b:0 and a_b:0;" in note
+    assert Message("note.data.older_tensors", count=1) in golden.notes
+    assert Message("note.data.spelled_alike", count=1, first=["a/b:0", "a_b:0"]) in golden.notes
 
 
 def test_a_graph_tells_ops_spelled_alike_apart(tmp_path: Path) -> None:
@@ -111,8 +117,8 @@ def test_what_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     benchmark = find_benchmark(str(tmp_path))
     assert list(benchmark.files) == [("op", 0)]
-    (note,) = [note for note in benchmark.notes if "cannot be read" in note]
-    assert note.startswith(f"parts of the tfdbg runs that cannot be read: 1, the first {path.parent / 'loop'}: ")
+    (note,) = [note for note in benchmark.notes if note.kind == "note.data.unread_tfdbg"]
+    assert (note.count, note.path) == (1, str(path.parent / "loop"))
 
 
 def test_npy_files_go_before_runs(tmp_path: Path) -> None:
@@ -228,11 +234,7 @@ def test_runs_of_a_store_that_is_no_disk(tmp_path: Path) -> None:
     """Found, read and compared as those of a disk; only values that have to be decoded want one."""
     data = tmp_path / "data"
     tree = small_tree(data, faulty_chain())
-    for name, path in tree.goldens.items():
-        array = np.load(path)
-        write_tensor(
-            tmp_path / "runs" / "run_1_0", name, 0, TIME, tensor_proto("float32", array.shape, content(array.tobytes()))
-        )
+    write_goldens(tree, tmp_path / "runs" / "run_1_0")
     write_tensor(
         tmp_path / "runs" / "run_1_0", "coded", 0, TIME, tensor_proto("int32", (2,), number(7, 5) + number(7, 6))
     )
@@ -266,9 +268,7 @@ def test_a_comparison_is_that_with_the_files(tmp_path: Path) -> None:
     data = tmp_path / "precision_data"
     tree = small_tree(data, faulty_chain())
     first, second = data / "tf" / "tf_debug" / "run_1_0", data / "tf" / "tf_debug" / "run_2_1"
-    for name, golden in tree.goldens.items():
-        array = np.load(golden)
-        write_tensor(second, name, 0, TIME, tensor_proto("float32", array.shape, content(array.tobytes())))
+    write_goldens(tree, second)
     write_tensor(first, "first/Add", 0, TIME - 1, floats(7, 7, 7))  # of an earlier run
     (never,) = second.rglob("Sub_0_*")
     never.write_bytes(event(tensor_proto("float32", (2,))))
@@ -329,10 +329,7 @@ def test_a_real_run_gives_the_rows_of_its_files(real_data: Path, tmp_path: Path)
 def data_with_a_run(root: Path, time: int = TIME) -> SmallTree:
     """A data folder whose benchmark is a run of tfdbg; tf/dump holds nothing but a .gitkeep."""
     tree = small_tree(root / "precision_data", chain())
-    run = tree.root / "tf" / "tf_debug" / f"run_{time}_0"
-    for name, golden in tree.goldens.items():
-        array = np.load(golden)
-        write_tensor(run, name, 0, time, tensor_proto("float32", array.shape, content(array.tobytes())))
+    write_goldens(tree, tree.root / "tf" / "tf_debug" / f"run_{time}_0", time)
     for path in (tree.root / "tf" / "dump").iterdir():
         path.unlink()
     (tree.root / "tf" / "dump" / ".gitkeep").touch()

@@ -21,11 +21,13 @@ from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.data import graph_catalog as catalog
 from precision_tool.lib.data.dump_names import pattern
 from precision_tool.lib.data.graph_catalog import closest_names
+from precision_tool.lib.data.graph_choice import CHOSEN, NAMED
 from precision_tool.lib.data.overview import DumpOverview, RunOverview
 from precision_tool.lib.data.pair_listing import OpFilter, list_dumps, list_ops
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.demo.graph_writer import graph_file_name
 from precision_tool.lib.diagnose.comparing import compare
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.session import Session
@@ -64,7 +66,8 @@ def test_the_graph_of_a_dump(tree: SmallTree) -> None:
     assert run.leaf is not None
     assert run.leaf.path == str(tree.leaf)
     assert (run.matched, run.total) == (4, 4)
-    assert f"its name is the dump's model folder {MODEL}" in run.reason
+    assert run.reason is not None
+    assert run.reason.model == MODEL
 
 
 def test_a_graph_that_no_op_names_is_of_the_same_model(tree: SmallTree) -> None:
@@ -111,8 +114,8 @@ def test_without_a_dump_the_graph_with_a_data_source_and_most_ops(tree: SmallTre
     (run,) = session_of(tree.root).run_graphs()
     assert (run.number, run.leaf, run.file.path) == (0, None, str(tree.graph))
     assert dict(run.rejected) == {
-        str(tree.graph.with_name(OTHER_GRAPH)): "has no data-source op",
-        str(tree.graph.with_name(graph_file_name(11, 3))): "has only 1 op",
+        str(tree.graph.with_name(OTHER_GRAPH)): Message("note.data.graph.no_source"),
+        str(tree.graph.with_name(graph_file_name(11, 3))): Message("note.data.graph.fewer_ops", ops=1),
     }
 
 
@@ -145,7 +148,7 @@ def test_a_dump_whose_graph_is_damaged_says_so(tree: SmallTree) -> None:
 def test_a_graph_that_was_named_goes_with_the_dump_it_lies_beside(tree: SmallTree) -> None:
     other = small_tree(tree.root, chain(), run="debug_1")
     (run,) = session_of(tree.root).run_graphs(str(other.graph))
-    assert (run.number, run.file.path, run.reason) == (1, str(other.graph), "it was named with -g")
+    assert (run.number, run.file.path, run.reason) == (1, str(other.graph), NAMED)
     assert run.is_named
     assert run.leaf is not None
     assert run.leaf.path == str(other.leaf)
@@ -542,7 +545,7 @@ def test_a_chosen_graph_is_used_everywhere_and_remembered(tree: SmallTree) -> No
     session.data.use_graph(str(other))
     for one in (session, session_of(tree.root)):
         (run,) = one.run_graphs()
-        assert (run.file.path, run.reason) == (str(other), "it was chosen with graphs --use")
+        assert (run.file.path, run.reason) == (str(other), CHOSEN)
         (result,) = one.compare()
         assert result.graph_path == str(other)
         (named,) = one.run_graphs(str(tree.graph))
@@ -590,9 +593,7 @@ def test_a_chosen_graph_of_another_run_does_not_take_this_one(tree: SmallTree) -
     assert analysis.leaf is not None
     assert analysis.leaf.graph is not None
     assert analysis.leaf.graph.file.path == str(tree.graph)
-    assert (str(other.graph), "it was chosen with graphs --use, but lies beside another run") in (
-        analysis.leaf.graph.rejected
-    )
+    assert (str(other.graph), Message("note.data.graph.chosen_other_run")) in (analysis.leaf.graph.rejected)
 
 
 def test_a_chosen_graph_of_one_model_leaves_the_others_theirs(tree: SmallTree) -> None:
@@ -644,7 +645,7 @@ def test_a_choice_that_a_later_dump_does_not_fit_is_not_used(tree: SmallTree, tm
     moved.rename(tree.dump_path)
     (run,) = session.run_graphs()
     assert run.file.path == str(tree.graph)
-    assert dict(run.rejected)[str(other)] == "it was chosen with graphs --use, but names 0 of 4 dumped ops"
+    assert dict(run.rejected)[str(other)] == Message("note.data.graph.chosen_misfit", matched=0, total=4)
     (analysis,) = compare(session.data)
     assert analysis.leaf is not None
     assert analysis.leaf.graph is not None
@@ -659,15 +660,15 @@ def test_a_damaged_graph_of_a_run_is_told_of(tree: SmallTree, tmp_path: Path) ->
     assert [run.number for run in session.run_graphs()] == [1]
     ((number, model, reason),) = ((one.number, one.model, one.reason) for one in session.data.missing_graphs())
     assert (number, model) == (0, MODEL)
-    assert str(tree.graph) in reason
+    assert str(tree.graph) in str(reason)
     (note,) = session.workspace.notes
-    assert note == f"debug_0: {reason}"
+    assert note == Message("note.data.lost_graph", number=0, model=None, reason=reason)
     # One that fits is used, with a word on the one that may have fitted better.
     better = write_graph(tree.graph.with_name(OTHER_GRAPH), ops_named("first/Add", "middle/Mul"), name="eval")
     session = session_of(tree.root)
     assert [run.number for run in session.run_graphs()] == [0, 1]
     (note,) = session.workspace.notes
-    assert note.startswith(f"cannot be read: {tree.graph}")
+    assert str(note).startswith(f"cannot be read: {tree.graph}")
     assert f"the graph in use, {better}, is only the best of the others" in str(note)
     (analysis,) = compare(session.data)
     assert analysis.leaf is not None
@@ -675,9 +676,9 @@ def test_a_damaged_graph_of_a_run_is_told_of(tree: SmallTree, tmp_path: Path) ->
     # One that does not fit is not taken.
     write_graph(better, ops_named("x"), name="eval")
     session = session_of(tree.root)
-    (reason,) = (one.reason for one in session.data.missing_graphs())
-    assert reason.startswith(f"no graph fits the dump: cannot be read: {tree.graph}")
-    assert reason.endswith("the text is cut off; the best of the others names 0 of 4 dumped ops")
+    (words,) = (str(one.reason) for one in session.data.missing_graphs())
+    assert words.startswith(f"no graph fits the dump: cannot be read: {tree.graph}")
+    assert words.endswith("the text is cut off; the best of the others names 0 of 4 dumped ops")
 
 
 def test_a_chosen_graph_that_is_gone_is_a_note(tree: SmallTree, tmp_path: Path) -> None:
@@ -749,14 +750,14 @@ def test_a_survey_has_every_graph_file(tree: SmallTree, tmp_path: Path) -> None:
     assert used.size == tree.graph.stat().st_size
     assert OTHER_GRAPH in str(rows[str(damaged)].error)
     assert (rows[str(here)].matched, rows[str(here)].dumped, rows[str(here)].in_use) == (1, 4, False)
-    assert (survey.unreadable, survey.other_stages, survey.problem) == (1, (("PreRunBegin", 1),), "")
+    assert (survey.unreadable, survey.other_stages, survey.problem) == (1, (("PreRunBegin", 1),), None)
 
 
 def test_a_survey_without_a_graph_that_fits_says_why(tree: SmallTree) -> None:
     write_graph(tree.graph, ops_named("a", "b"), name="stranger")
     survey = survey_graphs(session_of(tree.root).data)
     assert [row.in_use for row in survey.rows] == [False]
-    assert "names 0 of 4 dumped ops" in survey.problem
+    assert "names 0 of 4 dumped ops" in str(survey.problem)
 
 
 def test_a_search_looks_into_all_stages(tree: SmallTree) -> None:

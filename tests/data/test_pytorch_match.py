@@ -11,6 +11,7 @@ from h5_files import GPU, NPU, Array, add_tensor, write_h5
 
 from precision_tool.lib.data.pytorch_pairing import family, match_dumps, match_ops
 from precision_tool.lib.io.hdf5 import read_h5
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.pytorch import H5Dump
 
@@ -90,7 +91,7 @@ def test_a_different_number_of_runs_is_told(tmp_path: Path) -> None:
     left = dump(tmp_path / "npu.h5", ["/Relu/1/input/x", "/Relu/2/input/x"])
     right = dump(tmp_path / "gpu.h5", ["/Relu/1/input/x"], GPU)
     pairs, notes = match_dumps(left, right)
-    assert any("Relu 2 times on the NPU, 1 times in the benchmark" in note for note in notes)
+    assert Message("note.data.h5_counts", count=1, name="Relu", npu=2, golden=1) in notes
     assert [(pair.op_name, pair.status) for pair in pairs] == [
         ("/Relu/1", Status.COMPARED),
         ("/Relu/2", Status.NO_BENCHMARK),
@@ -140,7 +141,7 @@ def test_a_dump_of_loaded_inputs_has_the_numbers_of_the_other(tmp_path: Path) ->
         ("/Relu/3", "/Relu/3/output/y"),
         ("/Relu/1", "/Relu/1"),
     ]
-    assert any("sequence number" in note for note in notes)
+    assert Message("note.data.h5_by_number") in notes
 
 
 def test_types_that_are_not_alike_are_told(tmp_path: Path) -> None:
@@ -176,4 +177,4 @@ def test_parameters_are_not_compared(tmp_path: Path) -> None:
     left = read_h5(str(tmp_path / "npu.h5"))
     pairs, notes = match_dumps(left, left)
     assert [pair.slot for pair in pairs] == ["input:x"]
-    assert any("1 parameter" in note for note in notes)
+    assert Message("note.data.h5_parameters", count=1) in notes

@@ -127,16 +127,17 @@ def test_statistics_tell_where_nothing_else_does() -> None:
     rows += [of("b", "input:0", bad, 1), of("b", "output:0", bad, 1)]
     (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98)
     assert (finding.grade, finding.op_name) == (Grade.WARNING, "")
-    assert finding.message == Message("finding.statistics.differ", ops=1, unread_graph="")
+    assert finding.message == Message("finding.statistics.differ", ops=1, unread_graph=None)
     rows += [of("c", "input:0", good, 2), of("c", "input:1", neither, 2), of("c", "output:0", bad, 2)]
     (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98)
     assert (finding.kind, finding.grade, finding.op_name) == (FindingKind.NOTHING_COMPARED, Grade.WARNING, "c")
     facts = [value for _, value in render_finding(finding).facts]
     assert "b before it already has different statistics" in facts
     assert "input:1 was not compared: other words: min, max" in facts
-    (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98, "graph.txt: damaged")
+    damage = Message("error.place", where="graph.txt", reason="damaged")
+    (finding,) = find_first_fault(ops_of(rows, 0.98), 0.98, damage)
     assert finding.op_name == ""
-    assert finding.message.unread_graph == "graph.txt: damaged"
+    assert finding.message.unread_graph == damage
 
 
 def test_accumulated_error_that_creeps_over_the_threshold_is_not_the_culprit() -> None:

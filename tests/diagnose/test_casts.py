@@ -64,7 +64,7 @@ def run_of(folder: Path, ops: list[Op], dumps: dict[str, tuple[OutTensor, OutTen
         number=number,
         leaf=find_run(str(folder)).leaves[0] if dumps else None,
         file=GraphFile(path="g.txt", graphs=(Graph(name="m", ops=tuple(ops)),)),
-        reason="",
+        reason=None,
     )
 
 
@@ -198,12 +198,12 @@ def test_an_empty_dump_is_one_that_cannot_be_read(tmp_path: Path) -> None:
 def test_a_run_whose_graph_is_not_there_is_not_taken_for_another(tmp_path: Path) -> None:
     values = stored([70000.0], "float32"), stored([65504.0], "float16")
     other = run_of(tmp_path, [an_op("c", "float32", "float16")], {"c": values}, number=1)
-    lost = MissingGraph(number=0, model="m", reason="it is damaged")
+    lost = MissingGraph(number=0, model="m", reason=Message("text", text="it is damaged"))
     result = check_casts([other], [lost])
     assert result.finding is None
-    assert result.skipped == Message("check.no_graph", number=0, reason="it is damaged")
+    assert result.skipped == Message("check.no_graph", number=0, reason=lost.reason)
     # Of two models of one run only one was looked at.
-    result = check_casts([other], [MissingGraph(number=1, model="n", reason="it is damaged")])
+    result = check_casts([other], [MissingGraph(number=1, model="n", reason=Message("text", text="it is damaged"))])
     assert result.finding is not None
     assert render_finding(result.finding).facts[0] == ("not looked at", "debug_1 has no graph: it is damaged")
 

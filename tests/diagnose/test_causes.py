@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from builders import STAMP, Array
-from diagnosing import judged_alone, judged_results
-from faults import copied_tail, narrowed, negated, stored_transposed, zero_tail
+from diagnosing import blame_of, verdict_of
+from faults import copied_tail, last_digit, narrowed, negated, stored_transposed, zero_tail
 from npu_standins import CustomOp, start_session
+from one_cause_each import overwritten
 from opdebug_payloads import AIC, core_fields, new_payload, write_status
 from tiny_network import (
     Network,
@@ -29,41 +30,16 @@ from tiny_network import (
     unary,
 )
 
-from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.verdict_model import Cause, Proof, Verdict
 from precision_tool.lib.io.fusion_passes import ALWAYS_ON
 from precision_tool.lib.messages import Message
-from precision_tool.lib.session import Session
 from precision_tool.lib.view.verdict_messages import evidence, gap, plan_steps, proof, what_is_wrong
 from precision_tool.tf_config import update_custom_op
 
 
-def verdict_of(data: Path, work: Path | None = None) -> Verdict:
-    """The verdict of `ac -c` on a data folder, or of `ac` where it has no benchmark."""
-    session = Session(load_settings({"data": str(data), "work": str(work or data / "work")}))
-    if session.data.has_dump_alone():
-        (alone,) = judged_alone(session)
-        return alone.verdict
-    (judged,) = judged_results(session)
-    assert judged is not None
-    return judged.verdict
-
-
-def blame_of(data: Path) -> tuple[str | None, Cause]:
-    """Who computes wrong, and the cause."""
-    found = verdict_of(data)
-    return found.culprit, found.cause
-
-
 def shifted(array: Array) -> Array:
     return np.roll(array, 1, -1)
-
-
-def overwritten(array: Array) -> Array:
-    flat = array.copy().reshape(-1)
-    flat[16:48] = numbers(32, seed=9).astype(array.dtype)
-    return flat.reshape(array.shape)
 
 
 def large(network: Network, factor: float) -> Network:
@@ -161,10 +137,8 @@ def test_fusion(tmp_path: Path, wrong: Callable[[Array], Array]) -> None:
 
 
 def test_layout(tmp_path: Path) -> None:
-    assert blame_of(layers().with_part("one/MatMul", wrong=stored_transposed).write(tmp_path)) == (
-        "one/MatMul",
-        Cause.LAYOUT,
-    )
+    data = layers().with_part("one/MatMul", wrong=stored_transposed).write(tmp_path)
+    assert blame_of(data) == ("one/MatMul", Cause.LAYOUT)
 
 
 def test_few_values_are_in_nearly_any_order(tmp_path: Path) -> None:
@@ -179,14 +153,10 @@ def test_few_values_are_in_nearly_any_order(tmp_path: Path) -> None:
             binary("mask/Mul", "Mul", "IteratorGetNext", "factor", "float32"),
         )
     )
-    assert blame_of(network.with_part("mask/Mul", wrong=copied_tail).write(tmp_path / "tail")) == (
-        "mask/Mul",
-        Cause.KERNEL,
-    )
-    assert blame_of(network.with_part("mask/Mul", wrong=stored_transposed).write(tmp_path / "order")) == (
-        "mask/Mul",
-        Cause.LAYOUT,
-    )
+    data = network.with_part("mask/Mul", wrong=copied_tail).write(tmp_path / "tail")
+    assert blame_of(data) == ("mask/Mul", Cause.KERNEL)
+    data = network.with_part("mask/Mul", wrong=stored_transposed).write(tmp_path / "order")
+    assert blame_of(data) == ("mask/Mul", Cause.LAYOUT)
 
 
 def test_a_cast_beyond_the_range(tmp_path: Path) -> None:
@@ -323,13 +293,6 @@ def test_an_address_alone_does_not_excuse_an_overwritten_input(tmp_path: Path) -
 # --- near misses: what looks like a fault and is none -----------------------------------------------------------------
 
 
-def last_digit(array: Array) -> Array:
-    """Every third element is one unit in the last place away, as another order of additions gives."""
-    flat = array.copy().reshape(-1)
-    flat[::3] = np.nextafter(flat[::3], np.asarray(np.inf, flat.dtype))
-    return flat.reshape(array.shape)
-
-
 @pytest.mark.parametrize(
     "name", ["one/MatMul", "two/Tanh", "IteratorGetNext", "drop/random_uniform/RandomUniform", "one/kernel"]
 )
@@ -359,10 +322,8 @@ def test_a_fused_op_that_is_more_exact_than_its_parts_is_right(tmp_path: Path, s
 
 def test_a_fused_op_that_leaves_out_a_part_is_wrong(tmp_path: Path) -> None:
     """It does what the op it is named after does, and no more."""
-    assert blame_of(fused().with_part("one/MatMul", compute=np.matmul).write(tmp_path, benchmark=False)) == (
-        "one/MatMul",
-        Cause.FUSION,
-    )
+    data = fused().with_part("one/MatMul", compute=np.matmul).write(tmp_path, benchmark=False)
+    assert blame_of(data) == ("one/MatMul", Cause.FUSION)
 
 
 def test_the_edge_of_the_range_is_no_overflow(tmp_path: Path) -> None:
@@ -553,10 +514,8 @@ def test_a_sum_of_what_was_overwritten(tmp_path: Path) -> None:
         attrs={"axes": (int, [1]), "keep_dims": False}, read={0: overwritten},
     )  # fmt: skip
     network = layers()
-    assert blame_of(replace(network, parts=(*network.parts, summed)).write(tmp_path, inputs=False)) == (
-        "sum",
-        Cause.STOMP,
-    )
+    data = replace(network, parts=(*network.parts, summed)).write(tmp_path, inputs=False)
+    assert blame_of(data) == ("sum", Cause.STOMP)
 
 
 def forked(wrong: Callable[[Array], Array] | None = None) -> Network:
@@ -743,10 +702,8 @@ def test_the_end_of_many_near_values_is_no_layout(tmp_path: Path) -> None:
         )
     )
     assert blame_of(network.with_part("squash", wrong=copied_tail).write(tmp_path / "tail")) == ("squash", Cause.KERNEL)
-    assert blame_of(network.with_part("squash", wrong=stored_transposed).write(tmp_path / "order")) == (
-        "squash",
-        Cause.LAYOUT,
-    )
+    data = network.with_part("squash", wrong=stored_transposed).write(tmp_path / "order")
+    assert blame_of(data) == ("squash", Cause.LAYOUT)
 
 
 @pytest.mark.parametrize(("fused", "is_wrong_too"), [(0, False), (0, True), (1, False)])

@@ -20,7 +20,7 @@ from precision_tool.lib.view.findings import render_finding
 
 def run(number: int, *ops: Op, graph_id: str = "0_1") -> RunGraph:
     graph = Graph(name="g", ops=ops, attrs={"_session_graph_id": graph_id} if graph_id else {})
-    return RunGraph(number=number, leaf=None, file=GraphFile(path=f"{number}.txt", graphs=(graph,)), reason="")
+    return RunGraph(number=number, leaf=None, file=GraphFile(path=f"{number}.txt", graphs=(graph,)), reason=None)
 
 
 def report(graph: str, path: str = "r.json", **effects: int) -> GraphPasses:
@@ -118,7 +118,7 @@ def test_the_panel_without_any_pass() -> None:
     found = check_fusion(passes_in_effect([replace(FUSED, file=UNFUSED.file)], [], {}), 0.98)
     assert found.finding is None
     assert found.skipped == Message("check.fusion_passes.no_passes", nameless=None, missing=None)
-    missing = [MissingGraph(number=1, model="", reason="no graph: nothing there")]
+    missing = [MissingGraph(number=1, model="", reason=Message("text", text="no graph: nothing there"))]
     found = check_fusion(passes_in_effect([run(0, NAMELESS)], [], {}), 0.98, missing)
-    lost = Message("check.no_graph", number=1, reason="no graph: nothing there")
+    lost = Message("check.no_graph", number=1, reason=missing[0].reason)
     assert found.skipped == Message("check.fusion_passes.no_passes", nameless=1, missing=lost)

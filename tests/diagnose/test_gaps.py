@@ -9,35 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import Array
-from diagnosing import judged_alone, judged_results
-from faults import negated, stored_transposed
+from diagnosing import blame_of, verdict_of
+from faults import last_digit, negated, stored_transposed
 from tiny_network import Network, Part, binary, layers, numbers
 
-from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.diagnose import decide as gaps
-from precision_tool.lib.diagnose.verdict_model import Cause, Verdict
+from precision_tool.lib.diagnose.verdict_model import Cause
 from precision_tool.lib.messages import Message
-from precision_tool.lib.session import Session
 from precision_tool.lib.view.verdict_messages import proof
 
 #: The product and its activation: what is between them is in no file.
 LOST = ["two/MatMul", "two/Tanh"]
-
-
-def verdict_of(data: Path) -> Verdict:
-    session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
-    if session.data.has_dump_alone():
-        (alone,) = judged_alone(session)
-        return alone.verdict
-    (judged,) = judged_results(session)
-    assert judged is not None
-    return judged.verdict
-
-
-def last_digit(array: Array) -> Array:
-    flat = array.copy().reshape(-1)
-    flat[::3] = np.nextafter(flat[::3], np.asarray(np.inf, flat.dtype))
-    return flat.reshape(array.shape)
 
 
 @pytest.mark.parametrize("benchmark", [True, False])
@@ -54,8 +36,8 @@ def test_ops_without_files_are_accused_together(tmp_path: Path, op: str, benchma
 
 
 def test_a_layout_is_seen_behind_several_ops(tmp_path: Path) -> None:
-    found = verdict_of(layers().with_part("two/Tanh", wrong=stored_transposed).write(tmp_path, leave_out=LOST))
-    assert (found.culprit, found.cause) == ("two/Tanh", Cause.LAYOUT)
+    data = layers().with_part("two/Tanh", wrong=stored_transposed).write(tmp_path, leave_out=LOST)
+    assert blame_of(data) == ("two/Tanh", Cause.LAYOUT)
 
 
 @pytest.mark.parametrize("benchmark", [True, False])
@@ -119,13 +101,12 @@ def test_a_variable_that_one_op_alone_reads(tmp_path: Path) -> None:
     """Nothing has its numbers but the benchmark, by which nearly all that the op puts out is off."""
     network = shifted_by_a_bias()
     golden = numbers(6, seed=22)
-    found = verdict_of(network.with_part("two/bias", golden=golden).write(tmp_path / "wrong", inputs=False))
-    assert (found.culprit, found.cause) == ("two/bias", Cause.WEIGHTS)
+    data = network.with_part("two/bias", golden=golden).write(tmp_path / "wrong", inputs=False)
+    assert blame_of(data) == ("two/bias", Cause.WEIGHTS)
     assert verdict_of(network.write(tmp_path / "same", inputs=False)).cause is Cause.NONE
     # A fault of some elements is the op's.
     broken = network.with_part("two/BiasAdd", wrong=negated)
-    found = verdict_of(broken.write(tmp_path / "op", inputs=False))
-    assert (found.culprit, found.cause) == ("two/BiasAdd", Cause.KERNEL)
+    assert blame_of(broken.write(tmp_path / "op", inputs=False)) == ("two/BiasAdd", Cause.KERNEL)
 
 
 def twice(array: Array) -> Array:

@@ -18,6 +18,7 @@ from precision_tool.lib.diagnose.study_leaves import StudyLeaf
 from precision_tool.lib.diagnose.study_outcome import FirstOp, LeafOutcome, Role, Vote
 from precision_tool.lib.diagnose.study_plan import LeafPlan
 from precision_tool.lib.diagnose.study_task import LeafDone
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, UsageError
 
 LEAF = StudyLeaf(path="/d/0", data="/d", step=3, rank=5, device=5, model="m/1", files=2, nbytes=10, fingerprint="f")
@@ -45,7 +46,7 @@ def test_what_is_kept_comes_back(tmp_path: Path) -> None:
 
 
 def test_what_was_given_up_is_tried_again_by_the_next_study(tmp_path: Path) -> None:
-    done = LeafDone(path=LEAF.path, outcome=LeafOutcome(failure="given up"))
+    done = LeafDone(path=LEAF.path, outcome=LeafOutcome(failure=Message("text", text="given up")))
     with open_journal(str(tmp_path)) as journal:
         journal.keep([(PLAN, done)], "o", given_up=True)
         assert not list(journal.stored_outcomes([PLAN], "o"))
@@ -121,7 +122,7 @@ def test_a_damaged_journal_is_an_error_that_says_what_to_do(tmp_path: Path) -> N
 
 def test_what_failed_is_tried_again(tmp_path: Path) -> None:
     with open_journal(str(tmp_path)) as journal:
-        failed = LeafOutcome(failure="its server does not answer", judged=True)
+        failed = LeafOutcome(failure=Message("text", text="its server does not answer"), judged=True)
         journal.keep([(PLAN, LeafDone(path=PLAN.leaf.path, outcome=failed))], "o")
         assert not list(journal.stored_outcomes([PLAN], "o"))
         assert journal.outcome(PLAN.leaf.path, "o") == failed

@@ -9,34 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import Array
-from diagnosing import judged_alone, judged_results
+from diagnosing import verdict_of
+from one_cause_each import overwritten
 from tiny_network import Network, Part, layers, numbers, source
 
-from precision_tool.lib.compare.folders import DEFAULT_OPTIONS, CompareOptions
-from precision_tool.lib.data.settings import load_settings
+from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.diagnose.recomputer import Recomputer
-from precision_tool.lib.diagnose.verdict_model import Cause, NotChecked, NotCheckedKind, OpResult, Verdict
+from precision_tool.lib.diagnose.verdict_model import Cause, NotChecked, NotCheckedKind, OpResult
 from precision_tool.lib.ops.optimizers import updated_inputs
-from precision_tool.lib.session import Session
 from precision_tool.lib.view.verdict_messages import proof, same_fault
 
 PRODUCER = "drop/mul"
-
-
-def verdict_of(data: Path, options: CompareOptions = DEFAULT_OPTIONS) -> Verdict:
-    session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
-    if session.data.has_dump_alone():
-        (alone,) = judged_alone(session)
-        return alone.verdict
-    (judged,) = judged_results(session, options=options)
-    assert judged is not None
-    return judged.verdict
-
-
-def overwritten(array: Array) -> Array:
-    flat = array.copy().reshape(-1)
-    flat[16:48] = numbers(32, seed=9).astype(array.dtype)
-    return flat.reshape(array.shape)
 
 
 def end_overwritten(array: Array) -> Array:
@@ -141,7 +124,7 @@ def test_two_copies_of_which_nothing_tells(tmp_path: Path, reader: str) -> None:
 def test_what_is_overwritten_behind_the_elements_that_were_compared(tmp_path: Path, limit: int) -> None:
     """`ac -c --max 8`: figures of the first elements say nothing of the last ones."""
     data = read_by(wrong={"two/MatMul": end_overwritten}).write(tmp_path)
-    found = verdict_of(data, CompareOptions(limit=limit))
+    found = verdict_of(data, options=CompareOptions(limit=limit))
     assert (found.culprit, found.cause) == ("two/MatMul", Cause.STOMP)
     assert found.suspects[0].fact("told_by") == "producer"
 

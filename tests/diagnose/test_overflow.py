@@ -108,7 +108,7 @@ def tree(root: Path, steps: Sequence[Step], *, statistics: bool = False, folder:
             write_dump(path, step.name, fed, [step.output])
     (found,) = find_run(str(root / folder)).leaves
     file = load_graph_file(str(graph))
-    run = RunGraph(number=0, leaf=found, file=file, reason="", leaves=(found,))
+    run = RunGraph(number=0, leaf=found, file=file, reason=None, leaves=(found,))
     return Tree(root=root, leaf=found, graph=run, tasks=tasks)
 
 
@@ -572,7 +572,7 @@ def test_what_an_update_in_place_received_its_producer_tells(
     graph.write_text(text_graph([graph_op(*op) for op in ops]))
     (leaf,) = find_run(str(tmp_path / "dump")).leaves
     file = load_graph_file(str(graph))
-    relu = scan_leaf(leaf, RunGraph(number=0, leaf=leaf, file=file, reason="", leaves=(leaf,))).ops[-1]
+    relu = scan_leaf(leaf, RunGraph(number=0, leaf=leaf, file=file, reason=None, leaves=(leaf,))).ops[-1]
     assert (relu.name, relu.origin) == ("relu", origin)
 
 

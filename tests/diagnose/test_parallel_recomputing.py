@@ -188,7 +188,7 @@ def test_what_fails_on_a_cluster_costs_only_what_was_not_done(
     (judged,) = judged_results(session, resources=Resources(1, executor))
     assert judged is not None
     assert len(judged.ops) == len(whole.ops)
-    failed = [one for one in judged.ops if one.reason == Message("reason.not_done", detail=error.message)]
+    failed = [one for one in judged.ops if one.reason == Message("reason.not_done", detail=error.full_message)]
     assert all(one.state is State.NOT_RECOMPUTED for one in failed)
     assert 0 < len(failed) < len(whole.ops)
     assert (len(failed) > 2) is from_then_on

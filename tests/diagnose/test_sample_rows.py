@@ -10,20 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import Array
-from diagnosing import judged_results
+from diagnosing import verdict_of
 from faults import narrowed
 from fused_op import Fused, recompute, worst
 from tiny_network import layers
 
-from precision_tool.lib.compare.scheduler import THIS_THREAD
-from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.diagnose import sampling as glance
 from precision_tool.lib.diagnose.op_values import Compared, RunValues
-from precision_tool.lib.diagnose.verdict_model import Cause, State, Verdict
+from precision_tool.lib.diagnose.verdict_model import Cause, State
 from precision_tool.lib.model.comparison import Metrics, Pair, Summary
 from precision_tool.lib.model.table import Row
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.session import Session
 
 _QUIET = Compared(quiet=frozenset({"fused"}))
 
@@ -239,13 +236,6 @@ def test_tensors_are_the_same_if_every_figure_is() -> None:
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------------
-
-
-def verdict_of(data: Path) -> Verdict:
-    session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
-    (judged,) = judged_results(session, resources=THIS_THREAD)
-    assert judged is not None
-    return judged.verdict
 
 
 def overwritten(array: Array) -> Array:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import Array
-from diagnosing import judged_alone, judged_results
+from diagnosing import blame_of, judged_alone, verdict_of
 from fused_op import Files, Fused, recompute, worst
 from rich.console import Console
 from tiny_network import Network, matmul, numbers, source, unary
@@ -19,7 +19,7 @@ from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.diagnose import recomputer
 from precision_tool.lib.diagnose import sampling as in_blocks
 from precision_tool.lib.diagnose import sampling as row_sums
-from precision_tool.lib.diagnose.verdict_model import Cause, OpResult, State, Verdict
+from precision_tool.lib.diagnose.verdict_model import Cause, OpResult, State
 from precision_tool.lib.messages import Message
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.op_screen import verdict_lines
@@ -83,25 +83,14 @@ def network() -> Network:
     )
 
 
-def verdict_of(data: Path) -> Verdict:
-    session = Session(load_settings({"data": str(data), "work": str(data / "work")}))
-    if not (data / "tf").exists():
-        return judged_alone(session, THIS_THREAD)[0].verdict
-    (found,) = judged_results(session, resources=THIS_THREAD)
-    assert found is not None
-    return found.verdict
-
-
 def test_the_verdict_names_the_op_that_few_elements_accuse(tmp_path: Path) -> None:
-    found = verdict_of(network().with_part("one/MatMul", wrong=one_column).write(tmp_path))
-    assert (found.culprit, found.cause) == ("one/MatMul", Cause.KERNEL)
+    assert blame_of(network().with_part("one/MatMul", wrong=one_column).write(tmp_path)) == ("one/MatMul", Cause.KERNEL)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_without_a_benchmark_the_sums_of_rows_tell(tmp_path: Path, fault: Callable[[Array], Array]) -> None:
     wrong = network().with_part("one/MatMul", wrong=lambda array: fault(array.copy()))
-    found = verdict_of(wrong.write(tmp_path, benchmark=False))
-    assert (found.culprit, found.cause) == ("one/MatMul", Cause.KERNEL)
+    assert blame_of(wrong.write(tmp_path, benchmark=False)) == ("one/MatMul", Cause.KERNEL)
 
 
 def over_the_range(tmp_path: Path, rows: int, fault: Callable[[Array], Array] | None = None) -> OpResult:
@@ -151,8 +140,8 @@ def test_rounding_of_a_row_is_no_fault(tmp_path: Path) -> None:
     def hf32(array: Array) -> Array:
         return array * (1 + np.random.default_rng(3).normal(size=array.shape) * 2.0**-14).astype(np.float32)
 
-    found = verdict_of(network().with_part("one/MatMul", wrong=hf32).write(tmp_path, benchmark=False))
-    assert (found.culprit, found.cause) == (None, Cause.NONE)
+    data = network().with_part("one/MatMul", wrong=hf32).write(tmp_path, benchmark=False)
+    assert blame_of(data) == (None, Cause.NONE)
 
 
 def test_what_was_not_recomputed_is_told(tmp_path: Path) -> None:

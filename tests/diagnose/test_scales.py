@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from diagnosing import judged_alone
+from diagnosing import blame_of, verdict_of
 from tiny_network import (
     Network,
     binary,
@@ -19,15 +19,7 @@ from tiny_network import (
     unary,
 )
 
-from precision_tool.lib.data.settings import load_settings
-from precision_tool.lib.diagnose.verdict_model import Action, Cause, Step, Verdict
-from precision_tool.lib.session import Session
-
-
-def alone(data: Path) -> Verdict:
-    """The verdict on a dump without a benchmark."""
-    (judged,) = judged_alone(Session(load_settings({"data": str(data), "work": str(data / "work")})))
-    return judged.verdict
+from precision_tool.lib.diagnose.verdict_model import Action, Cause, Step
 
 
 def divided(scale: float) -> Network:
@@ -41,7 +33,7 @@ def divided(scale: float) -> Network:
 @pytest.mark.parametrize("scale", [32.0, 1024.0, 4096.0])
 def test_a_scale_that_gradients_are_divided_by_again(tmp_path: Path, scale: float, inputs: bool) -> None:
     for number, network in enumerate((scaled_gradients(scale), divided(scale))):
-        found = alone(network.write(tmp_path / str(number), benchmark=False, inputs=inputs))
+        found = verdict_of(network.write(tmp_path / str(number), benchmark=False, inputs=inputs))
         assert (found.culprit, found.cause) == (None, Cause.LOSS_SCALE)
         (one,) = found.suspects
         assert (one.culprit, one.fact("factor")) == ("loss_scale", scale)
@@ -53,7 +45,7 @@ def test_a_scale_that_gradients_are_divided_by_again(tmp_path: Path, scale: floa
 )
 def test_what_is_no_loss_scale(tmp_path: Path, network: Network) -> None:
     """A scale of 1, one that is no power of two, and one that nothing is divided by again."""
-    assert alone(network.write(tmp_path, benchmark=False)).cause is Cause.NONE
+    assert verdict_of(network.write(tmp_path, benchmark=False)).cause is Cause.NONE
 
 
 def test_a_temperature_is_no_loss_scale(tmp_path: Path) -> None:
@@ -65,7 +57,7 @@ def test_a_temperature_is_no_loss_scale(tmp_path: Path) -> None:
         binary("penalty", "Mul", "IteratorGetNext", "temperature", "float32"),
         unary("end", "Tanh", "cooled", "float32"),
     )
-    assert alone(Network(parts=parts).write(tmp_path, benchmark=False)).cause is Cause.NONE
+    assert verdict_of(Network(parts=parts).write(tmp_path, benchmark=False)).cause is Cause.NONE
 
 
 def without_update() -> Network:
@@ -108,11 +100,10 @@ def capped(*, is_trained: bool) -> Network:
     ids=["without update", "update of another", "capped", "capped and trained"],
 )  # fmt: skip
 def test_what_updates_no_variable_is_no_scaled_gradient(tmp_path: Path, network: Network) -> None:
-    found = alone(network.write(tmp_path, benchmark=False))
-    assert (found.culprit, found.cause) == (None, Cause.NONE)
+    assert blame_of(network.write(tmp_path, benchmark=False)) == (None, Cause.NONE)
 
 
 def test_what_is_not_divided_by_the_number_has_no_such_scale(tmp_path: Path) -> None:
     """What was dumped of the number is not what the gradients were divided by."""
     network = divided(1024.0).with_part("unscale/mul", read={1: lambda array: np.array(64, np.float32)})
-    assert alone(network.write(tmp_path, benchmark=False)).cause is not Cause.LOSS_SCALE
+    assert verdict_of(network.write(tmp_path, benchmark=False)).cause is not Cause.LOSS_SCALE

@@ -11,7 +11,7 @@ from precision_tool.lib.compare.scheduler import WorkStoppedError
 from precision_tool.lib.data.graph_catalog import MissingGraph, RunGraph
 from precision_tool.lib.diagnose.graph_diff import check_similarity, compare_graphs
 from precision_tool.lib.diagnose.run_checks import RUN_CHECKS, check_runs, skip_checks
-from precision_tool.lib.messages import Message
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.finding import CheckResult, FindingKind, Grade
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
@@ -37,7 +37,7 @@ def graph(*ops: Op, path: str = "g.txt") -> GraphFile:
 
 
 def run(number: int | None, file: GraphFile) -> RunGraph:
-    return RunGraph(number=number, leaf=None, file=file, reason="")
+    return RunGraph(number=number, leaf=None, file=file, reason=None)
 
 
 #: The same network with and without fusion: conv and relu become one op, and the inserted casts are numbered anew.
@@ -138,7 +138,7 @@ def test_a_check_that_cannot_read_does_not_stop_the_others(monkeypatch: pytest.M
     monkeypatch.setattr(RUN_CHECKS, "built_in", {"a": fail, **RUN_CHECKS.built_in})
     first, *others = check_runs([run(0, FUSED)])
     assert (first.name, check_title(first.name)) == ("a", "a")
-    assert first.skipped == Message("text", text="file: damaged; get another")
+    assert render(first.skipped) == "file: damaged; get another"
     assert [one.name for one in others] == names
     no_graph = Message("text", text="no graph")
     skipped = {check.name: check.skipped for check in skip_checks(no_graph)}
@@ -155,9 +155,9 @@ def test_a_check_that_is_stopped_stops_all(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_graph_that_cannot_be_read_is_named() -> None:
-    lost = MissingGraph(number=0, model="m", reason="g.txt: line 5 is cut off")
+    lost = MissingGraph(number=0, model="m", reason=Message("text", text="g.txt: line 5 is cut off"))
     result = check_similarity([run(1, graph(op("a", "Add")))], [lost])
-    missing = Message("check.no_graph", number=0, reason="g.txt: line 5 is cut off")
+    missing = Message("check.no_graph", number=0, reason=lost.reason)
     assert result.skipped == Message("check.graph_similarity.two_graphs", only=1, missing=missing)
     alone = check_similarity([run(1, graph(op("a", "Add")))])
     assert alone.skipped == Message("check.graph_similarity.two_graphs", only=1, missing=None)

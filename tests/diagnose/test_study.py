@@ -228,7 +228,7 @@ def test_a_data_folder_that_is_not_there_is_left_out_of_several(
     found = run_study(StudyOptions(folders=folders), str(tmp_path), THIS_THREAD)
     assert found.conclusion.culprit is not None
     (skipped,) = [note for note in found.notes if note.kind == "study.note.skipped"]
-    assert "gone: no such data folder" in skipped.reason
+    assert "gone: no such data folder" in str(skipped.reason)
     assert Message("study.note.no_dump_below", folder=str(tmp_path)) in found.notes
 
 

@@ -177,7 +177,8 @@ def test_what_is_off_and_was_not_recomputed_is_not_acquitted(studied: Studied) -
     blind = tuple(replace(one, has_verdict=False, first=None, accused=()) for one in study.leaves)
     bare = replace(study, leaves=blind, conclusion=Conclusion(culprit=None))
     assert without_culprit(bare) == Message("study.without_culprit.off_unknown")
-    failed = replace(bare, leaves=tuple(replace(one, failure="gone", compared=0, below=0) for one in blind), votes=())
+    gone = Message("text", text="gone")
+    failed = replace(bare, leaves=tuple(replace(one, failure=gone, compared=0, below=0) for one in blind), votes=())
     assert without_culprit(failed) == Message("study.without_culprit.unknown")
 
 

@@ -17,6 +17,7 @@ from precision_tool.lib.diagnose.study import Study, run_study
 from precision_tool.lib.diagnose.study_journal import LeafState
 from precision_tool.lib.diagnose.study_plan import StudyOptions
 from precision_tool.lib.diagnose.study_table import write_table
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError
 
 Studied = tuple[Path, RanksTruth, Study]
@@ -60,7 +61,7 @@ def test_a_result_file_of_a_leaf_has_the_rows_of_the_table(studied: Studied) -> 
 
 def test_a_leaf_that_failed_is_a_row_with_its_reason(studied: Studied, tmp_path: Path) -> None:
     _, _, study = studied
-    lost = replace(study.leaves[0], failure="given up")
+    lost = replace(study.leaves[0], failure=Message("text", text="given up"))
     assert write_table(str(tmp_path / "t.parquet"), [lost], lambda _: None) == 1
     (row,) = pq.read_table(tmp_path / "t.parquet").to_pylist()
     assert (row["step"], row["rank"], row["status"], row["reason"]) == (0, 0, "failed", "given up")

@@ -24,6 +24,7 @@ from precision_tool.lib.io.fusion_switch import (
     render,
     text_to_write,
 )
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 
 #: The examples of the documents (shared/seeds), the first with its trailing comma.
@@ -108,19 +109,19 @@ def test_any_text_is_read_or_refused_with_a_line(text: str) -> None:
     ("text", "sections", "words"),
     [
         ('{"Switch": {\n"GraphFusion": {"A": "off",\n"A": "on"}}}', {GRAPH: {"A": True}},
-         "line 3: 'A' stands in line 2 too; GE takes the last"),
+         "line 3: 'A' is also in line 2; GE takes the last"),
         ('{"Switch": {"UBFusion": {"A": "off"},\n"UBFusion": {"B": "off"}}}', {UB: {"B": False}},
-         "line 2: 'UBFusion' stands in line 1 too"),
+         "line 2: 'UBFusion' is also in line 1"),
         ('{"Switch": {"UBFusion": {"A": "off"}},\n"Switch": {"GraphFusion": {}}}', {GRAPH: {}},
-         "line 2: 'Switch' stands in line 1 too"),
+         "line 2: 'Switch' is also in line 1"),
         ("{}", {}, "there is no member 'Switch'"),
         ('{"Priority": {}}', {}, "there is no member 'Switch'"),
         ('{"Switch": {"UBFusion": {"A": "off"}}}\n} // {', {UB: {"A": False}},
-         "line 2: GE does not read what stands after the closing brace"),
-        ('{"Switch": {}} {"Switch": {"UBFusion": {"A": "off"}}}', {}, "after the closing brace"),
+         "line 2: GE does not read what follows the closing brace"),
+        ('{"Switch": {}} {"Switch": {"UBFusion": {"A": "off"}}}', {}, "follows the closing brace"),
         ('{"Switch": {"UBFusion": {"A": " on"}}}', {UB: {"A": False}},
          'A: " on" is off to GE'),
-        ('{"Switch": {"UBFusion": {"B ": "off"}}}', {UB: {"B ": False}}, "'B ': GE passes over it for the blanks"),
+        ('{"Switch": {"UBFusion": {"B ": "off"}}}', {UB: {"B ": False}}, "'B ': GE passes over it because of"),
         ('{"Switch": {" UBFusion": {"A": "off"}}}', {}, "GE passes over it"),
         ("null\n", {}, "passes over the whole file"),
         ("nullPass:off // why\n", {EITHER: {"nullPass": False}}, "passes over the whole file"),
@@ -131,7 +132,7 @@ def test_what_ge_takes_and_reads_in_its_own_way(text: str, sections: dict[str, d
     assert ge_takes(text)
     assert not found.refused
     assert found.sections == sections
-    assert any(words in note for note in found.notes)
+    assert any(words in str(note) for note in found.notes)
     again = parse_switches(render(found))
     assert again.refused == ()
 
@@ -154,27 +155,27 @@ def priority(text: str) -> str:
         ("A:on // why\n", "line 1: a comment"),
         ('// why\n{"Switch": {}}', "line 1: a comment"),
         ('{"Switch": {},\n}', "line 1: a comma after the last member"),
-        ('{"Switch":\u00a0{}}', "line 1: a blank that is none to JSON"),
-        (priority("[]"), "Priority is no object"),
+        ('{"Switch":\u00a0{}}', "line 1: a blank character that JSON does not allow"),
+        (priority("[]"), "Priority is not an object"),
         (priority('{"Fusion": {}}'), "Priority, Fusion: unknown section"),
-        (priority('{"UBFusion": []}'), "Priority, UBFusion is no object"),
+        (priority('{"UBFusion": []}'), "Priority, UBFusion is not an object"),
         (priority('{"UBFusion": {"top": {}}}'), "Priority, UBFusion, top: unknown level; known are Top, Main, Down"),
-        (priority('{"UBFusion": {"Top": "1"}}'), "Priority, UBFusion, Top is no object"),
-        (priority('{"UBFusion": {"Top": {"A": 1}}}'), "Priority, UBFusion, Top, A: 1 is no text of a number"),
-        (priority('{"UBFusion": {"Top": {"A": "x"}}}'), "'x' is no whole number"),
-        (priority('{"UBFusion": {"Top": {"A": "-1"}}}'), "'-1' is no whole number"),
+        (priority('{"UBFusion": {"Top": "1"}}'), "Priority, UBFusion, Top is not an object"),
+        (priority('{"UBFusion": {"Top": {"A": 1}}}'), "Priority, UBFusion, Top, A: 1 is not a number as a string"),
+        (priority('{"UBFusion": {"Top": {"A": "x"}}}'), "'x' is not a whole number"),
+        (priority('{"UBFusion": {"Top": {"A": "-1"}}}'), "'-1' is not a whole number"),
         (priority('{"UBFusion": {"Top": {"A": "1000"}}}'), "'1000' is not between 0 and 999"),
         (priority('{"UBFusion": {"Main": {"A": "999"}}}'), "'999' is not between 1000 and 1999"),
         (priority('{"UBFusion": {"Down": {"A": "3000"}}}'), "'3000' is not between 2000 and 2999"),
         (priority('{"UBFusion": {"Top": {"A": "1"}, "Main": {"A": "1000"}}}'), "A has a priority already"),
-        ('{"ExceptionalPassOfO1Level": "A"}', "ExceptionalPassOfO1Level is no list"),
-        ('{"ExceptionalPassOfO1Level": ["A", 1]}', "a name of a pass is no text"),
+        ('{"ExceptionalPassOfO1Level": "A"}', "ExceptionalPassOfO1Level is not a list"),
+        ('{"ExceptionalPassOfO1Level": ["A", 1]}', "a name of a pass is not a string"),
     ],
 )
 def test_what_ge_refuses_is_read_and_told(text: str, words: str) -> None:
     assert not ge_takes(text)
     found = parse_switches(text)
-    assert words in found.refused[0]
+    assert words in str(found.refused[0])
     if found.others:  # which is the user's own to mend
         with pytest.raises(FormatError, match=r"f\.cfg: GE would refuse this file: "):
             text_to_write(found, "f.cfg")
@@ -260,7 +261,7 @@ def test_what_is_wrong_is_refused_with_its_line(text: str, line: int, words: str
 
 def test_the_documented_files() -> None:
     documented = parse_switches(DOCUMENTED)
-    assert documented.refused == ("line 4: a comma after the last member, which GE does not understand",)
+    assert documented.refused == (Message("note.io.switch.no_json.comma", line=4),)
     assert list(documented.named()) == [
         (GRAPH, "ConvToFullyConnectionFusionPass", False), (UB, "TbePool2dQuantFusionPass", False)
     ]  # fmt: skip
@@ -272,7 +273,7 @@ def test_the_documented_files() -> None:
     assert old.is_old_form
     assert old.is_on("SoftmaxFusionPass", GRAPH)
     assert not old.is_on("TbeAny")
-    assert old.refused == ("line 3: a comment, which GE does not understand",)
+    assert old.refused == (Message("note.io.switch.no_json.comment", line=3),)
 
 
 def test_a_named_pass_beats_all_and_nothing_named_is_on() -> None:

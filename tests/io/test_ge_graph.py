@@ -370,7 +370,7 @@ def test_bytes_that_are_not_utf8_are_noted_and_printable() -> None:
         assert loaded.graphs[0].name == "g\\xff"
         assert loaded.ops[0].attrs["k"] == "\\xfe"
         assert len(loaded.notes) == 1
-        assert "2 byte(s) are not UTF-8" in loaded.notes[0]
+        assert (loaded.notes[0].kind, loaded.notes[0].count) == ("note.io.not_utf8", 2)
 
 
 def test_lone_surrogates_of_json_are_printable() -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precision_tool.lib.io.proto_text import MAX_DEPTH, bool_of, bytes_of, float_of, int_of, parse_proto_text, string_of
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
 
 
@@ -140,7 +141,7 @@ def test_bytes_that_are_not_utf8_are_noted_and_printable() -> None:
     (token,) = parsed.root["a"]
     assert string_of(token) == "x\\xffé\\xfe"
     assert bytes_of(token) == b"x\xff\xc3\xa9\xfe"
-    assert parsed.notes == ("3 byte(s) are not UTF-8, the first at byte 5; they are shown as \\xNN",)
+    assert parsed.notes == (Message("note.io.not_utf8", count=3, offset=5),)
     string_of(token).encode()  # no lone surrogate in it
 
 

@@ -636,7 +636,7 @@ def test_a_run_of_tfdbg_that_a_server_does_not_list_is_told(monkeypatch: pytest.
     assert [run.number for run in runs] == [1, 2], "the newer one is not forgotten: its tensors count"
     ((path, reason),) = files_of_run(runs[1]).unreadable
     assert path.endswith(refused)
-    assert "no permission" in reason
+    assert "no permission" in str(reason)
     assert find_runs(f"{place}/none") == []
     refused = "/old"
     monkeypatch.setattr(files, "_remote", {})

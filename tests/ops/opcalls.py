@@ -31,13 +31,13 @@ def as_input(value: npt.ArrayLike | Input, layout: str = "ND", dtype: str = "") 
 def call_of(
     op_type: str,
     *inputs: npt.ArrayLike | Input | None,
-    wanted: tuple[OutputSpec, ...] = (),
+    specs: tuple[OutputSpec, ...] = (),
     layout: str = "ND",
     **attrs: Any,
 ) -> Call:
     """The call of an op."""
-    given = tuple(None if value is None else as_input(value, layout) for value in inputs)
-    return Call(op_type=op_type, inputs=given, attrs=attrs, outputs=wanted)
+    arguments = tuple(None if value is None else as_input(value, layout) for value in inputs)
+    return Call(op_type=op_type, inputs=arguments, attrs=attrs, outputs=specs)
 
 
 def spec_of(op_type: str) -> OpSpec:
@@ -49,11 +49,11 @@ def spec_of(op_type: str) -> OpSpec:
 
 def results_of(call: Call) -> list[Output | None]:
     """What the op's function gives for a call; every output checked for what holds of all."""
-    found = list(spec_of(call.op_type).function(call))
-    for output in found:
+    result = list(spec_of(call.op_type).function(call))
+    for output in result:
         if output is not None:
             check(output)
-    return found
+    return result
 
 
 def output_of(call: Call, slot: int = 0) -> Output:
@@ -86,27 +86,27 @@ def work_of(call: Call) -> float:
 def outputs_of(
     op_type: str,
     *inputs: npt.ArrayLike | Input | None,
-    wanted: tuple[OutputSpec, ...] = (),
+    specs: tuple[OutputSpec, ...] = (),
     layout: str = "ND",
     **attrs: Any,
 ) -> list[Output]:
     """What the op's function gives, where all outputs have a formula."""
-    found = []
-    for output in results_of(call_of(op_type, *inputs, wanted=wanted, layout=layout, **attrs)):
+    result = []
+    for output in results_of(call_of(op_type, *inputs, specs=specs, layout=layout, **attrs)):
         assert output is not None
-        found.append(output)
-    return found
+        result.append(output)
+    return result
 
 
 def arrays_of(
     op_type: str,
     *inputs: npt.ArrayLike | Input | None,
-    wanted: tuple[OutputSpec, ...] = (),
+    specs: tuple[OutputSpec, ...] = (),
     layout: str = "ND",
     **attrs: Any,
 ) -> list[Array]:
     """The same, the arrays alone."""
-    return [output.array for output in outputs_of(op_type, *inputs, wanted=wanted, layout=layout, **attrs)]
+    return [output.array for output in outputs_of(op_type, *inputs, specs=specs, layout=layout, **attrs)]
 
 
 def check(output: Output) -> None:

@@ -55,26 +55,28 @@ def whole(shape: tuple[int, ...], seed: int, low: int = -9, high: int = 10, dtyp
     return np.asarray(np.random.default_rng(seed).integers(low, high, shape), np.dtype(dtype))
 
 
-def close(found: Array, wanted: Array, rtol: float = 1e-12, atol: float | None = None) -> None:
+def close(result: Array, expected: Array, rtol: float = 1e-12, atol: float | None = None) -> None:
     """Alike, in shape too; the absolute tolerance is the relative one unless it is told."""
-    assert found.shape == wanted.shape
-    np.testing.assert_allclose(found, wanted, rtol=rtol, atol=rtol if atol is None else atol)
+    assert result.shape == expected.shape
+    np.testing.assert_allclose(result, expected, rtol=rtol, atol=rtol if atol is None else atol)
 
 
-def close_all(found: Sequence[Array], wanted: Sequence[Array], rtol: float = 1e-12, atol: float | None = None) -> None:
+def close_all(
+    result: Sequence[Array], expected: Sequence[Array], rtol: float = 1e-12, atol: float | None = None
+) -> None:
     """All of them alike."""
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(result, expected, strict=True):
         close(one, other, rtol, atol)
 
 
-def same(found: npt.ArrayLike, wanted: npt.ArrayLike) -> None:
+def same(result: npt.ArrayLike, expected: npt.ArrayLike) -> None:
     """Alike to the last bit."""
-    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(result, expected)
 
 
-def same_all(found: Sequence[npt.ArrayLike], wanted: Sequence[npt.ArrayLike]) -> None:
+def same_all(result: Sequence[npt.ArrayLike], expected: Sequence[npt.ArrayLike]) -> None:
     """All of them alike to the last bit."""
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(result, expected, strict=True):
         same(one, other)
 
 

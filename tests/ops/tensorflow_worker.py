@@ -60,17 +60,17 @@ class Worker:
         """A raw op by its name, or any public function by its dotted name below `tf`."""
         if "." not in name:
             return getattr(self.tf.raw_ops, name)
-        found = self.tf
+        result = self.tf
         for part in name.split("."):
-            found = getattr(found, part)
-        return found
+            result = getattr(result, part)
+        return result
 
     def _tensor(self, array: Any) -> Any:
         return self.tf.constant(array)
 
     def run(self, document: Dict[str, Any], arrays: List[Any]) -> List[Any]:
         """The outputs of an op; of a gradient request the gradients; of one with variables also those, afterwards."""
-        tf, variables, given = self.tf, {}, {}
+        tf, variables, inputs = self.tf, {}, {}
         for name, places in document["inputs"].items():
             if name in document["variables"]:
                 variables[name] = (
@@ -78,21 +78,21 @@ class Worker:
                     if tf.__version__[0] == "1"
                     else tf.Variable(arrays[places])
                 )
-                given[name] = variables[name].handle
+                inputs[name] = variables[name].handle
             elif isinstance(places, list):
-                given[name] = [self._tensor(arrays[place]) for place in places]
+                inputs[name] = [self._tensor(arrays[place]) for place in places]
             else:
-                given[name] = self._tensor(arrays[places])
+                inputs[name] = self._tensor(arrays[places])
         function = self._function(document["op"])
         if document["gradient"] is None:
-            outputs = function(**dict(given, **document["attrs"]))
+            outputs = function(**dict(inputs, **document["attrs"]))
         else:
-            wanted, upstream = document["gradient"]
+            expected, upstream = document["gradient"]
             with tf.GradientTape() as tape:
-                for name in wanted:
-                    tape.watch(given[name])
-                value = function(**dict(given, **document["attrs"]))
-            outputs = tape.gradient(value, [given[name] for name in wanted], self._tensor(arrays[upstream]))
+                for name in expected:
+                    tape.watch(inputs[name])
+                value = function(**dict(inputs, **document["attrs"]))
+            outputs = tape.gradient(value, [inputs[name] for name in expected], self._tensor(arrays[upstream]))
         return [np.asarray(value.numpy()) for value in self._flat(outputs)] + [
             np.asarray(variable.numpy()) for variable in variables.values()
         ]

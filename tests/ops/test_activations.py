@@ -57,10 +57,10 @@ def _named(name: str, value: float) -> dict[str, Any]:
 @given(shape=shapes, seed=seeds)
 def test_leaky_relu(tensorflow: TensorFlow, name: str, shape: Shape, seed: int) -> None:
     x, dy = values(shape, seed), values(shape, seed + 1)
-    wanted = tensorflow.run("LeakyRelu", {"features": x}, alpha=0.25)[0]
-    close(arrays_of("LeakyRelu", x, **_named(name, 0.25))[0], wanted)
-    wanted = tensorflow.run("LeakyReluGrad", {"gradients": dy, "features": x}, alpha=0.25)[0]
-    close(arrays_of("LeakyReluGrad", dy, x, **_named(name, 0.25))[0], wanted)
+    expected = tensorflow.run("LeakyRelu", {"features": x}, alpha=0.25)[0]
+    close(arrays_of("LeakyRelu", x, **_named(name, 0.25))[0], expected)
+    expected = tensorflow.run("LeakyReluGrad", {"gradients": dy, "features": x}, alpha=0.25)[0]
+    close(arrays_of("LeakyReluGrad", dy, x, **_named(name, 0.25))[0], expected)
 
 
 GRADIENTS = {
@@ -76,8 +76,8 @@ def test_gradients(tensorflow: TensorFlow, op_type: str, shape: Shape, seed: int
     x, dy = values(shape, seed), values(shape, seed + 1)
     if op_type in ("EluGrad", "SeluGrad"):
         x = arrays_of(op_type[:-4], x)[0]
-    wanted = tensorflow.run(op_type, {"gradients": dy, GRADIENTS[op_type]: x})[0]
-    close(arrays_of(op_type, dy, x)[0], wanted)
+    expected = tensorflow.run(op_type, {"gradients": dy, GRADIENTS[op_type]: x})[0]
+    close(arrays_of(op_type, dy, x)[0], expected)
 
 
 @FEW
@@ -86,8 +86,8 @@ def test_gradients_by_tape(tensorflow: TensorFlow, shape: Shape, seed: int) -> N
     x, dy = values(shape, seed), values(shape, seed + 1)
     tapes: dict[str, tuple[str, dict[str, Any]]] = {k: PLAIN[k[:-4]] for k in ("GeluGrad", "SwishGrad")}
     for op_type, (name, attrs) in tapes.items():
-        wanted = tensorflow.run(name, {"features": x}, gradient=(["features"], dy), **attrs)[0]
-        close(arrays_of(op_type, dy, x, np.zeros(shape))[0], wanted, **LOOSE)
+        expected = tensorflow.run(name, {"features": x}, gradient=(["features"], dy), **attrs)[0]
+        close(arrays_of(op_type, dy, x, np.zeros(shape))[0], expected, **LOOSE)
 
 
 # --- of GE alone ------------------------------------------------------------------------------------------------------
@@ -155,9 +155,9 @@ def test_prelu_has_a_slope_a_channel(layout: str, axis: int) -> None:
         assert y[place] == (x[place] if x[place] > 0 else slope * x[place])
         dx[place] = grads[place] * (1 if x[place] > 0 else slope)
         da[place[axis]] += 0 if x[place] > 0 else grads[place] * x[place]
-    found = arrays_of("PReluGrad", grads, x, weights, layout="NCHW" if axis == 1 else "NHWC")
-    np.testing.assert_allclose(found[1], da)
-    np.testing.assert_allclose(found[0], dx)
+    result = arrays_of("PReluGrad", grads, x, weights, layout="NCHW" if axis == 1 else "NHWC")
+    np.testing.assert_allclose(result[1], da)
+    np.testing.assert_allclose(result[0], dx)
 
 
 def test_far_out_nothing_overflows() -> None:
@@ -190,10 +190,10 @@ def test_refusals() -> None:
 def test_relu_gradient_of_a_mask(seed: int) -> None:
     """The mask in any form is the same as the features."""
     gradients, features = values((3, 16), seed), values((3, 16), seed + 1)
-    (wanted,) = arrays_of("ReluGrad", gradients, features)
+    (expected,) = arrays_of("ReluGrad", gradients, features)
     bits = (features > 0).astype(np.uint8)
     for mask in (bits, bits.astype(np.bool_), np.packbits(bits, axis=-1, bitorder="little")):
-        (found,) = arrays_of("ReluGradV2", gradients, mask)
-        same(found, wanted)
+        (result,) = arrays_of("ReluGradV2", gradients, mask)
+        same(result, expected)
     with pytest.raises(NotComputedError):
         arrays_of("ReluGradV2", gradients, np.zeros((3, 1, 1, 1, 2), np.uint8))

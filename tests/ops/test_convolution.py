@@ -169,9 +169,9 @@ def test_layouts_pads_and_bias(case: Case) -> None:
     )
     last = {**case.attrs, "input_size": list(case.image)}
     close(np.moveaxis(dx, 1, -1), arrays_of("Conv2DBackpropInput", f, np.moveaxis(g, 1, -1), **last)[0])
-    wanted = (OutputSpec(shape=oihw.shape, layout="NCHW"),)
+    expected = (OutputSpec(shape=oihw.shape, layout="NCHW"),)
     sizes = {**attrs, "filter_size": list(oihw.shape)}
-    (df,) = arrays_of("Conv2DBackpropFilter", as_input(first, "NCHW"), as_input(g, "NCHW"), wanted=wanted, **sizes)
+    (df,) = arrays_of("Conv2DBackpropFilter", as_input(first, "NCHW"), as_input(g, "NCHW"), specs=expected, **sizes)
     last = {**case.attrs, "filter_size": list(case.filters)}
     if case.filters[-2] != case.filters[-1] or case.filters[0] != case.filters[-1]:
         close(df.transpose(2, 3, 1, 0), arrays_of("Conv2DBackpropFilter", x, np.moveaxis(g, 1, -1), **last)[0])
@@ -210,7 +210,7 @@ def test_an_image_that_a_graph_calls_by_the_names_of_a_filter_is_read_as_nhwc() 
     (true,) = arrays_of("Conv2D", x, f, strides=[1, 1, 1, 1], padding="SAME")
     (y,) = arrays_of(
         "Conv2D", as_input(x, "HWCN"), as_input(f, "HWCN"), strides=[1, 1, 1, 1], padding="SAME", data_format="NHWC",
-        wanted=(OutputSpec(shape=true.shape, layout="HWCN"),),
+        specs=(OutputSpec(shape=true.shape, layout="HWCN"),),
     )  # fmt: skip
     close(y, true)
 
@@ -283,5 +283,5 @@ def test_a_shape_that_the_graph_contradicts_is_told() -> None:
     with refused("by the graph"):
         arrays_of(
             "Conv2D", np.ones((1, 5, 5, 1)), np.ones((3, 3, 1, 1)), strides=[1, 1, 1, 1], padding="VALID",
-            wanted=(OutputSpec(shape=(1, 5, 5, 1)),),
+            specs=(OutputSpec(shape=(1, 5, 5, 1)),),
         )  # fmt: skip

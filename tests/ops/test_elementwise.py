@@ -103,8 +103,8 @@ def test_gradients_of_extremes(
 ) -> None:
     a, b = (values(shape, seed + place) for place, shape in enumerate(both))
     dy = values(np.broadcast_shapes(*both), seed + 2)
-    found = arrays_of(f"{op_type}Grad", dy, a, b)
-    close_all(found, tensorflow.run(op_type, {"x": a, "y": b}, gradient=(["x", "y"], dy)))
+    result = arrays_of(f"{op_type}Grad", dy, a, b)
+    close_all(result, tensorflow.run(op_type, {"x": a, "y": b}, gradient=(["x", "y"], dy)))
     assert len(arrays_of(f"{op_type}Grad", dy, a, b, grad_x=False)) == 1
 
 
@@ -119,8 +119,8 @@ def test_sums_of_many(tensorflow: TensorFlow, shape: tuple[int, ...], seed: int,
 @given(shape=shapes, seed=seeds)
 def test_clip_by_value(tensorflow: TensorFlow, shape: tuple[int, ...], seed: int) -> None:
     x, low, high = values(shape, seed), np.array(-1.0), np.array(2.0)
-    wanted = tensorflow.run("ClipByValue", {"t": x, "clip_value_min": low, "clip_value_max": high})[0]
-    close(arrays_of("ClipByValue", x, low, high)[0], wanted)
+    expected = tensorflow.run("ClipByValue", {"t": x, "clip_value_min": low, "clip_value_max": high})[0]
+    close(arrays_of("ClipByValue", x, low, high)[0], expected)
 
 
 @pytest.mark.parametrize("op_type", ["Cumsum", "Cumprod", "CumulativeLogsumexp"])
@@ -131,11 +131,11 @@ def test_running(
 ) -> None:
     axis = axis % len(shape)
     x = values(shape, seed)
-    wanted = tensorflow.run(op_type, {"x": x, "axis": np.int32(axis)}, exclusive=exclusive, reverse=reverse)[0]
+    expected = tensorflow.run(op_type, {"x": x, "axis": np.int32(axis)}, exclusive=exclusive, reverse=reverse)[0]
     if op_type == "CumulativeLogsumexp":  # TensorFlow starts from the lowest number, not from −inf
-        wanted = np.where(wanted < -1e300, -np.inf, wanted)
-    close(arrays_of(op_type, x, axis=axis, exclusive=exclusive, reverse=reverse)[0], wanted)
-    close(arrays_of(op_type, x, np.int32(axis - len(shape)), exclusive=exclusive, reverse=reverse)[0], wanted)
+        expected = np.where(expected < -1e300, -np.inf, expected)
+    close(arrays_of(op_type, x, axis=axis, exclusive=exclusive, reverse=reverse)[0], expected)
+    close(arrays_of(op_type, x, np.int32(axis - len(shape)), exclusive=exclusive, reverse=reverse)[0], expected)
 
 
 # --- ops that only GE has, against their definition -------------------------------------------------------------------
@@ -147,8 +147,8 @@ def test_fused_arithmetic(shape: tuple[int, ...], seed: int) -> None:
     a, b, c = (values(shape, seed + place) for place in range(3))
     each = [(float(x), float(y), float(z)) for x, y, z in zip(a.flat, b.flat, c.flat, strict=True)]
 
-    def same(found: Array, wanted: list[float]) -> None:
-        close(found, np.reshape(wanted, shape))
+    def same(result: Array, expected: list[float]) -> None:
+        close(result, np.reshape(expected, shape))
 
     same(arrays_of("FusedMulAdd", a, b, c)[0], [x * y + z for x, y, z in each])
     same(arrays_of("FusedMulAddN", a, b, np.array([1.5]).reshape(()))[0], [x * 1.5 + y for x, y, _ in each])
@@ -235,9 +235,9 @@ def test_shifts_and_negations(tensorflow: TensorFlow, shape: Shape, seed: int) -
 def test_selections(tensorflow: TensorFlow, three: tuple[Shape, ...], seed: int) -> None:
     condition = whole(three[0], seed) > 0
     a, b = values(three[1], seed + 1), values(three[2], seed + 2)
-    wanted = tensorflow.run("SelectV2", {"condition": condition, "t": a, "e": b})[0]
-    close(arrays_of("SelectV2", condition, a, b)[0], wanted)
-    close(arrays_of("SelectV2", condition.astype(np.uint8), a, b)[0], wanted)
+    expected = tensorflow.run("SelectV2", {"condition": condition, "t": a, "e": b})[0]
+    close(arrays_of("SelectV2", condition, a, b)[0], expected)
+    close(arrays_of("SelectV2", condition.astype(np.uint8), a, b)[0], expected)
 
 
 @FEW
@@ -245,8 +245,8 @@ def test_selections(tensorflow: TensorFlow, three: tuple[Shape, ...], seed: int)
 def test_the_first_select_chooses_rows(tensorflow: TensorFlow, shape: Shape, seed: int) -> None:
     a, b = values(shape, seed), values(shape, seed + 1)
     for condition in (whole(shape, seed) > 0, whole(shape[:1], seed) > 0):
-        wanted = tensorflow.run("Select", {"condition": condition, "x": a, "y": b})[0]
-        close(arrays_of("Select", condition, a, b)[0], wanted)
+        expected = tensorflow.run("Select", {"condition": condition, "x": a, "y": b})[0]
+        close(arrays_of("Select", condition, a, b)[0], expected)
 
 
 @FEW

@@ -175,16 +175,16 @@ def test_divergence() -> None:
 def test_dropout_with_its_mask(size: int, keep: float) -> None:
     """A mask of bits is as long as whole blocks of 128 elements; one of bytes has one for each."""
     x = tensor(1, (size,))
-    kept = np.random.default_rng(2).random(size) < keep
-    expected = [x[place] / keep if kept[place] else 0.0 for place in range(size)]
+    kept_sum = np.random.default_rng(2).random(size) < keep
+    expected = [x[place] / keep if kept_sum[place] else 0.0 for place in range(size)]
     packed = np.zeros(-(-size // 128) * 16, np.uint8)
-    for place in np.flatnonzero(kept):
+    for place in np.flatnonzero(kept_sum):
         packed[place // 8] |= 1 << (place % 8)
     ratio = np.array([keep])
     close(arrays_of("DropOutDoMask", x, packed, ratio)[0], np.array(expected))
-    close(arrays_of("DropOutDoMask", x, Input(array=kept, dtype="bool"), ratio)[0], np.array(expected))
+    close(arrays_of("DropOutDoMask", x, Input(array=kept_sum, dtype="bool"), ratio)[0], np.array(expected))
     padded = np.zeros(-(-size // 128) * 128, np.uint8)
-    padded[:size] = kept
+    padded[:size] = kept_sum
     close(arrays_of("DropOutDoMaskV3", x, padded, ratio)[0], np.array(expected))
 
 
@@ -219,9 +219,9 @@ def test_rounding_of_a_loss_gradient_that_vanishes_is_predicted() -> None:
 def test_softmax_gradient_with_a_factor(tensorflow: TensorFlow, seed: int) -> None:
     logits, grad = values((3, 4, 5), seed), values((3, 4, 5), seed + 1)
     (softmax,) = tensorflow.run("nn.softmax", {"logits": logits}, axis=1)
-    (wanted,) = tensorflow.run("nn.softmax", {"logits": logits}, gradient=(["logits"], grad), axis=1)
-    (found,) = arrays_of("SoftmaxGradExt", grad, softmax, np.array(0.125), axes=1)
-    close(found, wanted * 0.125, rtol=1e-7, atol=1e-9)
+    (expected,) = tensorflow.run("nn.softmax", {"logits": logits}, gradient=(["logits"], grad), axis=1)
+    (result,) = arrays_of("SoftmaxGradExt", grad, softmax, np.array(0.125), axes=1)
+    close(result, expected * 0.125, rtol=1e-7, atol=1e-9)
     with pytest.raises(NotComputedError):
         arrays_of("SoftmaxGradExt", grad, softmax, np.ones((2, 3, 4, 5)))
 
@@ -230,9 +230,9 @@ def test_a_softmax_gradient_in_float16_may_round_more() -> None:
     grad, softmax = values((4, 8), 1), values((4, 8), 2, "positive") / 8
     (wide,) = outputs_of("SoftmaxGradExt", grad, softmax, 0.5, axes=-1)
     narrow = [Input(array=array, dtype="float16") for array in (grad, softmax)]
-    (found,) = outputs_of("SoftmaxGradExt", *narrow, 0.5, axes=-1)
-    same(found.array, wide.array)
-    assert (np.asarray(found.summed) > 100 * np.asarray(wide.summed)).all()
+    (result,) = outputs_of("SoftmaxGradExt", *narrow, 0.5, axes=-1)
+    same(result.array, wide.array)
+    assert (np.asarray(result.summed) > 100 * np.asarray(wide.summed)).all()
 
 
 @FEW
@@ -240,21 +240,21 @@ def test_a_softmax_gradient_in_float16_may_round_more() -> None:
 def test_softmax_gradient_without_its_last_factor(tensorflow: TensorFlow, shape: Shape, seed: int) -> None:
     logits, slope = values(shape, seed), values(shape, seed + 1)
     (softmax,) = tensorflow.run("Softmax", {"logits": logits})
-    (wanted,) = tensorflow.run("Softmax", {"logits": logits}, gradient=(["logits"], slope))
-    (found,) = arrays_of("ConfusionSoftmaxGrad", slope, softmax)
-    close(found * softmax, wanted, atol=1e-11)
+    (expected,) = tensorflow.run("Softmax", {"logits": logits}, gradient=(["logits"], slope))
+    (result,) = arrays_of("ConfusionSoftmaxGrad", slope, softmax)
+    close(result * softmax, expected, atol=1e-11)
 
 
 def test_products_in_float16_may_round_more() -> None:
     random = np.random.default_rng(4)
     slope, softmax = random.normal(size=(40, 64)), random.dirichlet(np.ones(64), 40)
     half, other = slope.astype(np.float16), softmax.astype(np.float16)
-    (found,) = outputs_of("ConfusionSoftmaxGrad", half, other)
+    (result,) = outputs_of("ConfusionSoftmaxGrad", half, other)
     sums = (half * other).astype(np.float32).sum(-1, keepdims=True).astype(np.float16)
     kernel = (half - sums).astype(np.float64)
-    size = np.sqrt((2.0**-24 * found.summed) ** 2 + (2.0**-11 * found.array) ** 2)
-    error = np.abs(kernel - found.array)
+    size = np.sqrt((2.0**-24 * result.summed) ** 2 + (2.0**-11 * result.array) ** 2)
+    error = np.abs(kernel - result.array)
     assert (error <= 3 * size).all()
     assert np.sqrt(np.mean((error / size) ** 2)) > 0.05  # and not so loosely that anything passes
     (single,) = outputs_of("ConfusionSoftmaxGrad", slope.astype(np.float32), softmax.astype(np.float32))
-    assert (np.asarray(single.summed) < np.asarray(found.summed) / 100).all()
+    assert (np.asarray(single.summed) < np.asarray(result.summed) / 100).all()

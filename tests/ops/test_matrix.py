@@ -149,9 +149,9 @@ def test_a_product_too_large_is_not_computed_whole_and_sampled_all_the_same() ->
 def test_einsum(equation: str, shapes: list[tuple[int, ...]], tensorflow: TensorFlow) -> None:
     arrays = [tensor(seed, shape) for seed, shape in enumerate(shapes, 1)]
     (true,) = tensorflow.run("Einsum", {"inputs": arrays}, equation=equation)
-    found = output_of(call_of("Einsum", *arrays, equation=equation))
-    assert found.array.shape == true.shape
-    np.testing.assert_allclose(found.array, true, rtol=1e-12, atol=1e-12)
+    result = output_of(call_of("Einsum", *arrays, equation=equation))
+    assert result.array.shape == true.shape
+    np.testing.assert_allclose(result.array, true, rtol=1e-12, atol=1e-12)
 
 
 def test_the_rounding_of_einsum_is_that_of_a_product() -> None:

@@ -75,11 +75,11 @@ BY_ROW: list[Case] = [
 
 def run(case: Case, first: Array) -> list[Output]:
     """Every output of the op for a first input of these numbers."""
-    op_type, _, layout, others, attrs, wanted = case
+    op_type, _, layout, others, attrs, expected = case
     inputs = (as_input(first, layout), *others)
     if op_type == "Conv2DBackpropInputD":  # its filter comes first
         inputs = (FILTER, images(first))
-    return outputs_of(op_type, *inputs, wanted=wanted, **attrs)
+    return outputs_of(op_type, *inputs, specs=expected, **attrs)
 
 
 @pytest.mark.parametrize("case", BY_ROW, ids=lambda case: case[0])

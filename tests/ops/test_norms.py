@@ -98,8 +98,8 @@ def test_batch_norm_of_inference_and_vectors_with_more_axes() -> None:
     close(y, (x - mean) / np.sqrt(variance + 0.01) * scale + offset)
     (dx,) = arrays_of("BNInferGrad", as_input(x, "NCHW"), vectors[0], vectors[3], epsilon=0.01)
     close(dx, x * scale / np.sqrt(variance + 0.01))
-    wanted = (OutputSpec(shape=(1, 3, 1, 1)),) * 2
-    sums = arrays_of("BNTrainingReduce", as_input(x, "NCHW"), wanted=wanted)
+    expected = (OutputSpec(shape=(1, 3, 1, 1)),) * 2
+    sums = arrays_of("BNTrainingReduce", as_input(x, "NCHW"), specs=expected)
     close(sums[0], x.sum(axis=(0, 2, 3), keepdims=True))
 
 
@@ -143,13 +143,13 @@ def test_layer_norm_and_its_gradients(
     before = tuple(range(axis))
     expected = [(g * normalised).sum(axis=before), g.sum(axis=before)]
     sizes = list(gamma.shape)
-    for found in (
+    for result in (
         arrays_of("LayerNormGrad", *inputs)[1:],
         arrays_of("LayerNormGradV3", g, x, 1 / np.sqrt(variance + 1e-12), mean, gamma)[1:],
         arrays_of("LayerNormBetaGammaBackprop", g, x, variance, mean, shape_gamma=sizes),
         arrays_of("LayerNormBetaGammaBackpropV2", g, normalised, shape_gamma=sizes),
     ):
-        close_all(found, expected)
+        close_all(result, expected)
 
 
 def _layer_norm_gradient(tensorflow: TensorFlow, x: Array, gamma: Array, g: Array) -> Array:
@@ -287,23 +287,23 @@ def test_instance_norm_by_parts(layout: str, seed: int) -> None:
     x = values((2, 3, 4, 5), seed)
     gamma, beta = values((3,), seed + 1), values((3,), seed + 2)
     mean, variance = x.mean(axis=(2, 3)), x.var(axis=(2, 3))
-    wanted = normed(x, mean, variance, gamma, beta)
+    expected = normed(x, mean, variance, gamma, beta)
     order = (0, 1, 2, 3) if layout == "NCHW" else (0, 2, 3, 1)
 
     def placed(array: Array) -> Array:
         return array.reshape(2, 3, 1, 1).transpose(order) if array.shape == (2, 3) else array.transpose(order)
 
-    found = arrays_of("INInferV2", placed(x), gamma, beta, placed(mean), placed(variance), layout=layout)
-    close(found[0], placed(wanted), rtol=1e-8, atol=1e-8)
-    same(found[1], placed(mean))
-    same(found[2], placed(variance))
+    result = arrays_of("INInferV2", placed(x), gamma, beta, placed(mean), placed(variance), layout=layout)
+    close(result[0], placed(expected), rtol=1e-8, atol=1e-8)
+    same(result[1], placed(mean))
+    same(result[2], placed(variance))
     sums = arrays_of("INTrainingReduceV2", placed(x), layout=layout)
     close(sums[0], placed(x.sum(axis=(2, 3))))
     close(sums[1], placed((x * x).sum(axis=(2, 3))))
     y, *moments = results_of(call_of("INTrainingUpdateV2", placed(x), *sums, gamma, beta, layout=layout))
     assert y is not None
     assert moments == [None, None]
-    close(y.array, placed(wanted), rtol=1e-6, atol=1e-6)
+    close(y.array, placed(expected), rtol=1e-6, atol=1e-6)
 
 
 def test_instance_norm_without_moments_is_refused() -> None:

@@ -19,17 +19,17 @@ def rows() -> list[tuple[list[str], str]]:
     text = README.read_text(encoding="utf-8")
     table = text[text.index("| ops | |") :].split("\n\n", 1)[0].splitlines()[2:]
     cells = [line.strip("|").split("|") for line in table]
-    return [(re.findall(r"`(\w+)`", ops), said.strip()) for ops, said in cells]
+    return [(re.findall(r"`(\w+)`", ops), words.strip()) for ops, words in cells]
 
 
 def test_the_readme_says_which_ops_are_recomputed() -> None:
-    found = rows()
-    assert len(found) > 8
-    for names, said in found:
+    result = rows()
+    assert len(result) > 8
+    for names, words in result:
         for name in names:
             is_known = find(SHORT.get(name, name)) is not None
-            assert is_known == said.startswith("recomputed"), name
-    assert {name for names, said in found if said.startswith("compared") for name in names} >= NOT_COMPUTED
+            assert is_known == words.startswith("recomputed"), name
+    assert {name for names, words in result if words.startswith("compared") for name in names} >= NOT_COMPUTED
 
 
 def test_optimizers_have_tensorflows_names_as_well() -> None:

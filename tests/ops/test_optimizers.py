@@ -80,16 +80,16 @@ POSITIVE = {"accum", "v", "vhat", "ms", "accum_update", "gradient_squared_accumu
 
 def given_of(rule: Rule, shape: Shape, seed: int) -> dict[str, Array]:
     """The op's inputs by name."""
-    given: dict[str, Array] = {}
+    inputs: dict[str, Array] = {}
     for place, name in enumerate(rule.inputs.split()):
         if name in rule.numbers:
             kind = np.int64 if name == "global_step" else np.float64
-            given[name] = np.asarray(rule.numbers[name], kind)
+            inputs[name] = np.asarray(rule.numbers[name], kind)
         else:
-            given[name] = values(shape, seed + place, "positive" if name in POSITIVE else "real")
-    if "mg" in given:  # the variance of the gradient is positive
-        given["ms"] = given["ms"] + given["mg"] ** 2 + values(shape, seed + 50) ** 2 * 4
-    return given
+            inputs[name] = values(shape, seed + place, "positive" if name in POSITIVE else "real")
+    if "mg" in inputs:  # the variance of the gradient is positive
+        inputs["ms"] = inputs["ms"] + inputs["mg"] ** 2 + values(shape, seed + 50) ** 2 * 4
+    return inputs
 
 
 @pytest.mark.parametrize("op_type", RULES)
@@ -97,12 +97,12 @@ def given_of(rule: Rule, shape: Shape, seed: int) -> dict[str, Array]:
 @given(shape=shapes, seed=seeds)
 def test_rules(tensorflow: TensorFlow, op_type: str, shape: Shape, seed: int) -> None:
     rule = RULES[op_type]
-    given = given_of(rule, shape, seed)
-    oracle = {("momentum" if name == "momentum" else name): value for name, value in given.items()}
+    inputs = given_of(rule, shape, seed)
+    oracle = {("momentum" if name == "momentum" else name): value for name, value in inputs.items()}
     for attrs in rule.attrs:
-        wanted = tensorflow.run(f"Resource{op_type}", oracle, variables=rule.state.split(), **attrs)
-        found = arrays_of(op_type, *given.values(), **attrs)
-        close_all(found, wanted, rtol=1e-7, atol=1e-9)
+        expected = tensorflow.run(f"Resource{op_type}", oracle, variables=rule.state.split(), **attrs)
+        result = arrays_of(op_type, *inputs.values(), **attrs)
+        close_all(result, expected, rtol=1e-7, atol=1e-9)
 
 
 SPARSE = {
@@ -124,36 +124,36 @@ SPARSE = {
 @given(seed=seeds)
 def test_rules_of_rows(tensorflow: TensorFlow, op_type: str, seed: int) -> None:
     dense = RULES[op_type.removeprefix("Sparse")]
-    given = given_of(dense, (5, 3), seed) | {"indices": i32([3, 0])}
-    given["grad"] = given.pop("delta", given.get("grad", given["var"]))[:2]
-    given = {name: given[name] for name in SPARSE[op_type].split()}
-    wanted = tensorflow.run(f"Resource{op_type}", given, variables=dense.state.split())
-    close_all(arrays_of(op_type, *given.values()), wanted, rtol=1e-7, atol=1e-9)
+    inputs = given_of(dense, (5, 3), seed) | {"indices": i32([3, 0])}
+    inputs["grad"] = inputs.pop("delta", inputs.get("grad", inputs["var"]))[:2]
+    inputs = {name: inputs[name] for name in SPARSE[op_type].split()}
+    expected = tensorflow.run(f"Resource{op_type}", inputs, variables=dense.state.split())
+    close_all(arrays_of(op_type, *inputs.values()), expected, rtol=1e-7, atol=1e-9)
 
 
 def test_numbers_as_attributes() -> None:
     rule = RULES["ApplyRMSProp"]
-    given = given_of(rule, (2, 3), 5)
-    wanted = arrays_of("ApplyRMSProp", *given.values())
-    tensors = [given[name] for name in ("var", "ms", "mom", "lr", "grad")]
+    inputs = given_of(rule, (2, 3), 5)
+    expected = arrays_of("ApplyRMSProp", *inputs.values())
+    tensors = [inputs[name] for name in ("var", "ms", "mom", "lr", "grad")]
     attrs: dict[str, Any] = {name: rule.numbers[name] for name in ("rho", "momentum", "epsilon")}
-    for found in (arrays_of("ApplyRMSPropD", *tensors, **attrs), arrays_of("ApplyRMSPropD", *given.values())):
-        same_all(found, wanted)
+    for result in (arrays_of("ApplyRMSPropD", *tensors, **attrs), arrays_of("ApplyRMSPropD", *inputs.values())):
+        same_all(result, expected)
     adagrad = given_of(RULES["ApplyAdagrad"], (4, 2), 1)
     rows = {"var": adagrad["var"], "accum": adagrad["accum"], "grad": adagrad["grad"][:1], "indices": i32([2])}
-    found = arrays_of("SparseApplyAdagradD", *rows.values(), lr=0.1)
-    wanted = arrays_of("ApplyAdagrad", adagrad["var"][2], adagrad["accum"][2], 0.1, adagrad["grad"][0])
-    same(found[0][2], wanted[0])
-    same(np.delete(found[0], 2, 0), np.delete(adagrad["var"], 2, 0))
+    result = arrays_of("SparseApplyAdagradD", *rows.values(), lr=0.1)
+    expected = arrays_of("ApplyAdagrad", adagrad["var"][2], adagrad["accum"][2], 0.1, adagrad["grad"][0])
+    same(result[0][2], expected[0])
+    same(np.delete(result[0], 2, 0), np.delete(adagrad["var"], 2, 0))
 
 
 @pytest.mark.parametrize("op_type", ["Momentum", "KerasMomentum"])
 def test_momentum_of_a_scaled_gradient(op_type: str) -> None:
     var, accum, grad = (values((3, 2), seed) for seed in range(3))
     for attrs in NESTEROV:
-        wanted = arrays_of(f"Apply{op_type}", var, accum, 0.1, grad * 0.25, 0.9, **attrs)
-        found = arrays_of(f"FusedMulApply{op_type}", var, accum, 0.1, grad, 0.9, 0.25, **attrs)
-        same_all(found, wanted)
+        expected = arrays_of(f"Apply{op_type}", var, accum, 0.1, grad * 0.25, 0.9, **attrs)
+        result = arrays_of(f"FusedMulApply{op_type}", var, accum, 0.1, grad, 0.9, 0.25, **attrs)
+        same_all(result, expected)
 
 
 # --- of GE alone ------------------------------------------------------------------------------------------------------
@@ -164,14 +164,14 @@ def test_momentum_of_a_scaled_gradient(op_type: str) -> None:
 def test_adam_of_bert_is_adam(shape: Shape, seed: int) -> None:
     grad, m, var = (values(shape, seed + place) for place in range(3))
     v = values(shape, seed + 3, "positive")
-    given: list[Any] = [grad, v, m, var, 0.1, 0.9, 0.1, 0.999, 0.001]
+    inputs: list[Any] = [grad, v, m, var, 0.1, 0.9, 0.1, 0.999, 0.001]
     new_v, new_m = 0.999 * v + 0.001 * grad**2, 0.9 * m + 0.1 * grad
     step = new_m / (np.sqrt(new_v) + 1e-6)
-    for op_type, rest, wanted in (
+    for op_type, rest, expected in (
         ("AdamApplyOne", [1e-6], var - 0.1 * step),
         ("AdamApplyOneWithDecayAssign", [0.01, 1e-6], var - 0.1 * (step + 0.01 * var)),
     ):
-        close_all(arrays_of(op_type, *given, *rest), (new_v, new_m, wanted))
+        close_all(arrays_of(op_type, *inputs, *rest), (new_v, new_m, expected))
 
 
 @FEW
@@ -179,16 +179,16 @@ def test_adam_of_bert_is_adam(shape: Shape, seed: int) -> None:
 def test_lamb(shape: Shape, seed: int) -> None:
     grad, m, var = (values(shape, seed + place) for place in range(3))
     v = values(shape, seed + 3, "positive")
-    given: list[Any] = [grad, v, m, var, 0.9, 0.1, 0.999, 0.001, 1e-6, 4.0, 1.0, 0.01]
+    inputs: list[Any] = [grad, v, m, var, 0.9, 0.1, 0.999, 0.001, 1e-6, 4.0, 1.0, 0.01]
     new_v, new_m = 0.999 * v + 0.001 * grad**2, 0.9 * m + 0.1 * grad
     plain = new_m / (1 - 0.9**4) / (np.sqrt(new_v / (1 - 0.999**4)) + 1e-6)
-    wanted = [plain + 0.01 * var, new_v, new_m]
-    close_all(arrays_of("LambApplyOptimizerAssign", *given), wanted)
+    expected = [plain + 0.01 * var, new_v, new_m]
+    close_all(arrays_of("LambApplyOptimizerAssign", *inputs), expected)
     moments: list[Any] = [grad**2, v, 1 - 0.999**4, grad, m, 1 - 0.9**4, var, 0.9, 0.1, 0.999, 0.001, 0.01, 1e-6]
-    close_all(arrays_of("LambNextMV", *moments), [wanted[0], new_m, new_v, plain])
+    close_all(arrays_of("LambNextMV", *moments), [expected[0], new_m, new_v, plain])
     for norm, ratio in ((3.0, 1.5), (0.0, 1.0)):
-        (found,) = arrays_of("LambApplyWeightAssign", norm, 2.0, 0.1, plain, var)
-        close(found, var - ratio * 0.1 * plain)
+        (result,) = arrays_of("LambApplyWeightAssign", norm, 2.0, 0.1, plain, var)
+        close(result, var - ratio * 0.1 * plain)
 
 
 @FEW
@@ -198,13 +198,13 @@ def test_lars(shape: Shape, seed: int) -> None:
     squares = [sum(float(one) ** 2 for one in array.flat) for array in (w, g)]
     norms = [square**0.5 for square in squares]
     rate = 0.02 * norms[0] / (norms[1] + 0.1 * norms[0] + 1e-5)
-    for clip, wanted in ((False, rate), (True, min(rate / 0.01, 1))):
+    for clip, expected in ((False, rate), (True, min(rate / 0.01, 1))):
         attrs: dict[str, Any] = {"hyperpara": 0.02, "use_clip": clip}
-        for found in (
+        for result in (
             arrays_of("LarsV2", w, g, 0.1, 0.01, **attrs),
             arrays_of("LarsV2Update", w, g, *squares, 0.1, 0.01, **attrs),
         ):
-            close(found[0], wanted * (g + 0.1 * w))
+            close(result[0], expected * (g + 0.1 * w))
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -213,16 +213,16 @@ def test_descent_with_momentum(nesterov: bool, decay: float, dampening: float) -
     """Element by element, half of them at their first step."""
     var, grad, accum = (values((3, 4), seed) for seed in range(3))
     stat = whole((3, 4), 7, 0, 2).astype(np.float64)
-    wanted = np.empty(var.shape)
+    expected = np.empty(var.shape)
     for place in np.ndindex(*var.shape):
         g = grad[place] + decay * var[place]
         a = 0.9 * accum[place] + g
         if not stat[place]:
             a -= dampening * g
-        wanted[place] = var[place] - 0.1 * (g + 0.9 * a if nesterov else a)
+        expected[place] = var[place] - 0.1 * (g + 0.9 * a if nesterov else a)
     attrs: dict[str, Any] = {"nesterov": nesterov, "weight_decay": decay, "dampening": dampening}
-    (found,) = arrays_of("SGD", var, grad, 0.1, accum, 0.9, stat, **attrs)
-    close(found, wanted)
+    (result,) = arrays_of("SGD", var, grad, 0.1, accum, 0.9, stat, **attrs)
+    close(result, expected)
 
 
 @FEW
@@ -233,11 +233,11 @@ def test_fused_moments_of_lamb(shape: Shape, seed: int) -> None:
     new_v, new_m = 0.999 * v + 0.001 * grad**2, 0.9 * m + 0.1 * grad
     mean, variance = new_m / (1 - 0.9**4), new_v / (1 - 0.999**4)
     # An epsilon that tells beside and below the root apart.
-    given: list[Any] = [grad**2, v, 1 - 0.999**4, grad, m, 1 - 0.9**4, var, 0.9, 0.1, 0.999, 0.001, 0.01, 0.3]
-    wanted = [
+    inputs: list[Any] = [grad**2, v, 1 - 0.999**4, grad, m, 1 - 0.9**4, var, 0.9, 0.1, 0.999, 0.001, 0.01, 0.3]
+    expected = [
         0.01 * var + mean / np.sqrt(variance + 0.3), new_m, new_v, 0.01 * var + mean / (np.sqrt(variance) + 0.3)
     ]  # fmt: skip
-    close_all(arrays_of("LambNextMVWithDecay", *given), wanted)
+    close_all(arrays_of("LambNextMVWithDecay", *inputs), expected)
     right: list[Any] = [grad, v, 0.999, 0.001, 1 / (1 - 0.999**4), 0.3]
     close_all(arrays_of("LambNextRight", *right), [new_v, np.sqrt(variance) + 0.3])
 
@@ -255,8 +255,8 @@ def test_fused_moments_of_lamb(shape: Shape, seed: int) -> None:
 )
 def test_a_step_of_lamb_between_two_ends(norms: tuple[float, ...], ratio: float) -> None:
     step, var = values((3, 4), 1), values((3, 4), 2)
-    (found,) = arrays_of("LambUpdateWithLr", *norms, 0.1, step, var, 0.0, 1.0, 10.0)
-    close(found, var - ratio * 0.1 * step)
+    (result,) = arrays_of("LambUpdateWithLr", *norms, 0.1, step, var, 0.0, 1.0, 10.0)
+    close(result, var - ratio * 0.1 * step)
 
 
 @pytest.mark.parametrize(
@@ -264,8 +264,8 @@ def test_a_step_of_lamb_between_two_ends(norms: tuple[float, ...], ratio: float)
 )
 def test_a_step_of_lamb(norms: tuple[float, ...], ratio: float) -> None:
     step, var = values((3, 4), 1), values((3, 4), 2)
-    (found,) = arrays_of("LambUpdateWithLrV2", *norms, 0.1, step, var, 0.0, 1.0)
-    close(found, var - ratio * 0.1 * step)
+    (result,) = arrays_of("LambUpdateWithLrV2", *norms, 0.1, step, var, 0.0, 1.0)
+    close(result, var - ratio * 0.1 * step)
 
 
 @pytest.mark.parametrize("maximize", [False, True])
@@ -277,9 +277,9 @@ def test_adam_with_decay(maximize: bool, shape: Shape, seed: int, before: int) -
     slope = -grad if maximize else grad
     new_m, new_v = 0.9 * m + 0.1 * slope, 0.99 * v + 0.01 * slope**2
     mean, variance = new_m / (1 - 0.9 ** (before + 1)), new_v / (1 - 0.99 ** (before + 1))
-    wanted = [var - 0.1 * 0.02 * var - 0.1 * mean / (np.sqrt(variance) + 1e-3), new_m, new_v]
-    given: list[Any] = [var, m, v, 0.9**before, 0.99**before, 0.1, 0.02, 0.9, 0.99, 1e-3, grad]
-    close_all(arrays_of("ApplyAdamW", *given, maximize=maximize), wanted)
+    expected = [var - 0.1 * 0.02 * var - 0.1 * mean / (np.sqrt(variance) + 1e-3), new_m, new_v]
+    inputs: list[Any] = [var, m, v, 0.9**before, 0.99**before, 0.1, 0.02, 0.9, 0.99, 1e-3, grad]
+    close_all(arrays_of("ApplyAdamW", *inputs, maximize=maximize), expected)
 
 
 def test_adam_with_the_largest_moment_is_refused() -> None:

@@ -178,9 +178,9 @@ def test_dilation(
     named = {"strides": attrs["strides"], "rates": attrs["rates"], "padding_mode": padding, "data_format": "NHWC"}
     same(arrays_of("Dilation", image, filters, **named)[0], y)
     dy = tensor(3, true.shape)
-    fed = {"input": x, "filter": filters, "out_backprop": dy}
+    inputs = {"input": x, "filter": filters, "out_backprop": dy}
     for op_type in ("Dilation2DBackpropInput", "Dilation2DBackpropFilter"):
-        (true_grad,) = tensorflow.run(op_type, fed, **attrs)
+        (true_grad,) = tensorflow.run(op_type, inputs, **attrs)
         (grad,) = arrays_of(op_type, image, filters, as_input(dy, "NHWC"), **attrs)
         np.testing.assert_allclose(grad, true_grad, rtol=1e-12, atol=1e-12)
 
@@ -190,5 +190,5 @@ def test_two_sums_that_are_as_large() -> None:
     x = np.array([[1.0, 1.0, 0.0]]).reshape(1, 1, 3, 1)
     attrs: dict[str, Any] = {"strides": [1, 1, 1, 1], "rates": [1, 1, 1, 1], "padding": "VALID"}
     given_to = (as_input(x, "NHWC"), np.zeros((1, 3, 1)), as_input(np.ones((1, 1, 1, 1)), "NHWC"))
-    found = output_of(call_of("Dilation2DBackpropInput", *given_to, **attrs))
-    assert doubtful_of(found).reshape(-1).tolist() == [True, True, False]
+    result = output_of(call_of("Dilation2DBackpropInput", *given_to, **attrs))
+    assert doubtful_of(result).reshape(-1).tolist() == [True, True, False]

@@ -17,9 +17,9 @@ from precision_tool.lib.ops.base import Input, NotComputedError, OutputSpec
 def test_quantized(mode: str, rounded: Any, root: bool) -> None:
     x = values((4, 50), 3) * 40
     exact = x * (0.25 if root else 0.5) + 3
-    (found,) = outputs_of("AscendQuant", x, scale=0.5, offset=3.0, sqrt_mode=root, round_mode=mode)
-    same(found.array, np.clip(rounded(exact), -128, 127))
-    doubtful = found.doubtful
+    (result,) = outputs_of("AscendQuant", x, scale=0.5, offset=3.0, sqrt_mode=root, round_mode=mode)
+    same(result.array, np.clip(rounded(exact), -128, 127))
+    doubtful = result.doubtful
     assert doubtful is not None
     # What a kernel in float16 makes of it is either the same or doubtful.
     half = x.astype(np.float16)
@@ -36,33 +36,33 @@ def test_quantized(mode: str, rounded: Any, root: bool) -> None:
 
 def test_quantized_by_channel() -> None:
     x, scales, zeros = values((2, 3, 4), 1), np.array([0.5, 0.25, 2.0]), i32([1, -2, 3])
-    wanted = np.rint(x / scales.reshape(3, 1) + zeros.reshape(3, 1))
-    (found,) = arrays_of("Quantize", x, scales, zeros, axis=1)
-    same(found, np.clip(wanted, -128, 127))
-    (found,) = arrays_of("Quantize", x, scales[:1], zeros[:1], wanted=(OutputSpec(dtype="uint8"),))
-    same(found, np.clip(np.rint(x / 0.5 + 1), 0, 255))
+    expected = np.rint(x / scales.reshape(3, 1) + zeros.reshape(3, 1))
+    (result,) = arrays_of("Quantize", x, scales, zeros, axis=1)
+    same(result, np.clip(expected, -128, 127))
+    (result,) = arrays_of("Quantize", x, scales[:1], zeros[:1], specs=(OutputSpec(dtype="uint8"),))
+    same(result, np.clip(np.rint(x / 0.5 + 1), 0, 255))
     with pytest.raises(NotComputedError):
         arrays_of("Quantize", x, scales, zeros, axis=2)
     with pytest.raises(NotComputedError):
-        arrays_of("AscendQuant", x, scale=1.0, offset=0.0, wanted=(OutputSpec(dtype="float8_e5m2"),))
+        arrays_of("AscendQuant", x, scale=1.0, offset=0.0, specs=(OutputSpec(dtype="float8_e5m2"),))
 
 
 def test_from_few_bits() -> None:
     x = whole((2, 3, 4), 5, -128, 128, "int8")
     for root, factor in ((False, 0.3), (True, 0.09)):
-        (found,) = arrays_of("AscendAntiQuant", x, scale=0.3, offset=2.0, sqrt_mode=root)
-        close(found, (x.astype(float) + 2) * factor)
+        (result,) = arrays_of("AscendAntiQuant", x, scale=0.3, offset=2.0, sqrt_mode=root)
+        close(result, (x.astype(float) + 2) * factor)
     sums, scale = whole((2, 3, 4), 6, -5000, 5000), np.array([0.5, 0.1, 3.0, 1e-3], np.float32)
     packed = scale.view(np.uint32).astype(np.uint64) | np.uint64(1 << 40)
     for given_scale in (scale, packed):
         for relu in (False, True):
-            (found,) = arrays_of("AscendDequant", sums, given_scale, relu_flag=relu)
-            wanted = sums * scale.astype(np.float64)
-            close(found, np.maximum(wanted, 0) if relu else wanted)
+            (result,) = arrays_of("AscendDequant", sums, given_scale, relu_flag=relu)
+            expected = sums * scale.astype(np.float64)
+            close(result, np.maximum(expected, 0) if relu else expected)
     with pytest.raises(NotComputedError):
         arrays_of("AscendDequant", sums, np.ones(5))
     images = whole((2, 4, 3, 4), 7, -5000, 5000)
-    (found,) = arrays_of("AscendDequant", images, scale, layout="NCHW")
-    close(found, images * scale.astype(np.float64)[:, None, None])
-    (found,) = arrays_of("AscendDequant", images, scale, layout="NHWC")
-    close(found, images * scale.astype(np.float64))
+    (result,) = arrays_of("AscendDequant", images, scale, layout="NCHW")
+    close(result, images * scale.astype(np.float64)[:, None, None])
+    (result,) = arrays_of("AscendDequant", images, scale, layout="NHWC")
+    close(result, images * scale.astype(np.float64))

@@ -172,25 +172,25 @@ def lstm_inputs(steps: int, batch: int, inputs: int, hidden: int, length: int) -
 def test_block_lstm(
     sizes: tuple[int, int, int, int], peephole: bool, clip: float, is_second: bool, shorter: int, tensorflow: TensorFlow
 ) -> None:
-    fed = lstm_inputs(*sizes, length=max(1, sizes[0] - shorter))
+    inputs = lstm_inputs(*sizes, length=max(1, sizes[0] - shorter))
     op_type = "BlockLSTMV2" if is_second else "BlockLSTM"
     attrs: dict[str, Any] = {"cell_clip": clip, "use_peephole": peephole}
     if not is_second:
         attrs["forget_bias"] = 0.75
-    true = tensorflow.run(op_type, fed, **attrs)
+    true = tensorflow.run(op_type, inputs, **attrs)
     length = max(1, sizes[0] - shorter)  # TensorFlow does not write what is behind
     true = [np.concatenate([one[:length], np.zeros_like(one[length:])]) for one in true]
-    for found, other in zip(results_of(call_of(op_type, *fed.values(), **attrs)), true, strict=True):
-        assert found is not None
-        close(found.array, other, 2e-5)
-        assert (found.doubtful is not None) == (length < sizes[0])
-        assert found.doubtful is None or found.doubtful[length:].all() > found.doubtful[:length].any()
+    for result, other in zip(results_of(call_of(op_type, *inputs.values(), **attrs)), true, strict=True):
+        assert result is not None
+        close(result.array, other, 2e-5)
+        assert (result.doubtful is not None) == (length < sizes[0])
+        assert result.doubtful is None or result.doubtful[length:].all() > result.doubtful[:length].any()
     names = ("i", "cs", "f", "o", "ci", "co", "h")
     back = dict(zip(names, true, strict=True))
     back |= {name: tensor(seed, true[0].shape).astype(np.float32) for seed, name in ((21, "cs_grad"), (22, "h_grad"))}
     grad = "BlockLSTMGradV2" if is_second else "BlockLSTMGrad"
-    true_back = tensorflow.run(grad, {**fed, **back}, use_peephole=peephole)
-    got_back = arrays_of(grad, *fed.values(), *back.values(), use_peephole=peephole)
+    true_back = tensorflow.run(grad, {**inputs, **back}, use_peephole=peephole)
+    got_back = arrays_of(grad, *inputs.values(), *back.values(), use_peephole=peephole)
     for number, (one, other) in enumerate(zip(got_back, true_back, strict=True)):
         if 4 <= number <= 6 and not peephole:
             continue  # TensorFlow leaves these as they are
@@ -202,28 +202,28 @@ def test_block_lstm(
 def test_the_gradient_of_an_lstm_layer(sizes: tuple[int, int, int, int], tensorflow: TensorFlow) -> None:
     """GE has the gradients of the last states apart; TensorFlow has them in those of the last step."""
     steps, batch, _, hidden = sizes
-    fed = lstm_inputs(*sizes, length=steps)
-    i, c, f, o, j, tanh_c, h = tensorflow.run("BlockLSTM", fed, cell_clip=0.0, use_peephole=False, forget_bias=0.0)
+    inputs = lstm_inputs(*sizes, length=steps)
+    i, c, f, o, j, tanh_c, h = tensorflow.run("BlockLSTM", inputs, cell_clip=0.0, use_peephole=False, forget_bias=0.0)
     dy = tensor(31, h.shape).astype(np.float32)
     dh, dc = (tensor(seed, (batch, hidden)).astype(np.float32) for seed in (32, 33))
     all_h, all_c = dy.copy(), np.zeros_like(dy)
     all_h[-1] += dh
     all_c[-1] += dc
     back = dict(zip(("i", "cs", "f", "o", "ci", "co", "h"), (i, c, f, o, j, tanh_c, h), strict=True))
-    true = tensorflow.run("BlockLSTMGrad", {**fed, **back, "cs_grad": all_c, "h_grad": all_h}, use_peephole=False)
+    true = tensorflow.run("BlockLSTMGrad", {**inputs, **back, "cs_grad": all_c, "h_grad": all_h}, use_peephole=False)
     dx, dc_first, dh_first, dw, *_, db = true
     got = arrays_of(
-        "DynamicRNNGrad", fed["x"], fed["w"], fed["b"], h, fed["h_prev"][None], fed["cs_prev"][None], h, c, dy, dh, dc,
-        i, j, f, o, tanh_c,
+        "DynamicRNNGrad", inputs["x"], inputs["w"], inputs["b"], h, inputs["h_prev"][None], inputs["cs_prev"][None],
+        h, c, dy, dh, dc, i, j, f, o, tanh_c,
     )  # fmt: skip
     close_all(got, (dw, db, dx, dh_first[None], dc_first[None]), 2e-5)
 
 
 def test_layers_that_contradict_themselves() -> None:
-    fed = lstm_inputs(3, 2, 4, 2, length=3)
+    inputs = lstm_inputs(3, 2, 4, 2, length=3)
     with refused("seq_len_max 9 out of range .limit 3"):
-        arrays_of("BlockLSTM", np.array(9), *list(fed.values())[1:])
+        arrays_of("BlockLSTM", np.array(9), *list(inputs.values())[1:])
     with refused("weights"):
-        arrays_of("BlockLSTM", fed["seq_len_max"], fed["x"][..., :1], *list(fed.values())[2:])
+        arrays_of("BlockLSTM", inputs["seq_len_max"], inputs["x"][..., :1], *list(inputs.values())[2:])
     with refused("the shapes .* differ"):
-        arrays_of("DynamicRNNGrad", fed["x"], fed["w"], *[np.ones((3, 2, 2))] * 13, np.ones((3, 2, 1)))
+        arrays_of("DynamicRNNGrad", inputs["x"], inputs["w"], *[np.ones((3, 2, 2))] * 13, np.ones((3, 2, 1)))

@@ -27,9 +27,9 @@ def test_reductions(
 ) -> None:
     x = values(shape, seed)
     axes = [axis - len(shape) if axis % 2 else axis for axis in chosen if axis < len(shape)]
-    wanted = tensorflow.run(REDUCTIONS[op_type], {"input": x, "axis": np.array(axes, np.int32)}, keep_dims=keep)[0]
-    close(arrays_of(f"{op_type}D", x, axes=axes, keep_dims=keep)[0], wanted)
-    close(arrays_of(op_type, x, np.array(axes, np.int64), keep_dims=keep)[0], wanted)
+    expected = tensorflow.run(REDUCTIONS[op_type], {"input": x, "axis": np.array(axes, np.int32)}, keep_dims=keep)[0]
+    close(arrays_of(f"{op_type}D", x, axes=axes, keep_dims=keep)[0], expected)
+    close(arrays_of(op_type, x, np.array(axes, np.int64), keep_dims=keep)[0], expected)
 
 
 @FEW
@@ -37,11 +37,11 @@ def test_reductions(
 def test_reductions_of_other_types(tensorflow: TensorFlow, shape: Shape, seed: int, chosen: list[int]) -> None:
     x, axes = whole(shape, seed), np.array([axis for axis in chosen if axis < len(shape)], np.int32)
     for op_type in ("Sum", "Max", "Prod"):
-        wanted = tensorflow.run(op_type, {"input": x, "axis": axes})[0]
-        same(arrays_of(op_type, x, axes)[0], wanted)
+        expected = tensorflow.run(op_type, {"input": x, "axis": axes})[0]
+        same(arrays_of(op_type, x, axes)[0], expected)
     for op_type in ("All", "Any"):
-        wanted = tensorflow.run(op_type, {"input": x > 0, "axis": axes})[0]
-        same(arrays_of(f"Reduce{op_type}", x > 0, axes)[0], wanted)
+        expected = tensorflow.run(op_type, {"input": x > 0, "axis": axes})[0]
+        same(arrays_of(f"Reduce{op_type}", x > 0, axes)[0], expected)
 
 
 @FEW
@@ -49,8 +49,8 @@ def test_reductions_of_other_types(tensorflow: TensorFlow, shape: Shape, seed: i
 def test_log_of_sum_of_exponentials(tensorflow: TensorFlow, shape: Shape, seed: int, axis: int, keep: bool) -> None:
     x = values(shape, seed) * 300
     axes = [axis] if axis < len(shape) else []
-    wanted = tensorflow.run("math.reduce_logsumexp", {"input_tensor": x}, axis=axes, keepdims=keep)[0]
-    close(arrays_of("ReduceLogSumExp", x, np.array(axes, np.int32), keep_dims=keep)[0], wanted)
+    expected = tensorflow.run("math.reduce_logsumexp", {"input_tensor": x}, axis=axes, keepdims=keep)[0]
+    close(arrays_of("ReduceLogSumExp", x, np.array(axes, np.int32), keep_dims=keep)[0], expected)
 
 
 @FEW
@@ -67,8 +67,8 @@ def test_bias_gradient(tensorflow: TensorFlow, form: str, shape: Shape, seed: in
     x = values(shape, seed)
     if form == "NCHW" and len(shape) == 2:
         form = "NHWC"
-    wanted = tensorflow.run("BiasAddGrad", {"out_backprop": x}, data_format=form)[0]
-    close(arrays_of("BiasAddGrad", x, data_format=form)[0], wanted)
+    expected = tensorflow.run("BiasAddGrad", {"out_backprop": x}, data_format=form)[0]
+    close(arrays_of("BiasAddGrad", x, data_format=form)[0], expected)
 
 
 @pytest.mark.parametrize("op_type", ["ArgMax", "ArgMin"])
@@ -76,11 +76,11 @@ def test_bias_gradient(tensorflow: TensorFlow, form: str, shape: Shape, seed: in
 @given(shape=ranked, seed=seeds, axis=st.integers(-4, 3))
 def test_places_of_extremes(tensorflow: TensorFlow, op_type: str, shape: Shape, seed: int, axis: int) -> None:
     x, axis = values(shape, seed), axis % len(shape)
-    wanted = tensorflow.run(op_type, {"input": x, "dimension": np.int32(axis)})[0]
-    same(arrays_of(op_type, x, np.int32(axis))[0], wanted)
-    same(arrays_of(f"{op_type}D", x, dimension=axis)[0], wanted)
+    expected = tensorflow.run(op_type, {"input": x, "dimension": np.int32(axis)})[0]
+    same(arrays_of(op_type, x, np.int32(axis))[0], expected)
+    same(arrays_of(f"{op_type}D", x, dimension=axis)[0], expected)
     places, best = arrays_of(f"{op_type}WithValue", x, dimension=axis, keep_dims=True)
-    same(np.squeeze(places, axis), wanted)
+    same(np.squeeze(places, axis), expected)
     same(np.squeeze(best, axis), x.max(axis) if op_type == "ArgMax" else x.min(axis))
 
 
@@ -88,18 +88,18 @@ def test_places_of_extremes(tensorflow: TensorFlow, op_type: str, shape: Shape, 
 @given(shape=ranked, seed=seeds, k=st.integers(0, 5))
 def test_the_k_largest(tensorflow: TensorFlow, shape: Shape, seed: int, k: int) -> None:
     x, k = values(shape, seed), min(k, shape[-1])
-    wanted = tensorflow.run("TopKV2", {"input": x, "k": np.int32(k)})
-    for found in (arrays_of("TopKV2", x, np.int32(k)), arrays_of("TopKD", x, k=k)):
-        close(found[0], wanted[0])
-        same(found[1], wanted[1])
+    expected = tensorflow.run("TopKV2", {"input": x, "k": np.int32(k)})
+    for result in (arrays_of("TopKV2", x, np.int32(k)), arrays_of("TopKD", x, k=k)):
+        close(result[0], expected[0])
+        same(result[1], expected[1])
 
 
 @FEW
 @given(rows=st.integers(1, 5), classes=st.integers(1, 6), k=st.integers(1, 7), seed=seeds)
 def test_in_the_k_largest(tensorflow: TensorFlow, rows: int, classes: int, k: int, seed: int) -> None:
     x, targets = values((rows, classes), seed).astype(np.float32), whole((rows,), seed, 0, classes)
-    wanted = tensorflow.run("InTopKV2", {"predictions": x, "targets": targets, "k": np.int32(k)})[0]
-    same(arrays_of("InTopKD", x, targets, k=k)[0], wanted)
+    expected = tensorflow.run("InTopKV2", {"predictions": x, "targets": targets, "k": np.int32(k)})[0]
+    same(arrays_of("InTopKD", x, targets, k=k)[0], expected)
 
 
 SORTED = ("SegmentSum", "SegmentMean", "SegmentMax", "SegmentMin", "SegmentProd")
@@ -119,10 +119,10 @@ def test_sorted_segments(tensorflow: TensorFlow, op_type: str, shape: Shape, see
 @given(shape=ranked, seed=seeds, taken=st.integers(1, 4))
 def test_unsorted_segments(tensorflow: TensorFlow, op_type: str, shape: Shape, seed: int, taken: int) -> None:
     x, ids = values(shape, seed).astype(np.float32), whole(shape[:taken], seed, -1, 4)
-    given: dict[str, Any] = {"data": x, "segment_ids": ids, "num_segments": np.int32(5)}
-    wanted = tensorflow.run(op_type, given)[0]
-    for found in (arrays_of(op_type, x, ids, np.int32(5)), arrays_of(f"{op_type}D", x, ids, num_segments=5)):
-        close(found[0], wanted, rtol=1e-5, atol=1e-6)
+    inputs: dict[str, Any] = {"data": x, "segment_ids": ids, "num_segments": np.int32(5)}
+    expected = tensorflow.run(op_type, inputs)[0]
+    for result in (arrays_of(op_type, x, ids, np.int32(5)), arrays_of(f"{op_type}D", x, ids, num_segments=5)):
+        close(result[0], expected, rtol=1e-5, atol=1e-6)
 
 
 # --- of GE alone ------------------------------------------------------------------------------------------------------
@@ -133,8 +133,8 @@ def test_unsorted_segments(tensorflow: TensorFlow, op_type: str, shape: Shape, s
 def test_sums_of_squares(shape: Shape, seed: int) -> None:
     x, y = values(shape, seed), values(shape, seed + 1)
     total, other = (sum(float(one) ** 2 for one in array.flat) for array in (x, y))
-    found = arrays_of("SquareSumAll", x, y)
-    np.testing.assert_allclose([one.item() for one in found], [total, other])
+    result = arrays_of("SquareSumAll", x, y)
+    np.testing.assert_allclose([one.item() for one in result], [total, other])
     close(arrays_of("SquareSumV1", x, axis=list(range(x.ndim)), keep_dims=False)[0], np.array(total))
     decayed, loss = arrays_of("FusedMulAddNL2loss", x, y, np.array([0.5]))
     close(decayed, np.reshape([0.5 * float(a) + float(b) for a, b in zip(x.flat, y.flat, strict=True)], shape))
@@ -149,8 +149,8 @@ def test_sums_of_squares(shape: Shape, seed: int) -> None:
 def test_norms(p: int | str, formula: object) -> None:
     x = values((3, 5), 3)
     assert callable(formula)
-    wanted = [formula([float(a) for a in row]) for row in x]
-    np.testing.assert_allclose(arrays_of("LpNorm", x, p=p, axes=[1])[0], wanted)
+    expected = [formula([float(a) for a in row]) for row in x]
+    np.testing.assert_allclose(arrays_of("LpNorm", x, p=p, axes=[1])[0], expected)
 
 
 def test_norm_to_clip_by() -> None:
@@ -163,8 +163,8 @@ def test_norm_to_clip_by() -> None:
 
 def test_ties_are_doubtful() -> None:
     x = np.array([[1.0, 2.0, 2.0], [1.0, 2.0, 3.0], [5.0, 5.0005, 1.0]], np.float16)
-    (found,) = outputs_of("ArgMaxD", x, dimension=1)
-    assert doubtful_of(found).tolist() == [True, False, True]
+    (result,) = outputs_of("ArgMaxD", x, dimension=1)
+    assert doubtful_of(result).tolist() == [True, False, True]
     values_, places = outputs_of("TopKD", np.array([3.0, 2.0, 2.0, 1.0, 0.5], np.float32), k=2)
     assert values_.doubtful is None
     assert doubtful_of(places).tolist() == [False, True]
@@ -182,12 +182,12 @@ def test_sums_of_many_rows_are_those_of_all_at_once(axes: list[int], keep: bool,
     """Sums and what bounds their rounding, over the first axes and others, of more than a block."""
     x = np.random.default_rng(5).normal(size=(7, 60, 50, 9)).astype(dtype)
     x[1, 2, 3, 4] = np.inf
-    (found,) = outputs_of("ReduceSumD", x, axes=axes, keep_dims=keep)
+    (result,) = outputs_of("ReduceSumD", x, axes=axes, keep_dims=keep)
     wide = x.astype(np.float64)
     with np.errstate(invalid="ignore"):
-        assert found.array.shape == wide.sum(axis=tuple(axes), keepdims=keep).shape
-        np.testing.assert_allclose(found.array, wide.sum(axis=tuple(axes), keepdims=keep), rtol=1e-11, atol=1e-11)
-        np.testing.assert_allclose(found.terms**2, (wide**2).sum(axis=tuple(axes), keepdims=keep), rtol=1e-6)
+        assert result.array.shape == wide.sum(axis=tuple(axes), keepdims=keep).shape
+        np.testing.assert_allclose(result.array, wide.sum(axis=tuple(axes), keepdims=keep), rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(result.terms**2, (wide**2).sum(axis=tuple(axes), keepdims=keep), rtol=1e-6)
 
 
 @pytest.mark.parametrize("op_type", ["SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"])
@@ -196,8 +196,8 @@ def test_sums_of_many_rows_are_those_of_all_at_once(axes: list[int], keep: bool,
 def test_sparse_segments(tensorflow: TensorFlow, op_type: str, shape: Shape, seed: int, count: int) -> None:
     x = values(shape, seed)
     indices, ids = whole((count,), seed, 0, shape[0]), np.sort(whole((count,), seed + 1, 0, 5))
-    (wanted,) = tensorflow.run(op_type, {"data": x, "indices": indices, "segment_ids": ids})
-    close(arrays_of(op_type, x, indices, ids)[0], wanted)
+    (expected,) = tensorflow.run(op_type, {"data": x, "indices": indices, "segment_ids": ids})
+    close(arrays_of(op_type, x, indices, ids)[0], expected)
 
 
 @FEW

@@ -96,12 +96,12 @@ def trouble(name: str, call: Call) -> str | None:
 )  # fmt: skip
 @given(data=calls)
 def test_no_op_crashes(part: int, data: tuple[list[Input | None], dict[str, Any], list[OutputSpec]]) -> None:
-    inputs, attrs, wanted = data
-    found = []
+    inputs, attrs, expected = data
+    result = []
     for name in OPS[part::4]:
-        call = Call(op_type=name, inputs=tuple(inputs), attrs=attrs, outputs=tuple(wanted))
-        found.append(trouble(name, call))
-    assert not [each for each in found if each], data
+        call = Call(op_type=name, inputs=tuple(inputs), attrs=attrs, outputs=tuple(expected))
+        result.append(trouble(name, call))
+    assert not [each for each in result if each], data
 
 
 # --- layers ---

@@ -132,17 +132,17 @@ def test_optimizers_in_float32_err_as_predicted() -> None:
     new_v = v + (grad * grad - v) * (one - beta2)
     rate = lr * np.sqrt(one - power2) / (one - power1)
     new_var = var - new_m * rate / (np.sqrt(new_v) + epsilon)
-    for found, output in zip((new_var, new_m, new_v), outputs, strict=True):
-        assert found.dtype == np.float32
-        measured = np.sqrt(np.mean((found - output.array) ** 2))
+    for result, output in zip((new_var, new_m, new_v), outputs, strict=True):
+        assert result.dtype == np.float32
+        measured = np.sqrt(np.mean((result - output.array) ** 2))
         expected = np.sqrt(np.mean(predicted(output) ** 2))
         assert expected / 4 < measured < 2 * expected
 
 
 def test_tracked_numbers_know_what_cancels() -> None:
     a, b = Tracked(np.array([3.0])), Tracked(np.array([1.0]))
-    kept = a * b + b
-    assert 4 <= kept.summed[0] <= 6
+    kept_sum = a * b + b
+    assert 4 <= kept_sum.summed[0] <= 6
     gone = (a * a + b) - 10.0
     assert gone.value[0] == 0
     assert gone.summed[0] > 10

@@ -18,17 +18,17 @@ from tensorflow_oracle import TensorFlow
 @given(seed=seeds)
 def test_gradients_of_words(by_frequency: bool, seed: int) -> None:
     grad, words = values((3, 4, 5), seed), whole((3, 4), seed + 1, 0, 6)
-    wanted = np.zeros((7, 5))
+    expected = np.zeros((7, 5))
     for place in np.ndindex(3, 4):
         word = words[place]
         if word != 2:
-            wanted[word] += grad[place] / ((words == word).sum() if by_frequency else 1)
+            expected[word] += grad[place] / ((words == word).sum() if by_frequency else 1)
     attrs: dict[str, Any] = {"num_weights": 7, "padding_idx": 2, "scale_grad_by_freq": by_frequency}
-    (found,) = outputs_of("EmbeddingDenseGrad", grad, words, **attrs)
-    close(found.array, wanted)
+    (result,) = outputs_of("EmbeddingDenseGrad", grad, words, **attrs)
+    close(result.array, expected)
     counts = np.bincount(words.reshape(-1), minlength=7)
-    assert (np.asarray(found.summed)[counts == 0] == 0).all()
-    assert (np.asarray(found.summed)[(counts > 1) & (np.arange(7) != 2)] > 0).all()
+    assert (np.asarray(result.summed)[counts == 0] == 0).all()
+    assert (np.asarray(result.summed)[(counts > 1) & (np.arange(7) != 2)] > 0).all()
 
 
 @SOME
@@ -37,10 +37,10 @@ def test_gathers(tensorflow: TensorFlow, shape: Shape, places: Shape, seed: int,
     x, axis = values(shape, seed), axis % len(shape)
     batch = min(batch, axis, len(places))
     indices = whole(shape[:batch] + places[batch:], seed, 0, shape[axis])
-    given: dict[str, Any] = {"params": x, "indices": indices, "axis": np.int32(axis)}
-    (wanted,) = tensorflow.run("GatherV2", given, batch_dims=batch)
-    same(arrays_of("GatherV2", *given.values(), batch_dims=batch)[0], wanted)
-    same(arrays_of("GatherV2D", x, indices, axis=axis, batch_dims=batch)[0], wanted)
+    inputs: dict[str, Any] = {"params": x, "indices": indices, "axis": np.int32(axis)}
+    (expected,) = tensorflow.run("GatherV2", inputs, batch_dims=batch)
+    same(arrays_of("GatherV2", *inputs.values(), batch_dims=batch)[0], expected)
+    same(arrays_of("GatherV2D", x, indices, axis=axis, batch_dims=batch)[0], expected)
 
 
 @FEW
@@ -51,15 +51,15 @@ def test_gathers_and_scatters_by_places(
     x, depth = values(shape, seed), min(depth, len(shape))
     parts = [whole(places, seed + axis, 0, size) for axis, size in enumerate(shape[:depth])]
     indices = np.stack(parts, -1)
-    (wanted,) = tensorflow.run("GatherNd", {"params": x, "indices": indices})
-    same(arrays_of("GatherNd", x, indices)[0], wanted)
-    updates = values(wanted.shape, seed + 9)
-    given = {"indices": indices, "updates": updates, "shape": np.array(shape, np.int32)}
-    close(arrays_of("ScatterNd", *given.values())[0], tensorflow.run("ScatterNd", given)[0])
-    given = {"tensor": x, "indices": indices, "updates": updates}
+    (expected,) = tensorflow.run("GatherNd", {"params": x, "indices": indices})
+    same(arrays_of("GatherNd", x, indices)[0], expected)
+    updates = values(expected.shape, seed + 9)
+    inputs = {"indices": indices, "updates": updates, "shape": np.array(shape, np.int32)}
+    close(arrays_of("ScatterNd", *inputs.values())[0], tensorflow.run("ScatterNd", inputs)[0])
+    inputs = {"tensor": x, "indices": indices, "updates": updates}
     for op_type in ("TensorScatterAdd", "TensorScatterSub", "TensorScatterMax", "TensorScatterMin"):
-        close(arrays_of(op_type, *given.values())[0], tensorflow.run(op_type, given)[0])
-    close(arrays_of("ScatterNdAdd", *given.values())[0], tensorflow.run("TensorScatterAdd", given)[0])
+        close(arrays_of(op_type, *inputs.values())[0], tensorflow.run(op_type, inputs)[0])
+    close(arrays_of("ScatterNdAdd", *inputs.values())[0], tensorflow.run("TensorScatterAdd", inputs)[0])
 
 
 @pytest.mark.parametrize("how", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Update"])
@@ -71,21 +71,21 @@ def test_scatters_of_rows(tensorflow: TensorFlow, how: str, shape: Shape, seed: 
     if how == "Update":
         indices = np.unique(indices)
     updates = values((len(indices), *shape[1:]), seed + 1, "nonzero")
-    given = {"resource": var, "indices": indices, "updates": updates}
-    wanted = tensorflow.run(f"ResourceScatter{how}", given, variables=["resource"])[0]
-    close(arrays_of(f"Scatter{how}", var, indices, updates)[0], wanted)
+    inputs = {"resource": var, "indices": indices, "updates": updates}
+    expected = tensorflow.run(f"ResourceScatter{how}", inputs, variables=["resource"])[0]
+    close(arrays_of(f"Scatter{how}", var, indices, updates)[0], expected)
 
 
 def test_of_two_updates_of_one_row_either_may_win() -> None:
-    (found,) = outputs_of("ScatterUpdate", np.zeros((3, 2)), i32([1, 1]), np.array([[1.0, 2.0], [3.0, 4.0]]))
-    assert doubtful_of(found).tolist() == [[False] * 2, [True] * 2, [False] * 2]
+    (result,) = outputs_of("ScatterUpdate", np.zeros((3, 2)), i32([1, 1]), np.array([[1.0, 2.0], [3.0, 4.0]]))
+    assert doubtful_of(result).tolist() == [[False] * 2, [True] * 2, [False] * 2]
 
 
 def test_gather_elements() -> None:
     x, index = values((3, 4), 1), whole((2, 4), 2, 0, 3, "int64")
-    (found,) = arrays_of("GatherElements", x, index, dim=0)
+    (result,) = arrays_of("GatherElements", x, index, dim=0)
     for row, column in np.ndindex(2, 4):
-        assert found[row, column] == x[index[row, column], column]
+        assert result[row, column] == x[index[row, column], column]
 
 
 @FEW
@@ -93,6 +93,6 @@ def test_gather_elements() -> None:
 def test_assignments(tensorflow: TensorFlow, shape: Shape, seed: int) -> None:
     var, value = values(shape, seed), values(shape, seed + 1)
     for op_type in ("Assign", "AssignAdd", "AssignSub"):
-        given = {"resource": var, "value": value}
-        wanted = tensorflow.run(f"{op_type}VariableOp", given, variables=["resource"])[0]
-        close(arrays_of(op_type, var, value)[0], wanted)
+        inputs = {"resource": var, "value": value}
+        expected = tensorflow.run(f"{op_type}VariableOp", inputs, variables=["resource"])[0]
+        close(arrays_of(op_type, var, value)[0], expected)

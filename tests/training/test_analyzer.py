@@ -111,7 +111,7 @@ def test_what_it_does_not_write_is_told(setup: Setup, capsys: pytest.CaptureFixt
     assert setup.names() == [f"good.0.{TIME}.npy"]
     assert 'gone:0: the analyzer did not write it: ERROR: Node "gone" does not exist in partition graphs' in out
     assert "objects:0: it holds Python objects, not numbers" in out
-    assert "two words:0: the analyzer cannot be asked for a tensor of this name" in out
+    assert "two words:0: the analyzer does not take a tensor of this name" in out
     assert "unlisted:0: the analyzer lists 0 dumps of it, the folder has 1" in out
     assert "skipped 1: string (the first: text:0)" in out
 

@@ -264,7 +264,7 @@ def test_a_line_for_which_ge_refuses_the_file_is_told(work: Path, line: str) -> 
 def test_a_way_of_computing_that_ge_skips_is_told(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(work / "op.ini", "# mine\n[ByNodeName]\na=high_precision\n\nb=precise\n")
     tf_config.update_custom_op(CustomOp(), op_precision_mode=path)
-    assert f"{path} line 5: GE skips it, for it knows no 'precise'" in capsys.readouterr().err
+    assert f"{path} line 5: GE skips it, as it does not know 'precise'" in capsys.readouterr().err
 
 
 # --- the gray list --------------------------------------------------------------------------------------------------

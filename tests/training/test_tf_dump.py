@@ -165,7 +165,7 @@ def test_devices_and_what_is_no_tensor(one_run: Data) -> None:
     out = one_run.tf_dump()
     assert len(one_run.names()) == 3
     assert f"gpu_op.2.{TIME}.npy" in one_run.names()
-    assert "skipped 1: no tensor but what DebugNanCount says of it (the first: conv1/Conv2D:0)" in out
+    assert "skipped 1: not a tensor, but what DebugNanCount reports of it (the first: conv1/Conv2D:0)" in out
     assert "skipped 1: not named like a tensor file of tfdbg (the first: " in out
     assert "graph_hash" not in out
 
@@ -226,7 +226,7 @@ def test_names_that_come_out_alike(data: Data) -> None:
     assert "note: " not in out
     write_tensor(run, "c/d", 0, TIME, floats(1))
     write_tensor(run, "c_d", 0, TIME + 1, floats(2))
-    assert "have the same file name but for the time: 1, the first c/d:0 and c_d:0; what is" in data.tf_dump()
+    assert "have the same file name but for the time: 1, the first c/d:0 and c_d:0; which of" in data.tf_dump()
     assert "its name is too long for a file" in out
 
 
@@ -536,7 +536,7 @@ def test_tensors_that_claim_more_than_they_hold(one_run: Data, monkeypatch: pyte
     out = one_run.tf_dump()
     assert len(one_run.names()) == 2
     assert "cannot have the shape" in out
-    assert f"not read: fill2.0.{TIME}.npy: 21 MB by its shape, of which the file holds little, do not fit" in out
+    assert f"not read: fill2.0.{TIME}.npy: 21.0 MB by its shape, of which the file holds little, do not fit" in out
     monkeypatch.undo()
     assert "5 tensors (62.9 MB)" in one_run.tf_dump()
 

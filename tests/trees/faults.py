@@ -36,3 +36,10 @@ def copied_tail(array: Array) -> Array:
     flat = array.copy().reshape(-1)
     flat[-16:] = flat[-32:-16]
     return flat.reshape(array.shape)
+
+
+def last_digit(array: Array) -> Array:
+    """Every third element is one unit in the last place away, as another order of additions gives."""
+    flat = array.copy().reshape(-1)
+    flat[::3] = np.nextafter(flat[::3], np.asarray(np.inf, flat.dtype))
+    return flat.reshape(array.shape)

@@ -20,6 +20,7 @@ import pytest
 from builders import graph_op
 
 from precision_tool.lib.data.neighbourhood import Wiring, neighbourhood
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError
 from precision_tool.lib.model.graph import Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.view.drawing import Figures, dot_source, picture_name, write_drawing
@@ -216,7 +217,7 @@ def test_no_name_becomes_markup(name: str, tmp_path: Path) -> None:
         assert {one["name"] for one in nodes(document)} == {f"n{i}" for i in range(len(nodes(document)))}
     source = source_of(root, inner, name=name)
     drawing = write_drawing(source, str(tmp_path), "picture")
-    assert drawing.reason == ""
+    assert drawing.reason is None
     assert drawing.svg is not None
     tree = ET.parse(drawing.svg)
     shown = "".join(tree.getroot().itertext()).replace("\u200b", "").replace("\xa0", " ")
@@ -269,9 +270,9 @@ def test_without_dot_the_source_is_there_and_the_hint_says_how_to_go_on(
     drawing = write_drawing("digraph { a }\n", str(tmp_path / "o"), "picture")
     assert drawing.svg is None
     assert os.listdir(tmp_path / "o") == ["picture.gv"]
-    assert "dot program" in drawing.reason
-    assert "apt install graphviz" in drawing.hint
-    assert f"dot -Tsvg {drawing.gv} -o {tmp_path / 'o' / 'picture.svg'}" in drawing.hint
+    assert drawing.reason == Message("note.view.dot.missing")
+    assert "apt install graphviz" in str(drawing.hint)
+    assert f"dot -Tsvg {drawing.gv} -o {tmp_path / 'o' / 'picture.svg'}" in str(drawing.hint)
 
 
 def fake_dot(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +288,7 @@ def fake_dot(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None
     [
         ("echo half; echo 'Error: first' >&2; echo 'Format: \"svg\" not recognized' >&2; exit 3",
          'failed with exit code 3: Error: first; Format: "svg" not recognized'),
-        ("exit 0", "failed with exit code 0: it said nothing"),
+        ("exit 0", "failed with exit code 0: it printed nothing"),
         ("echo half; exec sleep 30", "was stopped after 0.2 s"),
         ("kill -9 $$", "failed with exit code -9"),
     ],
@@ -300,8 +301,8 @@ def test_a_dot_that_fails(script: str, reason: str, tmp_path: Path, monkeypatch:
     (folder / "picture.svg").write_text("an older picture")
     drawing = write_drawing("digraph { a }\n", str(folder), "picture", time_limit=0.2 if "sleep" in script else 30)
     assert drawing.svg is None
-    assert reason in drawing.reason
-    assert "dot -Tsvg" in drawing.hint
+    assert reason in str(drawing.reason)
+    assert "dot -Tsvg" in str(drawing.hint)
     assert sorted(os.listdir(folder)) == ["picture.gv", "picture.svg"]
     assert (folder / "picture.svg").read_text() == "an older picture"
 
@@ -311,7 +312,7 @@ def test_a_dot_that_cannot_be_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "bin" / "dot").write_bytes(b"\x00\x01 no program")
     drawing = write_drawing("digraph { a }\n", str(tmp_path / "o"), "picture")
     assert drawing.svg is None
-    assert "cannot be run" in drawing.reason
+    assert "cannot be run" in str(drawing.reason)
     assert os.listdir(tmp_path / "o") == ["picture.gv"]
 
 

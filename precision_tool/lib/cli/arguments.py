@@ -10,12 +10,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO
+from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO, Union
 
 from precision_tool.lib.cli.words import COMMANDS
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.io import urls
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import UsageError, escaped
 
 #: The tool's name in a shell where it is installed, and Python's.
@@ -77,7 +77,7 @@ def print_line(line: str, file: Optional[TextIO] = None) -> None:
     print(escaped(urls.shown(line)), file=file, flush=True)
 
 
-def print_note(note: str) -> None:
+def print_note(note: Union[Message, str]) -> None:
     """Print a note on standard error."""
     print_line(text("screen.cli.note", text=note), sys.stderr)
 

@@ -23,7 +23,7 @@ from precision_tool.lib.diagnose.fusion_bisect import FlakyCheckError, Try
 from precision_tool.lib.io.files import could_be_path, open_to_write, read_text
 from precision_tool.lib.io.fusion_switch import Switches, parse_switches, text_to_write
 from precision_tool.lib.io.writing import lock_folder, only_writer, rewrite_text
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.documents import from_document, to_document
 from precision_tool.lib.training.switches import FILE_VARIABLE
@@ -105,7 +105,7 @@ class BisectRun:
             for handle in handles:
                 _free(handle)
 
-    def open(self, fresh: bool) -> list[str]:
+    def open(self, fresh: bool) -> list[Message]:
         """Continue an earlier search for the same, restore a switch file that a killed one left, and return notes."""
         state = _read_state(self._state_path)
         notes = _put_back(state) if state is not None and state.running else []
@@ -114,9 +114,9 @@ class BisectRun:
         if state is not None and is_same and not fresh and state.tries:
             if state.base == self._base():
                 self.tries = list(state.tries)
-                notes.append(text("note.cli.bisect_continued", tries=len(self.tries)))
+                notes.append(Message("note.cli.bisect_continued", tries=len(self.tries)))
             else:
-                notes.append(text("note.cli.bisect_other_switches"))
+                notes.append(Message("note.cli.bisect_other_switches"))
         if not self.tries:
             for log in self.folder.glob("try_*.log"):
                 log.unlink(missing_ok=True)
@@ -276,14 +276,14 @@ def _text_of(path: str) -> str | None:
     return None
 
 
-def _put_back(state: _State) -> list[str]:
+def _put_back(state: _State) -> list[Message]:
     """Restore the switch file of an attempt that was killed, and return notes."""
     if _is_left_over(state):
         _restore(state.file, state.original)
-        return [text("note.cli.bisect_restored", path=state.file)]
+        return [Message("note.cli.bisect_restored", path=state.file)]
     if _text_of(state.file) == state.original:
         return []
-    return [text("note.cli.bisect_changed", path=state.file)]
+    return [Message("note.cli.bisect_changed", path=state.file)]
 
 
 def _is_left_over(state: _State) -> bool:

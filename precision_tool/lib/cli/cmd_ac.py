@@ -25,7 +25,7 @@ from precision_tool.lib.diagnose.run_checks import Analysis, explain_overflow
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts
 from precision_tool.lib.io.local import shared_open_files
 from precision_tool.lib.io.urls import is_remote
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError, OutputError, UsageError
 from precision_tool.lib.model.finding import CheckResult, FindingKind
 from precision_tool.lib.session import Session
@@ -198,7 +198,7 @@ def _since_earlier(
         return change
     if not change.is_same_dump:  # else nothing can have changed
         line = f"{output.command_for(session)} ac --since {typed_path(change.file)}".lstrip()
-        session.workspace.notes.append(text("note.cli.earlier_verdict", culprit=change.culprit, line=line))
+        session.workspace.notes.append(Message("note.cli.earlier_verdict", culprit=change.culprit, line=line))
     return None
 
 
@@ -348,7 +348,7 @@ def _run_study(session: Session, args: argparse.Namespace, output: Output) -> in
 
     if is_remote(session.settings.work or ""):
         folder = session.workspace.on_disk().output_dir("study")
-        session.workspace.notes.append(text("note.cli.state_folder", folder=folder))
+        session.workspace.notes.append(Message("note.cli.state_folder", folder=folder))
     with flags.cluster_of(args) as executor, ProgressReport(output.err, "studying") as progress:
         options = StudyOptions(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
@@ -381,7 +381,7 @@ def _show_or_print_study(
     """Show a study, or print it as JSON: on one line if more will follow."""
     session.workspace.notes += study.notes
     if not study.table:
-        session.workspace.notes.append(text("note.cli.no_table"))
+        session.workspace.notes.append(Message("note.cli.no_table"))
     redump, written = _plan_redump(session, study, budget)
     tell_notes(session, output)
     if page:

@@ -7,7 +7,7 @@ from precision_tool.lib.cli.arguments import Parser, plain_command, print_line, 
 from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import FormatError, UsageError
 from precision_tool.lib.training.acl_json import (
     DEFAULT_DUMP_PATH,
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     if unchanged:
         print_line(text("screen.cli.acl_kept", fields=unchanged))
     if os.path.isabs(path) and not os.path.isdir(path):
-        print_note(text("note.cli.acl_folder", folder=path))
+        print_note(Message("note.cli.acl_folder", folder=path))
     for line in text("screen.cli.acl_use").splitlines():
         print_line(line)
     return DONE
@@ -68,7 +68,7 @@ def _check(path: str) -> int:
     problems = check_acl_json(path)
     for problem in problems:
         if not problem.is_error:
-            print_note(text("note.cli.acl_problem", path=path, problem=problem.text))
+            print_note(Message("note.cli.acl_problem", path=path, problem=problem.text))
     wrong = [problem.text for problem in problems if problem.is_error]
     if wrong:
         raise FormatError.of(path, "cli.acl_json_problems", problems=wrong, file=path)

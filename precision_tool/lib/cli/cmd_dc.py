@@ -135,7 +135,7 @@ def _write_failed(path: str, rows: Sequence[Decoded]) -> None:
 
 def _sources(
     session: Session, text: str, graph: str | None, folder: str | None
-) -> tuple[list[Source], tuple[str, ...]]:
+) -> tuple[list[Source], tuple[Message, ...]]:
     """Return the files to decode, each with its output folder, and notes."""
     if folder_exists(text):
         return sources_below(session, text, folder)
@@ -175,8 +175,8 @@ def _decode_the_rest(
     lost = {row.source for row in failed}
     count = Message("screen.cli.native_failed.decode", count=len(failed))
 
-    def decode() -> str:
+    def decode() -> Message:
         paths = _decode_by_toolkit(session, [source for source in sources if source.path in lost], layout)
-        return text("note.cli.toolkit_decoded", count=count, files=len(paths))
+        return Message("note.cli.toolkit_decoded", count=count, files=len(paths))
 
     hand_over(session, count, decode)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
 
-from precision_tool.lib.cli import cmd_fusion_switches as switching
 from precision_tool.lib.cli import flags
-from precision_tool.lib.cli.bisect_runner import BisectRun, check_edit
+from precision_tool.lib.cli.bisect_runner import BisectRun, check_edit, edit_alone, is_bisected
 from precision_tool.lib.cli.command import (
     DONE,
     FOUND,
@@ -22,7 +25,7 @@ from precision_tool.lib.cli.command import (
     spaced,
     tell_notes,
 )
-from precision_tool.lib.cli.switch_files import find_switch_file, script_lines
+from precision_tool.lib.cli.switch_files import LAST, SwitchFile, find_switch_file, script_lines
 from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.compare.result_files import BLAME_PREFIX
 from precision_tool.lib.data.dump_tree import nothing_below
@@ -32,17 +35,17 @@ from precision_tool.lib.diagnose.comparing import compare, fusion_pair
 from precision_tool.lib.diagnose.fusion_bisect import Outcome, Try, bisect_passes
 from precision_tool.lib.diagnose.fusion_blame import Blame, BlameVerdict, blame_compared
 from precision_tool.lib.diagnose.run_checks import Analysis, fusion_graphs
-from precision_tool.lib.io.files import is_folder, list_folder, real_path
+from precision_tool.lib.io.files import exists, is_folder, list_folder, real_path
 from precision_tool.lib.io.fusion_passes import ALWAYS_ON_REASON, ON_BY_NAME, SECTIONS, is_switchable
-from precision_tool.lib.io.fusion_switch import Switches, text_to_write
-from precision_tool.lib.messages import text
+from precision_tool.lib.io.fusion_switch import ALL, Switches, read_switches, text_to_write
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.session import Session
 from precision_tool.lib.training.switches import FILE_VARIABLE
 from precision_tool.lib.view import fusion_screen as report
 from precision_tool.lib.view.console import ProgressReport
-from precision_tool.lib.view.text import plain
+from precision_tool.lib.view.text import json_text, plain
 
 
 def _options(parser: Parser, session: Session) -> None:
@@ -178,10 +181,10 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
     switches: Switches | None = None
     try:
         file = find_switch_file(session.workspace)
-        switching.note_bisected(session, [file])
+        _note_bisected(session, [file])
         switches = file.read()
     except PrecisionToolError as error:
-        session.workspace.notes.append(error.message)
+        session.workspace.notes.append(error.full_message)
     session.data.check_data()
     graphs = fusion_graphs(session.data, args.graph, switches)
     return show_result(
@@ -189,6 +192,243 @@ def _list(session: Session, args: argparse.Namespace, output: Output) -> int:
         lambda: report.passes_json(graphs),
         lambda: spaced(report.passes_lines(graphs, session.settings.threshold)),
     )  # fmt: skip
+
+
+# --- fusion show, off, on, all-off, reset -----------------------------------------------------------------------------
+
+
+#: Where bisections keep their state, below the results.
+_BISECT_FOLDER = "fusion_bisect"
+
+
+def _seen_passes(session: Session) -> dict[str, str | None]:
+    """Return the passes that the data names, with their sections where known; {} without data."""
+    try:
+        graphs = fusion_graphs(session.data)
+    except PrecisionToolError:
+        return {}
+    return {row.name: row.section for graph in graphs for row in graph.rows}
+
+
+def _sections_of(data_passes: Mapping[str, str | None]) -> dict[str, str]:
+    """Return the sections of passes that the data, or GE's own file, names."""
+    return {**ON_BY_NAME, **{name: section for name, section in data_passes.items() if section is not None}}
+
+
+def _files_asked_for(session: Session, args: argparse.Namespace, *, both: bool = False) -> list[SwitchFile]:
+    """Return the switch file that the options name; by default the one for single passes, or `both`."""
+    to_write = args.action != "show"
+    if args.file is not None and args.installed:
+        raise UsageError("cli.two_switch_files")
+    offs = [False, True] if both and args.file is None and not args.off_file else [args.off_file]
+    if args.file is None and not args.installed:
+        session.data.check_data()
+    files = [
+        find_switch_file(session.workspace, args.file, off=off, installed=args.installed, to_write=to_write)
+        for off in offs
+    ]
+    if not to_write:
+        _note_bisected(session, files)
+    elif args.action != "bisect":  # which looks itself
+        for file in files:
+            check_edit(_bisect_folders(session), file.target)
+    return files
+
+
+def _note_bisected(session: Session, files: Sequence[SwitchFile]) -> None:
+    """Add a note for each of these files that a bisection has changed."""
+    for folder, file in product(_bisect_folders(session), files):
+        if is_bisected(folder, file.target):
+            session.workspace.notes.append(Message("note.cli.bisected", path=file.target))
+
+
+def _bisect_folders(session: Session) -> list[Path]:
+    """Return the folders in which bisections keep their state."""
+    return [Path(folder) / _BISECT_FOLDER for folder in dict.fromkeys(map(real_path, session.workspace.result_dirs()))]
+
+
+def _warnings(switches: Switches, data_passes: Sequence[str], names: Sequence[str]) -> list[Message]:
+    """Return warnings for passes that GE never switches off, or that no data names."""
+    warnings: list[Message] = []
+    off = {name for _, name, on in switches.named() if not on}
+    for name in names:
+        if not is_switchable(name):
+            if name in off:
+                warnings.append(Message("note.cli.pass_never_off", name=name, reason=ALWAYS_ON_REASON))
+        elif data_passes and name not in data_passes:
+            warnings.append(Message("note.cli.pass_closest", name=name, closest=_closest(name, data_passes)))
+    return warnings
+
+
+def _closest(name: str, data_passes: Sequence[str]) -> list[str]:
+    """Return the passes with similar names, whatever their case."""
+    by_lower = {pass_name.lower(): pass_name for pass_name in data_passes}
+    return [by_lower[pass_name] for pass_name in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.6)]
+
+
+def _show(session: Session, args: argparse.Namespace, output: Output) -> int:
+    data_passes = _seen_passes(session)
+    files = _files_asked_for(session, args, both=True)
+    tell_notes(session, output)
+    parts, documents = [], []
+    problems: list[PrecisionToolError] = []
+    for file in files:
+        try:
+            # One that was named is no new one: its name may be misspelt.
+            switches = file.read() if args.file is None else read_switches(file.path)
+        except PrecisionToolError as error:  # the other file is shown all the same
+            problems.append(error)
+            continue
+        # The examples of an installed file, and what GE's own file names, need not be passes of this network.
+        examples = {*ON_BY_NAME, *(name for _, name, _ in file.shipped.named())}
+        named = dict.fromkeys(name for _, name, _ in switches.named() if name not in examples)
+        warnings = _warnings(switches, list(data_passes), list(named))
+        if file.note:
+            show_note(output, file.note)
+        parts.append(report.switch_lines(file.path, switches, data_passes, warnings))
+        documents.append(report.switch_json(file.path, switches, warnings))
+    if args.json and not problems:
+        output.write_json(json_text({"files": documents}))
+    elif parts:
+        output.show(*spaced(parts))
+    if problems:
+        raise problems[0]
+    return DONE
+
+
+def _meant_passes(
+    session: Session, args: argparse.Namespace, names: Sequence[str], candidates: Sequence[str]
+) -> list[str]:
+    """Return full names of passes: a part of one name of the data is replaced by it, with a note.
+
+    What is no known name, and not built like one, is refused. Without data everything may be a name.
+    """
+    meant = []
+    for name in names:
+        parts = [candidate for candidate in candidates if name.lower() in candidate.lower()]
+        if (
+            not candidates
+            or name in candidates
+            or not is_switchable(name)
+            or args.force
+            or name.lower().endswith("pass")
+        ):
+            meant.append(name)
+        elif len(parts) == 1:
+            session.workspace.notes.append(Message("note.cli.taken_for", name=name, match=parts[0]))
+            meant.append(parts[0])
+        elif parts or (close := _closest(name, candidates)):
+            raise UsageError("cli.pass_ambiguous", name=name, is_part=bool(parts), candidates=parts or close)
+        elif name.lower().endswith("fusion"):
+            meant.append(name)
+        else:
+            raise UsageError("cli.pass_unknown", name=name)
+    for name in dict.fromkeys(meant):
+        if candidates and name not in candidates and is_switchable(name):
+            close = _closest(name, candidates)
+            session.workspace.notes.append(Message("note.cli.pass_not_in_data", name=name, closest=close))
+    return list(dict.fromkeys(meant))
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """Raise UsageError for what cannot be the name of a pass, above all several in one word."""
+    wrong = next((name for name in names if re.fullmatch(r"[\w.-]+", name, re.ASCII) is None), None)
+    if wrong is not None:
+        raise UsageError("cli.bad_pass_name", name=wrong)
+
+
+def _switch(session: Session, args: argparse.Namespace, output: Output) -> int:
+    on = args.action == "on"
+    if not args.passes:
+        raise UsageError("cli.no_pass_named", action=args.action)
+    if ALL in args.passes:
+        raise UsageError("cli.all_is_no_pass", action=args.action, name=ALL)
+    _check_names(args.passes)
+    data_passes = _seen_passes(session)
+    (file,) = _files_asked_for(session, args)
+    # A name that only the file has, maybe a typo of before, is meant by no part of it.
+    named = [name for _, name, _ in file.read().named() if name in args.passes]
+    shipped = (name for _, name, _ in file.shipped.named())
+    candidates = dict.fromkeys([*data_passes, *shipped, *named]) if data_passes else {}
+    args.passes = _meant_passes(session, args, args.passes, [*candidates])
+    always = [name for name in args.passes if not is_switchable(name)]
+    if always and not on:
+        raise UsageError("cli.always_on", names=always, reason=ALWAYS_ON_REASON)
+
+    sections = _sections_of(data_passes)
+
+    def change(switches: Switches) -> Switches:
+        for name in args.passes:
+            switches = switches.with_pass(name, on, args.section or sections.get(name))
+        return switches
+
+    return _write(session, args, output, file, change, data_passes)
+
+
+def _edit(session: Session, file: SwitchFile, change: Callable[[Switches], Switches]) -> tuple[Switches, Switches, str]:
+    """Change a switch file with no other writer; return its switches before and after, and its path."""
+    with edit_alone(_bisect_folders(session), file.target):
+        before = file.read()
+        after = replace(change(before), notes=(), refused=())
+        return before, after, file.write(after)
+
+
+def _all_off(session: Session, args: argparse.Namespace, output: Output) -> int:
+    (file,) = _files_asked_for(session, args)
+    return _write(session, args, output, file, Switches.all_off, _seen_passes(session))
+
+
+def _reset(session: Session, args: argparse.Namespace, output: Output) -> int:
+    """Restore the installed switches, also in a file that cannot be read."""
+    paths, documents = [], []
+    for file in _files_asked_for(session, args, both=True):
+        with edit_alone(_bisect_folders(session), file.target):
+            paths.append(file.write(file.shipped))
+        documents.append(report.switch_json(paths[-1], file.shipped, ()))
+    tell_notes(session, output)
+    if args.json:
+        output.write_json(json_text({"files": documents}))
+        return DONE
+    for path in paths:
+        output.print_line(text("screen.cli.as_installed", path=shown_path(path)))
+        _print_last(output, path)
+    return DONE
+
+
+def _write(
+    session: Session,
+    args: argparse.Namespace,
+    output: Output,
+    file: SwitchFile,
+    change: Callable[[Switches], Switches],
+    data_passes: Mapping[str, str | None],
+) -> int:
+    """Change a file and show its switches."""
+    if session.workspace.work is not None and args.file is None and not args.installed:
+        session.workspace.notes.append(Message("note.cli.switch_file_place"))
+    tell_notes(session, output)
+    before, after, path = _edit(session, file, change)
+    always = [name for name in args.passes if not is_switchable(name)]
+    warnings = _warnings(after, list(data_passes), [name for name in args.passes if is_switchable(name)])
+    warnings += [Message("note.cli.pass_always_on", name=name, reason=ALWAYS_ON_REASON) for name in always]
+    if args.json:
+        output.write_json(json_text({"files": [report.switch_json(path, after, warnings)]}))
+        return DONE
+    if file.note:
+        show_note(output, file.note)
+    for note in (*before.refused, *before.notes):
+        show_note(output, Message("note.cli.rewritten", problem=note))
+    output.out.print(*report.switch_lines(path, after, data_passes, warnings), sep="\n")
+    _print_last(output, path)
+    output.out.print(report.script_block(script_lines(file)))
+    output.out.print(collect_again(session, output))
+    return DONE
+
+
+def _print_last(output: Output, path: str) -> None:
+    """Print where the version of a file before its last change is."""
+    if exists(path + LAST):
+        output.print_line(text("screen.cli.version_before", path=shown_path(path + LAST)), "dim")
 
 
 # --- fusion blame -----------------------------------------------------------------------------------------------------
@@ -255,7 +495,7 @@ def _blame_leaves(session: Session, analyses: Sequence[Analysis], output: Output
         results.append(_Blamed(blame=result, path=analysis.path, sources=sources))
     if not results:
         raise problems[0] if problems else DataNotFoundError("cli.nothing_to_blame")
-    session.workspace.notes += [error.message for error in problems]
+    session.workspace.notes += [error.full_message for error in problems]
     return results
 
 
@@ -279,7 +519,7 @@ def _sides(session: Session, args: argparse.Namespace) -> tuple[str, str, Compar
         if not has_benchmark or args.other_graph is not None:
             raise
         sides = _benchmark_sides(session)
-        workspace.notes.append(text("note.cli.benchmark_instead", reason=error.message))
+        workspace.notes.append(Message("note.cli.benchmark_instead", reason=error.full_message))
         return sides
     workspace.notes += pair.notes
     fused, unfused = pair.fused.number or 0, pair.unfused.number or 0
@@ -307,15 +547,15 @@ def _write_off(session: Session, args: argparse.Namespace, output: Output, off: 
     if not off:
         console.print(plain(text("screen.cli.nothing_to_write")), soft_wrap=True)
         return
-    (file,) = switching.files_asked_for(session, args)
-    sections = switching.sections_of(switching.seen_passes(session))
+    (file,) = _files_asked_for(session, args)
+    sections = _sections_of(_seen_passes(session))
 
     def change(switches: Switches) -> Switches:
         for name in off:
             switches = switches.with_pass(name, False, sections.get(name))
         return switches
 
-    _, _, path = switching.edit(session, file, change)
+    _, _, path = _edit(session, file, change)
     if file.note:
         show_note(output, file.note)
     console.print(plain(text("screen.cli.switched_off", path=shown_path(path), names=off)), soft_wrap=True)
@@ -330,12 +570,12 @@ def _write_off(session: Session, args: argparse.Namespace, output: Output, off: 
 def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     if not args.check:
         raise UsageError("cli.bisect_no_command")
-    sections = switching.seen_passes(session)
+    sections = _seen_passes(session)
     passes, reserve, left_out = _candidates(session, args, sections)
-    (file,) = switching.files_asked_for(session, args)
-    folder = session.workspace.output_dir(switching.BISECT_FOLDER)
+    (file,) = _files_asked_for(session, args)
+    folder = session.workspace.output_dir(_BISECT_FOLDER)
     # What was killed in this folder is put back; what was in another would pass for the user's own.
-    check_edit([other for other in switching.bisect_folders(session) if str(other) != real_path(folder)], file.target)
+    check_edit([other for other in _bisect_folders(session) if str(other) != real_path(folder)], file.target)
     text_to_write(file.read(), file.path)  # one that GE would refuse is refused before anything runs
 
     def show_try(attempt: Try, number: int) -> None:
@@ -348,7 +588,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
         check=args.check,
         passes=(*passes, *reserve),
         file=file,
-        sections=switching.sections_of(sections),
+        sections=_sections_of(sections),
         timeout=args.timeout,
         repeat=args.repeat,
         on_try=show_try,
@@ -356,7 +596,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     with bisection.alone():
         session.workspace.notes += [*bisection.open(args.fresh), *([file.note] if file.note else [])]
         if left_out:
-            session.workspace.notes.append(text("note.cli.not_searched", names=left_out))
+            session.workspace.notes.append(Message("note.cli.not_searched", names=left_out))
         tell_notes(session, output)
         interrupted = True
         try:
@@ -372,7 +612,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
                     plain(text("screen.cli.bisect_kept", tries=len(bisection.tries)), "yellow"), soft_wrap=True
                 )
     if len(bisection.tries) == before:
-        show_note(output, text("note.cli.bisect_finished"))
+        show_note(output, Message("note.cli.bisect_finished"))
     searched = _searched(bisection, passes)
     if args.json:
         output.write_json(report.bisect_json(result, bisection.tries, searched))
@@ -394,15 +634,15 @@ def _candidates(
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Return the passes to search, those to search after them, and those that GE never switches off."""
     named = tuple(dict.fromkeys((*args.passes, *args.more_passes)))
-    switching.check_names(named)
-    named = tuple(switching.meant_passes(session, args, named, [*data_passes]))
+    _check_names(named)
+    named = tuple(_meant_passes(session, args, named, [*data_passes]))
     always = [name for name in named if not is_switchable(name)]
     if always:
         raise UsageError("cli.bisect_always_on", names=always, reason=ALWAYS_ON_REASON)
     if named:
         unknown = [name for name in named if data_passes and name not in data_passes]
         if unknown:
-            session.workspace.notes.append(text("note.cli.passes_unknown", names=unknown))
+            session.workspace.notes.append(Message("note.cli.passes_unknown", names=unknown))
         return named, (), ()
     passes = tuple(sorted(filter(is_switchable, data_passes)))
     if not passes:
@@ -422,11 +662,11 @@ def _searched(bisection: BisectRun, passes: tuple[str, ...]) -> tuple[str, ...]:
 
 _WORDS: dict[str, Callable[[Session, argparse.Namespace, Output], int]] = {
     "list": _list,
-    "show": switching.show,
-    "off": switching.switch,
-    "on": switching.switch,
-    "all-off": switching.all_off,
-    "reset": switching.reset,
+    "show": _show,
+    "off": _switch,
+    "on": _switch,
+    "all-off": _all_off,
+    "reset": _reset,
     "blame": _blame,
     "bisect": _bisect,
 }

@@ -11,7 +11,7 @@ from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary, real_path, size_of
 from precision_tool.lib.io.ge_graph import is_json
 from precision_tool.lib.io.ge_graph_export import export_with_notes, json_text
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
 
@@ -36,7 +36,8 @@ def _options(parser: Parser, session: Session) -> None:
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     document, notes = export_with_notes(args.graph)
-    session.workspace.notes += [f"{shown_path(args.graph)}: {note}" for note in notes]
+    place = shown_path(args.graph)
+    session.workspace.notes += [Message("error.place", where=place, reason=note) for note in notes]
     content = json_text(document)
     path = args.out
     if path is None:

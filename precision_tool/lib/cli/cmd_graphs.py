@@ -7,7 +7,7 @@ import argparse
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import Output, Parser, command, show_result, spaced
 from precision_tool.lib.compare.data_folder import search_graphs, survey_graphs
-from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
+from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import graphs_screen as report
 
@@ -45,8 +45,8 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         if not args.json:
             output.out.print(report.use_line(path), soft_wrap=True)
     survey = survey_graphs(session.data)
-    if not args.json and not survey.rows and not survey.other_stages:
-        raise DataNotFoundError(survey.problem, survey.hint)
+    if survey.problem is not None and not args.json and not survey.rows and not survey.other_stages:
+        raise survey.problem
     return show_result(
         session, args, output,
         lambda: report.survey_json(survey),

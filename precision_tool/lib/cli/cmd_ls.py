@@ -17,7 +17,7 @@ from precision_tool.lib.data.graph_catalog import RunGraph, where_of
 from precision_tool.lib.data.pair_listing import DumpListing, OpFilter, list_dumps, list_ops
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, op_verdicts
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import ops_screen as report
@@ -103,7 +103,9 @@ def _list_ops(session: Session, args: argparse.Namespace, name: str | None, outp
     )
     lacks = [_lack(session, args, listing.run) for listing in listings]
     session.workspace.notes += [
-        f"{where_of([entry.run])}: {why}" for entry, why in zip(listings, lacks, strict=True) if why
+        Message("error.place", where=where_of([entry.run]), reason=why)
+        for entry, why in zip(listings, lacks, strict=True)
+        if why
     ]
     if args.wrong:
         session.workspace.notes += _uncomputed(session, [listing.run for listing in listings])
@@ -129,7 +131,7 @@ def _studied_place(whole: Session, session: Session) -> str:
     return ""
 
 
-def _uncomputed(session: Session, runs: Sequence[RunGraph]) -> list[str]:
+def _uncomputed(session: Session, runs: Sequence[RunGraph]) -> list[Message]:
     """Return notes on what the newest verdicts blame besides ops: variables, data, random numbers."""
     notes = []
     for verdict in newest_verdicts(session.workspace):
@@ -138,7 +140,7 @@ def _uncomputed(session: Session, runs: Sequence[RunGraph]) -> list[str]:
         wrong = {op.name for run in verdict.runs for op in run.ops if op.is_wrong}
         for suspect in verdict.verdict.suspects:
             if suspect.culprit not in wrong:
-                notes.append(text("note.cli.not_own_error", culprit=suspect.culprit, cause=suspect.cause))
+                notes.append(Message("note.cli.not_own_error", culprit=suspect.culprit, cause=suspect.cause))
     return notes
 
 

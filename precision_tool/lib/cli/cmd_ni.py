@@ -13,7 +13,7 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_catalog import FoundOp
 from precision_tool.lib.data.neighbourhood import Wiring, connections, neighbourhood
 from precision_tool.lib.diagnose.stored_verdict import op_verdicts
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.model.op_verdict import Examined, OpVerdict
 from precision_tool.lib.session import Session
 from precision_tool.lib.view import op_screen as report
@@ -163,8 +163,8 @@ def _draw(
         if not args.json:
             output.out.print(report.drawing_lines(hood, drawn.gv, drawn.svg, run))
         if hood.left_out:
-            show_note(output, text("note.cli.drawing_left_out", ops=hood.left_out))
+            show_note(output, Message("note.cli.drawing_left_out", ops=hood.left_out))
         if drawn.reason:
-            show_note(output, text("note.cli.no_picture", reason=drawn.reason))
+            show_note(output, Message("note.cli.no_picture", reason=drawn.reason))
             output.err.print(plain(text("screen.cli.hint", text=shown_reason(drawn.hint)), "yellow"))
     return list(files)

@@ -12,7 +12,7 @@ from precision_tool.lib.cli.arguments import Parser, plain_command, print_note, 
 from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.training import switches as actions
 
@@ -50,7 +50,7 @@ def _run(word: str, flag: str, place: Path, args: argparse.Namespace, settings: 
     before = _entries(place)
     code = run_in_shell(args.command, environment)
     if code == DONE and _entries(place) == before:
-        print_note(text("note.cli.nothing_dumped", folder=str(place)))
+        print_note(Message("note.cli.nothing_dumped", folder=str(place)))
     return code
 
 

@@ -112,10 +112,10 @@ def _ask_toolkit(session: Session, args: argparse.Namespace, unread: Sequence[st
     """With `--engine auto`, hand the folders of status files that native could not read to the toolkit."""
     count = Message("screen.cli.native_failed.statuses", count=len(unread))
 
-    def decode() -> str:
+    def decode() -> Message:
         files, _ = statuses_asked_for(session.data, args.folder)
         made = _overflow_by_toolkit(session, [file for file in files if file.path in unread], args.limit)
-        return text("note.cli.toolkit_overflow", count=count, paths=[shown_path(result.paths[0]) for result in made])
+        return Message("note.cli.toolkit_overflow", count=count, paths=[shown_path(result.paths[0]) for result in made])
 
     hand_over(session, count, decode)
 
@@ -159,8 +159,8 @@ def _check_target(session: Session, path: str) -> None:
     folder = posixpath.dirname(posixpath.abspath(posixpath.expanduser(path)))
     session.workspace.check_outside_dumps(folder)
     reason = (
-        "it is a folder" if folder_exists(posixpath.expanduser(path))
-        else f"there is no folder {folder}" if not folder_exists(folder)
+        Message("note.io.is_folder") if folder_exists(posixpath.expanduser(path))
+        else Message("note.io.missing_folder", path=folder) if not folder_exists(folder)
         else why_no_file(posixpath.expanduser(path))
     )  # fmt: skip
     if reason:

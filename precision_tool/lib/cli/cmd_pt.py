@@ -109,7 +109,7 @@ def run_pt(session: Session, args: argparse.Namespace, output: Output) -> int:
     )  # fmt: skip
     if all(view.figures is None for group in views for view in group):
         raise FormatError.of(
-            views[0][0].named.path, "cli.no_values", what="nothing could be read", reason=views[0][0].reason
+            views[0][0].named.path, "cli.no_values", what=Message("note.cli.nothing_read"), reason=views[0][0].reason
         )
     return DONE
 

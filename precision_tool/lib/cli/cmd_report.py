@@ -12,7 +12,7 @@ from precision_tool.lib.diagnose.comparing import read_results
 from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.diagnose.stored_verdict import newest_verdicts, read_beside, read_verdict
 from precision_tool.lib.io.files import folder_exists
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.session import Session
 
@@ -72,7 +72,7 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
         return [Diagnosis(stored=verdict) for verdict in alone]
     verdicts = [read_beside(analysis.path) for analysis in analyses]
     if not any(verdicts):
-        session.workspace.notes.append(text("note.cli.no_verdict"))
+        session.workspace.notes.append(Message("note.cli.no_verdict"))
     # What the verdict called wrong is called so here.
     analyses = [
         read_results(session.data, analysis.path, verdict.threshold)[0]

@@ -10,7 +10,7 @@ from precision_tool.lib.cli.command import DONE, Output, Parser, command, show_n
 from precision_tool.lib.data.dump_names import file_part, flatten, shortened
 from precision_tool.lib.data.workspace import shown_path, typed_path
 from precision_tool.lib.diagnose.checked_ops import references_of
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.verdict_messages import reason_words
@@ -51,7 +51,7 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     folder = write_repro(target or _default(session, hits[0].op.name), repro)
     output.print_line(text("screen.cli.reproduction", path=shown_path(folder)))
     if repro.reason:
-        show_note(output, text("note.cli.not_recomputed", reason=reason_words(repro.reason)))
+        show_note(output, Message("note.cli.not_recomputed", reason=reason_words(repro.reason)))
     output.print_line(f"python3 {typed_path(posixpath.join(folder, 'check.py'))}")
     return DONE
 

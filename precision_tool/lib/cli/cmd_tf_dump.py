@@ -16,7 +16,7 @@ from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace, lies_in
 from precision_tool.lib.io import tfdbg_runs as runs
-from precision_tool.lib.messages import render, text
+from precision_tool.lib.messages import Message, render, text
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.training import tfdbg_analyzer as analyzer
 from precision_tool.lib.training import tfdbg_copy as extract
@@ -161,7 +161,7 @@ def _show(done: extract.Extracted, files: Sequence[runs.RunFiles]) -> None:
     for note in done.notes:
         print_line(text("screen.cli.note", text=note))
     skipped = [*done.skipped, *(row for each in files for row in each.skipped)]
-    firsts: Dict[str, str] = {}
+    firsts: Dict[Message, str] = {}
     for name, reason in skipped:
         firsts.setdefault(reason, name)
     for reason, count in Counter(reason for _, reason in skipped).most_common():

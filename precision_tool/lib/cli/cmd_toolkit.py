@@ -9,20 +9,20 @@ from collections.abc import Callable
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.command import DONE, Output, Parser, command, tell_notes
-from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.session import Session
 
 
-def hand_over(session: Session, failed: Message, work: Callable[[], str]) -> None:
+def hand_over(session: Session, failed: Message, work: Callable[[], Message]) -> None:
     """With `--engine auto`, let the toolkit do what native has `failed` to do; `work` returns the note on it."""
     if session.toolkit().msaccucmp is None:
-        note = text("note.cli.toolkit_missing", count=failed)
+        note = Message("note.cli.toolkit_missing", count=failed)
     else:
         try:
             note = work()
         except PrecisionToolError as error:
-            note = text("note.cli.toolkit_failed", count=failed, reason=error.message)
+            note = Message("note.cli.toolkit_failed", count=failed, reason=error.full_message)
     session.workspace.notes.append(note)
 
 

@@ -8,7 +8,7 @@ from precision_tool.lib.cli.arguments import Parser, plain_command, print_line, 
 from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.data.workspace import Workspace
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.training import replay
 from precision_tool.lib.training import switches as actions
 from precision_tool.lib.training.packages import MissingPackageError, require_npu_bridge
@@ -33,7 +33,8 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
         try:
             require_npu_bridge()  # before anything is half done
         except MissingPackageError as error:
-            raise MissingPackageError("cli.train_needs_npu", reason=error.message, advice=error.hint) from None
+            reason, advice = error.full_message, error.hint_message
+            raise MissingPackageError("cli.train_needs_npu", reason=reason, advice=advice) from None
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # what TensorFlow tells of the machine
     workspace = Workspace(settings.data)
     step = replay.load_step(workspace, settings.dump_seed)
@@ -61,7 +62,7 @@ def _show_step(step: replay.SavedStep) -> None:
     if fixed.seeds:
         print_line(text("screen.cli.train_seeds", names=fixed.seeds))
     if fixed.unknown:
-        print_note(text("note.cli.train_random", names=fixed.unknown))
+        print_note(Message("note.cli.train_random", names=fixed.unknown))
 
 
 def _show_run(device: str, done: replay.Replayed, folder: Path) -> None:

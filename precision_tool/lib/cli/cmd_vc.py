@@ -85,14 +85,10 @@ def _add_numbers(parser: flags.Options) -> None:
 
 def _compare_options(args: argparse.Namespace) -> CompareOptions:
     """Return the options of the comparison. UsageError for those that exclude each other."""
-    _refuse("only goes with -op", args.op is None, {"-i": args.inputs, "-o": args.outputs, "--top": args.top})
-    _refuse("does not go with -op, which looks at whole tensors", args.op is not None, {"--max": args.max})
+    _refuse("vc_only_with_op", args.op is None, {"-i": args.inputs, "-o": args.outputs, "--top": args.top})
+    _refuse("vc_not_with_op", args.op is not None, {"--max": args.max})
     of_numbers = {"--algorithm": args.metrics, "--max": args.max, "--overflow_detection": args.overflow}
-    _refuse(
-        "does not go with --map, which compares nothing",
-        args.map,
-        {"-op": args.op, **of_numbers, "--custom": args.custom},
-    )
+    _refuse("vc_not_with_map", args.map, {"-op": args.op, **of_numbers, "--custom": args.custom})
     if args.top is not None and args.top > MOST_TOP:
         raise UsageError("cli.top_too_large", top=args.top, most=MOST_TOP)
     selection: Selection | None = None
@@ -114,10 +110,10 @@ def _compare_options(args: argparse.Namespace) -> CompareOptions:
     )
 
 
-def _refuse(why: str, holds: bool, options: dict[str, object]) -> None:
+def _refuse(kind: str, holds: bool, options: dict[str, object]) -> None:
     set_options = [name for name, value in options.items() if value]
     if holds and set_options:
-        raise UsageError(f"vc: {set_options[0]} {why}", "`vc -h` shows the options")
+        raise UsageError(f"cli.{kind}", option=set_options[0])
 
 
 @command(

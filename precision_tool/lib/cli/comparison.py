@@ -17,7 +17,7 @@ from precision_tool.lib.compare.result_files import TOOLKIT_PREFIX, newer_than
 from precision_tool.lib.data.kinds import kind_at
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import Analysis
-from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.table import ColumnChoice
@@ -52,7 +52,7 @@ def read_results(
     sources = [(analysis.path, analysis.source) for analysis in analyses if analysis.source is not None]
     changed = dict.fromkeys(source_path for result, source in sources for source_path in newer_than(result, source))
     session.workspace.notes += [
-        text("note.cli.newer_than_result", path=source_path, command=again) for source_path in changed
+        Message("note.cli.newer_than_result", path=source_path, command=again) for source_path in changed
     ]
     return analyses
 
@@ -86,7 +86,7 @@ def compare_sides(
         has_graph = kind_at(left or session.data.default_npu()).has_graph  # else msaccucmp is not asked
         if engine != "auto" or not has_graph or session.toolkit().msaccucmp is None:
             raise
-        session.workspace.notes.append(text("note.cli.toolkit_compares", reason=error.message))
+        session.workspace.notes.append(Message("note.cli.toolkit_compares", reason=error.full_message))
         return by_toolkit()
     if engine == "auto":
         _compare_unread(session, analyses, by_toolkit)
@@ -105,12 +105,12 @@ def _compare_unread(
         return
     count = Message("screen.cli.native_failed.tensors", count=len(unread))
 
-    def compare() -> str:
+    def compare() -> Message:
         made = by_toolkit(TOOLKIT_PREFIX)
         tensors = {row.tensor_index for row in unread}
         rows = [row for analysis in made for row in analysis.rows if row.tensor_index in tensors]
         compared = sum(row.cosine is not None for row in rows)
         paths = ", ".join(shown_path(analysis.path) for analysis in made)
-        return text("note.cli.toolkit_compared", count=count, compared=compared, paths=paths)
+        return Message("note.cli.toolkit_compared", count=count, compared=compared, paths=paths)
 
     hand_over(session, count, compare)

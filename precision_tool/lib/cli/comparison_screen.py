@@ -183,7 +183,7 @@ def _verdict_lines(analyses: Sequence[Analysis], verdicts: Sequence[Verdict | No
     return [None if verdict is None else verdict_line(verdict) for verdict in verdicts]
 
 
-def _show_verdict(session: Session, verdict: Verdict | None, output: Output, part: str = "") -> None:
+def _show_verdict(session: Session, verdict: Verdict | None, output: Output, part: Message | None = None) -> None:
     if verdict is not None:
         from precision_tool.lib.view.verdict_screen import verdict_block
 
@@ -268,7 +268,7 @@ def finish_without_benchmark(
     """Show what an NPU run alone reveals, and return the exit code; raise `missing` if that is nothing."""
     verdicts = [verdict for verdict in outcome.shown_verdicts if verdict is not None]
     if verdicts:
-        session.workspace.notes.append(text("note.cli.dump_alone", reason=missing.message))
+        session.workspace.notes.append(Message("note.cli.dump_alone", reason=missing.full_message))
     tell_notes(session, output)
     if args.json:
         every = [verdict for verdict in outcome.verdicts if verdict is not None]

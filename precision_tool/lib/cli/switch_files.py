@@ -15,7 +15,7 @@ from precision_tool.lib.data.workspace import FUSION_OFF, FUSION_SWITCH, Workspa
 from precision_tool.lib.io.files import is_file, real_path
 from precision_tool.lib.io.fusion_switch import SHIPPED_OFF, SHIPPED_SWITCH, Switches, read_switches, text_to_write
 from precision_tool.lib.io.writing import is_read_only, rewrite_text, why_no_file
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError
 from precision_tool.lib.training.switches import INSTALLED
 
@@ -36,7 +36,7 @@ class SwitchFile:
     #: What the training helper calls it; empty for a file it does not know.
     helper_name: str = ""
     action: str = ""
-    note: str = ""
+    note: Message | None = None
 
     def read(self) -> Switches:
         """Return its switches; the shipped ones if it does not exist yet."""
@@ -91,7 +91,7 @@ def find_switch_file(
     places = [folder / _FOLDER / name for folder in workspace.result_dirs()]
     existing = next((str(place) for place in places if is_file(place)), None)
     copy = existing or str(places[0])
-    note = text("note.cli.switch_file_copy", reason=reason, path=copy)
+    note = Message("note.cli.switch_file_copy", reason=reason, path=copy)
     return SwitchFile(path=existing or current, target=copy, shipped=shipped, note=note)
 
 
@@ -100,16 +100,16 @@ def _is_of_scripts(workspace: Workspace) -> bool:
     return real_path(workspace.root) == real_path(load_settings().data)
 
 
-def _why_not_writable(path: str, to_write: bool) -> str:
-    """Return why a file cannot be written or replaced; "" if it can."""
-    if reason := why_no_file(path) or ("no permission" if is_read_only(path) else ""):
-        return f"{path} cannot be written ({reason})"
+def _why_not_writable(path: str, to_write: bool) -> Message | None:
+    """Return why a file cannot be written or replaced; None if it can."""
+    if reason := why_no_file(path) or (Message("note.io.no_permission") if is_read_only(path) else None):
+        return Message("note.data.not_writable", folder=path, reason=reason)
     if to_write:
         try:
             make_writable(Path(path).parent)
         except OutputError as error:
-            return error.message
-    return ""
+            return error.full_message
+    return None
 
 
 def script_lines(file: SwitchFile) -> list[str]:

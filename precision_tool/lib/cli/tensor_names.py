@@ -20,7 +20,7 @@ from precision_tool.lib.data.pytorch_pairing import H5Hit, parse_h5_name
 from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.io import tfdbg_runs as tfdbg
 from precision_tool.lib.io.files import exists, folder_exists, is_folder
-from precision_tool.lib.messages import text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, UsageError
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.pytorch import OUTPUT, H5Value
@@ -55,7 +55,7 @@ class Named(ABC):
 
     @staticmethod
     @abstractmethod
-    def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[str, ...]]:
+    def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[Message, ...]]:
         """Return the files to decode below a folder, and notes."""
 
     @abstractmethod
@@ -105,7 +105,8 @@ def dumped_ops(session: Session, name: str, graph: str | None) -> list[tuple[Fou
     try:
         ops = session.find_ops(name, graph)
     except DataNotFoundError as error:
-        raise DataNotFoundError("cli.no_such_op", name=name, reason=error.message, advice=error.hint) from error
+        reason, advice = error.full_message, error.hint_message
+        raise DataNotFoundError("cli.no_such_op", name=name, reason=reason, advice=advice) from error
     dumped = [(op, pairs) for op in ops if (pairs := session.pairs_of(op))]
     if not dumped:
         raise DataNotFoundError("cli.op_not_dumped", name=ops[0].op.name, op_type=ops[0].op.type)
@@ -116,7 +117,7 @@ def note_others(session: Session, name: str, taken: str, others: Sequence[str]) 
     """Add a note that an op has other outputs; `others` are the options that choose them."""
     if others:
         session.workspace.notes.append(
-            text("note.cli.one_of_outputs", name=name, slot=taken, outputs=len(others) + 1, others=list(others))
+            Message("note.cli.one_of_outputs", name=name, slot=taken, outputs=len(others) + 1, others=list(others))
         )
 
 
@@ -134,7 +135,7 @@ class GraphName(Named):
     """A file, or an op of a graph with its dump."""
 
     @staticmethod
-    def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[str, ...]]:
+    def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[Message, ...]]:
         return find_sources(path, output_folder(session, path, folder))
 
     def groups(self, slot: str) -> list[list[NamedTensor]]:
@@ -197,7 +198,7 @@ class GraphName(Named):
         if len(fitting) > 1:
             others = len(fitting) - 1
             path = shown_path(fitting[0].path)
-            note = text("note.cli.several_matches", name=self.name, count=len(fitting), path=path, others=others)
+            note = Message("note.cli.several_matches", name=self.name, count=len(fitting), path=path, others=others)
             show_note(output, note)
         return fitting[0]
 
@@ -271,7 +272,7 @@ class PytorchName(Named):
     """A `.h5` file, an op of one, or one of its data sets."""
 
     @staticmethod
-    def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[str, ...]]:
+    def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[Message, ...]]:
         return placed(session, [h5_source(file) for file in PYTORCH.files(path)], folder), ()
 
     def groups(self, slot: str) -> list[list[NamedTensor]]:
@@ -345,6 +346,6 @@ def look_up(session: Session, name: str, graph: str | None) -> Named:
     return (PytorchName if is_pytorch else GraphName)(session, name, graph)
 
 
-def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[str, ...]]:
+def sources_below(session: Session, path: str, folder: str | None) -> tuple[list[Source], tuple[Message, ...]]:
     """Return the files to decode below a folder, and notes."""
     return (GraphName if kind_at(path).has_graph else PytorchName).sources_below(session, path, folder)

@@ -124,7 +124,7 @@ def versions() -> dict[str, str]:
     python = ".".join(map(str, sys.version_info[:2]))
     return {
         "Python": python, "Dask": metadata.version("distributed"), "precision_tool": __version__,
-        "kernel": "numpy's" if library() is None else "the compiled one",
+        "kernel": "numpy" if library() is None else "compiled",
     }  # fmt: skip
 
 
@@ -146,7 +146,7 @@ def _check_workers(client: Any, address: str) -> None:
             )
         differences = version_differences(expected, installed)
         if differences:
-            is_of_kernel = any(version.name == "kernel" for version in differences)
+            is_of_kernel = installed.get("kernel") != expected["kernel"]
             raise UsageError("compare.worker_differs", worker=worker, differences=differences, kernel=is_of_kernel)
 
 

@@ -505,7 +505,6 @@ METRIC_FIELDS = {
     field: column.name for column in METRICS for part, _, field in [column.field.partition(".")] if part == "metrics"
 }
 METRIC_COLUMNS = tuple(column.name for column in METRICS)
-EXTRA_COLUMNS = tuple(column.name for column in EXTRA)
 #: Each column once, as `ni` and the report show them.
 _ALL = tuple(dict.fromkeys(READABLE.values()))
 IN_NI = tuple(column for column in _ALL if column.ni_heading)
@@ -612,7 +611,7 @@ def row_json(row: Row, choice: ColumnChoice, path: str = "") -> dict[str, Any]:
     FormatError for a row that was read, of the file `path`, and has a cell which holds no number.
     """
     for name, text in row.damaged:
-        where = f"line {row.line} of the result file"
+        where = Message("note.compare.line_of_result", line=row.line)
         raise FormatError.of(path, "compare.bad_number", line=row.line, what=where, column=name, value=shown(text))
     document: dict[str, Any] = {key: getattr(row, name) for key, name in _BESIDE.items()}
     for key, column in _COLUMNS.items():

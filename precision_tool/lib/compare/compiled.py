@@ -27,17 +27,12 @@ _MAX_ITEMS = 2**31 - 1
 _local = threading.local()
 
 
-def make_kernel() -> Kernel:
-    """Return the compiled kernel where there is one, else numpy's."""
-    compiled = library()
-    return Kernel() if compiled is None else CompiledKernel(compiled)
-
-
 def kernel_of_thread() -> Kernel:
-    """Return the kernel of this thread, whose temporaries no other uses."""
+    """Return the kernel of this thread, whose temporaries no other uses: the compiled one, or else numpy's."""
     kernel: Kernel | None = getattr(_local, "kernel", None)
     if kernel is None:
-        kernel = _local.kernel = make_kernel()
+        compiled = library()
+        kernel = _local.kernel = Kernel() if compiled is None else CompiledKernel(compiled)
     return kernel
 
 

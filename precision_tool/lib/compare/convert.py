@@ -288,7 +288,7 @@ class Decoded:
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]:
+def find_sources(path: str, output: str) -> tuple[list[Source], tuple[Message, ...]]:
     """Return the dump files below a folder of any level, or a single file, to be decoded below `output`; and notes.
 
     Of several leaf folders (devices, models, steps) each gets a folder of its own.
@@ -315,7 +315,7 @@ def find_sources(path: str, output: str) -> tuple[list[Source], tuple[str, ...]]
         others = [(name, why) for name, why in leaf.ignored if parse_status_name(name) is None]
         if others:
             name, why = others[0]
-            notes.append(f"files that are no tensor dumps, left out: {len(others)}, the first {name} ({why})")
+            notes.append(Message("note.compare.no_tensor_dumps", count=len(others), name=name, why=why))
     return sources, tuple(notes)
 
 

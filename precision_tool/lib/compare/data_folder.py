@@ -49,6 +49,7 @@ from precision_tool.lib.data.sides import (
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists, signature_of
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.comparison import Pair
 from precision_tool.lib.model.graph import Op
@@ -225,7 +226,7 @@ class DataFolder:
             except DataNotFoundError:
                 return None  # `vc` says why
             except PrecisionToolError as error:
-                self.workspace.notes.append(f"{error.message}; the run is taken for one without a dump")
+                self.workspace.notes.append(Message("note.compare.no_dump_of_run", reason=error.full_message))
                 return None
 
         return self._keep((CacheKind.RUNS, number), read)
@@ -298,7 +299,7 @@ class DataFolder:
         """Return the dumped models that have no graph, with the reason: none, or none that can be read or fits."""
         return self._graphs(graph).missing
 
-    def graph_reasons(self) -> tuple[str, ...]:
+    def graph_reasons(self) -> tuple[Message, ...]:
         """Return why dumped models have no graph, for an error: the notes that say so are removed."""
         reasons = self._graphs(None).lost
         self.workspace.notes[:] = [note for note in self.workspace.notes if note not in reasons]
@@ -350,7 +351,7 @@ class DataFolder:
                 try:
                     reports += read_fusion_result(path)
                 except PrecisionToolError as error:
-                    self.workspace.notes.append(error.advice)
+                    self.workspace.notes.append(error.advice_message)
             return tuple(reports)
 
         return self._keep((CacheKind.FUSION, *paths), read)
@@ -455,9 +456,7 @@ class DataFolder:
             self._choice = graph_choice.read(self.workspace.result_dirs(), self.workspace.root)
         path = self._choice.path
         if path is not None and not exists(path):
-            self.workspace.notes.append(
-                f"the graph chosen with graphs --use is gone, so one is chosen automatically: {path}"
-            )
+            self.workspace.notes.append(Message("note.compare.chosen_graph_gone", path=path))
             self._choice = Choice(path=None)
             return None
         return path
@@ -520,9 +519,9 @@ def way_back_from(chosen: str | None) -> Iterator[None]:
     try:
         yield
     except (DataNotFoundError, FormatError) as error:
-        if chosen is None or chosen not in error.message:
+        if chosen is None or not error.names(chosen):
             raise
-        raise type(error)("compare.chosen_graph", reason=error.message) from error
+        raise type(error)("compare.chosen_graph", reason=error.full_message) from error
 
 
 # --- graph files ---

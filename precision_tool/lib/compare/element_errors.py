@@ -23,7 +23,7 @@ import numpy.typing as npt
 from precision_tool.lib.compare.compiled import kernel_of_thread
 from precision_tool.lib.compare.convert import digits_of
 from precision_tool.lib.compare.kernel import integer_errors
-from precision_tool.lib.compare.pair_sums import KlSums, Sums, ravel
+from precision_tool.lib.compare.pair_sums import KlSums, Sums, ravel, unravel
 from precision_tool.lib.compare.pairwise import Part, cost, cuts_of, run_in_parts, worker
 from precision_tool.lib.compare.passes import MetricsPass, Pass, SecondPass, run_passes
 from precision_tool.lib.compare.scheduler import ALL_CORES, Meter, Progress, Resources, WorkStoppedError
@@ -87,10 +87,9 @@ class ElementsPass(Pass[Sums, Detail]):
         sums, elements = second
         result = self._metrics.finish(state, sums, stream)
         pair, shape = stream.pair, stream.index_shape
-        span = stream.whole_span
 
         def element(flat: int, npu: float, golden: float) -> Element:
-            return Element(index=span.index(flat), npu=npu, golden=golden)
+            return Element(index=unravel(flat, shape) or (), npu=npu, golden=golden)
 
         return Detail(
             comparison=Row(pair=pair, metrics=result.metrics, npu=result.npu, golden=result.golden, reason=pair.reason),

@@ -33,7 +33,6 @@ from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.pytorch import H5Dump
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.model.table import ColumnChoice, Row, Table
-from precision_tool.lib.model.wording import counted
 
 #: Pairs that are wanted beside those of a leaf, given its dumps and its graph.
 ExtraPairs = Callable[[DumpIndex, GraphFile], Sequence[Pair]]
@@ -132,7 +131,7 @@ class LeafResult:
     #: What is below `golden_root`; None for PyTorch dumps, and where nothing is of the leaf's step and rank.
     golden: GoldenFiles | Run | None = field(default=None, repr=False)
     graph: GraphChoice | None = field(default=None, repr=False)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
     choice: ColumnChoice = field(default_factory=ColumnChoice)
     details: tuple[Detail, ...] = field(default=(), repr=False)
     #: The graph of the other run, where that is matched by it.
@@ -141,7 +140,7 @@ class LeafResult:
     dumps: DumpIndex | None = field(default=None, repr=False)
     extra_rows: tuple[Row, ...] = field(default=(), repr=False)
     #: Why a graph that is there could not be read. Ops matched by name do not tell which is the first wrong one.
-    unread_graph: str = ""
+    unread_graph: Message | None = None
 
     @property
     def golden_is_dump(self) -> bool:
@@ -193,7 +192,7 @@ def match_leaf(
     other, other_choice, side = golden.index, golden.choice, golden.side
     notes = [*golden.notes]
     choice: GraphChoice | None = None
-    unread_graph = ""
+    unread_graph = None
     # Two NPU runs are matched by op name unless a graph is asked for: that keeps TransData and Cast apart.
     if other is None or graph is not None or other_choice is not None:
         try:
@@ -202,18 +201,19 @@ def match_leaf(
         except DataNotFoundError as error:
             if graph is not None or other_choice is not None:
                 raise
-            unread_graph = error.message if isinstance(error, UnreadGraphError) else ""
-            notes.append(f"{error.message}; ops are matched by name, fused ops stay unmatched")
+            unread_graph = error.full_message if isinstance(error, UnreadGraphError) else None
+            notes.append(Message("note.compare.by_name", reason=error.full_message))
     if choice is not None:
         if other_choice is not None:
             check_fits(choice, "-g")
             notes += pair_notes(choice, other_choice)
         pairs = list(GraphMatcher(dumps, choice.file, side).pairs())
-        notes += [f"{posixpath.basename(choice.file.path)}: {note}" for note in choice.file.notes]
+        name = posixpath.basename(choice.file.path)
+        notes += [Message("error.place", where=name, reason=note) for note in choice.file.notes]
         if choice.doubt:
             notes.append(choice.doubt)
         if choice.matched < choice.total:
-            notes.append(f"the graph names {choice.matched} of {counted(choice.total, 'dumped op')}")
+            notes.append(Message("note.compare.graph_names", matched=choice.matched, total=choice.total))
     else:
         pairs = list(NameMatcher(dumps, side, _counterpart(inputs, leaf, other, graphs)).pairs())
     result = LeafResult(
@@ -240,7 +240,7 @@ def match_alone(
     except DataNotFoundError as error:
         if options.graph is not None:
             raise
-        return list(NameMatcher(dumps, side).pairs()), replace(result, notes=(error.message,))
+        return list(NameMatcher(dumps, side).pairs()), replace(result, notes=(error.full_message,))
     return list(GraphMatcher(dumps, choice.file, side).pairs()), replace(result, graph=choice)
 
 
@@ -250,7 +250,7 @@ class _Golden:
 
     side: BenchmarkSide
     root: str
-    notes: Sequence[str]
+    notes: Sequence[Message]
     index: DumpIndex | None = None
     choice: GraphChoice | None = None
 
@@ -268,13 +268,13 @@ def _golden_of(leaf: DumpLeaf, inputs: Inputs, position: int, graphs: GraphChoos
         steps = {other_leaf.step for other_leaf in inputs.run.leaves}
         notes = []
         if len(steps) > 1 and inputs.is_shared:
-            notes.append("the benchmark has one set of tensors, which stands for every step")
+            notes.append(Message("note.compare.one_benchmark"))
         if not inputs.golden.files:
-            notes.append(f"the benchmark has nothing of step {leaf.step}, device {leaf.device}: judged by its own dump")
+            notes.append(Message("note.compare.nothing_of_step", step=leaf.step, device=leaf.device))
         return _Golden(side=inputs.golden, root=inputs.golden.root, notes=notes)
     counterpart = golden_leaf(inputs.golden, leaf, position, len(inputs.run.leaves))
     notes = [
-        f"{what} {getattr(leaf, what)} is compared with {what} {getattr(counterpart, what)}"
+        Message(f"note.compare.other_{what}", npu=getattr(leaf, what), golden=getattr(counterpart, what))
         for what in ("device", "step")
         if getattr(leaf, what) != getattr(counterpart, what)
     ]
@@ -284,7 +284,7 @@ def _golden_of(leaf: DumpLeaf, inputs: Inputs, position: int, graphs: GraphChoos
     models = {other_leaf.model_name for other_leaf in inputs.golden.leaves}
     choice = replace(graphs, extra_folders=()).of(counterpart, other_graph or None, models)
     if choice.reason == NAMED:
-        choice = replace(choice, reason="it was named with -cf")
+        choice = replace(choice, reason=Message("note.data.graph.named", option="-cf"))
     check_fits(choice, "-cf")
     by_graph = GraphDumps(counterpart, choice.file)
     return _Golden(side=by_graph, root=by_graph.root, notes=notes, index=by_graph.index, choice=choice)
@@ -301,14 +301,13 @@ def _counterpart(inputs: Inputs, leaf: DumpLeaf, other: DumpIndex | None, graphs
     return same_name
 
 
-def _ignored_notes(leaf: DumpLeaf) -> list[str]:
+def _ignored_notes(leaf: DumpLeaf) -> list[Message]:
     """Return how many files of the leaf are no dump files, or no files at all, with the first of them."""
     count = len(leaf.ignored)
-    is_no = "file is no dump file" if count == 1 else "files are no dump files, the first"
-    notes = [f"{count:,} {is_no}: {name}: {why}" for name, why in leaf.ignored[:1]]
+    notes = [Message("note.compare.no_dump_files", count=count, name=name, why=why) for name, why in leaf.ignored[:1]]
     odd = [posixpath.basename(file.path) for file in leaf.files if not file.is_file]
     if odd:
-        notes.append(f"named like dump files, but a folder, a pipe or a dangling link: {len(odd)}, the first {odd[0]}")
+        notes.append(Message("note.compare.no_files", count=len(odd), first=odd[0]))
     return notes
 
 
@@ -320,19 +319,21 @@ def select_pairs(pairs: list[Pair], result: LeafResult, options: CompareOptions)
         pairs = selected.pairs
         notes += selected.notes
     if options.limit:
-        notes.append(f"only the first {counted(options.limit, 'element')} of each tensor are compared")
+        notes.append(Message("note.compare.limit", count=options.limit))
     return pairs, replace(
         result, choice=replace(options.choice, golden_address=result.golden_is_dump), notes=tuple(notes)
     )
 
 
-def _custom_notes(rows: Sequence[Row]) -> list[str]:
+def _custom_notes(rows: Sequence[Row]) -> list[Message]:
     """Return how often each of the user's own metrics failed, and where first."""
     total = sum(bool(row.custom) for row in rows)
     failed = [(name, row.pair.tensor_index, why) for row in rows for name, why in row.custom_errors]
     first = {name: (where, why) for name, where, why in reversed(failed)}
     return [
-        f"{name} failed for {count} of {counted(total, 'tensor')}, first {first[name][0]}: {first[name][1]}"
+        Message(
+            "note.compare.custom_failed", name=name, count=count, all=total, first=first[name][0], why=first[name][1]
+        )
         for name, count in Counter(name for name, _, _ in failed).items()
     ]
 
@@ -371,8 +372,8 @@ def compare_matched(
     if options.compat:
         rows = vendor_rows(rows, result.graph.file if result.graph is not None else None)
         left_out = len(result.rows) - len(rows)
-        notes = (f"--compat left out {counted(left_out, 'row')} that msaccucmp would not have",)
-        result = replace(result, rows=rows, notes=(*result.notes, *(notes if left_out else ())))
+        notes = (Message("note.compare.left_out", count=left_out),) if left_out else ()
+        result = replace(result, rows=rows, notes=(*result.notes, *notes))
     try:
         return replace(result, details=_details(rows, options.worst, resources))
     except (KeyboardInterrupt, WorkStoppedError) as stop:
@@ -465,7 +466,8 @@ def compare_folders(
         except PrecisionToolError as error:
             if len(inputs.run.leaves) == 1:
                 raise
-            results.append(LeafResult(leaf=leaf, golden_root=golden, notes=(f"not compared: {error.message}",)))
+            note = Message("note.compare.not_compared", reason=error.full_message)
+            results.append(LeafResult(leaf=leaf, golden_root=golden, notes=(note,)))
             continue
         add_compared(results, pairs, result, options, resources)
     if results:
@@ -507,7 +509,7 @@ def compare_h5(
         except PrecisionToolError as error:
             if len(files) == 1:
                 raise
-            results.append(replace(result, notes=(f"not compared: {error.message}",)))
+            results.append(replace(result, notes=(Message("note.compare.not_compared", reason=error.full_message),)))
             continue
         add_compared(results, pairs, result, options, resources)
     results[0] = replace(results[0], notes=(*file_notes, *results[0].notes))
@@ -523,13 +525,14 @@ def _check_any(dump: H5Dump) -> None:
         raise DataNotFoundError.of(dump.path, "compare.no_h5_tensor")
 
 
-def _file_notes(npu: H5Dump, golden: H5Dump) -> list[str]:
+def _file_notes(npu: H5Dump, golden: H5Dump) -> list[Message]:
     """Return remarks on two files."""
     notes = []
     if (npu.device, golden.device) in (("GPU", "NPU"), ("CPU", "NPU")):
-        notes.append("-lt is a dump of a GPU or CPU and -rt one of an NPU: are they swapped?")
-    for side, dump in (("NPU", npu), ("benchmark", golden)):
+        notes.append(Message("note.compare.swapped"))
+    for is_npu, dump in ((True, npu), (False, golden)):
         if dump.ignored:
             name, why = dump.ignored[0]
-            notes.append(f"{side}: {counted(len(dump.ignored), 'data set')} left out, the first {name}: {why}")
+            count = len(dump.ignored)
+            notes.append(Message("note.compare.data_sets_left_out", is_npu=is_npu, count=count, name=name, why=why))
     return notes

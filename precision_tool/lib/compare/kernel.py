@@ -53,8 +53,8 @@ class _Buffers:
 
     def __init__(self, capacity: int, dtype: np.dtype[Any]) -> None:
         self.capacity = capacity
-        self.one: Floats = np.empty(capacity, dtype)
-        self.two: Floats = np.empty(capacity, dtype)
+        self.first: Floats = np.empty(capacity, dtype)
+        self.second: Floats = np.empty(capacity, dtype)
         self.flags = np.empty(capacity, np.bool_)
         #: Results of up to eight sums, one line each, one item a row.
         self.sums: Floats = np.empty((8, capacity // _SHORT_ROW + 1, 1, 1), dtype)
@@ -168,7 +168,7 @@ class Kernel:
         """Add elements that are finite on both sides; `both` adds them to the two sides' own sums as well."""
         x, y = block.x, block.y
         buffers = self._temporaries(x)
-        error, flags = buffers.one[: x.size], buffers.flags[: x.size]
+        error, flags = buffers.first[: x.size], buffers.flags[: x.size]
         x_low, x_high, y_low, y_high = block.ranges
         if block.exact_error is None:
             np.subtract(x, y, out=error)
@@ -216,7 +216,7 @@ class Kernel:
 
         In place; those of elements that are as good as zero become 0.
         """
-        size, flags = buffers.two[: y.size], buffers.flags[: y.size]
+        size, flags = buffers.second[: y.size], buffers.flags[: y.size]
         np.abs(y, out=size)
         np.greater(size, ZERO_BELOW, out=flags)
         if not flags.all():
@@ -237,7 +237,7 @@ class Kernel:
         if not deviation < _CANCELLED * total * mean:
             return total, deviation
         centre = a.dtype.type(mean)
-        centred = np.subtract(a, centre, out=buffers.two[: a.size])
+        centred = np.subtract(a, centre, out=buffers.second[: a.size])
         offset, around = self._sums(buffers, (centred, None), (centred, centred))
         return a.size * float(centre) + offset, max(around - offset * offset / a.size, 0.0)
 

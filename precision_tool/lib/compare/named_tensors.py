@@ -203,8 +203,8 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     )
 
 
-def _not_compared(npu: NamedTensor, golden: NamedTensor) -> str:
-    return f"cannot compare {_name(npu)} with {_name(golden)}"
+def _not_compared(npu: NamedTensor, golden: NamedTensor) -> Message:
+    return Message("note.compare.cannot_compare", npu=_name(npu), golden=_name(golden))
 
 
 def _unread_pair(npu: NamedTensor, golden: NamedTensor) -> Pair:

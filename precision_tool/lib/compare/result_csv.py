@@ -298,7 +298,22 @@ _REASON = "CompareFailReason"
 
 
 def write_result(path: str, rows: Sequence[Row], choice: ColumnChoice | None = None) -> None:
-    """Write the result file (CRLF, as the vendor's). OutputError when it cannot be written."""
+    """Write a result file (FORMATS.md §5b; CRLF, as the vendor's).
+
+    Parameters
+    ----------
+    path : str
+        It appears when it is complete.
+    rows : sequence of Row
+        A line each, in this order.
+    choice : ColumnChoice, optional
+        The columns that depend on what was compared, and on options.
+
+    Raises
+    ------
+    OutputError
+        When it cannot be written.
+    """
     choice = choice or ColumnChoice()
     columns = columns_of(choice)
     with atomic_text(path) as file:
@@ -402,9 +417,22 @@ def write_mapping(path: str, pairs: Sequence[Pair], *, sequence: bool = False) -
 
 
 def read_result(path: str) -> Table:
-    """Return the table of a result CSV, columns found by header name (current, `NPUDump`, and oldest, `LeftOp`).
+    """Read a result file of any release of ours, or of the vendor's.
 
-    FormatError names the file and line of what is no result file.
+    Parameters
+    ----------
+    path : str
+        Its columns are found by their names in the header (current, `NPUDump`, and oldest, `LeftOp`).
+
+    Returns
+    -------
+    Table
+        The rows, without tensors in their pairs, and the columns that the file has.
+
+    Raises
+    ------
+    FormatError
+        With file and line of what is no result file.
     """
     rows: list[Row] = []
     lists: _Lists = {}

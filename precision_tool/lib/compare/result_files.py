@@ -29,6 +29,7 @@ from precision_tool.lib.io.files import (
     real_path,
     signature_of,
 )
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
@@ -47,9 +48,9 @@ RUN_PREFIX = "debug_"
 _SET_APART = (PARTIAL_PREFIX, OPS_PREFIX, PART_PREFIX, TOOLKIT_PREFIX, BLAME_PREFIX, RUN_PREFIX)
 #: What is said of such a result when it is read.
 _PARTS = {
-    PARTIAL_PREFIX: "only a part: the comparison was stopped; the rows that it did not reach say so",
-    OPS_PREFIX: "only a part: the ops that were asked for with -op",
-    PART_PREFIX: "only a part: the ops, or the first elements of each tensor, that were asked for",
+    PARTIAL_PREFIX: Message("note.compare.part.stopped"),
+    OPS_PREFIX: Message("note.compare.part.ops"),
+    PART_PREFIX: Message("note.compare.part.selected"),
 }
 
 
@@ -117,7 +118,7 @@ def newest_results(space: Workspace, *, notes_newer: bool = False) -> list[str]:
     paths = next(benchmarked, newest)
     if notes_newer and paths != newest:
         left_out = typed_path(posixpath.dirname(newest[0]))
-        space.notes.append(f"a newer result compares two NPU runs: `vcs -f {left_out}` shows it")
+        space.notes.append(Message("note.compare.newer_result", folder=left_out))
     if not paths:
         raise DataNotFoundError("compare.no_complete_result", folder=str(folders[0]))
     return paths
@@ -130,10 +131,10 @@ def results_in(folder: Path) -> list[str]:
         return []
 
 
-def part_of(path: str) -> str:
-    """Return what is missing of a result by its name, empty for a whole one."""
+def part_of(path: str) -> Message | None:
+    """Return what is missing of a result by its name; None for a whole one."""
     name = posixpath.basename(path)
-    return next((words for prefix, words in _PARTS.items() if name.startswith(prefix)), "")
+    return next((words for prefix, words in _PARTS.items() if name.startswith(prefix)), None)
 
 
 # --- sources of result files ---
@@ -288,7 +289,9 @@ def together(files: Sequence[Cosines]) -> Cosines:
     return Cosines(values, scalars)
 
 
-def cosines_of_run(files: Sequence[Cosines], run: RunGraph, others: Sequence[RunGraph]) -> tuple[Cosines, str]:
+def cosines_of_run(
+    files: Sequence[Cosines], run: RunGraph, others: Sequence[RunGraph]
+) -> tuple[Cosines, Message | None]:
     """Return the cosines of a run's dump, and, where no run has any, why. `others` are the other runs there are.
 
     Files that do not say what they are of, as the vendor's, count for the only run that has their ops.
@@ -297,9 +300,9 @@ def cosines_of_run(files: Sequence[Cosines], run: RunGraph, others: Sequence[Run
     owners = [_owners(file, runs) for file in files]
     own = [file for file, owning in zip(files, owners, strict=True) if owning == [0]]
     if own:
-        return together(own), ""
+        return together(own), None
     if any(len(owning) == 1 for owning in owners):  # it is of another run, which shows it
-        return Cosines(), ""
+        return Cosines(), None
     return Cosines(), _why_nobodys(files, [[runs[at] for at in owning] for owning in owners])
 
 
@@ -321,18 +324,14 @@ def _is_of(source: ResultSource, run: RunGraph) -> bool:
     return compared in paths or real_path(compared) in map(real_path, paths)
 
 
-def _why_nobodys(files: Sequence[Cosines], owners: Sequence[Sequence[RunGraph]]) -> str:
-    again = "`vc` compares again"
+def _why_nobodys(files: Sequence[Cosines], owners: Sequence[Sequence[RunGraph]]) -> Message | None:
     for file, owning in zip(files, owners, strict=True):
         if file.source is not None:
-            return f"no cosines are shown: the newest result is of another dump, {file.source.npu}; {again}"
+            return Message("note.compare.no_cosines.other_dump", path=file.source.npu)
         if owning:
             runs = where_of(sorted(owning, key=lambda run: run.number or 0))
-            return (
-                f"no cosines are shown: the newest result does not say what it is of, and its ops are those of {runs}; "
-                f"{again}"
-            )
-    return f"no cosines are shown: the newest result has other ops than the graphs in use; {again}" if files else ""
+            return Message("note.compare.no_cosines.unnamed", runs=runs)
+    return Message("note.compare.no_cosines.other_ops") if files else None
 
 
 def cosines_of(tables: Iterable[Iterable[Row]]) -> Cosines:

@@ -165,11 +165,6 @@ class PairStream:
         """The types that both sides are computed with."""
         return self._dtype, self._golden_dtype
 
-    @property
-    def whole_span(self) -> Span:
-        """All elements."""
-        return Span((0,) * len(self.index_shape), self.index_shape)
-
     def head(self, count: int) -> list[tuple[float, float]]:
         """Return the first elements of both sides."""
         return list(zip(self._npu.head(count).tolist(), self._golden.head(count).tolist(), strict=True))

@@ -265,7 +265,8 @@ class TensorReader:
             self._raw = whole
         if self._item is None:
             stored = self._scratch.numbers(f"{self._name}.stored", prod(shape), self.dtype)
-            self._read_runs(slices, shape, stored)
+            for place, start, count in self._runs(slices, shape):
+                self._read_run(start, count, stored[place : place + count])
             copy_box(plan, stored.reshape(shape), out.reshape(extents))
             return
         items = self._items(slices, shape, self._item)
@@ -289,11 +290,6 @@ class TensorReader:
             run = raw[place * item.itemsize : (place + count) * item.itemsize]
             self._read_bytes(start * item.itemsize, run)
         return raw.view(item).reshape(shape)
-
-    def _read_runs(self, slices: Sequence[slice], shape: tuple[int, ...], out: Numbers) -> None:
-        """Return a part of the stored array, decoded."""
-        for place, start, count in self._runs(slices, shape):
-            self._read_run(start, count, out[place : place + count])
 
     def _runs(self, slices: Sequence[slice], shape: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
         """Return the runs that a part of the stored array lies in: (place in the part, first stored item, items)."""

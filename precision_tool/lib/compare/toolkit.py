@@ -384,24 +384,24 @@ class CachedTexts:
     """Text files, by name, that a program wrote, and what there was to say of the run."""
 
     texts: dict[str, str]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
 
-def keep_texts(path: str, files: Iterable[str], notes: Sequence[str]) -> None:
+def keep_texts(path: str, files: Iterable[str], notes: Sequence[Message]) -> None:
     """Keep text files as one. Where there is no room for it, or they are no UTF-8, they are not kept."""
     texts = {}
     with suppress(PrecisionToolError):
         for name in files:
             texts[posixpath.basename(name)] = read_text(name, _MAX_TEXT, newline="")
         with atomic_text(path) as file:
-            json.dump({"texts": texts, "notes": list(notes)}, file)
+            json.dump({"texts": texts, "notes": [note.to_dict() for note in notes]}, file)
 
 
 def read_texts(path: str) -> CachedTexts:
     """Return the texts of a file; none of one that is missing or damaged."""
     try:
         document = json.loads(read_text(path, _MAX_TEXT))
-        texts, notes = dict(document["texts"]), tuple(map(str, document["notes"]))
+        texts, notes = dict(document["texts"]), tuple(map(Message.from_dict, document["notes"]))
         if all(isinstance(text, str) and posixpath.basename(name) == name for name, text in texts.items()):
             return CachedTexts(texts=texts, notes=notes)
     except (PrecisionToolError, ValueError, TypeError, KeyError, RecursionError):
@@ -447,7 +447,7 @@ class Produced:
     """The files that a program wrote, and notes on the run."""
 
     paths: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -479,7 +479,7 @@ class Tools:
             if problem:
                 raise run.failure(Message("note.compare.no_json", graph=graph, problem=problem))
             shutil.move(made, cached)
-        return Produced(paths=(cached,), notes=_warning(run, "the JSON it wrote is complete"))
+        return Produced(paths=(cached,), notes=_warning(run, "json"))
 
     def cached_json(self, graph: str, maker: str, *version: str) -> str:
         """Return the path of the JSON that `maker` makes of a graph file's contents, whatever the file is called."""
@@ -522,7 +522,7 @@ class Tools:
                 problem = _table_problem(os.path.join(place, name))
                 if problem:
                     raise run.failure(Message("note.compare.incomplete_result", problem=problem))
-            notes = _warning(run, "its result is complete")
+            notes = _warning(run, "result")
             if cache_path and signatures(read) == before and _depends_on_files_alone(run):
                 keep_texts(cache_path, [os.path.join(place, name) for name in made], notes)
             return Produced(paths=_moved(place, made, output), notes=notes)
@@ -554,7 +554,7 @@ class Tools:
             run, made = self._run_msaccucmp(["convert", "-d", links, *options], place, (".npy", ".bin"))
             if not made:
                 raise run.failure(Message("note.compare.nothing_decoded", names=sorted(dumps)))
-            notes = _warning(run, f"{len(made)} tensors were decoded")
+            notes = _warning(run, "decoded", len(made))
             return Produced(paths=_moved(place, made, output), notes=notes)
 
     def overflow(self, dump: str, output: str, limit: int = 1) -> Produced:
@@ -564,7 +564,7 @@ class Tools:
             run, made = self._run_msaccucmp(arguments, place, (".txt", ".json", ".npy"))
             if not any(name.startswith("overflow_summary_") for name in made):
                 raise run.failure(Message("note.compare.no_summary"))
-            return Produced(paths=_moved(place, made, output), notes=_warning(run, "its summary is complete"))
+            return Produced(paths=_moved(place, made, output), notes=_warning(run, "summary"))
 
     def _msaccucmp(self) -> list[str]:
         return [self.python or sys.executable, self.toolkit.need("msaccucmp")]
@@ -676,8 +676,7 @@ def _compared_before(cache_path: str, cached: CachedTexts, output: str) -> Produ
     for path, text in zip(paths, cached.texts.values(), strict=True):
         with atomic_text(path) as file:
             file.write(text)
-    note = f"msaccucmp compared files of this content before: its result of then, kept in {cache_path}"
-    return Produced(paths=tuple(paths), notes=(*cached.notes, f"{note} (remove it to have it compare again)"))
+    return Produced(paths=tuple(paths), notes=(*cached.notes, Message("note.compare.made_before", path=cache_path)))
 
 
 def _results_in(names: Iterable[str]) -> list[str]:
@@ -697,7 +696,7 @@ def _json_problem(path: str) -> Message | str:
     except DataNotFoundError:
         return Message("note.compare.no_file")
     except PrecisionToolError as error:
-        return error.message
+        return error.full_message
     except (ValueError, RecursionError) as error:
         return Message("note.compare.cut_json", reason=str(error))
     return "" if isinstance(root, dict) and "graph" in root else Message("note.compare.no_graph_in_json")
@@ -709,7 +708,7 @@ def _table_problem(path: str) -> Message | str:
     try:
         text = read_text(path, _MAX_TABLE, errors="surrogateescape", newline="")
     except PrecisionToolError as error:
-        return error.message
+        return error.full_message
     if not text.endswith("\n"):
         return Message("note.compare.cut_line", file=name)
     try:
@@ -725,7 +724,9 @@ def _moved(place: str, names: Sequence[str], folder: str) -> tuple[str, ...]:
     return tuple(shutil.move(os.path.join(place, name), os.path.join(folder, name)) for name in names)
 
 
-def _warning(run: ToolRun, but: str) -> tuple[str, ...]:
+def _warning(run: ToolRun, kind: str, count: int = 0) -> tuple[Message, ...]:
+    """Return a note on a program that failed and made something all the same: a kind of `note.compare.made`."""
     if run.code == 0:
         return ()
-    return (f"{run.name} ended with exit code {run.code}, but {but}; its output is in {run.log}",)
+    made = Message(f"note.compare.made.{kind}", count=count)
+    return (Message("note.compare.exit_code", name=run.name, code=run.code, made=made, log=run.log),)

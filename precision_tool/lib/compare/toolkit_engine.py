@@ -23,6 +23,7 @@ from precision_tool.lib.data.sides import Inputs, golden_leaf
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary
 from precision_tool.lib.io.ge_graph import is_json, read_graph_bytes
 from precision_tool.lib.io.ge_graph_export import export_with_notes, json_text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import DumpLeaf, Run
 from precision_tool.lib.version import __version__
@@ -35,7 +36,7 @@ class ToolkitResult:
     leaf: DumpLeaf
     path: str
     others: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
 
 def compare_by_toolkit(
@@ -62,7 +63,7 @@ def compare_by_toolkit(
             side, other = _golden_folder(inputs, leaf, position)
             json_path: str | None = None
             unfused: str | None = None
-            notes: tuple[str, ...] = ()
+            notes: tuple[Message, ...] = ()
             # Two NPU runs are matched by op name unless a graph is asked for.
             by_graph = graph is not None or options.other_graph is not None
             if other is None and options.other_graph is not None:
@@ -103,7 +104,7 @@ def _compare_h5(npu: str, golden: str, folder: str, tools: Tools, options: Compa
     return _all_results(results, failed, notes)
 
 
-def _result(leaf: DumpLeaf, made: Produced, folder: str, prefix: str, notes: tuple[str, ...] = ()) -> ToolkitResult:
+def _result(leaf: DumpLeaf, made: Produced, folder: str, prefix: str, notes: tuple[Message, ...] = ()) -> ToolkitResult:
     named = [_rename(path, folder, prefix) for path in made.paths]
     table = next(path for path in named if path.endswith(".csv"))
     others = tuple(path for path in named if path != table)
@@ -111,12 +112,12 @@ def _result(leaf: DumpLeaf, made: Produced, folder: str, prefix: str, notes: tup
 
 
 def _all_results(
-    results: list[ToolkitResult], failed: Sequence[PrecisionToolError], notes: Sequence[str]
+    results: list[ToolkitResult], failed: Sequence[PrecisionToolError], notes: Sequence[Message]
 ) -> list[ToolkitResult]:
     """Return the results with notes on all of them; the last error if there is none."""
     if not results:
         raise failed[-1]
-    lost = tuple(f"not compared by the toolkit: {error.message}" for error in failed)
+    lost = tuple(Message("note.compare.not_by_toolkit", reason=error.full_message) for error in failed)
     results[0] = replace(results[0], notes=(*notes, *results[0].notes, *lost))
     return results
 
@@ -151,7 +152,7 @@ def _golden_folder(inputs: Inputs, leaf: DumpLeaf, position: int) -> tuple[str, 
 
 def graph_json(
     leaf: DumpLeaf, graph: str | None, graphs: GraphChooser, tools: Tools, *, prefers_chosen: bool = True
-) -> tuple[str, tuple[str, ...]]:
+) -> tuple[str, tuple[Message, ...]]:
     """Return the graph of a leaf as JSON: as it is, by atc, or, where there is no atc, by us."""
     path = graph
     if graph is None or folder_exists(graph):
@@ -168,12 +169,12 @@ def graph_json(
     if is_json(read_graph_bytes(path)):
         return path, ()
     out = tools.cached_json(path, "graph2json", __version__)
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
     if not is_file(out):
         document, notes = export_with_notes(path)
         with atomic_text(out) as text:
             text.write(json_text(document))
-    return out, ("the toolkit has no atc: graph2json made the graph's JSON", *notes)
+    return out, (Message("note.compare.no_atc"), *notes)
 
 
 def msaccucmp_options(options: CompareOptions) -> list[str]:

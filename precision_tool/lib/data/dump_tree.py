@@ -23,6 +23,7 @@ from precision_tool.lib.io.files import (
 )
 from precision_tool.lib.io.stores import Kind, Signature
 from precision_tool.lib.io.tfdbg_runs import files_of_run, find_runs, last_of_each
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf, DumpName, Run
 
@@ -160,12 +161,12 @@ def _read_mapping(path: str) -> dict[str, str]:
 def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> DumpLeaf | None:
     """The dump files directly in `folder`, None if there are none; `no_files` are paths of what is no file."""
     mapping: dict[str, str] = {}
-    ignored: list[tuple[str, str]] = []
+    ignored: list[tuple[str, Message]] = []
     if MAPPING_FILE in file_names:
         try:
             mapping = _read_mapping(posixpath.join(folder, MAPPING_FILE))
         except (DataNotFoundError, FormatError) as error:
-            ignored.append((MAPPING_FILE, error.message))
+            ignored.append((MAPPING_FILE, error.full_message))
     files = []
     for file_name in file_names:
         if file_name == MAPPING_FILE or file_name.endswith(names.NPY):
@@ -175,16 +176,16 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
         if names.is_number(stem):
             real_name = mapping.get(file_name) or mapping.get(stem, "")
             if not real_name:
-                ignored.append((file_name, "a bare number that mapping.csv does not name"))
+                ignored.append((file_name, Message("note.data.ignored.bare_number")))
                 continue
             suffix = ".csv" if file_name.endswith(".csv") and not real_name.endswith(".csv") else ""
         parsed = names.parse_dump_name(real_name + suffix)
         if parsed is None:
-            ignored.append((file_name, "not named like a dump file"))
+            ignored.append((file_name, Message("note.data.ignored.no_dump_name")))
             continue
         name, statistics = parsed
         if is_status(name):
-            ignored.append((file_name, "overflow status, not a tensor dump"))
+            ignored.append((file_name, Message("note.data.ignored.overflow_status")))
             continue
         path = posixpath.join(folder, file_name)
         files.append(DumpFile(path=path, name=name, statistics=statistics, is_file=path not in no_files))
@@ -245,12 +246,9 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
     skipped = sorted({leaf.time for leaf in leaves} - {leaf.time for leaf in latest})
     notes = []
     if unread:
-        notes.append(f"folders of the dump that cannot be read: {len(unread)}, the first {unread[0].message}")
+        notes.append(Message("note.data.unread_folders", count=len(unread), reason=unread[0].full_message))
     if len(latest) < len(leaves):
-        notes.append(
-            f"dump folders of earlier times are left out: {len(leaves) - len(latest)} ({', '.join(skipped)}); "
-            "name one of them to compare it"
-        )
+        notes.append(Message("note.data.earlier_dumps", count=len(leaves) - len(latest), times=skipped))
     return Run(root=root, leaves=tuple(sorted(latest, key=_leaf_order)), notes=tuple(notes))
 
 
@@ -303,7 +301,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
     root = _check_folder(path, "benchmark tensors")
     files: dict[tuple[str, int], BenchmarkFile] = {}
     numbered: list[BenchmarkFile] = []
-    ignored: list[tuple[str, str]] = []
+    ignored: list[tuple[str, Message]] = []
     older = 0
     places: dict[StepAndRank, str] = {}
     visited: set[tuple[StepAndRank, str, int]] = set()
@@ -314,7 +312,7 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
                 continue
             parsed = names.parse_golden_name(file_name)
             if parsed is None:
-                ignored.append((file_name, "not named op.index.timestamp.npy"))
+                ignored.append((file_name, Message("note.data.ignored.no_npy_name")))
                 continue
             op_name, index, timestamp = parsed
             file = BenchmarkFile(
@@ -337,11 +335,9 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
         raise nothing_below(nothing, root)
     for file in sorted(numbered, key=lambda file: -file.timestamp):
         files.setdefault((file.op_name, file.index), file)
-    notes = [f"older dumps of the same benchmark tensors left out: {older}"] if older else []
+    notes = [Message("note.data.older_tensors", count=older)] if older else []
     if ignored:
-        notes.append(
-            f".npy files not named op.index.timestamp.npy, left out: {len(ignored)}, the first {ignored[0][0]}"
-        )
+        notes.append(Message("note.data.misnamed", count=len(ignored), first=ignored[0][0]))
     if set(places) == {(None, None)}:
         places = {}
     return Benchmark(root=root, files=files, ignored=tuple(ignored), notes=tuple(notes), places=places)
@@ -362,22 +358,19 @@ def _tfdbg_benchmark(root: str, stamps: Stamps | None) -> Benchmark | None:
         by_real_name[dump.op, dump.slot] = files[dump.flat_op, dump.slot] = file
         ops.setdefault((dump.flat_op, dump.slot), set()).add(dump.op)
     alike = {key: sorted(names) for key, names in ops.items() if len(names) > 1}
-    which = runs[0].run.name if len(runs) == 1 else f"{len(runs)} runs, of each tensor the last that has it"
-    notes = [f"the benchmark is read from what tfdbg dumped ({which})"]
+    run = runs[0].run.name if len(runs) == 1 else None
+    notes = [Message("note.data.from_tfdbg", run=run, count=len(runs))]
     if len(dumps) > len(by_real_name):
-        notes.append(f"older dumps of the same benchmark tensors left out: {len(dumps) - len(by_real_name)}")
+        notes.append(Message("note.data.older_tensors", count=len(dumps) - len(by_real_name)))
     if alike:
         (_, slot), names_of_first = next(iter(alike.items()))
-        first = " and ".join(f"{name}:{slot}" for name in names_of_first[:_SHOWN_NAMES])
-        notes.append(
-            f"benchmark tensors of several ops whose names file names spell alike: {len(alike)}, the first {first}; "
-            "only a graph that names them tells them apart"
-        )
+        first = [f"{name}:{slot}" for name in names_of_first[:_SHOWN_NAMES]]
+        notes.append(Message("note.data.spelled_alike", count=len(alike), first=first))
     ignored = [row for run in runs for row in (*run.unreadable, *run.skipped)]
     unreadable = [row for run in runs for row in run.unreadable]
     if unreadable:
         path, reason = unreadable[0]
-        notes.append(f"parts of the tfdbg runs that cannot be read: {len(unreadable)}, the first {path}: {reason}")
+        notes.append(Message("note.data.unread_tfdbg", count=len(unreadable), path=path, reason=reason))
     return Benchmark(
         root=root,
         files=files,

@@ -295,7 +295,7 @@ class GoldenFiles(BenchmarkSide):
         return self._benchmark.root
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Message, ...]:
         """Notes for the user on the files."""
         return self._benchmark.notes
 

@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
+from typing import Any
 
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.graph_choice import ENOUGH, GraphChoice
 from precision_tool.lib.io.fusion_passes import is_switchable
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError
 from precision_tool.lib.model.graph import GraphFile, Op
-from precision_tool.lib.model.wording import counted
 
 #: Two graphs with a smaller share of the training script's ops in common are of different networks.
 _MIN_COMMON_FRACTION = 0.5
@@ -63,7 +64,7 @@ class FusionPair:
 
     fused: RunGraph
     unfused: RunGraph
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
 
 def find_pair(runs: Sequence[RunGraph]) -> FusionPair:
@@ -124,17 +125,15 @@ def _ordered(first: RunGraph, second: RunGraph) -> FusionPair:
     return FusionPair(fused=fused, unfused=unfused, notes=tuple(_left_over(Fusion(unfused.file), unfused.number)))
 
 
-def _left_over(unfused: Fusion, number: int | None) -> list[str]:
+def _left_over(unfused: Fusion, number: int | None) -> list[Message]:
     left = unfused.switchable
-    if not left:
-        return []
-    return [f"debug_{number} is not free of fusion: {_listed(left)}; their ops cannot be told apart there"]
+    return [Message("note.data.not_unfused", number=number, **_listed(left))] if left else []
 
 
-def _listed(passes: Counter[str]) -> str:
-    named = [f"{name} made {counted(count, 'op')}" for name, count in passes.most_common(_MAX_NAMED)]
-    more = len(passes) - _MAX_NAMED
-    return ", ".join(named) + (f" and {more} more passes" if more > 0 else "")
+def _listed(passes: Counter[str]) -> dict[str, Any]:
+    """Return the first passes with their ops, and how many more there are, as fields of a note."""
+    made = [Message("note.data.pass_made", name=name, ops=count) for name, count in passes.most_common(_MAX_NAMED)]
+    return {"passes": made, "more": max(len(passes) - _MAX_NAMED, 0) or None}
 
 
 # --- two graphs that were named, or lie beside the dumps ---
@@ -148,12 +147,13 @@ def check_fits(choice: GraphChoice, option: str) -> None:
         )
 
 
-def pair_notes(fused: GraphChoice, unfused: GraphChoice) -> list[str]:
+def pair_notes(fused: GraphChoice, unfused: GraphChoice) -> list[Message]:
     """Return notes for the user on two graphs compared as fused and unfused. UsageError if they are no pair."""
     first, second = Fusion(fused.file), Fusion(unfused.file)
     share = _share(fused, unfused)
     if share < _MIN_COMMON_FRACTION:
         raise UsageError("data.graphs_of_two_networks", fused=fused.file.path, unfused=unfused.file.path, share=share)
     if second.switchable.total() > first.switchable.total():
-        return ["the other run has more fused ops than this one: name the fused run with -lt and -g"]
-    return [f"the other run is not free of fusion: {_listed(second.switchable)}"] if second.switchable else []
+        return [Message("note.data.more_fused")]
+    left = second.switchable
+    return [Message("note.data.not_unfused", number=None, **_listed(left))] if left else []

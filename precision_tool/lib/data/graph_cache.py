@@ -7,6 +7,7 @@ each after its length; texts are numbers of a table of distinct texts at the end
 
 from __future__ import annotations
 
+import json
 import logging
 import struct
 import threading
@@ -29,6 +30,7 @@ from precision_tool.lib.io.ge_graph_partial import (
 )
 from precision_tool.lib.io.proto_text import paused_gc
 from precision_tool.lib.io.stores import Signature
+from precision_tool.lib.messages import Message
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 
 T = TypeVar("T")
@@ -36,7 +38,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 #: To be raised with every change of the layout, or of what readers make of a graph file.
-_VERSION = 1
+_VERSION = 2
 _NONE = -(1 << 63)
 _COLUMNS = (
     # of the skim
@@ -211,7 +213,7 @@ def _encode(entry: _ReadFile) -> bytes:
     columns["skim_count"] = [skim.op_count]
     if file is not None:
         columns["is_whole"] = [1]
-        columns["notes"] = [texts(note) for note in file.notes]
+        columns["notes"] = [texts(json.dumps(note.to_dict())) for note in file.notes]
         descs: dict[TensorDesc, int] = {}
         for graph in file.graphs:
             columns["graph_name"].append(texts(graph.name))
@@ -301,7 +303,14 @@ def _decode(payload: bytes, path: str, signature: Signature) -> tuple[GraphSkim,
             Graph(name=texts[name], ops=ops_of_one, attrs=LazyAttrs(source, number, is_graph=True))
             for number, (name, ops_of_one) in enumerate(of_graphs)
         )
-    return skim, GraphFile(path=path, graphs=graphs, notes=tuple(texts[at] for at in columns["notes"]))
+    return skim, GraphFile(path=path, graphs=graphs, notes=tuple(_note(texts[at]) for at in columns["notes"]))
+
+
+def _note(text: str) -> Message:
+    try:
+        return Message.from_dict(json.loads(text))
+    except (KeyError, TypeError, ValueError) as error:
+        raise OddCacheError("a note that is no message") from error
 
 
 def _columns_of(payload: bytes) -> tuple[_Columns, list[str]]:

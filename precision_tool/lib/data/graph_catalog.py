@@ -53,7 +53,7 @@ class MissingGraph:
     number: int
     #: Empty for a run without a dump.
     model: str
-    reason: str
+    reason: Message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +64,16 @@ class RunGraphs:
     missing: tuple[MissingGraph, ...] = ()
 
     @property
-    def lost(self) -> tuple[str, ...]:
+    def lost(self) -> tuple[Message, ...]:
         """The models and runs without a graph, and why."""
         several = len({run.model for run in self.missing}) > 1
-        return tuple(f"debug_{run.number}{f' ({run.model})' * several}: {run.reason}" for run in self.missing)
+        return tuple(
+            Message("note.data.lost_graph", number=run.number, model=run.model if several else None, reason=run.reason)
+            for run in self.missing
+        )
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def notes(self) -> tuple[Message, ...]:
         """Notes for the user on graphs that cannot be used."""
         return (*self.lost, *dict.fromkeys(run.doubt for run in self.runs if run.doubt))
 
@@ -107,7 +110,7 @@ def find_run_graphs(
             except DataNotFoundError as error:
                 refused.append(error)
                 model = leaves[0].model_name if leaves else ""
-                missing.append(MissingGraph(number=folder.number, model=model, reason=error.message))
+                missing.append(MissingGraph(number=folder.number, model=model, reason=error.full_message))
             else:
                 runs.append(_run_graph(folder.number, leaves, choice))
     is_in_use = chosen is not None and any(real_path(run.file.path) == real_path(chosen) for run in runs)
@@ -163,7 +166,7 @@ def check_choice(path: str, folders: Sequence[RunFolder], store: GraphStore) -> 
     for folder in _owners(path, folders) or folders:
         models = _models(folder.run)
         for leaves in models.values():
-            if not isinstance(load_chosen(path, leaves[0], models, store), str):
+            if not isinstance(load_chosen(path, leaves[0], models, store), Message):
                 return
             share = load_choice(path, leaves[0], CHOSEN, store)
             figures.append(Message("note.data.share", matched=share.matched, total=share.total, run=folder.number))

@@ -24,16 +24,16 @@ from precision_tool.lib.io.files import (
 )
 from precision_tool.lib.io.ge_graph_partial import GraphSkim, peek_graph_name
 from precision_tool.lib.io.om_file import is_om, name_in_model
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError
 from precision_tool.lib.model.graph import GraphFile
 from precision_tool.lib.model.run import DumpLeaf
-from precision_tool.lib.model.wording import counted
 
 #: A graph that names fewer of the dumped ops than this share is not the graph of the dump.
 ENOUGH = 0.5
 #: Reasons of graphs that somebody chose.
-NAMED = "it was named with -g"
-CHOSEN = "it was chosen with graphs --use"
+NAMED = Message("note.data.graph.named", option="-g")
+CHOSEN = Message("note.data.graph.chosen")
 
 
 class UnreadGraphError(DataNotFoundError):
@@ -45,13 +45,14 @@ class GraphChoice:
     """The graph in use and why; `rejected` are the other candidates, each with what spoke against it."""
 
     file: GraphFile
-    reason: str
+    #: None for ops of two dumps that were matched by name.
+    reason: Message | None
     #: Dumped ops that the graph names, of how many; 0 of 0 without a dump.
     matched: int = 0
     total: int = 0
-    rejected: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    #: What cannot be read and may fit better; empty as a rule.
-    doubt: str = ""
+    rejected: tuple[tuple[str, Message], ...] = field(default=(), repr=False)
+    #: What cannot be read and may fit better; None as a rule.
+    doubt: Message | None = None
 
 
 def find_graph_files(
@@ -158,7 +159,7 @@ def of_model(file: GraphFile, leaf: DumpLeaf) -> GraphFile:
     return best if len(graphs) == len(best.graphs) else replace(file, graphs=tuple(graphs))
 
 
-def load_choice(path: str, leaf: DumpLeaf, reason: str, store: GraphStore) -> GraphChoice:
+def load_choice(path: str, leaf: DumpLeaf, reason: Message, store: GraphStore) -> GraphChoice:
     """A graph that somebody chose by name, with its share of the dump."""
     file = of_model(store.load(path), leaf)
     total = len(dumped_ops(leaf))
@@ -166,7 +167,7 @@ def load_choice(path: str, leaf: DumpLeaf, reason: str, store: GraphStore) -> Gr
 
 
 def _skim_likely(
-    paths: Iterable[str], model_name: str, rejected: list[tuple[str, str]], store: GraphStore
+    paths: Iterable[str], model_name: str, rejected: list[tuple[str, Message]], store: GraphStore
 ) -> list[GraphSkim]:
     """Return an overview of the files whose first bytes show the model's name or do not tell; if none has it, of all.
 
@@ -182,13 +183,13 @@ def _skim_likely(
         (named if name is None or is_named_by([name], model_name) else others).append(path)
     skims = _skim_all(named, rejected, store)
     if any(is_named_by(skim.graph_names, model_name) for skim in skims):
-        rejected += [(path, "has another graph name") for path in others]  # and need not be read
+        rejected += [(path, Message("note.data.graph.other_name")) for path in others]  # and need not be read
     else:
         skims += _skim_all(others, rejected, store)
     return skims
 
 
-def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]], store: GraphStore) -> list[GraphSkim]:
+def _skim_all(paths: Iterable[str], rejected: list[tuple[str, Message]], store: GraphStore) -> list[GraphSkim]:
     """Return an overview of each file; those that cannot be read are added to `rejected`."""
     skims = []
     listed = list(paths)
@@ -198,7 +199,7 @@ def _skim_all(paths: Iterable[str], rejected: list[tuple[str, str]], store: Grap
                 store.load(path)  # it will be needed, and then need not be skimmed
             skims.append(store.skim(path))
         except PrecisionToolError as error:
-            rejected.append((path, error.message))
+            rejected.append((path, error.full_message))
     return skims
 
 
@@ -221,7 +222,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
     DataNotFoundError
         No candidate fits.
     """
-    rejected: list[tuple[str, str]] = []
+    rejected: list[tuple[str, Message]] = []
     skims = _skim_likely(paths, leaf.model_name, rejected, store)
     if not skims:
         error = UnreadGraphError if rejected else DataNotFoundError
@@ -238,22 +239,19 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
     matched, skim, file = best
     for other in skims:
         if other not in candidates:
-            why = "has another graph name" if by_name and other not in by_name else "has no data-source op"
-            rejected.append((other.path, why))
+            is_named_otherwise = by_name and other not in by_name
+            kind = "note.data.graph.other_name" if is_named_otherwise else "note.data.graph.no_source"
+            rejected.append((other.path, Message(kind)))
     if matched < ENOUGH * total and not by_name:
         if unread:
-            raise UnreadGraphError(
-                "data.no_readable_graph_fits", damage=_unread_text(unread), matched=matched, total=total
-            )
+            raise UnreadGraphError("data.no_readable_graph_fits", damage=_damage(unread), matched=matched, total=total)
         several = len(skims) if len(skims) > 1 else None
         raise DataNotFoundError("data.no_graph_fits", graphs=several, path=skim.path, matched=matched, total=total)
-    reasons = [f"its name is the dump's model folder {leaf.model_name}"] if by_name else []
-    if skim.data_source_types:
-        reasons.append(f"it holds the data source {', '.join(skim.data_source_types)}")
-    reasons.append(f"it names {matched} of {counted(total, 'dumped op')}")
+    model = leaf.model_name if by_name else None
+    reason = Message("note.data.graph.fits", model=model, sources=skim.data_source_types, matched=matched, total=total)
     return GraphChoice(
         file=file,
-        reason=", ".join(reasons),
+        reason=reason,
         matched=matched,
         total=total,
         rejected=tuple(rejected),
@@ -265,40 +263,48 @@ def _naming_most(
     candidates: Iterable[GraphSkim],
     leaf: DumpLeaf,
     store: GraphStore,
-    rejected: list[tuple[str, str]],
-    unread: list[tuple[str, str]],
+    rejected: list[tuple[str, Message]],
+    unread: list[tuple[str, Message]],
 ) -> tuple[int, GraphSkim, GraphFile] | None:
     """The graph that names most of the dumped ops, and how many; the others are added to those `rejected`."""
     best: tuple[int, GraphSkim, GraphFile] | None = None
     for skim in sorted(candidates, key=lambda skim: -skim.op_count):
         if best is not None and best[0] >= skim.op_count:
-            rejected.append((skim.path, f"has only {counted(skim.op_count, 'op')}"))
+            rejected.append((skim.path, Message("note.data.graph.fewer_ops", ops=skim.op_count)))
             continue
         try:
             file = of_model(store.load(skim.path), leaf)
         except PrecisionToolError as error:
-            unread.append((skim.path, error.message))
+            unread.append((skim.path, error.full_message))
             rejected.append(unread[-1])
             continue
         count = matched_ops(file, leaf)
         if best is None or count > best[0]:
             if best is not None:
-                rejected.append((best[1].path, f"names only {best[0]} of the dumped ops"))
+                rejected.append((best[1].path, Message("note.data.graph.names_fewer", matched=best[0])))
             best = (count, skim, file)
         else:
-            rejected.append((skim.path, f"names only {count} of the dumped ops"))
+            rejected.append((skim.path, Message("note.data.graph.names_fewer", matched=count)))
     return best
 
 
-def _unread_text(unread: Sequence[tuple[str, str]]) -> str:
+def _damage(unread: Sequence[tuple[str, Message]]) -> Message:
     """Return which files cannot be read and why; `graphs` shows the whole errors."""
-    more = len(unread) - 1
-    why, *_ = unread[0][1].split("; still open")
-    return f"cannot be read: {why}" + (f" (and {counted(more, 'other graph')})" if more else "")
+    return Message("note.data.graph.unread", reason=_in_short(unread[0][1]), more=len(unread) - 1 or None)
 
 
-def _doubt(unread: Sequence[tuple[str, str]], used: str) -> str:
-    return f"{_unread_text(unread)}; the graph in use, {used}, is only the best of the others" if unread else ""
+def _in_short(reason: Message) -> Message:
+    """Return what is wrong with a graph without the blocks that were open there."""
+    fields = {
+        name: _in_short(value) if isinstance(value, Message) else value
+        for name, value in reason.fields.items()
+        if name != "blocks"
+    }
+    return Message(reason.kind, **fields)
+
+
+def _doubt(unread: Sequence[tuple[str, Message]], used: str) -> Message | None:
+    return Message("note.data.graph.doubt", damage=_damage(unread), path=used) if unread else None
 
 
 def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
@@ -306,7 +312,7 @@ def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
 
     DataNotFoundError says why when none can be read.
     """
-    rejected: list[tuple[str, str]] = []
+    rejected: list[tuple[str, Message]] = []
     skims = _skim_all(paths, rejected, store)
     unread = list(rejected)
     skims.sort(key=lambda skim: (not skim.data_source_types, -skim.op_count))
@@ -314,14 +320,13 @@ def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
         try:
             file = store.load(skim.path)
         except PrecisionToolError as error:
-            rejected.append((skim.path, error.message))
+            rejected.append((skim.path, error.full_message))
             continue
         for other in skims[position + 1 :]:
-            smaller = f"has only {counted(other.op_count, 'op')}"
+            smaller = Message("note.data.graph.fewer_ops", ops=other.op_count)
             without = skim.data_source_types and not other.data_source_types
-            rejected.append((other.path, "has no data-source op" if without else smaller))
-        source = f"it holds the data source {', '.join(skim.data_source_types)} and " if skim.data_source_types else ""
-        reason = f"{source or 'it '}has most ops ({skim.op_count}); there is no dump to fit"
+            rejected.append((other.path, Message("note.data.graph.no_source") if without else smaller))
+        reason = Message("note.data.graph.most_ops", sources=skim.data_source_types, ops=skim.op_count)
         return GraphChoice(file=file, reason=reason, rejected=tuple(rejected), doubt=_doubt(unread, skim.path))
     raise DataNotFoundError("data.no_usable_graph_of_run", reasons=[message for _, message in rejected[:3]])
 
@@ -341,18 +346,18 @@ def is_what_ran(path: str) -> bool:
     return names.is_build_graph(name) or not names.is_graph_file(name)
 
 
-def load_chosen(path: str, leaf: DumpLeaf, models: Collection[str], store: GraphStore) -> GraphChoice | str:
+def load_chosen(path: str, leaf: DumpLeaf, models: Collection[str], store: GraphStore) -> GraphChoice | Message:
     """The graph a user prefers, as the graph of a leaf of one of the run's `models`, or why it is not one."""
     if not is_what_ran(path):
-        return f"{CHOSEN}, but is of another stage of the compiler"
+        return Message("note.data.graph.chosen_other_stage")
     if _is_of_other_run(path, leaf):
-        return f"{CHOSEN}, but lies beside another run"
+        return Message("note.data.graph.chosen_other_run")
     choice = load_choice(path, leaf, CHOSEN, store)
     called = [graph.name for graph in choice.file.graphs[:1]]
     if not is_named_by(called, leaf.model_name) and any(is_named_by(called, model) for model in models):
-        return f"{CHOSEN}, but is of another model"
+        return Message("note.data.graph.chosen_other_model")
     if choice.matched < ENOUGH * choice.total:
-        return f"{CHOSEN}, but names {choice.matched} of {counted(choice.total, 'dumped op')}"
+        return Message("note.data.graph.chosen_misfit", matched=choice.matched, total=choice.total)
     return choice
 
 
@@ -398,10 +403,10 @@ class GraphChooser:
             stamps.note(path)
         if graph is not None and not is_folder(graph):
             return load_choice(graph, leaf, NAMED, self.store)
-        refused: tuple[tuple[str, str], ...] = ()
+        refused: tuple[tuple[str, Message], ...] = ()
         if graph is None and chosen is not None:
             choice = load_chosen(chosen, leaf, models, self.store)
-            if not isinstance(choice, str):
+            if not isinstance(choice, Message):
                 return choice
             refused = ((chosen, choice),)
         folders = [graph] if graph is not None else graph_folders(leaf.path, stamps)

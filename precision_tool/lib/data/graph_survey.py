@@ -35,7 +35,7 @@ class GraphRow:
     dumped: int = 0
     in_use: bool = False
     #: Why it is in use, or is not.
-    reason: str = ""
+    reason: Message | None = None
     error: Message | None = None
 
 
@@ -48,8 +48,7 @@ class GraphSurvey:
     #: The folders that were looked in.
     folders: tuple[str, ...]
     #: Why no graph can be used at all; empty if one is in use.
-    problem: str = ""
-    hint: str = ""
+    problem: PrecisionToolError | None = None
 
     @property
     def unreadable(self) -> int:
@@ -80,22 +79,21 @@ def survey(
     """All graph files of the runs, of `extra_folders` and in use. `problem` says why none is in use."""
     all_files = _graph_files(folders, in_use, extra_folders)
     used = {real_path(run.file.path): run for run in reversed(in_use)}
-    rejected: dict[str, str] = {}
+    rejected: dict[str, Message] = {}
     for path, why in (rejection for run in in_use for rejection in run.rejected):
         rejected.setdefault(real_path(path), why)
     rows = []
     for path, number in all_files:
         real = real_path(path)
         if real in used or names.is_build_graph(posixpath.basename(path)):
-            rows.append(_row(path, number, used.get(real), rejected.get(real, ""), folders, store))
+            rows.append(_row(path, number, used.get(real), rejected.get(real), folders, store))
     stages = Counter(_stage(path) for path, _ in all_files if not names.is_build_graph(posixpath.basename(path)))
     looked_in = [folder.graph_folder for folder in folders] + [posixpath.abspath(folder) for folder in extra_folders]
     return GraphSurvey(
         rows=tuple(rows),
         other_stages=tuple(sorted((stage, count) for stage, count in stages.items() if stage)),
         folders=tuple(dict.fromkeys(looked_in)),
-        problem="" if problem is None else problem.message,
-        hint="" if problem is None else problem.hint,
+        problem=problem,
     )
 
 
@@ -162,7 +160,12 @@ def _stage(path: str) -> str:
 
 
 def _row(
-    path: str, number: int | None, used: RunGraph | None, why_not: str, folders: Sequence[RunFolder], store: GraphStore
+    path: str,
+    number: int | None,
+    used: RunGraph | None,
+    why_not: Message | None,
+    folders: Sequence[RunFolder],
+    store: GraphStore,
 ) -> GraphRow:
     row = GraphRow(path=path, run=number, size=size_of(path), stage=_stage(path))
     try:

@@ -21,7 +21,6 @@ from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import Benchmark, DumpLeaf, Run
-from precision_tool.lib.model.wording import counted
 
 
 class DataKind(ABC):
@@ -130,7 +129,7 @@ class H5Pair(NamedTuple):
     golden: str
 
 
-def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str, ...]]:
+def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[Message, ...]]:
     """The files, or files below folders, that belong together, and notes on those left out.
 
     Files of one name belong together. Else the newest of each side do: the dumper names its files after the time.
@@ -145,16 +144,18 @@ def pair_h5_files(npu: str, golden: str) -> tuple[tuple[H5Pair, ...], tuple[str,
     if not same:
         same = [(_newest(left), _newest(right))]
     notes = []
-    for what, root, all_files, paired in (
-        ("NPU", roots[0], left, {npu_file for npu_file, _ in same}),
-        ("benchmark", roots[1], right, {other for _, other in same}),
+    for is_npu, root, all_files, paired in (
+        (True, roots[0], left, {npu_file for npu_file, _ in same}),
+        (False, roots[1], right, {other for _, other in same}),
     ):
         others = [posixpath.relpath(path, root) for path in all_files if path not in paired]
         if others:
-            more = ", …" if len(others) > _MAX_NAMED else ""
-            names = ", ".join(others[:_MAX_NAMED]) + more
-            count = counted(len(others), "more .h5 file")
-            notes.append(f"{count} of the {what} left out ({names}): name one with -lt, -rt")
+            is_more = len(others) > _MAX_NAMED
+            notes.append(
+                Message(
+                    "note.data.h5_left_out", count=len(others), is_npu=is_npu, names=others[:_MAX_NAMED], more=is_more
+                )
+            )
     return tuple(H5Pair(npu=npu_file, golden=other) for npu_file, other in same), tuple(notes)
 
 

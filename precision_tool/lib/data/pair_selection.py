@@ -10,10 +10,10 @@ from precision_tool.lib.data.dump_names import op_number
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.origins import groups_of
 from precision_tool.lib.data.pair_listing import find_ops
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, UsageError, shown
 from precision_tool.lib.model.comparison import Pair, Status
 from precision_tool.lib.model.graph import Graph, GraphFile, Op
-from precision_tool.lib.model.wording import counted, first_of
 
 #: Of many names or numbers, as many are listed in a message.
 _MAX_LISTED = 10
@@ -94,7 +94,7 @@ class Selected:
     """The pairs that are wanted, and what to say of the choice."""
 
     pairs: list[Pair]
-    notes: list[str] = field(default_factory=list)
+    notes: list[Message] = field(default_factory=list)
 
 
 def select(pairs: Sequence[Pair], selection: Selection, file: GraphFile | None) -> Selected:
@@ -112,7 +112,7 @@ def select(pairs: Sequence[Pair], selection: Selection, file: GraphFile | None) 
 
 def _by_id(pairs: Sequence[Pair], selection: OpRange | OpIds, file: GraphFile | None) -> Selected:
     """Whole groups of fused ops, if the id of one op of the group is wanted (the vendor's rule)."""
-    notes = []
+    notes: list[Message] = []
     if any(pair.op_name.startswith("/") for pair in pairs):
         return _by_sequence(pairs, selection)
     if file is not None:
@@ -121,7 +121,7 @@ def _by_id(pairs: Sequence[Pair], selection: OpRange | OpIds, file: GraphFile | 
     else:
         ids = {pair.op_name: pair.index for pair in pairs}
         groups = [{index} for index in range(max(ids.values(), default=-1) + 1)]
-        notes.append("without a graph, ops are numbered in the order in which they were dumped, from 0")
+        notes.append(Message("note.data.numbered_by_time"))
     ids_in_graph = {number for group in groups for number in group}
     fits = selection.test(max(ids_in_graph, default=0))
     indices = {index for index, group in enumerate(groups) if any(map(fits, group))}
@@ -131,8 +131,8 @@ def _by_id(pairs: Sequence[Pair], selection: OpRange | OpIds, file: GraphFile | 
     if isinstance(selection, OpIds):
         absent = [str(number) for number in selection.ids if number not in ids_in_graph]
         if absent:
-            notes.append(f"no op has the id {first_of(absent, _MAX_LISTED)}")
-    notes.append(f"only {len(indices)} of {counted(len(groups), 'group')} of ops were asked for")
+            notes.append(Message("note.data.no_such_id", ids=absent))
+    notes.append(Message("note.data.some_groups", count=len(indices), all=len(groups)))
     notes += _nothing_to_compare(chosen)
     return Selected(chosen, notes)
 
@@ -145,17 +145,19 @@ def _by_sequence(pairs: Sequence[Pair], selection: OpRange | OpIds) -> Selected:
     if not chosen:
         raise DataNotFoundError("data.no_h5_number")
     count = len({pair.index for pair in chosen})
-    notes = [f"only {count} of {counted(len(numbers), 'op')} were asked for", *_nothing_to_compare(chosen)]
+    notes = [Message("note.data.some_ops", count=count, all=len(numbers)), *_nothing_to_compare(chosen)]
     return Selected(chosen, notes)
 
 
-def _nothing_to_compare(chosen: Sequence[Pair]) -> list[str]:
+def _nothing_to_compare(chosen: Sequence[Pair]) -> list[Message]:
     """Return a note with the reasons, op by op, if no selected op has a tensor to compare."""
     if any(pair.status == Status.COMPARED for pair in chosen):
         return []
     reasons = {f"{pair.sequence}: {pair.op_name}": pair.reason for pair in reversed(chosen)}
-    lines = [f"{where}: {reason}" for where, reason in reversed(reasons.items())]
-    return [f"nothing of what was asked for can be compared: {first_of(lines, _MAX_LISTED, '; ')}"]
+    shown_reasons = list(reversed(reasons.items()))
+    lines = [Message("error.place", where=where, reason=reason) for where, reason in shown_reasons[:_MAX_LISTED]]
+    more = max(len(reasons) - _MAX_LISTED, 0) or None
+    return [Message("note.data.nothing_comparable", reasons=lines, more=more)]
 
 
 def _numbered(pairs: Sequence[Pair], ids: Mapping[str, int]) -> list[Pair]:
@@ -166,7 +168,7 @@ def _numbered(pairs: Sequence[Pair], ids: Mapping[str, int]) -> list[Pair]:
 
 
 def _by_name(pairs: Sequence[Pair], selection: OpNames, file: GraphFile | None) -> Selected:
-    run = RunGraph(number=None, leaf=None, file=file or _as_graph(pairs), reason="")
+    run = RunGraph(number=None, leaf=None, file=file or _as_graph(pairs), reason=None)
     chosen = {op_name for name in selection.names for op_name in _op_names(run, pairs, name)}
     selected: list[Pair] = []
     for op_name in chosen:

@@ -27,7 +27,6 @@ from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.pytorch import ALIKE_TYPES, INPUT, OUTPUT, SCALAR_TYPES, H5Dump, H5Op, H5Value
 from precision_tool.lib.model.tensor import Tensor
-from precision_tool.lib.model.wording import counted
 
 #: What the name of one and the same op begins with on different devices. Mkldnn, PyTorch's own convolution on a CPU,
 #: is in no document.
@@ -57,7 +56,7 @@ class Matched:
     """All ops of two dumps, those of the NPU in the order they ran, then what only the other has."""
 
     ops: tuple[OpMatch, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
     def counterpart(self, op: H5Op) -> H5Op | None:
         """The benchmark's op that stands for an NPU op."""
@@ -72,7 +71,7 @@ def match_ops(npu: H5Dump, golden: H5Dump) -> Matched:
     """
     partner: dict[int, H5Op] = {}
     taken: set[int] = set()
-    notes: list[str] = []
+    notes: list[Message] = []
 
     def groups(key: Callable[[H5Op], object]) -> dict[object, tuple[list[H5Op], list[H5Op]]]:
         """The ops of both sides that have no counterpart yet, by a key."""
@@ -93,7 +92,7 @@ def match_ops(npu: H5Dump, golden: H5Dump) -> Matched:
     if not npu.has_inputs and golden.has_inputs:
         for left, right in groups(lambda op: (family(op.type), op.seq)).values():
             pair(left, right)
-        notes.append("the NPU dump has no inputs, so it was made by loading the other: matched by sequence number")
+        notes.append(Message("note.data.h5_by_number"))
     for left, right in groups(lambda op: op.type).values():
         if len(left) == len(right):
             pair(left, right)
@@ -103,18 +102,16 @@ def match_ops(npu: H5Dump, golden: H5Dump) -> Matched:
     differing = [name for name, (left, right) in by_family.items() if left and right and len(left) != len(right)]
     if differing:
         name = differing[0]
-        left, right = by_family[name]
-        counts = f"{name} {len(left)} times on the NPU, {len(right)} times in the benchmark"
+        npu_count, golden_count = map(len, by_family[name])
         notes.append(
-            f"{counted(len(differing), 'op')} did not run as often on both sides, so that their order may not tell "
-            f"which belongs to which: {counts}"
+            Message("note.data.h5_counts", count=len(differing), name=name, npu=npu_count, golden=golden_count)
         )
     of_npu = [OpMatch(op, partner.get(id(op))) for op in npu.ops]
     alone = [OpMatch(None, op) for op in golden.ops if id(op) not in taken]
     return Matched(ops=(*of_npu, *alone), notes=tuple(notes))
 
 
-def match_dumps(npu: H5Dump, golden: H5Dump) -> tuple[list[Pair], tuple[str, ...]]:
+def match_dumps(npu: H5Dump, golden: H5Dump) -> tuple[list[Pair], tuple[Message, ...]]:
     """Every tensor of the NPU dump with its benchmark tensor, and what to say of the matching.
 
     An op without counterpart is one row. `Pair.index` is the sequence number in the NPU dump, of what it does not have
@@ -126,7 +123,7 @@ def match_dumps(npu: H5Dump, golden: H5Dump) -> tuple[list[Pair], tuple[str, ...
     parameters = sum(not value.is_tensor for op in npu.ops for value in op.values)
     notes = list(matched.notes)
     if parameters:
-        notes.append(f"{counted(parameters, 'parameter')} of ops (flags, sizes, scalars) are not compared")
+        notes.append(Message("note.data.h5_parameters", count=parameters))
     return pairs, tuple(notes)
 
 
@@ -330,7 +327,7 @@ class H5Data:
     """All dumps of a data folder, the NPU's first, and the files that could not be read."""
 
     sides: tuple[H5Side, ...]
-    problems: tuple[str, ...] = ()
+    problems: tuple[Message, ...] = ()
 
 
 def load_h5_data(npu: Sequence[str], golden: Sequence[str], pairs: Sequence[tuple[str, str]]) -> H5Data:
@@ -355,7 +352,7 @@ def load_h5_data(npu: Sequence[str], golden: Sequence[str], pairs: Sequence[tupl
             matched = None if other is None else match_ops(read[path], other)
             sides.append(H5Side(dump=read[path], side=NPU, other=other, matched=matched))
     sides += [H5Side(dump=read[path], side=BENCHMARK) for path in golden if path in read]
-    return H5Data(sides=tuple(sides), problems=tuple(error.advice for error in errors))
+    return H5Data(sides=tuple(sides), problems=tuple(error.advice_message for error in errors))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -260,7 +260,7 @@ def _checked(name: str, value: object, place: Union[Message, str]) -> Any:
     try:
         return _CHECKS[name](value)
     except UsageError as error:  # of a URL, which may hold a password
-        raise UsageError("data.bad_url", place=place, reason=error.message, advice=error.hint) from None
+        raise UsageError("data.bad_url", place=place, reason=error.full_message, advice=error.hint_message) from None
     except ValueError as error:
         raise UsageError("data.bad_setting", place=place, problem=error.args[0], value=_shown(value)) from None
 
@@ -272,15 +272,15 @@ def with_settings(settings: Optional[Settings], options: Mapping[str, object]) -
     return replace(settings, **checked)
 
 
-def _shown(value: object) -> str:
+def _shown(value: object) -> Union[str, Message]:
     """A value as it is quoted: short, and for numbers of more digits than Python writes, how long they are."""
     try:
         return reprlib.repr(value)
     except ValueError:
-        return "a number of {} bits".format(value.bit_length() if isinstance(value, int) else "too many")
+        return Message("note.data.long_number", bits=value.bit_length() if isinstance(value, int) else None)
 
 
-def read_settings_file(path: Path, notes: Optional[List[str]] = None) -> Dict[str, Any]:
+def read_settings_file(path: Path, notes: Optional[List[Message]] = None) -> Dict[str, Any]:
     """The checked settings of a file by field name. Raises UsageError with file and line,
     FormatError for what is no small regular file.
 
@@ -374,7 +374,7 @@ def load_settings(
     options: Optional[Mapping[str, Any]] = None,
     folder: Optional[Path] = None,
     environment: Optional[Mapping[str, str]] = None,
-    notes: Optional[List[str]] = None,
+    notes: Optional[List[Message]] = None,
 ) -> Settings:
     """Return the settings in force: files, then environment, then options.
 
@@ -386,7 +386,7 @@ def load_settings(
         The working folder, whose `precision_config.py` is read where there is one; by default the current one.
     environment : mapping, optional
         By default `os.environ`; variables ``PRECISION_TOOL_<NAME>`` count.
-    notes : list of str, optional
+    notes : list of Message, optional
         Gets the notes on lines of the files that have no effect any more.
 
     Raises
@@ -420,6 +420,7 @@ class OldName(NamedTuple):
     """An old name without effect: the values that the manuals show, and what replaces it."""
 
     shown: Tuple[object, ...]
+    #: A kind of `note.data.instead`.
     instead: str
 
 
@@ -431,32 +432,28 @@ class OldSetting(NamedTuple):
     line: int
 
 
-_VARIABLE = "the environment variable of that name decides, PRECISION_TOOL_DUMP and so on"
-_GRAPH_VALUES = "set DUMP_GE_GRAPH or DUMP_GRAPH_LEVEL in the environment to dump graphs in another way"
+_VARIABLE = "variable"
+_GRAPH_VALUES = "graph_values"
 _WITHOUT_EFFECT: Dict[str, OldName] = {
-    "ASCEND_LOG_PATH": OldName((), "the logs of the device are not read here"),
-    "NET_TYPE": OldName((), "the data tell it: `infer DIR` takes what msquickcmp wrote"),
-    "TF_DEBUG_TIMEOUT": OldName((360,), "`tf_dump` reads tfdbg's files itself and needs no time limit"),
+    "ASCEND_LOG_PATH": OldName((), "device_logs"),
+    "NET_TYPE": OldName((), "net_type"),
+    "TF_DEBUG_TIMEOUT": OldName((360,), "time_limit"),
     "MS_ACCU_CMP": OldName(
         (r"msaccucmp.py[c]?", "msaccucmp.py", "msaccucmp.pyc"),
-        "msaccucmp is found below CMD_ROOT_PATH, `toolkit` shows where",
+        "msaccucmp",
     ),
     "BUILD_JSON_GRAPH_NAME": OldName(
         ("Build", "PreRunAfterBuild"),
-        "the graph that fits the dump is chosen: `graphs` says why, `graphs --use` changes",
+        "graph_name",
     ),
     "DUMP_GE_GRAPH_VALUE": OldName((2,), _GRAPH_VALUES),
     "DUMP_GRAPH_LEVEL_VALUE": OldName((2, 3), _GRAPH_VALUES),
     "PRECISION_TOOL_OVERFLOW_FLAG": OldName(("PRECISION_TOOL_OVERFLOW",), _VARIABLE),
     "PRECISION_TOOL_DUMP_FLAG": OldName(("PRECISION_TOOL_DUMP",), _VARIABLE),
 }
-_ENVIRONMENT = OldName((), "the toolkit and its set_env.sh are found below CMD_ROOT_PATH, `toolkit` shows them")
-_PLACE = OldName((), "places below the data folder have fixed names; DATA, --data and --work move the whole")
-_OLD_PLACE = OldName(
-    (),
-    "graphs are looked for in npu/debug_N/graph, dumps in npu/debug_N/dump, tf/dump and overflow/dump of the data "
-    "folder: move the files there, or name folders with -lt, -rt and -g",
-)
+_ENVIRONMENT = OldName((), "environment")
+_PLACE = OldName((), "place")
+_OLD_PLACE = OldName((), "old_place")
 #: What paths outside the data folder end with in the manuals.
 _USUAL_ENDS = {"ASCEND_LOG_PATH": "ascend/log/plog", "ASCEND_SET_ENV": "bin/setenv.bash"}
 #: Folders by where the manuals have them below the data folder.
@@ -495,7 +492,7 @@ def as_setting(name: str, value: object) -> Optional[Tuple[str, object]]:
     return ("data", value) if name in _DATA_NAMES else None
 
 
-def notes_on(path: str, settings: List[OldSetting]) -> List[str]:
+def notes_on(path: str, settings: List[OldSetting]) -> List[Message]:
     """Return the notes on old names of a file that ask for something else than is done, one for each reason."""
     data = DEFAULT_DATA.name
     by_advice: Dict[str, List[OldSetting]] = {}
@@ -509,9 +506,9 @@ def notes_on(path: str, settings: List[OldSetting]) -> List[str]:
             by_advice.setdefault(meaning.instead, []).append(old)
     notes = []
     for instead, some in by_advice.items():
-        names = ", ".join(f"{old.name} (line {old.line})" for old in some)
-        has = "is an old setting" if len(some) == 1 else "are old settings"
-        notes.append(f"{path}: {names} {has} without effect: {instead}")
+        names = [Message("note.data.old_name", name=old.name, line=old.line) for old in some]
+        advice = Message("note.data.instead." + instead)
+        notes.append(Message("note.data.old_settings", path=path, count=len(some), names=names, advice=advice))
     return notes
 
 

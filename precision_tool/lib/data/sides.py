@@ -14,6 +14,7 @@ from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io import tfdbg_runs as tfdbg
 from precision_tool.lib.io.files import folder_exists, is_folder, list_folder, stat_of
 from precision_tool.lib.io.stores import Kind
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError
 from precision_tool.lib.model.run import Benchmark, DumpLeaf, Run
 
@@ -24,7 +25,7 @@ class Inputs:
 
     run: Run
     golden: GoldenFiles | Run
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
     #: Whether the benchmark stands for every step and rank.
     is_shared: bool = True
 
@@ -162,16 +163,13 @@ def benchmark_folder(space: Workspace, stamps: Stamps | None = None) -> Path | N
     return space.tf_debug_dir if tfdbg.find_runs(str(space.tf_debug_dir), visit) else None
 
 
-def newer_run(space: Workspace) -> str | None:
+def newer_run(space: Workspace) -> Message | None:
     """The note on a run of tfdbg that is newer than the tensors in tf/dump, which are compared."""
     runs = tfdbg.find_runs(str(space.tf_debug_dir))
     newest = newest_golden(str(space.tf_dump_dir)) if runs else None
     if newest is None or runs[-1].time <= newest:
         return None
-    return (
-        f"{shown_path(runs[-1].path)} is newer than the tensors in {space.tf_dump_dir}, which are "
-        "compared: tf_dump takes the new ones, -rt compares with the run itself"
-    )
+    return Message("note.data.newer_tfdbg_run", path=shown_path(runs[-1].path), folder=str(space.tf_dump_dir))
 
 
 def has_dump_alone(space: Workspace) -> bool:

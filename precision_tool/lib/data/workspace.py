@@ -22,7 +22,7 @@ from typing import Iterable, List, Optional, Union
 
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike, check_local, is_folder, list_folder
-from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, UsageError
 
 #: Where results go when the data folder cannot be written, below the working folder.
@@ -168,7 +168,7 @@ class Workspace:
             try:
                 candidates += _children(base / "vector_compare")
             except FormatError as error:  # results elsewhere are as good; and new ones can be written elsewhere
-                note = text("note.data.results_unlisted", reason=error.message)
+                note = Message("note.data.results_unlisted", reason=error.full_message)
                 self.notes += [note] if note not in self.notes else []
         return sorted(filter(_is_time_dir, candidates), key=lambda path: path.name, reverse=True)
 
@@ -195,7 +195,7 @@ class Workspace:
             if reason is None:
                 self._made = missing + self._made
                 if refused:
-                    self.notes.append(text("note.data.results_elsewhere", reason=refused[0], folder=base))
+                    self.notes.append(Message("note.data.results_elsewhere", reason=refused[0], folder=base))
                     self._bases = self._bases[self._bases.index(base) :]
                 return folder
             refused.append(Message("note.data.not_writable", folder=folder, reason=reason))

@@ -247,7 +247,9 @@ def _of(op: OpAgreement, kind: FindingKind, grade: Grade, message: Message, fact
     )
 
 
-def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph: str = "") -> list[Finding]:
+def find_first_fault(
+    ops: Sequence[OpAgreement], threshold: float, unread_graph: Message | None = None
+) -> list[Finding]:
     """Return the first op in execution order whose inputs agree and whose output does not, and related findings.
 
     Said before it: that some op was fed differing values before any op made an error (other weights, other
@@ -291,7 +293,7 @@ def find_first_fault(ops: Sequence[OpAgreement], threshold: float, unread_graph:
     return [*findings, _faulty_op(culprit, passed_over, threshold)]
 
 
-def _all_agree(ops: Sequence[OpAgreement], threshold: float, unread_graph: str) -> Finding:
+def _all_agree(ops: Sequence[OpAgreement], threshold: float, unread_graph: Message | None) -> Finding:
     """Return the finding that no op is faulty; or that none is known, where a graph is missing."""
     if not any(op.is_unseen for op in ops) or not (unread_graph or is_without_graph(ops)):
         message = Message("finding.all_agree", threshold=threshold)
@@ -313,7 +315,7 @@ def is_without_graph(ops: Iterable[OpAgreement]) -> bool:
     return any(row.reason is not None and row.reason.kind == NO_GRAPH for op in ops for row in op.inputs)
 
 
-def _by_statistics(ops: Sequence[OpAgreement], unread_graph: str) -> Finding:
+def _by_statistics(ops: Sequence[OpAgreement], unread_graph: Message | None) -> Finding:
     """Return the first op of a dump of statistics whose inputs' agree and whose output's do not.
 
     Less than a comparison: values in another order, or wrong ones of the same size, have the same statistics.

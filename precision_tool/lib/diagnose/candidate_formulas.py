@@ -400,10 +400,10 @@ class CandidateFormulas:
             yield direct(op, graph_slots)
             return
         puts_out = self._script_outputs(op)
-        known = self._known(op, slots, op_inputs, puts_out)
-        yield from known
+        shown = self._shown_chains(op, slots, op_inputs, puts_out)
+        yield from shown
         # Whether the op's own type is known to be a part of what it does: then it is not all of it.
-        is_known = any(formula.is_certain and op.type in formula.how for formula in known)
+        is_known = any(formula.is_certain and op.type in formula.how for formula in shown)
         is_whole = not op_inputs.missing
         alike = self.fitting.get(self.key(op))
         if no_search:
@@ -424,7 +424,7 @@ class CandidateFormulas:
         if not is_known and table.find(op.type) is not None:
             yield replace(direct(op, graph_slots), is_certain=False)
 
-    def _known(
+    def _shown_chains(
         self, op: Op, slots: Sequence[Slot], op_inputs: OpInputs, puts_out: Mapping[int, tuple[str, int]]
     ) -> list[Formula]:
         """Return the chain as the graph without fusion has it, and that of an op that is fused alike."""

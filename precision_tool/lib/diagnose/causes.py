@@ -256,14 +256,10 @@ class Explainer:
     def __init__(self, values: RunValues, findings: Findings) -> None:
         self._values = values
         self._findings = findings
-        self._flow = Flow(values)
+        self.flow = Flow(values)
         self._by_id = {id(result.op): result for result in findings.judged}
         #: Wrong ops, by name, that may as well be right and have read another variable.
         self._either: dict[str, Op] = {}
-
-    @property
-    def flow(self) -> Flow:
-        return self._flow
 
     def suspects(self, compared: Sequence[str] = ()) -> list[Suspect]:
         """Return every independent fault, best first. `compared` are the suspects of the comparison alone."""
@@ -272,10 +268,10 @@ class Explainer:
         shared = list(self._shared_inputs(explained))
         explained |= {name for item in shared for name in (item.culprit, *item.also)}
         wrong = [*shared, *self._wrong(explained)]
-        out_of_range = OutOfRange(self._values, self._flow, self._findings.judged, self._findings.flagged)
+        out_of_range = OutOfRange(self._values, self.flow, self._findings.judged, self._findings.flagged)
         lost = list(out_of_range.lost_in_integers())
         sources, scale = find_sources(
-            self._values, self._flow, [*self._findings.divergences, *divergences], self._findings.is_later
+            self._values, self.flow, [*self._findings.divergences, *divergences], self._findings.is_later
         )
         proven = [*overwritten, *wrong, *lost]
         ops = [item.op for item in self._findings.judged if item.state is State.WRONG]
@@ -283,7 +279,7 @@ class Explainer:
         proven += out_of_range.overflows([*ops, *self._ops_of(sources)])
         suspects = sorted(proven, key=_rank) + sorted(sources, key=_rank)
         if scale is None and isinstance(self._values.benchmark, NoBenchmark):
-            scale = loss_scale(self._values, self._flow)
+            scale = loss_scale(self._values, self.flow)
         if scale is not None:
             suspects.append(scale)
         suspects += self._in_gaps(suspects)
@@ -471,7 +467,7 @@ class Explainer:
 
     def _jumps(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
         """Yield the first op that cannot be recomputed, is far more off than its inputs, and follows no suspect."""
-        followers = self._flow.downstream(self._ops_of(suspects))
+        followers = self.flow.downstream(self._ops_of(suspects))
         named = {name for item in suspects for name in (item.culprit, *item.also)}
         for result in self._findings.judged:
             op = result.op

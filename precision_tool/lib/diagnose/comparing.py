@@ -38,7 +38,7 @@ from precision_tool.lib.data.sides import benchmark_folder, default_golden, defa
 from precision_tool.lib.data.workspace import Workspace, check_data
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.io.files import is_folder
-from precision_tool.lib.messages import Message, render
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError
 from precision_tool.lib.model.table import Table
 
@@ -97,9 +97,10 @@ def compare(
         written = tuple(filter(None, paths))
         if not written:
             raise
-        message = render(Message("error.diagnose.stopped.text", reason=stop.message, paths=written))
-        hint = stop.hint or render(Message("error.diagnose.stopped.hint"))
-        raise ComparisonStoppedError(message, hint, stop.results, stop.exit_code) from stop
+        raise ComparisonStoppedError(
+            "diagnose.stopped", "", stop.results, stop.exit_code,
+            reason=stop.full_message, paths=written, advice=stop.hint_message,
+        ) from stop  # fmt: skip
     except BaseException:
         space.remove_empty(folder)
         raise
@@ -248,15 +249,11 @@ def _ctrl_c_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _without_prefix(note: Message | str) -> Message | str:
-    """Return the reason in a note that says that a folder was not compared."""
-    return note.removeprefix("not compared: ") if isinstance(note, str) else note.fields.get("reason", note)
-
-
 def _check_any_rows(results: Sequence[LeafResult]) -> None:
     if any(result.rows for result in results):
         return
-    reasons = list(dict.fromkeys(_without_prefix(note) for result in results for note in result.notes))
+    notes = (note for result in results for note in result.notes)
+    reasons = list(dict.fromkeys(note.reason if note.kind == "note.compare.not_compared" else note for note in notes))
     more = max(0, len(reasons) - _MAX_REASONS)
     raise DataNotFoundError(
         "diagnose.none_comparable", count=len(results), reasons=reasons[:_MAX_REASONS], more=more or None

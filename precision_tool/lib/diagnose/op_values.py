@@ -681,7 +681,7 @@ def read_values(
             else:
                 array = reader.whole(kind)
     except PrecisionToolError as error:
-        raise NoValueError("unreadable", detail=error.message) from error
+        raise NoValueError("unreadable", detail=error.full_message) from error
     except MemoryError as error:
         raise NoValueError("out_of_memory") from error
     if data_type.is_complex:

@@ -109,7 +109,7 @@ def find_passports(space: Workspace, npu: str | None = None, golden: str | None 
     try:
         return compare_passports(read_passport(ours), read_passport(other))
     except PrecisionToolError as error:
-        note = Message("note.diagnose.passports_unread", reason=error.message)
+        note = Message("note.diagnose.passports_unread", reason=error.full_message)
         space.notes += [note] if note not in space.notes else []
         return None
 

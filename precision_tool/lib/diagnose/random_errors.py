@@ -442,7 +442,7 @@ def find_random(
         try:
             counterpart = golden_leaf(other, leaf, position, len(run.leaves))
         except DataNotFoundError as error:
-            data.workspace.notes.append(Message("note.diagnose.not_compared", reason=error.message))
+            data.workspace.notes.append(Message("note.diagnose.not_compared", reason=error.full_message))
             continue
         if counterpart.path == leaf.path:
             raise DataNotFoundError.of(leaf.path, "diagnose.same_folder")

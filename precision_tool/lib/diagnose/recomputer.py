@@ -270,7 +270,7 @@ class Recomputer:
         except (NotComputedError, NoValueError) as error:
             result = replace(base, reason=error.reason)
         except PrecisionToolError as error:
-            result = replace(base, reason=Message("reason.unreadable", detail=error.message))
+            result = replace(base, reason=Message("reason.unreadable", detail=error.full_message))
         except MemoryError:
             result = replace(base, reason=Message("reason.out_of_memory"))
         except Exception as error:  # a bug in one op's function is a row with a reason, no lost run
@@ -736,7 +736,7 @@ class _Spread:
         except BrokenExecutor:
             pass
         except WorkersLostError as error:
-            reason = Message("reason.not_done", detail=error.message)
+            reason = Message("reason.not_done", detail=error.full_message)
         return self._results(reason)
 
     def _results(self, reason: Message = _DIED) -> list[OpResult]:
@@ -790,7 +790,7 @@ class _Spread:
         except WorkersLostError:
             raise
         except PrecisionToolError as error:
-            reason = Message("reason.not_done", detail=error.message)
+            reason = Message("reason.not_done", detail=error.full_message)
             self._done |= {number: self._not_recomputed(number, reason) for number in task.numbers}
             self._end(task)
             return

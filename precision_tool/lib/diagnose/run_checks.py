@@ -55,7 +55,7 @@ class Analysis:
     choice: ColumnChoice = field(default_factory=ColumnChoice)
     leaf: LeafResult | None = None
     source: ResultSource | None = None
-    part: str = ""
+    part: Message | None = None
 
     @property
     def tensors(self) -> int:
@@ -91,11 +91,11 @@ def analyse(
     leaf: LeafResult | None = None,
     *,
     source: ResultSource | None = None,
-    part: str = "",
+    part: Message | None = None,
 ) -> Analysis:
     """Run the checks over the rows of one result, compared now (`leaf`) or read back."""
     ops = ops_of(rows, threshold)
-    faults = find_first_fault(ops, threshold, leaf.unread_graph if leaf else "")
+    faults = find_first_fault(ops, threshold, leaf.unread_graph if leaf else None)
     if part:
         caveat = Fact(Message("finding.label.caveat"), part)
         faults = [replace(fault, facts=(caveat, *fault.facts)) for fault in faults]

@@ -627,7 +627,7 @@ def judge_statistics(
         for state in of_step:
             leaf_statistics = statistics(state)
             if leaf_statistics is None:
-                unread.append(state.failure)
+                unread.append(state.failure or "")
                 continue
             leaf = judge.admitted(leaf_statistics)
             leaves.append(leaf)

@@ -517,8 +517,7 @@ class Runner:
 
     def _stopped(self, kind: str, exit_code: int = 130) -> WorkStoppedError:
         count = len({plan.leaf.path for plan in self._prepared.plans})
-        text = render(Message(f"error.diagnose.{kind}.text", done=len(self.states), count=count))
-        return WorkStoppedError(text, render(Message(f"error.diagnose.{kind}.hint")), exit_code=exit_code)
+        return WorkStoppedError(f"diagnose.{kind}", exit_code=exit_code, done=len(self.states), count=count)
 
     def _remember(self, plan: LeafPlan, outcome: LeafOutcome) -> None:
         path = plan.leaf.path

@@ -204,9 +204,7 @@ class Journal:
         try:
             yield
         except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
-            raise OutputError.of(
-                self.path, f"cannot be written ({error})", "free some space or name another folder with --work DIR"
-            ) from error
+            raise OutputError.of(self.path, "diagnose.journal_not_written", reason=str(error)) from error
         except sqlite3.DatabaseError as error:
             raise _damaged(self.path, error) from error
 

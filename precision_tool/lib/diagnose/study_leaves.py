@@ -157,7 +157,7 @@ def list_leaves(
         named.add(place)
         if source.failure is not None:
             refused.append(source.failure)
-            notes.append(Message("study.note.skipped", reason=source.failure.message))
+            notes.append(Message("study.note.skipped", reason=source.failure.full_message))
             continue
         before = len(numbered)
         unread: list[PrecisionToolError] = []
@@ -168,9 +168,10 @@ def list_leaves(
         refused += unread
         if len(numbered) == before and len(sources) > 1:
             nothing = Message("study.note.no_dump_below", folder=source.dump)
-            notes.append(Message("error.place", where=source.dump, reason=unread[0].message) if unread else nothing)
+            damaged = [Message("error.place", where=source.dump, reason=error.full_message) for error in unread[:1]]
+            notes += damaged or [nothing]
         elif unread:
-            notes.append(Message("study.note.unread_folders", count=len(unread), reason=unread[0].message))
+            notes.append(Message("study.note.unread_folders", count=len(unread), reason=unread[0].full_message))
     if not numbered:
         if refused:
             raise refused[0]
@@ -500,7 +501,7 @@ def _of_data(data: str, notes: list[Message]) -> Benchmarks | None:
     except DataNotFoundError:
         return None
     except PrecisionToolError as error:
-        notes.append(Message("study.note.benchmark_unread", reason=error.message))
+        notes.append(Message("study.note.benchmark_unread", reason=error.full_message))
         return None
 
 
@@ -546,7 +547,7 @@ def find_surroundings(leaves: Sequence[StudyLeaf], notes: list[Message]) -> dict
         try:
             by_path |= _surroundings_of(open_workspace(data), of_data)
         except PrecisionToolError as error:
-            notes.append(Message("study.note.runs_unread", reason=error.message, folder=data))
+            notes.append(Message("study.note.runs_unread", reason=error.full_message, folder=data))
     return by_path
 
 

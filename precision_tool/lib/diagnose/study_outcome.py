@@ -69,7 +69,7 @@ class LeafCounts:
     graph, without which nothing is recomputed. `network` tells graphs apart: replicas have the same.
     """
 
-    failure: Message | str = ""
+    failure: Message | None = None
     rows: int = 0
     compared: int = 0
     unreadable: int = 0
@@ -77,7 +77,7 @@ class LeafCounts:
     bad: int = 0
     first_bad: str = ""
     network: str = ""
-    lack: Message | str = ""
+    lack: Message | None = None
     #: Whether its ops were recomputed, or would have been if that had been possible.
     judged: bool = False
 

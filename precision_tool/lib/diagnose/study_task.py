@@ -75,7 +75,7 @@ def _run_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone
             raise KeyboardInterrupt from stop
         raise
     except PrecisionToolError as error:
-        return LeafDone(path=path, outcome=LeafOutcome(failure=error.advice, judged=task.judges))
+        return LeafDone(path=path, outcome=LeafOutcome(failure=error.advice_message, judged=task.judges))
 
 
 def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDone:
@@ -101,7 +101,7 @@ def _study_leaf(plan: LeafPlan, task: Task, executor: Executor | None) -> LeafDo
         network=_network(file, result.leaf),
         graph=file.path if file is not None else "",
         run=plan.surroundings.number,
-        lack="" if file is not None else next(iter(result.notes), ""),
+        lack=None if file is not None else next(iter(result.notes), None),
         first=None if first is None else FirstOp(
             op=first.op_name, type=first.op_type, kind=str(first.kind),
             number=epochs.number(first.op_name), epoch=epochs.of(first.op_name),
@@ -138,7 +138,7 @@ def _leaf(plan: LeafPlan, task: Task, graphs: GraphChooser) -> Leaf:
         choice = graphs.of(dump, task.options.graph, {dump.model_name})
     except PrecisionToolError:  # the comparison says so
         return leaf
-    run = RunGraph(number=plan.surroundings.number, leaf=dump, file=choice.file, reason="", leaves=(dump,))
+    run = RunGraph(number=plan.surroundings.number, leaf=dump, file=choice.file, reason=None, leaves=(dump,))
     return replace(leaf, runs=[run, *_other_runs(plan, run, task)], flags=_flagged(plan, run))
 
 
@@ -147,7 +147,7 @@ def dump_leaf(path: str) -> DumpLeaf:
     for leaf in walk.find_run(path).leaves:
         if leaf.path == path:
             return leaf
-    raise DataNotFoundError.of(path, "no dump file any more", "run the command again")
+    raise DataNotFoundError.of(path, "diagnose.dump_gone")
 
 
 def _store(cache: str) -> GraphStore:

@@ -27,6 +27,7 @@ from precision_tool.lib.io import urls
 from precision_tool.lib.io.local import LOCAL, folder_error, open_descriptor, user_error
 from precision_tool.lib.io.stores import ContentSignature, Entry, Kind, NewFile, Signature, Stat, Store, StoredFile
 from precision_tool.lib.io.writing import temporary_file
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import (
     DataNotFoundError,
     FormatError,
@@ -374,7 +375,7 @@ def open_to_write(path: str) -> BinaryIO:
         return os.fdopen(open_descriptor(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb")
     except PrecisionToolError as error:
         cause = error.__cause__
-        reason = cause.strerror if isinstance(cause, OSError) else "there is something that is no file"
+        reason = cause.strerror if isinstance(cause, OSError) else Message("note.io.no_file_there")
         raise OutputError.of(path, "io.not_writable", reason=reason) from error
 
 

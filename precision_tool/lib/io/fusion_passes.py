@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from precision_tool.lib.io.files import open_file
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown, shown_name
 
 GRAPH, UB = "GraphFusion", "UBFusion"
@@ -57,7 +58,7 @@ ON_BY_NAME = {
 }
 
 #: Why asking for one of them is refused.
-ALWAYS_ON_REASON = "GE never switches it off, whatever the switch file says"
+ALWAYS_ON_REASON = Message("note.io.always_on")
 
 
 def is_switchable(name: str) -> bool:

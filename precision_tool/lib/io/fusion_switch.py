@@ -214,7 +214,7 @@ _WORDS = {"on": True, "off": False}
 _LEVELS = {"Top": range(1000), "Main": range(1000, 2000), "Down": range(2000, 3000)}
 #: No switch file is anywhere near as long.
 _MAX_BYTES = 4 << 20
-_PASSED_OVER = "it begins with null, so that GE passes over the whole file"
+_PASSED_OVER = Message("note.io.switch.passed_over")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,8 +228,8 @@ class Switches:
     sections: Mapping[str, Mapping[str, bool]] = field(default_factory=lambda: MappingProxyType({}))
     others: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     is_old_form: bool = False
-    notes: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
+    refused: tuple[Message, ...] = ()
 
     def named(self) -> Iterator[tuple[str, str, bool]]:
         """(section, pass, on) of every pass that is named."""
@@ -365,12 +365,12 @@ def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
 
     sections: dict[str, dict[str, bool]] = {}
     others: dict[str, Any] = {}
-    notes: list[str] = []
+    notes: list[Message] = []
 
     def is_meant(name: str, line: int, names: Iterable[str]) -> bool:
         """Whether GE finds this name, which it takes with blanks around it too, and then does not look for."""
         if name.strip() in names and name != name.strip():
-            notes.append(f"line {line}: {shown(name)}: GE passes over it for the blanks around the name")
+            notes.append(Message("note.io.switch.blanks_around", line=line, name=shown(name)))
             return False
         return True
 
@@ -386,7 +386,7 @@ def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
             switches[name] = state.value == "on"
             if _WORDS[word] != switches[name]:
                 notes.append(
-                    f"line {line}: {shown_name(name)}: {_shown_value(state)} is off to GE, for the blanks in it"
+                    Message("note.io.switch.blanks_in", line=line, name=shown_name(name), word=_shown_value(state))
                 )
         return switches
 
@@ -419,77 +419,77 @@ def _from_document(node: Node, path: str, lenience: Lenience) -> Switches:
     )
 
 
-def _not_json(lenience: Lenience) -> Iterator[str]:
+def _not_json(lenience: Lenience) -> Iterator[Message]:
     """What GE's parser stops at."""
     lenient = (
-        (lenience.comment, "a comment"),
-        (lenience.comma, "a comma after the last member"),
-        (lenience.blank, "a blank that is none to JSON"),
+        (lenience.comment, "comment"),
+        (lenience.comma, "comma"),
+        (lenience.blank, "blank"),
     )
-    return (f"line {line}: {what}, which GE does not understand" for line, what in lenient if line)
+    return (Message(f"note.io.switch.no_json.{what}", line=line) for line, what in lenient if line)
 
 
-def _otherwise(lenience: Lenience, has_switch: bool) -> Iterator[str]:
+def _otherwise(lenience: Lenience, has_switch: bool) -> Iterator[Message]:
     """What GE takes, and reads in its own way."""
     for name, line, before in lenience.doubled:
-        yield f"line {line}: {shown(name)} stands in line {before} too; GE takes the last"
+        yield Message("note.io.switch.doubled", line=line, name=shown(name), before=before)
     if lenience.after:
-        yield f"line {lenience.after}: GE does not read what stands after the closing brace"
+        yield Message("note.io.switch.after_brace", line=lenience.after)
     if not has_switch:
-        yield f"there is no member {_SWITCH!r}: GE takes the file, which switches nothing"
+        yield Message("note.io.switch.no_switch", name=repr(_SWITCH))
 
 
-def _wrong_others(others: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_others(others: Mapping[str, Any]) -> Iterator[Message]:
     """Why GE refuses the further members of a file."""
     for name, value in others.items():
         if name.strip() == _PRIORITY:
             yield from _wrong_priority(value)
         elif not isinstance(value, list):
-            yield f"{_EXCEPTIONS} is no list"
+            yield Message("note.io.switch.no_list", name=_EXCEPTIONS)
         elif name == _EXCEPTIONS and not all(isinstance(item, str) for item in value):
-            yield f"{_EXCEPTIONS}: a name of a pass is no text"
+            yield Message("note.io.switch.no_name", name=_EXCEPTIONS)
 
 
-def _wrong_priority(sections: Any) -> Iterator[str]:
+def _wrong_priority(sections: Any) -> Iterator[Message]:
     if not isinstance(sections, dict):
-        yield f"{_PRIORITY} is no object"
+        yield Message("note.io.switch.no_object", name=_PRIORITY)
         return
     for section, levels in sections.items():
         where = f"{_PRIORITY}, {shown_name(section)}"
         if section.strip() not in SECTIONS:
-            yield f"{where}: unknown section; known are {' and '.join(SECTIONS)}"
+            yield Message("note.io.switch.unknown_section", where=where, names=SECTIONS)
         elif not isinstance(levels, dict):
-            yield f"{where} is no object"
+            yield Message("note.io.switch.no_object", name=where)
         else:
             yield from _wrong_levels(where, levels)
 
 
-def _wrong_levels(where: str, levels: Mapping[str, Any]) -> Iterator[str]:
+def _wrong_levels(where: str, levels: Mapping[str, Any]) -> Iterator[Message]:
     prioritized: set[str] = set()
     for level, passes in levels.items():
         at = f"{where}, {shown_name(level)}"
         if level.strip() not in _LEVELS:
-            yield f"{at}: unknown level; known are {', '.join(_LEVELS)}"
+            yield Message("note.io.switch.unknown_level", where=at, names=tuple(_LEVELS))
         elif not isinstance(passes, dict):
-            yield f"{at} is no object"
+            yield Message("note.io.switch.no_object", name=at)
         else:
             for name, number in passes.items():
                 reason = _wrong_number(number, _LEVELS[level.strip()])
                 if reason:
-                    yield f"{at}, {shown_name(name)}: {reason}"
+                    yield Message("error.place", where=f"{at}, {shown_name(name)}", reason=reason)
                 elif name.strip() in prioritized:
-                    yield f"{at}: {shown_name(name)} has a priority already"
+                    yield Message("note.io.switch.twice", where=at, name=shown_name(name))
                 prioritized.add(name.strip())
 
 
-def _wrong_number(number: Any, allowed: range) -> str:
+def _wrong_number(number: Any, allowed: range) -> Message | None:
     if not isinstance(number, str):
-        return f"{json.dumps(number)[:40]} is no text of a number"
+        return Message("note.io.switch.no_number_text", value=json.dumps(number)[:40])
     if re.fullmatch(r"\s*[0-9]{1,9}\s*", number, re.ASCII) is None:
-        return f"{shown(number)} is no whole number"
+        return Message("note.io.switch.no_whole_number", value=shown(number))
     if int(number) not in allowed:
-        return f"{shown(number)} is not between {allowed[0]} and {allowed[-1]}"
-    return ""
+        return Message("note.io.switch.out_of_range", value=shown(number), first=allowed[0], last=allowed[-1])
+    return None
 
 
 def _shown_value(node: Node) -> str:
@@ -502,19 +502,21 @@ def _shown_value(node: Node) -> str:
 def _from_lines(text: str, path: str) -> Switches:
     switches: dict[str, bool] = {}
     lines: dict[str, int] = {}
-    notes: list[str] = []
-    refused: list[str] = []
+    notes: list[Message] = []
+    refused: list[Message] = []
     for number, line in enumerate(text.split("\n"), start=1):
         entry, *comment = re.split(r"//|#", line, maxsplit=1)
         if comment:
             _, colon, word = line.partition(":")
             taken = colon and word.strip() in _WORDS
-            note = "a comment, which GE takes for a pass" if taken else "a comment, which GE does not understand"
-            (notes if taken else refused).append(f"line {number}: {note}")
+            if taken:
+                notes.append(Message("note.io.switch.comment_as_pass", line=number))
+            else:
+                refused.append(Message("note.io.switch.no_json.comment", line=number))
         entry = entry.strip()
         if not entry:
             if line and not comment:
-                refused.append(f"line {number}: nothing but blanks, which GE does not understand")
+                refused.append(Message("note.io.switch.only_blanks", line=number))
             continue
         name, colon, word = (part.strip() for part in entry.partition(":"))
         if not colon or not name or re.search(r"[\s\"{}\[\],]", name):
@@ -527,11 +529,11 @@ def _from_lines(text: str, path: str) -> Switches:
             raise FormatError.of(path, "io.switch.twice", line=number, name=shown(name), first=lines[name])
         switches[name], lines[name] = _WORDS[word], number
     if not text.strip():
-        refused = ["it is empty"]
+        refused = [Message("note.io.switch.empty")]
     elif (value := _value_at_start(text)) == "null":
         notes, refused = [_PASSED_OVER], []
     elif value:
-        refused.append(f"it begins with {value}, so that GE takes it for JSON")
+        refused.append(Message("note.io.switch.begins_like_json", value=value))
     return Switches(sections={EITHER: switches}, is_old_form=True, notes=tuple(notes), refused=tuple(refused))
 
 
@@ -539,9 +541,9 @@ def _from_lines(text: str, path: str) -> Switches:
 _NUMBER = re.compile(r"(?>-?(?:0|[1-9][0-9]*))(?!\.(?![0-9])|(?:\.[0-9]+)?[eE](?![+-]?[0-9]))")
 
 
-def _value_at_start(text: str) -> str:
+def _value_at_start(text: str) -> Message | str:
     """The JSON value that a text in the old form begins with, of which GE's parser then makes the whole file."""
     text = text.lstrip(" \t\r\n")
     if _NUMBER.match(text):
-        return "a number"
+        return Message("note.io.switch.number")
     return next((word for word in ("true", "false", "null") if text.startswith(word)), "")

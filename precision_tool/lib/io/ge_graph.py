@@ -25,7 +25,7 @@ from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDes
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def parse_graph_json(data: bytes, source: str) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
+def parse_graph_json(data: bytes, source: str) -> tuple[dict[str, list[Any]], tuple[Message, ...]]:
     """The tree of a JSON text and notes about the file; values are dicts like the root or JSON scalars.
 
     Raises `FormatError` with line and byte offset when it is cut off or malformed, or is no JSON object.
@@ -195,7 +195,7 @@ def read_graph_bytes(path: str) -> bytes:
     return data
 
 
-def graph_tree(data: bytes, path: str) -> tuple[Node, tuple[str, ...], Scalars]:
+def graph_tree(data: bytes, path: str) -> tuple[Node, tuple[Message, ...], Scalars]:
     """The tree of a graph file's contents, notes about it, and how its scalars are read.
 
     Parsed by what the content looks like: no text format starts with a brace, all JSON objects do.

@@ -35,7 +35,7 @@ def export_graph(path: str) -> dict[str, Any]:
     return export_with_notes(path)[0]
 
 
-def export_with_notes(path: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def export_with_notes(path: str) -> tuple[dict[str, Any], tuple[Message, ...]]:
     """As `export_graph`, and what to say of it. Of an offline model of several models the first, as atc writes it."""
     data = read_graph_bytes(path)
     if is_json(data):

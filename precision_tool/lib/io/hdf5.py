@@ -96,17 +96,17 @@ class _Contents:
     path: str
     size: int
     values: dict[tuple[str, int], list[H5Value]] = field(default_factory=dict)
-    ignored: list[tuple[str, str]] = field(default_factory=list)
+    ignored: list[tuple[str, Message]] = field(default_factory=list)
 
     def take(self, data: H5Object) -> None:
         """Take the next object. FormatError for one for which the whole file is refused."""
         name = "/" + "/".join(data.parts)
         if not data.layout:
-            self.ignored.append((name, "neither a group nor a data set"))
+            self.ignored.append((name, Message("note.io.h5_neither")))
             return
         self._check(data, name)
         if len(data.parts) < 4 or not _is_sequence(data.parts[1]) or data.parts[2] not in (INPUT, OUTPUT):
-            self.ignored.append((name, "not /op/seq/input/… or /op/seq/output/…"))
+            self.ignored.append((name, Message("note.io.h5_layout")))
             return
         op_type, seq, direction, *rest = data.parts
         numbers = {key: value[0] for key, value in data.numbers.items() if len(value) == 1}

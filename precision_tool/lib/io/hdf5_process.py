@@ -55,7 +55,7 @@ class Hdf5Error(Exception):
     `is_os_error` that the reason is the system's.
     """
 
-    reason: str
+    reason: Message | str
     died: bool = False
     opening: bool = False
     is_os_error: bool = False
@@ -149,7 +149,7 @@ class _Child:
         with self.lock:
             file = (full, _changed_at(full))
             if self._deaths[file] >= MOST_DEATHS:
-                raise Hdf5Error(reason="HDF5 has died of this file several times", died=True)
+                raise Hdf5Error(reason=Message("row.io.h5.died_often"), died=True)
             is_done = False
             try:
                 arguments = {"path": full, **arguments}
@@ -188,18 +188,18 @@ class _Child:
             try:
                 line = self._lines.readline(LONGEST)
             except TimeoutError as error:
-                raise Hdf5Error(reason=f"HDF5 itself gave no answer for {WAIT_SECONDS} seconds", died=True) from error
+                raise Hdf5Error(reason=Message("row.io.h5.silent", seconds=WAIT_SECONDS), died=True) from error
             except OSError as error:
                 raise self._death(seconds) from error
             total += len(line)
             if len(line) == LONGEST or total > MOST_ANSWERED:
-                raise Hdf5Error(reason="it tells of more than such a file can hold", died=True)
+                raise Hdf5Error(reason=Message("row.io.h5.too_much"), died=True)
             if not line.endswith(b"\n"):
                 raise self._death(seconds)
             try:
                 answer = dict(json.loads(line))
             except (ValueError, TypeError, RecursionError) as error:
-                raise Hdf5Error(reason="HDF5 itself broke down and gave no sensible answer", died=True) from error
+                raise Hdf5Error(reason=Message("row.io.h5.no_sensible_answer"), died=True) from error
             yield answer
 
     def _death(self, seconds: int = 0) -> Hdf5Error:
@@ -208,15 +208,14 @@ class _Child:
         try:
             code = self._process.wait(1)
         except subprocess.TimeoutExpired:
-            return Hdf5Error(reason="HDF5 itself broke down", died=True)
+            return Hdf5Error(reason=Message("row.io.h5.broke_down"), died=True)
         if code == -signal.SIGXCPU:
-            return Hdf5Error(reason=f"HDF5 itself computed for more than {seconds} seconds", died=True)
+            return Hdf5Error(reason=Message("row.io.h5.computed", seconds=seconds), died=True)
         if code < 0:
             with suppress(ValueError):
-                return Hdf5Error(
-                    reason=f"HDF5 itself ended with signal {-code} ({signal.Signals(-code).name})", died=True
-                )
-        return Hdf5Error(reason=f"HDF5 itself ended with code {code}", died=True)
+                name = signal.Signals(-code).name
+                return Hdf5Error(reason=Message("row.io.h5.signal", number=-code, name=name), died=True)
+        return Hdf5Error(reason=Message("row.io.h5.code", code=code), died=True)
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()

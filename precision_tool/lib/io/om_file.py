@@ -31,27 +31,27 @@ _MAX_DIGITS = 8
 _Tree = dict[str, list[Any]]
 
 
-def restore_attributes(root: _Tree) -> str:
+def restore_attributes(root: _Tree) -> Message | None:
     """Gives the attributes of a ModelDef's tree their names and texts, and takes the lists out of it.
 
-    Returns what to say of attributes that could not be restored, empty without any.
+    Return what to say of attributes that could not be restored; None without any.
     """
     lists = {key: value for key, value in _entries(root) if key in (_VERSION, _NAMES, _TEXTS, _IS_TEXT)}
     if not lists:
-        return ""
+        return None
     root["attr"] = [entry for entry in root["attr"] if _key(entry) not in lists]
     if not root["attr"]:
         del root["attr"]
     version = _last(lists.get(_VERSION), "i")
     if version is None:  # the lists alone mean nothing, to GE as well
-        return ""
+        return None
     if version != _KNOWN_VERSION:
-        return f"its attributes are written in a way that is not known (om_compress_version {version})"
+        return Message("note.io.om_version", version=version)
     names, texts, is_text = (
         _listed(lists.get(key), field) for key, field in ((_NAMES, "s"), (_TEXTS, "s"), (_IS_TEXT, "b"))
     )
     lost = sum(not _restore(entry, names, texts, is_text) for node in _nodes(root) for entry in node.get("attr", ()))
-    return f"{lost} of its attributes are numbers beyond the lists of the model, and left out" if lost else ""
+    return Message("note.io.om_attributes", count=lost) if lost else None
 
 
 def _nodes(root: _Tree) -> Iterator[_Tree]:
@@ -246,7 +246,7 @@ def _definitions(header: OmHeader, path: str) -> list[Part]:
     return definitions
 
 
-def parse_om(data: bytes, path: str, *, first: bool = False) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
+def parse_om(data: bytes, path: str, *, first: bool = False) -> tuple[dict[str, list[Any]], tuple[Message, ...]]:
     """The tree of the models in the first bytes of an `.om`, as far as `model_bytes`, and notes about the file.
 
     With `first` that of the first model alone. Graphs of a later model that have the name of an earlier one get its
@@ -258,12 +258,12 @@ def parse_om(data: bytes, path: str, *, first: bool = False) -> tuple[dict[str, 
     parts = _definitions(header, path)
     roots = [_definition(source, part) for part in parts[: 1 if first else None]]
     restored = [restore_attributes(root) for root in roots]
-    notes = [f"model {number} of this file: {what}" for number, what in enumerate(restored, start=1) if what]
+    notes = [Message("note.io.om_model", number=number, what=what) for number, what in enumerate(restored, 1) if what]
     if first and len(parts) > 1:
-        notes.append(f"an offline model of {len(parts)} models, of which this is the first, as atc has it")
+        notes.append(Message("note.io.om_first", count=len(parts)))
     root = roots[0]
     if len(roots) > 1:
-        notes.insert(0, f"an offline model of {len(roots)} models; their graphs are listed one after the other")
+        notes.insert(0, Message("note.io.om_models", count=len(roots)))
         _tell_apart(roots)
         for other in roots[1:]:
             root.setdefault("graph", []).extend(other.get("graph", []))

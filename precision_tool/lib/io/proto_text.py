@@ -84,7 +84,7 @@ class ProtoText:
     """A parsed text: its fields, and notes on what the user should know of it."""
 
     root: Message
-    notes: tuple[str, ...] = ()
+    notes: tuple[CatalogueMessage, ...] = ()
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def refuse_nul_bytes(raw: bytes, source: str) -> None:
         raise FormatError.of(source, "io.proto.nul", offset=nul, row=raw.count(10, 0, nul) + 1)
 
 
-def not_utf8_notes(raw: bytes) -> tuple[str, ...]:
+def not_utf8_notes(raw: bytes) -> tuple[CatalogueMessage, ...]:
     """A note when the bytes are not UTF-8: how many, and where the first is."""
     if raw.isascii():
         return ()
@@ -128,7 +128,7 @@ def not_utf8_notes(raw: bytes) -> tuple[str, ...]:
         raw.decode("utf-8")
     except UnicodeDecodeError as error:
         count = len(_NOT_UTF8_RE.findall(raw.decode("utf-8", "surrogateescape")))
-        return (f"{count} byte(s) are not UTF-8, the first at byte {error.start}; they are shown as \\xNN",)
+        return (CatalogueMessage("note.io.not_utf8", count=count, offset=error.start),)
     return ()
 
 

@@ -17,6 +17,7 @@ from precision_tool.lib.io.files import open_file
 from precision_tool.lib.io.hdf5_child import BUFFER
 from precision_tool.lib.io.hdf5_process import Hdf5Error, check_file, hdf5_blocks
 from precision_tool.lib.io.stores import StoredFile
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError, shown_name
 from precision_tool.lib.model.tensor import Access, Tensor
 
@@ -126,7 +127,7 @@ class _Hdf5Bytes(StoredFile):
         blocks, size = memoryview(data), self._nbytes
         self._cached.update((number + index, blocks[index * size :][:size]) for index in range(stop - number))
 
-    def _damaged(self, why: str) -> FormatError:
+    def _damaged(self, why: Message | str) -> FormatError:
         return FormatError.of(self._tensor.path, "io.h5.blocks", name=shown_name(self._tensor.dataset), reason=why)
 
     def close(self) -> None:

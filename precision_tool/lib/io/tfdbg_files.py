@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTupl
 from precision_tool.lib.io.files import open_binary
 from precision_tool.lib.io.local import open_descriptor
 from precision_tool.lib.io.wire import FIXED32, FIXED64, LENGTH, VARINT, WireReader
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, OutputError, PrecisionToolError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ TYPES: Dict[int, TensorType] = {
     22: TensorType("uint32", "<u4", 4, 16, VARINT),
     23: TensorType("uint64", "<u8", 8, 17, VARINT),
 }
-_WITHOUT_NUMBERS = {7: "string", 20: "resource", 21: "object (variant)"}
+_WITHOUT_NUMBERS = {7: "string", 20: "resource", 21: "variant"}
 _VALUE_KINDS = {each.field: each.kind for each in TYPES.values()}
 
 
@@ -102,7 +103,7 @@ class TensorEvent:
     count: int
     content: Optional[Span] = None
     spans: Tuple[Span, ...] = ()
-    skip: str = ""
+    skip: Optional[Message] = None
     is_unknown: bool = False
 
     @property
@@ -189,7 +190,8 @@ def _read_tensor(reader: WireReader, start: int, end: int) -> TensorEvent:
         if code == 0:
             raise FormatError.of(reader.path, "io.tfdbg.no_type", offset=start)
         unknown = code not in _WITHOUT_NUMBERS
-        reason = f"data type {code} of TensorFlow, which is not known here" if unknown else _WITHOUT_NUMBERS[code]
+        name = _WITHOUT_NUMBERS.get(code)
+        reason = Message(f"row.io.tfdbg.{name}") if name else Message("row.io.tfdbg.unknown_type", code=code)
         return TensorEvent(reader.path, TensorType("", "", 0, 0, 0), shape or (), 0, skip=reason, is_unknown=unknown)
     if shape is None:
         raise FormatError.of(reader.path, "io.tfdbg.unknown_shape", offset=start)
@@ -204,7 +206,7 @@ def _read_tensor(reader: WireReader, start: int, end: int) -> TensorEvent:
                 shape=shape, dtype=stored_type.name, needed=event.nbytes, size=held,
             )  # fmt: skip
     elif count and not pieces:
-        return TensorEvent(reader.path, stored_type, shape, count, skip="not initialized")
+        return TensorEvent(reader.path, stored_type, shape, count, skip=Message("row.io.tfdbg.not_initialized"))
     elif event.nbytes > max(_MAX_FILLED, 8 * reader.size):
         raise FormatError.of(reader.path, "io.tfdbg.shape_of_file", offset=start, shape=shape, size=reader.size)
     return event

@@ -16,6 +16,7 @@ from typing import Callable, Dict, Iterable, List, Optional, Sequence, Set, Tupl
 from precision_tool.lib.io.files import entries, real_path, store_of
 from precision_tool.lib.io.local import LOCAL
 from precision_tool.lib.io.stores import Kind
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError, UsageError
 
 #: What chooses all runs, with all that they dumped.
@@ -91,8 +92,8 @@ class RunFiles:
 
     run: RunFolder
     tensors: Tuple[DumpedTensor, ...]
-    skipped: Tuple[Tuple[str, str], ...] = ()
-    unreadable: Tuple[Tuple[str, str], ...] = ()
+    skipped: Tuple[Tuple[str, Message], ...] = ()
+    unreadable: Tuple[Tuple[str, Message], ...] = ()
 
 
 def is_tensor_name(name: str) -> bool:
@@ -182,8 +183,8 @@ def choose_runs(runs: Sequence[RunFolder], choice: str) -> List[RunFolder]:
 def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
     """Every tensor file of a run."""
     tensors: List[DumpedTensor] = []
-    skipped: List[Tuple[str, str]] = []
-    unreadable: List[Tuple[str, str]] = []
+    skipped: List[Tuple[str, Message]] = []
+    unreadable: List[Tuple[str, Message]] = []
     visited: Set[str] = set()
     # (folder, its device, the op name that its path spells)
     pending: List[Tuple[str, str, str]] = [(run.path, "", "")]
@@ -198,7 +199,7 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
         try:
             listed = entries(folder)
         except PrecisionToolError as error:
-            unreadable.append((folder, f"cannot be listed ({_reason(error)})"))
+            unreadable.append((folder, Message("note.io.tfdbg.unlisted", reason=_reason(error))))
             continue
         for name, kind in listed:
             path = os.path.join(folder, name)
@@ -206,7 +207,7 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
                 if kind is None:  # a link to itself, or to what may not be looked at
                     store_of(path).stat(path)
             except PrecisionToolError as error:
-                unreadable.append((path, f"cannot be read ({_reason(error)})"))
+                unreadable.append((path, Message("note.io.tfdbg.unread", reason=_reason(error))))
                 continue
             if kind is Kind.FOLDER:
                 if device:
@@ -214,22 +215,22 @@ def files_of_run(run: RunFolder, visit: Optional[Visit] = None) -> RunFiles:
                 elif name.startswith(_DEVICE_PREFIX):
                     pending.append((path, name[len(_DEVICE_PREFIX) :].lstrip(","), ""))
                 else:
-                    skipped.append((path, "a folder that tfdbg does not make"))
+                    skipped.append((path, Message("note.io.tfdbg.other_folder")))
                 continue
             if name.startswith(_METADATA_PREFIX):
                 continue
             match = _TENSOR_FILE.match(name) if device else None
             if match is None:
-                skipped.append((path, "not named like a tensor file of tfdbg"))
+                skipped.append((path, Message("note.io.tfdbg.other_name")))
                 continue
             op, slot = scope + match.group("name"), int(match.group("slot"))
             if _IDENTITY.match(match.group("watch")) is None:
-                skipped.append((f"{op}:{slot}", "no tensor but what {} says of it".format(match.group("watch"))))
+                skipped.append((f"{op}:{slot}", Message("note.io.tfdbg.watch", name=match.group("watch"))))
                 continue
             try:
                 size = _size(path)
             except PrecisionToolError as error:
-                unreadable.append((path, f"cannot be read ({_reason(error)})"))
+                unreadable.append((path, Message("note.io.tfdbg.unread", reason=_reason(error))))
                 continue
             time, again = int(match.group("time")), int(match.group("again") or 0)
             tensors.append(DumpedTensor(path, op, slot, time, again, device, size))

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError
 
 #: What the names of files that are not complete yet begin and end with.
@@ -202,14 +203,14 @@ def lock_folder(path: str, kind: int) -> int | None:
     return handle
 
 
-def why_no_file(path: str) -> str:
-    """Why no file can be written at a path, in folders that are made if need be, by permissions; "" if one can."""
+def why_no_file(path: str) -> Message | None:
+    """Why no file can be written at a path, in folders that are made if need be, by permissions; None if one can."""
     above = os.path.dirname(os.path.abspath(path))
     while not os.path.lexists(above):
         above = os.path.dirname(above)
     if not os.path.isdir(above):
-        return f"{above} is no folder"
-    return "" if os.access(above, os.W_OK | os.X_OK) else "no permission"
+        return Message("note.io.no_folder", path=above)
+    return None if os.access(above, os.W_OK | os.X_OK) else Message("note.io.no_permission")
 
 
 def is_read_only(path: str) -> bool:

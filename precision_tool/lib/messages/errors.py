@@ -4,7 +4,7 @@ Everything else that is raised is our own mistake and ends with a traceback in t
 This module runs on Python 3.7.
 """
 
-from typing import Any, Dict, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, Iterator, Optional, Tuple, Type, TypeVar, Union
 
 from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.catalogue import has_text
@@ -60,7 +60,7 @@ class PrecisionToolError(Exception):
     offset: Optional[int] = None
     line: Optional[int] = None
     #: What in the file it is about, where that is shown in place of the path.
-    subject = ""
+    subject: Union[str, Message] = ""
 
     def __init__(self, kind: str, hint: str = "", **fields: Any) -> None:
         super().__init__(kind)
@@ -76,7 +76,7 @@ class PrecisionToolError(Exception):
         *,
         offset: Optional[int] = None,
         line: Optional[int] = None,
-        what: str = "",
+        what: Union[str, Message] = "",
         **fields: Any,
     ) -> Error:
         """Return the error of a file: `path: text`, or `path line N: text`; or of `what` is in it: `what: text`."""
@@ -99,7 +99,8 @@ class PrecisionToolError(Exception):
     @property
     def hint_message(self) -> Optional[Message]:
         """What to do next; None where there is nothing to say."""
-        return self._message("hint") if has_text("error." + self.kind + ".hint") else None
+        hint = self._message("hint") if has_text("error." + self.kind + ".hint") else None
+        return hint if render(hint, "en") else None
 
     @property
     def full_message(self) -> Message:
@@ -127,6 +128,10 @@ class PrecisionToolError(Exception):
         self.path = str(path)
         return self
 
+    def names(self, path: str) -> bool:
+        """Return whether the error is about a file: in its place, or in a field of what it says."""
+        return path in _values(self.full_message)
+
     def text(self, language: Optional[str] = None) -> str:
         """Return what is wrong and where, in a language, by default the one in use."""
         return _bounded(render(self.full_message, language))
@@ -144,7 +149,7 @@ class PrecisionToolError(Exception):
     @property
     def hint(self) -> str:
         """What to do next; "" where there is nothing to say."""
-        return _bounded(render(self.hint_message or ""))
+        return _bounded(render(self.hint_message))
 
     @property
     def advice(self) -> str:
@@ -162,6 +167,17 @@ class PrecisionToolError(Exception):
     def __reduce__(self) -> "Tuple[Any, ...]":
         # Errors travel back from worker processes, so all parts must survive pickling.
         return (_restored, (type(self),), self.__dict__)
+
+
+def _values(value: Any) -> Iterator[Any]:
+    """The values of all fields of a message and of those in it."""
+    if isinstance(value, Message):
+        value = list(value.fields.values())
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _values(item)
+    else:
+        yield value
 
 
 def _restored(cls: Type[Error]) -> Error:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from precision_tool.lib.messages import Message
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
@@ -95,7 +97,7 @@ class GraphFile:
 
     path: str
     graphs: tuple[Graph, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
     @property
     def ops(self) -> tuple[Op, ...]:

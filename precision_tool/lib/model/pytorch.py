@@ -113,7 +113,7 @@ class H5Dump:
     path: str
     size: int
     ops: tuple[H5Op, ...] = field(repr=False)
-    ignored: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    ignored: tuple[tuple[str, Message], ...] = field(default=(), repr=False)
 
     @property
     def device(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from precision_tool.lib.messages import Message
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpName:
@@ -43,7 +45,7 @@ class DumpLeaf:
     model_id: str = ""
     step: str = ""
     #: Names of files that are no dump files, with the reason; shown and counted, never fatal.
-    ignored: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    ignored: tuple[tuple[str, Message], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class Run:
 
     root: str
     leaves: tuple[DumpLeaf, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +73,8 @@ class Benchmark:
 
     root: str
     files: dict[tuple[str, int], BenchmarkFile] = field(repr=False)
-    ignored: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    notes: tuple[str, ...] = ()
+    ignored: tuple[tuple[str, Message], ...] = field(default=(), repr=False)
+    notes: tuple[Message, ...] = ()
     #: The tensors by the real names of their ops, where these are known.
     by_real_name: dict[tuple[str, int], BenchmarkFile] = field(default_factory=dict, repr=False)
     #: Keys of `files` that stand for tensors of several ops.

@@ -231,9 +231,8 @@ def _x_backprop(call: Call) -> _Plan:
     is_v3 = call.op_type.endswith("GradV3")
     result = _layer_gradient(call, is_v3)
     gamma = floats(needed(call, 4))
-    noise = np.broadcast_to(np.asarray(result.root.variance, np.float64), result.root.value.shape)
     row = _parameter(call, gamma, result.shape, result.x.shape[1])
-    rows = _Rows((result.dy, result.x, result.mean, result.root.value, noise), (row,), _gradient_of_rows)
+    rows = _Rows((result.dy, result.x, result.mean, result.root.value, result.root.noise), (row,), _gradient_of_rows)
 
     def others() -> Outputs:
         if call.op_type == "LayerNormXBackprop":
@@ -393,12 +392,11 @@ def _neighbours(values: Tracked, radius: int) -> Tracked:
     if radius < 0:
         raise NotComputedError("not_allowed", name="depth_radius", value=str(radius))
     total, noise = np.zeros(shape), np.zeros(shape)
-    came = np.broadcast_to(np.asarray(values.variance, np.float64), shape)
     for shift in range(-min(radius, count - 1), min(radius, count - 1) + 1):
         to = slice(max(0, -shift), count - max(0, shift))
         at = slice(max(0, shift), count - max(0, -shift))
         total[..., to] += values.value[..., at]
-        noise[..., to] += came[..., at] + total[..., to] ** 2
+        noise[..., to] += values.noise[..., at] + total[..., to] ** 2
     return Tracked(total, noise)
 
 
@@ -539,7 +537,7 @@ def _totals(parts: Iterator[list[Tracked]]) -> list[Tracked]:
     count, sums = 0, np.zeros((0, 3, 1))
     for block in parts:
         block_sums = np.stack(
-            [np.stack([part.value.sum(0), np.square(part.value).sum(0), _came(part).sum(0)]) for part in block]
+            [np.stack([part.value.sum(0), np.square(part.value).sum(0), part.noise.sum(0)]) for part in block]
         )
         sums = block_sums if not count else sums + block_sums
         count += len(block[0].value)
@@ -547,10 +545,6 @@ def _totals(parts: Iterator[list[Tracked]]) -> list[Tracked]:
         Tracked(total, came + (summed_of(total, squares - total**2 / count, count) ** 2 if count > 1 else 0.0))
         for total, squares, came in sums
     ]
-
-
-def _came(part: Tracked) -> Doubles:
-    return np.broadcast_to(np.asarray(part.variance, np.float64), part.value.shape)
 
 
 def _sums_of_channels(x: Doubles, axis: int) -> tuple[Tracked, Tracked]:

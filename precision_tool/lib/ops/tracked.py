@@ -88,16 +88,15 @@ class Tracked:
             own: Doubles = np.zeros_like(y)
         else:
             own = summed_of(y, np.sum(self.value**2, axis=axes, keepdims=keep) - y**2 / count, count) ** 2
-        came = np.sum(np.broadcast_to(self.variance, self.value.shape), axis=axes, keepdims=keep)
-        return Tracked(y, came + own)
+        return Tracked(y, np.sum(self.noise, axis=axes, keepdims=keep) + own)
 
     def __getitem__(self, index: Any) -> Tracked:
         """Return a selection of the numbers."""
-        return Tracked(self.value[index], np.broadcast_to(self.variance, self.value.shape)[index])
+        return Tracked(self.value[index], self.noise[index])
 
     def reshape(self, *shape: int) -> Tracked:
         """Return the numbers in another shape."""
-        return Tracked(self.value.reshape(shape), np.broadcast_to(self.variance, self.value.shape).reshape(shape))
+        return Tracked(self.value.reshape(shape), self.noise.reshape(shape))
 
     def tanh(self) -> Tracked:
         """The hyperbolic tangent, which kernels make of exponentials: near 0 to an error of 1."""
@@ -116,9 +115,14 @@ class Tracked:
         return Tracked(np.abs(self.value), self.variance)
 
     @property
+    def noise(self) -> Doubles:
+        """The variance of each number."""
+        return np.broadcast_to(self.variance, self.value.shape)
+
+    @property
     def summed(self) -> Doubles:
         """`Output.summed`."""
-        result: Doubles = np.sqrt(np.broadcast_to(np.asarray(self.variance, np.float64), self.value.shape))
+        result: Doubles = np.sqrt(np.asarray(self.noise, np.float64))
         return result
 
     def output(self) -> Output:

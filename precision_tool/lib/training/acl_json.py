@@ -48,7 +48,7 @@ _MISTYPED = 0.8
 class Problem(NamedTuple):
     """What is wrong with a file, or only worth knowing."""
 
-    text: str
+    text: Message
     is_error: bool = True
 
 
@@ -82,7 +82,7 @@ def write_acl_json(path: Union[str, Path], config: Dict[str, Any]) -> Tuple[str,
         try:
             document = _read(target)
         except FormatError as error:
-            raise UsageError("training.acl.kept", reason=error.message, next=error.hint) from error
+            raise UsageError("training.acl.kept", reason=error.full_message, next=error.hint_message) from error
         others = {name: value for name, value in document.items() if name not in config}
     merged = dict(config)
     merged.update(others)
@@ -94,10 +94,10 @@ def check_acl_json(path: Union[str, Path]) -> List[Problem]:
     """What is wrong with an `acl.json` for the dump of single ops. FormatError for one that is no JSON object."""
     config = _read(Path(str(path)))
     if "dump" not in config:
-        return [Problem('there is no "dump" in it, so nothing is dumped')]
+        return [Problem(Message("note.training.acl.no_dump"))]
     dump = config["dump"]
     if not isinstance(dump, dict):
-        return [Problem('"dump" is no object {...}')]
+        return [Problem(Message("note.training.acl.no_object"))]
     return _dump_problems(dump)
 
 
@@ -105,39 +105,39 @@ def _dump_problems(dump: Dict[str, Any]) -> List[Problem]:
     problems: List[Problem] = []
     for name, value in dump.items():
         if name not in _FIELDS:
-            meant = difflib.get_close_matches(name, _FIELDS, n=1, cutoff=_MISTYPED)
-            if meant:
-                problems.append(Problem(f"{name} is no known field; did you mean {meant[0]}?"))
-            else:
-                problems.append(Problem(f"{name} is no known field", is_error=False))
+            meant = next(iter(difflib.get_close_matches(name, _FIELDS, n=1, cutoff=_MISTYPED)), None)
+            unknown = Message("note.training.acl.unknown_field", name=name, meant=meant)
+            problems.append(Problem(unknown, is_error=meant is not None))
             continue
         allowed = _FIELDS[name]
         if allowed is not None and value not in allowed:
-            problems.append(Problem("{} is {}, it can be {}".format(name, shown(str(value)), ", ".join(allowed))))
+            problems.append(
+                Problem(Message("note.training.acl.wrong_value", name=name, value=shown(str(value)), allowed=allowed))
+            )
     problems += _path_problems(dump.get("dump_path"))
     listed = dump.get("dump_list", [])
     if not isinstance(listed, list):
-        problems.append(Problem("dump_list is no list; for single ops it is []"))
+        problems.append(Problem(Message("note.training.acl.list_is_none")))
     elif any(listed):  # newer documents have [{}], which is as empty
-        problems.append(Problem("dump_list names models; for single ops it is []"))
+        problems.append(Problem(Message("note.training.acl.list_of_models")))
     elif "dump_list" not in dump:
-        problems.append(Problem("dump_list is missing; for single ops it is []"))
+        problems.append(Problem(Message("note.training.acl.no_list")))
     if dump.get("dump_op_switch", "off") == "off":
-        problems.append(Problem("dump_op_switch is off (so it is without the field too), so no single op is dumped"))
+        problems.append(Problem(Message("note.training.acl.ops_off")))
     if "dump_mode" not in dump:
-        problems.append(Problem("dump_mode is missing, so only outputs are dumped", is_error=False))
+        problems.append(Problem(Message("note.training.acl.no_mode"), is_error=False))
     if dump.get("dump_debug", "off") == "on":
-        problems.append(Problem("dump_debug is on: overflow dump and data dump exclude each other"))
+        problems.append(Problem(Message("note.training.acl.debug_on")))
     return problems
 
 
 def _path_problems(path: Any) -> List[Problem]:
     if not isinstance(path, str) or not path.strip():
-        return [Problem("dump_path is missing or no text: it says where the dump goes")]
+        return [Problem(Message("note.training.acl.no_path"))]
     if "\0" in path or "\n" in path:
-        return [Problem(f"dump_path {shown(str(path))} is no path")]
+        return [Problem(Message("note.training.acl.wrong_path", path=shown(str(path))))]
     if path.startswith("~"):
-        return [Problem(f"dump_path {path} begins with ~, which AscendCL takes for the name of a folder")]
+        return [Problem(Message("note.training.acl.home_path", path=path))]
     return []
 
 
@@ -150,7 +150,7 @@ def _read(path: Path) -> Dict[str, Any]:
     try:
         text = read_text(str(path), _MAX_BYTES)
     except DataNotFoundError as error:
-        raise DataNotFoundError("training.acl.no_file", reason=error.message) from None
+        raise DataNotFoundError("training.acl.no_file", reason=error.full_message) from None
     if not text.strip():
         raise FormatError.of(path, "training.acl.empty")
     depth = _depth(text)

@@ -21,6 +21,7 @@ from typing import List, Optional, Tuple, Type
 
 from precision_tool.lib.io.tfdbg_files import unwritable
 from precision_tool.lib.io.tfdbg_runs import is_npy_name
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError, UsageError
 
 _NEW, _OLD = ".part", ".old"
@@ -47,7 +48,7 @@ class NpySet:
         self._given = folder
         self.new_folder = ""
         #: What the user should be told, each a line.
-        self.notes: List[str] = []
+        self.notes: List[Message] = []
         self._parent, self._name = os.path.split(self.folder)
         self._lock = -1
 
@@ -152,10 +153,10 @@ class NpySet:
                 continue
             try:
                 if lock == _BUSY:
-                    self.notes.append(f"left alone: {path}, which another tf_dump is at work on")
+                    self.notes.append(Message("note.training.folder.busy", path=path))
                 elif name.endswith(_NEW):
                     if lock == _UNKNOWN and _may_be_in_use(int(match.group(1)), path):
-                        self.notes.append(f"left alone: {path}; another tf_dump may be writing it, else remove it")
+                        self.notes.append(Message("note.training.folder.maybe_busy", path=path))
                     else:
                         shutil.rmtree(path, ignore_errors=True)
                 # Whoever renamed the old set, the only thing left to do is this, and two may do it at once.
@@ -177,7 +178,7 @@ class NpySet:
                     continue
                 if os.path.lexists(current):
                     current = _free_name(current)
-                    self.notes.append(f"kept under a new name: {current}")
+                    self.notes.append(Message("note.training.folder.renamed", path=current))
                 os.rename(path, current)
             os.rmdir(old)
 
@@ -186,11 +187,12 @@ class NpySet:
         plain = unwritable(self._parent, error)
         forbidden = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
         if forbidden and os.path.isdir(self.folder) and os.access(self.folder, os.W_OK | os.X_OK):
-            return OutputError("training.parent_not_writable", reason=plain.message, inside=self._inside())
+            return OutputError("training.parent_not_writable", reason=plain.full_message, inside=self._inside())
         return plain
 
     def _inside(self) -> str:
-        return f"write into a folder inside it, where comparisons look too: -o {os.path.join(self._given, 'tensors')}"
+        """A folder below it, where comparisons look too."""
+        return os.path.join(self._given, "tensors")
 
 
 def _try_lock(folder: str) -> int:

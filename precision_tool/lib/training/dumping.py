@@ -13,6 +13,7 @@ from typing import Any, Optional
 
 from precision_tool.lib.data.settings import Settings, load_settings
 from precision_tool.lib.data.workspace import Workspace, make_writable
+from precision_tool.lib.messages import text
 from precision_tool.lib.training.packages import ScriptError, tensorflow_module, tensorflow_v1
 from precision_tool.lib.training.passport import BENCHMARK, Recorder, begin
 
@@ -186,11 +187,12 @@ class _PrintLossScale:
 
     def on_train_batch_begin(self, batch: int, logs: Optional[Any] = None) -> None:
         """Called by Keras."""
-        text = f"precision_tool: batch {batch}: loss scale {float(_value(self.optimizer.loss_scale)):g}"
-        finite = getattr(self.optimizer, "last_step_finite", None)
-        if finite is not None:
-            text += f", last step {'finite' if bool(_value(finite)) else 'overflowed'}"
-        print(text, flush=True)
+        scale = float(_value(self.optimizer.loss_scale))
+        last = getattr(self.optimizer, "last_step_finite", None)
+        finite = None if last is None else bool(_value(last))
+        overflowed = None if finite is None else not finite
+        line = text("note.training.loss_scale", batch=batch, scale=scale, finite=finite, overflowed=overflowed)
+        print(f"precision_tool: {line}", flush=True)
 
 
 def _value(variable: Any) -> Any:

@@ -93,10 +93,7 @@ def _lists_to_leave(types: List[str], lists_or_types: Union[Names, Mapping[str, 
     for op_type in types:
         name = lists.get(op_type) or built_in.get(op_type)
         if name is None:
-            say(
-                f"{op_type} is taken out of the white list; if it is in the black one, GE ignores that: "
-                f"give gray={{{op_type!r}: 'black'}} then"
-            )
+            say("mixlist_white", op_type=op_type)
         leave[op_type] = name or "white"
     return leave
 

@@ -9,6 +9,7 @@ import re
 import sys
 from typing import Any
 
+from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
 
 
@@ -26,9 +27,9 @@ class MissingPackageError(PrecisionToolError, ImportError):
         return self.advice
 
 
-def say(text: str) -> None:
-    """One line for whoever runs the training script. On stderr: what the script prints is its own."""
-    print(f"precision_tool: {text}", file=sys.stderr, flush=True)
+def say(kind: str, **fields: Any) -> None:
+    """Print a line, a kind below `note.training`, on stderr: what the training script prints is its own."""
+    print("precision_tool: {}".format(text("note.training." + kind, **fields)), file=sys.stderr, flush=True)
 
 
 def reason_of(error: BaseException) -> str:
@@ -53,7 +54,7 @@ def is_installed(package: str) -> bool:
 
 def tensorflow_v1() -> Any:
     """`tf.compat.v1` of whatever TensorFlow is installed. Raises MissingPackageError."""
-    tensorflow = _load("tensorflow", "install it, or run this where the training runs")
+    tensorflow = _load("tensorflow")
     try:
         return tensorflow.compat.v1
     except AttributeError:
@@ -68,7 +69,7 @@ def tensorflow_module(name: str) -> Any:
 
 def numpy() -> Any:
     """numpy, which comes with TensorFlow."""
-    return _load("numpy", "it comes with TensorFlow")
+    return _load("numpy")
 
 
 def npu_bridge_class(class_name: str) -> Any:
@@ -85,15 +86,14 @@ def npu_bridge_class(class_name: str) -> Any:
 
 def require_npu_bridge() -> Any:
     """npu_bridge, imported: that registers the NPU with TensorFlow 1.15. Raises MissingPackageError."""
-    bridge = _load(
-        "npu_bridge", "it comes with the Ascend TensorFlow adapter: run this in the NPU training environment"
-    )
+    bridge = _load("npu_bridge")
     if is_installed("npu_bridge.npu_init"):
         importlib.import_module("npu_bridge.npu_init")
     return bridge
 
 
-def _load(package: str, advice: str) -> Any:
+def _load(package: str) -> Any:
     if not is_installed(package):
-        raise MissingPackageError("training.no_package", package=package, python=sys.executable, advice=advice)
+        where = Message("note.training.package." + package)
+        raise MissingPackageError("training.no_package", package=package, python=sys.executable, advice=where)
     return importlib.import_module(package)

@@ -86,7 +86,7 @@ class Passport:
         try:
             write_whole(self.path, json.dumps(_bounded(self._document()), indent=1, sort_keys=False) + "\n")
         except (PrecisionToolError, OSError, ValueError, TypeError) as error:
-            say(f"the passport of the run is not written: {reason_of(error)}")
+            say("passport.not_written", reason=reason_of(error))
 
     def _document(self) -> Dict[str, Any]:
         return {
@@ -342,7 +342,7 @@ class Recorder:
                 self._passport.save()
                 self._rank = rank
         except Exception as error:  # whatever a script's session or graph is, its training goes on
-            say(f"the passport lacks the hashes of variables and inputs: {reason_of(error)}")
+            say("passport.no_hashes", reason=reason_of(error))
             self._rank = _TRAINS
 
 
@@ -357,7 +357,7 @@ def record_replay(record: Passport, graph: Any, checkpoint: str, feeds: Mapping[
         record.set_tensors("batch", ((tensor.name, value) for tensor, value in feeds.items()))
         record.save()
     except Exception as error:  # as above: the replay is what was asked for
-        say(f"the passport lacks the hashes of variables and inputs: {reason_of(error)}")
+        say("passport.no_hashes", reason=reason_of(error))
 
 
 def recording_hook() -> Any:

@@ -5,7 +5,7 @@ import random
 import sys
 import zlib
 from collections import deque
-from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from precision_tool.lib.data.settings import load_settings
 
@@ -30,9 +30,8 @@ def seed_at_import() -> None:
     if text and not (text.isascii() and text.isdigit()):
         raise ValueError(f"environment variable {SEED_VARIABLE} must be a number or 'off' but is {text!r}")
     later = [name for name in ("numpy", "tensorflow") if name not in sys.modules]
-    note = f" ({', '.join(later)} not imported yet: call seed_everything() after)" if later else ""
     seed = int(text) if text else load_settings().dump_seed
-    _seed(seed, sys.modules.get("numpy"), sys.modules.get("tensorflow"), note)
+    _seed(seed, sys.modules.get("numpy"), sys.modules.get("tensorflow"), later)
 
 
 def seed_everything(seed: Optional[int] = None) -> None:
@@ -56,7 +55,9 @@ def seed_everything(seed: Optional[int] = None) -> None:
     _seed(seed, numpy, sys.modules.get("tensorflow") if tensorflow else None)
 
 
-def _seed(seed: object, numpy: Optional[Any], tensorflow: Optional[Any], note: str = "") -> None:
+def _seed(seed: object, numpy: Optional[Any], tensorflow: Optional[Any], later: Sequence[str] = ()) -> None:
+    from precision_tool.lib.training.packages import say
+
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= _LARGEST_SEED:
         raise ValueError(f"seed must be a whole number from 0 to {_LARGEST_SEED} but is {seed!r}")
     _LAST[:] = [seed]
@@ -70,7 +71,7 @@ def _seed(seed: object, numpy: Optional[Any], tensorflow: Optional[Any], note: s
     if v1 is not None:
         v1.set_random_seed(seed)  # of the default graph, or of eager mode
         done.append("tensorflow")
-    print(f"precision_tool: seed {seed} set for {', '.join(done)}{note}", file=sys.stderr, flush=True)
+    say("seed", seed=seed, packages=done, later=tuple(later))
 
 
 # --- Randomness taken out of a saved graph: dropout rates become 0, unseeded random ops get a seed ---

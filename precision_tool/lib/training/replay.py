@@ -47,7 +47,7 @@ def load_step(workspace: Workspace, seed: int) -> SavedStep:
     try:
         meta_graph.ParseFromString(read_bytes(str(path), _MAX_BYTES))
     except PrecisionToolError as error:
-        raise DataNotFoundError("training.replay.no_step", reason=error.message) from None
+        raise DataNotFoundError("training.replay.no_step", reason=error.full_message) from None
     except Exception as error:  # protobuf's DecodeError has no public place in all releases
         raise FormatError.of(path, "training.replay.damaged", reason=str(error)) from None
     try:

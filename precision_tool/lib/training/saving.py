@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Callable, Dict, List, Mapping, NamedTuple, Opt
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import Workspace, make_writable
 from precision_tool.lib.io.files import open_binary, read_text
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 from precision_tool.lib.training.packages import ScriptError, numpy, reason_of, say, tensorflow_v1
 from precision_tool.lib.training.passport import BENCHMARK, NPU, Recorder, begin, begun, side_of
@@ -60,14 +61,14 @@ class FeedWriter:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._files: Dict[str, str] = {}
-        self.left_out: Dict[str, str] = {}
+        self.left_out: Dict[str, Message] = {}
 
     def save(self, tensor: Any, value: Any) -> None:
         """Save what is fed to `tensor`; what `.npy` cannot hold is left out with a reason. Raises OSError."""
         np = numpy()
-        array, reason = _as_array(tensor, value)
-        if array is None:
-            self.leave_out(tensor, reason)
+        array = _as_array(tensor, value)
+        if isinstance(array, Message):
+            self.leave_out(tensor, array)
             return
         self.left_out.pop(tensor.name, None)
         name, number = file_name(tensor.name), 1
@@ -77,35 +78,37 @@ class FeedWriter:
         np.save(str(self.folder / name), array, allow_pickle=False)
         self._files[tensor.name] = name
 
-    def leave_out(self, tensor: Any, reason: str) -> None:
+    def leave_out(self, tensor: Any, reason: Message) -> None:
         """What is fed to `tensor` is not saved; the manifest says why."""
         self.left_out[tensor.name] = reason
 
     def finish(self, train_ops: Sequence[str] = ()) -> List[str]:
         """Write the manifest; returns the names of the saved tensors."""
         feeds = [{"tensor": tensor, "file": name} for tensor, name in self._files.items()]
-        content = {"version": 1, "feeds": feeds, "left_out": self.left_out, "train_ops": list(train_ops)}
+        left_out = {name: render(reason, "en") for name, reason in self.left_out.items()}
+        content = {"version": 1, "feeds": feeds, "left_out": left_out, "train_ops": list(train_ops)}
         (self.folder / MANIFEST_NAME).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
         return list(self._files)
 
 
-def _as_array(tensor: Any, value: Any) -> Tuple[Optional[Any], str]:
+def _as_array(tensor: Any, value: Any) -> Any:
+    """What is fed as an array, or a message: why there is none."""
     np = numpy()
     if tensor.dtype.name == "string":
         array = np.asarray(value, dtype=object)
         flat = [item.encode("utf-8") if isinstance(item, str) else item for item in array.ravel().tolist()]
         if not all(isinstance(item, bytes) for item in flat):
-            return None, "not a text"
+            return Message("note.training.saving.no_text")
         if any(item.endswith(b"\0") for item in flat):
-            return None, "text that ends with a zero byte"  # numpy cuts it off
-        return np.array(flat, dtype=bytes).reshape(array.shape), ""
+            return Message("note.training.saving.zero_byte")  # numpy cuts it off
+        return np.array(flat, dtype=bytes).reshape(array.shape)
     try:
         array = np.asarray(value, dtype=tensor.dtype.as_numpy_dtype)
     except (TypeError, ValueError) as error:
-        return None, f"no array of {tensor.dtype.name} ({error})"
+        return Message("note.training.saving.no_array", dtype=tensor.dtype.name, reason=str(error))
     if array.dtype.hasobject:
-        return None, f"no array of numbers ({tensor.dtype.name})"
-    return array, ""
+        return Message("note.training.saving.no_numbers", dtype=tensor.dtype.name)
+    return array
 
 
 def read_feeds(folder: Path, tensors: List[str]) -> SavedFeeds:
@@ -241,7 +244,7 @@ class _Step:
         self._waiting: Optional[_WaitingFolder] = None
         self._writer: Optional[FeedWriter] = None
         self._savers = _Savers()
-        self._said: Set[str] = set()
+        self._said: Set[Message] = set()
         self._recorder: Optional[Recorder] = None
         _tidy(folder)
 
@@ -273,7 +276,7 @@ class _Step:
             return run()
         saver, reason = self._savers.find(graph)
         if saver is None:
-            self._say_once(f"the step is not saved: {reason}")
+            self._say_once("saving.not_saved", reason=reason)
             return run()
         self._save_feeds(feeds)
         result = run()
@@ -284,16 +287,17 @@ class _Step:
     def close(self) -> None:
         """The session ends, and the step never came."""
         if not self._said:
-            say("no step is saved: no run has trained; what trains is what the collection train_op holds")
+            say("saving.no_step")
         self._give_up()
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            say(text)
+    def _say_once(self, kind: str, **fields: Any) -> None:
+        said = Message(kind, **fields)
+        if said not in self._said:
+            self._said.add(said)
+            say(kind, **fields)
 
-    def _fail(self, what: str, error: OSError) -> None:
-        self._say_once(f"the step is not saved: {self._folder}: {what} cannot be saved ({error.strerror or error})")
+    def _fail_feeds(self, error: OSError) -> None:
+        self._say_once("saving.feeds", folder=str(self._folder), reason=error.strerror or str(error))
         self._give_up()
 
     def _give_up(self) -> None:
@@ -310,11 +314,11 @@ class _Step:
                 self._writer = FeedWriter(self._waiting.inputs)
             for tensor, value in feeds:
                 if _is_read_by(tensor, _HANDLE_TYPES):
-                    self._writer.leave_out(tensor, "an iterator's handle, which only its own session knows")
+                    self._writer.leave_out(tensor, Message("note.training.saving.handle"))
                 else:
                     self._writer.save(tensor, value)
         except OSError as error:
-            self._fail("the fed inputs", error)
+            self._fail_feeds(error)
 
     def _publish(self, session: Any, saver: Any, train_ops: Optional[List[str]]) -> None:
         v1 = tensorflow_v1()
@@ -326,10 +330,9 @@ class _Step:
             saver.save(session, str(checkpoint), latest_filename="checkpoint", write_state=True)
         except (v1.errors.OpError, ValueError, OSError) as error:
             if _is_uninitialized(error):  # then it was no training, which may come yet
-                hint = "initialise all variables first; a later run may be saved"
-                self._say_once(f"the step is not saved: {reason_of(error)}; {hint}")
+                self._say_once("saving.uninitialized", reason=reason_of(error))
                 return
-            self._say_once(f"the step is not saved: {checkpoint} cannot be saved ({reason_of(error)})")
+            self._say_once("saving.checkpoint", path=str(checkpoint), reason=reason_of(error))
             self._give_up()
             return
         try:
@@ -339,16 +342,13 @@ class _Step:
                 os.rename(str(target), str(self._waiting.path / "old"))
             os.rename(str(self._writer.folder), str(target))
         except OSError as error:
-            self._fail("the fed inputs", error)
+            self._fail_feeds(error)
             return
         self._give_up()
-        inputs = "1 fed input" if len(names) == 1 else f"{len(names)} fed inputs"
-        then = "precision-tool train replays this step"
-        if not session.graph.get_collection(v1.GraphKeys.TRAIN_OP):
-            then = "the collection train_op is empty: precision-tool train needs the training op there"
-        say(f"saved {inputs} and checkpoint {checkpoint}; {then}")
+        has_train_op = bool(session.graph.get_collection(v1.GraphKeys.TRAIN_OP))
+        say("saving.saved", inputs=len(names), path=str(checkpoint), train_op=has_train_op)
         for name, reason in self._writer.left_out.items():
-            say(f"fed input {name} is not saved: {reason}")
+            say("saving.left_out", name=name, reason=reason)
 
 
 class _WaitingFolder:
@@ -391,7 +391,7 @@ class _Savers:
     def __init__(self) -> None:
         self._saver: Any = None
         self._variables: List[Any] = []
-        self._reason = ""
+        self._reason: Optional[Message] = None
 
     def prepare(self, graph: Any) -> None:
         """Make a Saver of what is to be saved by now. Its ops have names of their own, so the user's keep theirs."""
@@ -400,32 +400,33 @@ class _Savers:
         variables = [each for key in keys for each in graph.get_collection(key)]
         if graph.finalized or [id(each) for each in variables] == [id(each) for each in self._variables]:
             return
-        self._saver, self._variables, self._reason = None, variables, ""
+        self._saver, self._variables, self._reason = None, variables, None
         with graph.as_default():
             try:
                 self._saver = v1.train.Saver(save_relative_paths=True, name="precision_tool_save")
             except (TypeError, ValueError) as error:
-                self._reason = f"no checkpoint can be made ({reason_of(error)})"
+                self._reason = self._no_checkpoint(reason_of(error))
 
-    def find(self, graph: Any) -> Tuple[Optional[Any], str]:
+    @staticmethod
+    def _no_checkpoint(reason: str) -> Message:
+        return Message("note.training.saving.no_checkpoint", reason=reason)
+
+    def find(self, graph: Any) -> Tuple[Optional[Any], Optional[Message]]:
         """A Saver of all variables; or None, and why there is none."""
         v1 = tensorflow_v1()
         self.prepare(graph)
         if not graph.finalized:
-            return self._saver, self._reason or "no checkpoint can be made (No variables to save)"
+            return self._saver, self._reason or self._no_checkpoint("No variables to save")
         if self._saver is not None and _covers(graph, self._saver.saver_def):
-            return self._saver, ""
+            return self._saver, None
         for each in graph.get_collection(v1.GraphKeys.SAVERS):
             definition = getattr(each, "saver_def", None)
             if definition is not None and _covers(graph, definition):
                 own = type(definition)()
                 own.CopyFrom(definition)
                 own.max_to_keep = 0  # the user's Saver counts, and deletes, its own files only, and this one none
-                return v1.train.Saver(saver_def=own, save_relative_paths=True), ""
-        return None, (
-            "the graph is finalized, and has no Saver of all its variables; "
-            "tf.add_to_collection('savers', tf.train.Saver()) before it is finalized"
-        )
+                return v1.train.Saver(saver_def=own, save_relative_paths=True), None
+        return None, Message("note.training.saving.finalized")
 
 
 def _covers(graph: Any, definition: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
 from precision_tool.lib.data.settings import Settings, load_settings, with_settings
 from precision_tool.lib.data.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 from precision_tool.lib.io.files import read_text
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError, shown
 from precision_tool.lib.training.mixlist import find_mixlist, result_file, write_whole
 from precision_tool.lib.training.packages import (
@@ -29,8 +30,8 @@ DUMP_FLAG = "PRECISION_TOOL_DUMP"
 OVERFLOW_FLAG = "PRECISION_TOOL_OVERFLOW"
 
 _CONTRADICTIONS = (
-    ("dump", "overflow", "the device cannot dump data and detect overflow in one run"),
-    ("fusion_off", "fusion_switch", "there is one fusion switch file, and they name different ones"),
+    ("dump", "overflow", "one_run"),
+    ("fusion_off", "fusion_switch", "one_file"),
 )
 
 
@@ -40,7 +41,9 @@ def parse_action(action: object, environment: Optional[Mapping[str, str]] = None
     Raises ScriptError (a ValueError) for an unknown action or two that contradict each other.
     """
     if action is None or action == "":
-        return _check(_flagged(os.environ if environment is None else environment), "the environment asks for")
+        return _check(
+            _flagged(os.environ if environment is None else environment), Message("note.training.action.environment")
+        )
     if not isinstance(action, str):
         raise ScriptError("training.action.not_text", action=repr(action), names=ACTIONS)
     words = [word.strip() for word in action.lower().split("|")]
@@ -54,7 +57,7 @@ def parse_action(action: object, environment: Optional[Mapping[str, str]] = None
                 close=repr(close[0]) if close else "",
                 names=ACTIONS,
             )
-    return _check(frozenset(words), f"action {shown(action)} asks for")
+    return _check(frozenset(words), Message("note.training.action.call", action=shown(action)))
 
 
 def _flagged(environment: Mapping[str, str]) -> FrozenSet[str]:
@@ -62,10 +65,11 @@ def _flagged(environment: Mapping[str, str]) -> FrozenSet[str]:
     return frozenset(name for name, flag in flags if environment.get(flag, "").lower() in ("true", "1"))
 
 
-def _check(actions: FrozenSet[str], asks: str) -> FrozenSet[str]:
+def _check(actions: FrozenSet[str], asks: Message) -> FrozenSet[str]:
     for action, other, why in _CONTRADICTIONS:
         if action in actions and other in actions:
-            raise ScriptError("training.action.contradiction", origin=asks, first=action, second=other, reason=why)
+            reason = Message("note.training.action." + why)
+            raise ScriptError("training.action.contradiction", origin=asks, first=action, second=other, reason=reason)
     return actions
 
 
@@ -156,10 +160,7 @@ def check_together(values: Mapping[str, Any], current: Mapping[str, Optional[Any
     both = {name: values.get(name) or current.get(name) for name in MODES}
     mode = next((both[name] for name in MODES if both[name]), None)
     if mode is None:
-        say(
-            "modify_mixlist has no effect without mixed precision: Atlas A2 and A3 keep the script's types by default "
-            "(must_keep_origin_dtype), and newer adapters refuse it; give precision_mode='allow_mix_precision' too"
-        )
+        say("switches.mixlist")
     elif mode not in MIXED:
         raise ScriptError(
             "training.precision.mixlist", name=next(name for name in MODES if both[name]), mode=repr(mode)
@@ -172,7 +173,7 @@ def set_hf32_variable(settings: Settings) -> None:
         flag = "1" if settings.allow_hf32 == "on" else "0"
         old = os.environ.get(HF32_VARIABLE, "")
         if old and old != flag:
-            say(f"environment variable {HF32_VARIABLE} was {old!r} and is now {flag!r}: asked for")
+            say("switches.hf32", name=HF32_VARIABLE, old=repr(old), value=repr(flag))
         os.environ[HF32_VARIABLE] = flag
 
 
@@ -254,7 +255,7 @@ def _checked_file(option: str, path: str) -> str:
         elif "=" in line and not line.startswith("#"):
             mode = line.partition("=")[2].strip()
             if mode not in _IMPLEMENTATIONS:
-                say(f"{where}: GE skips it, for it knows no {shown(mode)}; known are {', '.join(_IMPLEMENTATIONS)}")
+                say("switches.implementation", where=where, mode=shown(mode), modes=tuple(_IMPLEMENTATIONS))
     return path
 
 
@@ -371,12 +372,12 @@ def session_dump_config(
         custom_op.name = OPTIMIZER
     parameters = _CustomOpOptions(custom_op)
     if parameters.value("use_off_line", True) is False:
-        say("use_off_line is already False and stays: the network runs on the host, where the device dumps nothing")
+        say("switches.off_line")
     else:
         parameters.set("use_off_line", True)
     _apply(parameters, actions, _with_run_options(settings, run_options))
     if options.remapping not in (rewriter_config.DEFAULT, rewriter_config.OFF):
-        say("remapping was on and is now off: the device needs that")
+        say("switches.remapping")
     options.remapping = rewriter_config.OFF
     return config
 
@@ -402,18 +403,12 @@ def estimator_dump_config(action: Optional[str] = None, **run_options: object) -
             raise ScriptError("training.estimator.old", config="DumpConfig", name=name)
     place.make_folders(values)
     if "debug_dir" in values:
-        say(
-            "a DumpConfig has no place for op_debug_level and debug_dir: give them to NPURunConfig"
-            f"(op_debug_level={values['op_debug_level']}, debug_dir={values['debug_dir']!r})"
-        )
+        say("switches.debug_dir", level=values["op_debug_level"], folder=repr(values["debug_dir"]))
     if "quant_dumpable" in values:
-        say("a DumpConfig has no place for quant_dumpable: give NPURunConfig(quant_dumpable='1')")
+        say("switches.quant_dumpable")
     precise = [f"{name}={value!r}" for name, value in values.items() if name in PRECISION_OPTIONS]
     if precise:
-        say(
-            f"a DumpConfig has no place for {', '.join(precise)}: give NPURunConfig("
-            "**tf_config.estimator_run_options(…)) the same arguments"
-        )
+        say("switches.precise", options=precise)
     set_hf32_variable(place.settings)
     if "dump" in actions:
         _begin_passport(place, values, None)
@@ -572,7 +567,7 @@ class _DeviceOptions:
         except (TypeError, ValueError) as error:
             raise ScriptError("training.device.refused", name=name, value=repr(value), reason=str(error)) from None
         if name in _SAID_DEFAULTS and default not in (None, str(value)):
-            say(f"{name} was {default!r}, npu_device's default, and is now {value!r}")
+            say("switches.default", name=name, old=repr(default), value=repr(value))
 
     def set_hf32(self, settings: Settings) -> None:
         """Switch HF32 on or off: npu_device hands on what TensorFlow has for TF32. Raises ScriptError."""
@@ -625,7 +620,7 @@ class _Place:
         }
         for name, value in variables.items():
             if os.environ.setdefault(name, value) != value:
-                say(f"environment variable {name} is {os.environ[name]!r} and stays")
+                say("switches.variable", name=name, value=repr(os.environ[name]))
 
 
 def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
@@ -683,24 +678,25 @@ def _to_set(values: Dict[str, Value], current: Dict[str, Optional[Value]], place
             raise ScriptError("training.exclusive", name=name, other=other)
     check_together(values, current)
     changes: Dict[str, Value] = {}
-    lines: List[str] = []
+    changed: List[Tuple[str, Dict[str, Any]]] = []
     for name, value in values.items():
         old = current.get(name)
         if old is None or isinstance(value, bool) or name in PRECISION_OPTIONS:
             changes[name] = value
             if old is not None and old != value:
-                who = "a call or a setting" if name in PRECISION_OPTIONS else "the action"
-                lines.append(f"{name} was {old!r} and is now {value!r}: {who} asks for it")
+                by_action = name not in PRECISION_OPTIONS
+                fields = {"name": name, "old": repr(old), "value": repr(value), "action": by_action}
+                changed.append(("switches.changed", fields))
         elif old != value and name in _FILES:
             raise ScriptError("training.already", name=name, old=repr(old), value=repr(value))
         elif old != value:
-            lines.append(f"{name} is already {old!r} and stays")
+            changed.append(("switches.stays", {"name": name, "old": repr(old)}))
     for name in _FOLDERS:
         if name in values and name not in changes:
             _make_own_folder(name, str(current[name]))
     place.make_folders(changes)
-    for line in lines:
-        say(line)
+    for kind, fields in changed:
+        say(kind, **fields)
     return changes
 
 
@@ -709,7 +705,7 @@ def _make_own_folder(name: str, folder: str) -> None:
     try:
         make_writable(Path(folder))
     except OutputError as error:
-        raise OutputError("training.named_by_script", reason=error.message, name=name) from None
+        raise OutputError("training.named_by_script", reason=error.full_message, name=name) from None
 
 
 def _apply(options: Union[_CustomOpOptions, _DeviceOptions], actions: FrozenSet[str], settings: Settings) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Optional, Sequence, Type
 from precision_tool.lib.io.files import open_binary, open_to_write, read_text
 from precision_tool.lib.io.tfdbg_files import npy_header, read_event, unwritable
 from precision_tool.lib.io.tfdbg_runs import DumpedTensor, RunFiles
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError, PrecisionToolError
 from precision_tool.lib.training.benchmark_folder import NpySet, Replaced
 from precision_tool.lib.training.tfdbg_copy import Extracted, Progress, Row, alike, check_any, name_files
@@ -84,13 +85,13 @@ def extract_with_analyzer(
     return Extracted(folder, len(written), nbytes, replaced, same, tuple(skipped), tuple(damaged), notes)
 
 
-def _without_numbers(dump: DumpedTensor) -> str:
-    """Why a tensor has no numbers, by its head; "" also where only TensorFlow may be able to tell."""
+def _without_numbers(dump: DumpedTensor) -> Optional[Message]:
+    """Why a tensor has no numbers, by its head; None also where only TensorFlow may be able to tell."""
     try:
         event = read_event(dump.path)
     except FormatError:
-        return ""
-    return "" if event.is_unknown else event.skip
+        return None
+    return None if event.is_unknown else event.skip
 
 
 class _Analyzer:
@@ -150,18 +151,18 @@ class _Analyzer:
             self._child.expect_exact([pexpect.EOF, pexpect.TIMEOUT])  # a busy machine takes its time
         self._close()
 
-    def save(self, dump: DumpedTensor, path: str) -> str:
-        """Has one dump written to `path`; why not, "" if it was."""
+    def save(self, dump: DumpedTensor, path: str) -> Optional[Message]:
+        """Has one dump written to `path`; why not, None if it was."""
         if _PLAIN_NAME.match(dump.tensor.replace(":", "")) is None:
-            return "the analyzer cannot be asked for a tensor of this name"
+            return Message("note.training.analyzer.name")
         listed, in_folder = self._listed.get(dump.tensor, 0), self._in_folder[dump.tensor]
         if listed != in_folder:
-            return f"the analyzer lists {listed} dumps of it, the folder has {in_folder}"
+            return Message("note.training.analyzer.count", listed=listed, count=in_folder)
         answer = self._ask(f"pt {dump.tensor} -n {self._numbers[dump]} -w {_TENSOR_FILE}")
         saved = os.path.join(self._folder, _TENSOR_FILE)
         if not os.path.exists(saved):
             lines = [line.strip() for line in answer.splitlines()[1:] if line.strip()]
-            return "the analyzer did not write it: {}".format(lines[-1] if lines else "no answer")
+            return Message("note.training.analyzer.not_written", line=lines[-1] if lines else None)
         try:
             return _take(saved, path)
         except OSError as error:
@@ -183,10 +184,12 @@ class _Analyzer:
         if matched == 2:
             raise PrecisionToolError("training.analyzer.no_prompt", limit=self._limit, command=what, log=self._log_path)
         lines = [line.strip() for line in output.splitlines() if line.strip()]
-        last = lines[-1] if lines else "it printed nothing"
+        last = lines[-1] if lines else ""
         if "No module named" in last and "tensorflow" in last:
             raise DataNotFoundError("training.analyzer.no_tensorflow", python=sys.executable, last=last)
-        raise PrecisionToolError("training.analyzer.ended", command=what, last=last, log=self._log_path)
+        raise PrecisionToolError(
+            "training.analyzer.ended", command=what, last=last or Message("note.io.printed_nothing"), log=self._log_path
+        )
 
     def _read_list(self) -> Dict[str, int]:
         """How many dumps of each tensor it knows."""
@@ -203,8 +206,8 @@ class _Analyzer:
         self._log.close()
 
 
-def _take(saved: str, path: str) -> str:
-    """Moves what numpy wrote to its place; why that is of no use, "" if it is.
+def _take(saved: str, path: str) -> Optional[Message]:
+    """Moves what numpy wrote to its place; why that is of no use, None if it is.
 
     Texts are pickled Python objects, which nobody reads. Quantized integers are records of one integer each.
     """
@@ -215,12 +218,12 @@ def _take(saved: str, path: str) -> str:
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)
         if dtype.hasobject:
             os.unlink(saved)
-            return "it holds Python objects, not numbers"
+            return Message("note.training.analyzer.objects")
         if dtype.names is not None and len(dtype.names) == 1:
             with open_to_write(path) as target:
                 target.write(npy_header(dtype[0].str, tuple(map(int, shape))))
                 shutil.copyfileobj(file, target)
             os.unlink(saved)
-            return ""
+            return None
     os.rename(saved, path)
-    return ""
+    return None

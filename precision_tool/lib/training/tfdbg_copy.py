@@ -11,6 +11,7 @@ from typing import Callable, Dict, Generic, Iterable, Iterator, List, Optional, 
 
 from precision_tool.lib.io.tfdbg_files import TensorEvent, is_same_npy, npy_size, read_event, write_npy
 from precision_tool.lib.io.tfdbg_runs import DumpedTensor
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.training.benchmark_folder import NpySet, Replaced
 
@@ -96,7 +97,7 @@ class Crew(Generic[Item, Result]):
 _MAX_NAME = 255
 
 #: (tensor or path, reason)
-Row = Tuple[str, str]
+Row = Tuple[str, Message]
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Extracted:
     skipped: Tuple[Row, ...] = ()
     damaged: Tuple[Row, ...] = ()
     #: What else the user should be told, each a line.
-    notes: Tuple[str, ...] = ()
+    notes: Tuple[Message, ...] = ()
 
 
 def extract(
@@ -124,7 +125,7 @@ def extract(
     damaged: List[Row] = []
     for dump, head in zip(named, heads.run(named, 0)):
         if isinstance(head, FormatError):
-            damaged.append((dump.tensor, head.message))
+            damaged.append((dump.tensor, head.full_message))
         elif isinstance(head, TensorEvent):
             if head.skip:
                 skipped.append((dump.tensor, head.skip))
@@ -152,16 +153,17 @@ def _write(events: Dict[str, TensorEvent], new_set: NpySet, workers: int, progre
     total = sum(map(npy_size, events.values()))
     new_folder = new_set.start(total)
 
-    def write(name: str, advance: Callable[[int], None]) -> str:
+    def write(name: str, advance: Callable[[int], None]) -> Optional[Message]:
         try:
             write_npy(events[name], os.path.join(new_folder, name), advance)
         except FormatError as error:
-            return error.message
-        return ""
+            return error.full_message
+        return None
 
     # The largest first, so that no thread is left with one at the end.
     names = sorted(events, key=lambda name: -events[name].nbytes)
-    damaged = [row for row in zip(names, Crew(write, workers).run(names, total, progress)) if row[1]]
+    reasons = Crew(write, workers).run(names, total, progress)
+    damaged = [(name, reason) for name, reason in zip(names, reasons) if reason is not None]
     for name, _ in damaged:
         del events[name]
     return damaged
@@ -175,11 +177,11 @@ def _drop_claims(events: Dict[str, TensorEvent], free: int) -> List[Row]:
     rows: List[Row] = []
     for name in [name for name, event in events.items() if event.is_mostly_claimed]:
         size = npy_size(events.pop(name))
-        rows.append((name, f"{size / 1e6:.0f} MB by its shape, of which the file holds little, do not fit on the disk"))
+        rows.append((name, Message("note.training.tfdbg.too_large", nbytes=size)))
     return rows
 
 
-def alike(dumps: Iterable[DumpedTensor]) -> List[str]:
+def alike(dumps: Iterable[DumpedTensor]) -> List[Message]:
     """A line about tensors of different ops whose names are spelled alike in the names of files, if there are some."""
     by_file: Dict[Tuple[str, int], List[str]] = {}
     for dump in dumps:
@@ -189,9 +191,7 @@ def alike(dumps: Iterable[DumpedTensor]) -> List[str]:
     several = [names for names in by_file.values() if len(names) > 1]
     if not several:
         return []
-    shown = " and ".join(several[0][:3])
-    note = f"tensors of several ops have the same file name but for the time: {len(several)}, the first {shown}"
-    return [f"{note}; what is compared with them is a guess, vc -rt RUN_FOLDER tells them apart by the graph"]
+    return [Message("note.training.tfdbg.alike", count=len(several), first=several[0][:3])]
 
 
 def name_files(dumps: Sequence[DumpedTensor]) -> Tuple[List[DumpedTensor], List[Row]]:
@@ -200,12 +200,12 @@ def name_files(dumps: Sequence[DumpedTensor]) -> Tuple[List[DumpedTensor], List[
     skipped: List[Row] = []
     for dump in sorted(dumps, key=lambda dump: (dump.time, dump.again, dump.path)):
         if len(os.fsencode(dump.npy_name)) > _MAX_NAME:
-            skipped.append((dump.tensor, "its name is too long for a file; vc -rt RUN_FOLDER compares it"))
+            skipped.append((dump.tensor, Message("note.training.tfdbg.long_name")))
             continue
         other = by_name.get(dump.npy_name)
         if other is not None:
-            what = "the same tensor" if other.op == dump.op else dump.tensor + ", which file names spell alike,"
-            skipped.append((other.tensor, f"{what} was dumped within the same microsecond"))
+            alike_name = None if other.op == dump.op else dump.tensor
+            skipped.append((other.tensor, Message("note.training.tfdbg.same_time", tensor=alike_name)))
         by_name[dump.npy_name] = dump
     return list(by_name.values()), skipped
 
@@ -213,7 +213,8 @@ def name_files(dumps: Sequence[DumpedTensor]) -> Tuple[List[DumpedTensor], List[
 def check_any(count: int, skipped: Sequence[Row], damaged: Sequence[Row]) -> None:
     """Raises DataNotFoundError when there is no tensor to write: the old set stays."""
     if not count:
-        first = "{}: {}".format(*[*damaged, *skipped][0]) if damaged or skipped else ""
+        rows = [*damaged, *skipped]
+        first = Message("error.place", where=rows[0][0], reason=rows[0][1]) if rows else None
         raise DataNotFoundError("training.no_tensors", count=len(skipped) + len(damaged), first=first)
 
 

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from math import isfinite, isnan
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from precision_tool.lib.compare.columns import SCHEMA, row_json
@@ -28,6 +28,7 @@ from precision_tool.lib.view.tables import Box, NameTable
 from precision_tool.lib.view.text import (
     LabelledLines,
     Line,
+    element_json,
     json_text,
     label,
     leaf_words,
@@ -107,7 +108,7 @@ def read_source_lines(analysis: Analysis) -> RenderableType:
         if analysis.source.graph:
             rows.append((label("graph"), whole_path(analysis.source.graph)))
     if analysis.part:
-        rows.append((label("note"), plain(analysis.part, "yellow")))
+        rows.append((label("note"), shown(analysis.part, "yellow")))
     return LabelledLines(rows)
 
 
@@ -357,9 +358,8 @@ def detail_panel(detail: Detail) -> RenderableType:
         body: RenderableType = shown(equal, "green")
     else:
         table = NameTable(box=None, padding=(0, 2, 0, 0), show_edge=False)
-        for name in ("worst", "index", "npu", "benchmark", "error", "relative"):
-            justify: JustifyMethod = "left" if name in ("worst", "index") else "right"
-            table.add_column(text(f"screen.view.compare.column.{name}"), justify=justify)
+        table.add_columns("screen.view.compare.column", "worst", "index")
+        table.add_columns("screen.view.compare.column", "npu", "benchmark", "error", "relative", justify="right")
         for name, elements in (("absolute", detail.worst_absolute), ("relative", detail.worst_relative)):
             for number, element in enumerate(elements[:_SHOWN_ELEMENTS]):
                 kind = "" if number else text(f"screen.view.compare.column.{name}")
@@ -380,7 +380,7 @@ def _element_cells(element: Element) -> list[str]:
 
 def finding_panel(finding: Finding) -> RenderableType:
     """One finding with the facts behind it."""
-    rows: list[tuple[str, Text]] = []
+    rows: list[Line] = []
     if finding.op_type:
         rows.append((label("type"), plain(finding.op_type)))
     if finding.pass_names:
@@ -416,14 +416,9 @@ def _detail_json(detail: Detail) -> dict[str, Any]:
         "shape": detail.shape,
         "count": detail.count,
         "equal": detail.equal,
-        "worst_absolute": [_element_json(element) for element in detail.worst_absolute],
-        "worst_relative": [_element_json(element) for element in detail.worst_relative],
+        "worst_absolute": [element_json(element) for element in detail.worst_absolute],
+        "worst_relative": [element_json(element) for element in detail.worst_relative],
     }
-
-
-def _element_json(element: Element) -> dict[str, Any]:
-    relative = None if isnan(element.relative) else element.relative
-    return {**asdict(element), "error": element.error, "relative": relative}
 
 
 def _result_json(analysis: Analysis) -> dict[str, Any]:
@@ -498,7 +493,7 @@ def check_panel(result: CheckResult) -> RenderableType:
     if result.finding is None:
         return Box(plain(_skipped(result), "dim"), title=title, style="dim")
     finding = render_finding(result.finding)
-    rows: list[tuple[str, Text]] = []
+    rows: list[Line] = []
     if result.looked_at is not None:
         rows.append((text("check.looked_at"), plain(render(result.looked_at), "dim")))
     last = ""

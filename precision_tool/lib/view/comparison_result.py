@@ -22,6 +22,7 @@ from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.verdict_model import Verdict
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike
+from precision_tool.lib.messages import render
 from precision_tool.lib.messages.errors import UsageError
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
@@ -85,7 +86,7 @@ class CompareResult:
     @property
     def notes(self) -> Sequence[str]:
         """Notes on the folders."""
-        return () if self.analysis.leaf is None else self.analysis.leaf.notes
+        return () if self.analysis.leaf is None else tuple(map(render, self.analysis.leaf.notes))
 
     def findings(self, threshold: float | None = None) -> list[RenderedFinding]:
         """Return what the rows tell.
@@ -102,7 +103,7 @@ class CompareResult:
             sentence on it, `facts` are what it is said from.
         """
         threshold = self.threshold if threshold is None else threshold
-        unread_graph = "" if self.analysis.leaf is None else self.analysis.leaf.unread_graph
+        unread_graph = None if self.analysis.leaf is None else self.analysis.leaf.unread_graph
         return [
             render_finding(finding)
             for finding in find_first_fault(ops_of(self.rows, threshold), threshold, unread_graph)

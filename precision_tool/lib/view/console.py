@@ -258,7 +258,6 @@ def banner(overview: DataOverview) -> RenderableType:
 
 
 def command_list(families: Mapping[str, Sequence[tuple[str, str]]]) -> RenderableType:
-    """Every command with a line of help, by family."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()

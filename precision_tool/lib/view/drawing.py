@@ -25,10 +25,12 @@ import graphviz
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.neighbourhood import CONTROL, Link, Neighbourhood, Node, described_inputs
 from precision_tool.lib.io.files import atomic_text
+from precision_tool.lib.messages import Message
+from precision_tool.lib.model.finding import ReasonError
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.op_verdict import OpVerdict
-from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.view.text import counted, percent, safe
+from precision_tool.lib.model.wording import counted, shape_text
+from precision_tool.lib.view.text import percent, safe
 
 #: A layout that takes longer is given up.
 TIME_LIMIT = 60.0
@@ -57,8 +59,8 @@ class Drawing:
 
     gv: str
     svg: str | None
-    reason: str = ""
-    hint: str = ""
+    reason: Message | None = None
+    hint: Message | None = None
 
 
 # --- the source -------------------------------------------------------------------------------------------------------
@@ -268,7 +270,6 @@ def _literal(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text in an HTML-like label."""
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return _literal(html.escape(short))
 
@@ -336,25 +337,43 @@ def picture_name(*parts: str) -> str:
 
 
 def write_drawing(source: str, folder: str, name: str, time_limit: float = TIME_LIMIT) -> Drawing:
-    """Writes `name`.gv and, with the `dot` program, `name`.svg. OutputError when they cannot be written."""
+    """Write the source of a picture and, with the `dot` program of Graphviz, the picture.
+
+    Parameters
+    ----------
+    source : str
+        The picture in the DOT language, as `dot_source` returns it.
+    folder, name : str
+        The files become `name`.gv and `name`.svg in this folder, which is made if it is missing.
+    time_limit : float
+        Seconds after which `dot` is stopped.
+
+    Returns
+    -------
+    Drawing
+        The paths; without a picture the reason and what to do.
+
+    Raises
+    ------
+    OutputError
+        The files cannot be written.
+    """
     gv, svg = posixpath.join(folder, f"{name}.gv"), posixpath.join(folder, f"{name}.svg")
     with atomic_text(gv) as file:
         file.write(source)
     dot = shutil.which("dot")
     by_hand = shlex.join(["dot", "-Tsvg", gv, "-o", svg])
     if dot is None:
-        hint = f"install it (apt install graphviz, or https://graphviz.org/download/), then: {by_hand}"
-        return Drawing(
-            gv=gv, svg=None, reason="the dot program of Graphviz, which makes the picture, is missing", hint=hint
-        )
+        hint = Message("note.view.dot.install", command=by_hand)
+        return Drawing(gv=gv, svg=None, reason=Message("note.view.dot.missing"), hint=hint)
     try:
         _run_dot(dot, gv, svg, time_limit)
     except _DotError as error:
-        return Drawing(gv=gv, svg=None, reason=str(error), hint=f"to try it by hand: {by_hand}")
+        return Drawing(gv=gv, svg=None, reason=error.reason, hint=Message("note.view.dot.by_hand", command=by_hand))
     return Drawing(gv=gv, svg=svg)
 
 
-class _DotError(Exception):
+class _DotError(ReasonError):
     """The reason why `dot` made no picture."""
 
 
@@ -366,12 +385,12 @@ def _run_dot(dot: str, gv: str, svg: str, time_limit: float) -> None:
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=complaints, timeout=time_limit, check=False
             )
         except subprocess.TimeoutExpired:
-            raise _DotError(f"{dot} was stopped after {time_limit:g} s; a smaller depth is drawn sooner") from None
+            raise _DotError(Message("note.view.dot.time", dot=dot, seconds=time_limit)) from None
         except OSError as error:
-            raise _DotError(f"{dot} cannot be run ({error.strerror or error})") from None
+            raise _DotError(Message("note.view.dot.not_run", dot=dot, reason=error.strerror or str(error))) from None
         if done.returncode or not out.seek(0, SEEK_END):
-            complaint = _last_lines(complaints) or "it said nothing"
-            raise _DotError(f"{dot} failed with exit code {done.returncode}: {complaint}")
+            complaint = _last_lines(complaints) or Message("note.io.printed_nothing")
+            raise _DotError(Message("note.view.dot.failed", dot=dot, code=done.returncode, reason=complaint))
 
 
 def _last_lines(file: IO[bytes]) -> str:

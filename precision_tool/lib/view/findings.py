@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from precision_tool.lib.diagnose.passports import PassportPair
-from precision_tool.lib.messages import Message, render, text
+from precision_tool.lib.messages import render, text
 from precision_tool.lib.messages.catalogue import has_text
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
 from precision_tool.lib.model.table import joined
@@ -22,7 +22,6 @@ def passport_lines(pair: PassportPair) -> RenderableType:
 
 
 def pair_json(pair: PassportPair) -> dict[str, Any]:
-    """Return the object of JSON."""
     return {
         "npu": pair.npu.path,
         "benchmark": pair.other.path,
@@ -32,7 +31,7 @@ def pair_json(pair: PassportPair) -> dict[str, Any]:
                 "names": list(difference.names),
                 "npu": difference.npu,
                 "benchmark": difference.benchmark,
-                "text": render(difference.message),
+                "text": difference.message,
             }
             for difference in pair.differences
         ],
@@ -90,15 +89,10 @@ def check_title(name: str) -> str:
 
 
 def check_json(result: CheckResult) -> dict[str, Any]:
-    """Return the object of JSON."""
     return {
         "name": result.name,
-        "looked_at": "" if result.looked_at is None else render(result.looked_at),
-        "skipped": "" if result.skipped is None else render(result.skipped),
+        "looked_at": result.looked_at or "",
+        "skipped": result.skipped or "",
         "finding": None if result.finding is None else finding_json(result.finding),
-        "details": [_rendered(asdict(detail)) for detail in result.details],
+        "details": [asdict(detail) for detail in result.details],
     }
-
-
-def _rendered(detail: dict[str, Any]) -> dict[str, Any]:
-    return {name: render(value) if isinstance(value, Message) else value for name, value in detail.items()}

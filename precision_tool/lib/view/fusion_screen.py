@@ -80,7 +80,6 @@ def _table() -> NameTable:
 
 
 def passes_lines(graphs: Sequence[GraphFusion], threshold: float) -> Iterator[list[RenderableType]]:
-    """Every graph with its passes."""
     for graph in graphs:
         yield [*_graph_passes(graph, threshold)]
 
@@ -130,7 +129,6 @@ def _count(number: int | None) -> str:
 
 
 def passes_json(graphs: Sequence[GraphFusion]) -> str:
-    """The passes as one JSON document."""
     return json_text({"graphs": [asdict(graph) for graph in graphs]})
 
 
@@ -138,7 +136,7 @@ def passes_json(graphs: Sequence[GraphFusion]) -> str:
 
 
 def switch_lines(
-    path: str, switches: Switches, of_data: Mapping[str, str | None], warnings: Sequence[str]
+    path: str, switches: Switches, of_data: Mapping[str, str | None], warnings: Sequence[Message]
 ) -> list[RenderableType]:
     """One switch file, pass by pass, and its effect on the passes of the data, which have their sections."""
     lines: list[RenderableType] = [whole_path(path)]
@@ -189,8 +187,7 @@ def _effect_lines(switches: Switches, of_data: Mapping[str, str | None]) -> Iter
         yield label("stay_on"), shown(stay_on, "yellow")
 
 
-def switch_json(path: str, switches: Switches, warnings: Sequence[str]) -> dict[str, Any]:
-    """One switch file."""
+def switch_json(path: str, switches: Switches, warnings: Sequence[Message]) -> dict[str, Any]:
     sections = {name or "either": dict(passes) for name, passes in switches.sections.items()}
     return {
         "file": path,
@@ -327,7 +324,6 @@ def _advice(blame: Blame) -> Iterator[RenderableType]:
 
 
 def blame_json(blame: Blame, sources: dict[str, Any]) -> str:
-    """The verdicts as one JSON document."""
     passes = [
         {
             "pass": pass_.name,
@@ -357,7 +353,6 @@ def blame_json(blame: Blame, sources: dict[str, Any]) -> str:
 
 
 def op_words(op: OpBlame) -> str:
-    """Return the reason of the verdict on an op."""
     if op.ground.sign is Sign.NOT_DUMPED:
         return text("screen.view.blame.not_dumped")
     if op.recomputed is not None:
@@ -422,7 +417,6 @@ def beyond_words(op: OpBlame) -> str:
 
 
 def blame_notes(blame: Blame) -> list[str]:
-    """Return notes on the fused ops as a whole."""
     if not blame.nameless:
         return []
     advice = Message("screen.view.blame.collect")
@@ -528,7 +522,6 @@ def _bisect_verdict(result: Bisection) -> Text:
 
 
 def bisect_json(result: Bisection, tries: Sequence[Try], passes: Sequence[str]) -> str:
-    """The bisection as one JSON document."""
     return json_text(
         {
             "outcome": result.outcome,
@@ -619,5 +612,4 @@ def _group_lines(groups: Sequence[DiffGroup], limit: int) -> RenderableType:
 
 
 def diff_json(diff: GraphDiff) -> str:
-    """The differences as one JSON document."""
     return json_text({**asdict(diff), "share": diff.similarity.share})

@@ -39,7 +39,7 @@ def survey_lines(survey: GraphSurvey) -> Iterator[RenderableType]:
         stages = [Message("screen.view.graphs.stage", stage=stage, count=count) for stage, count in survey.other_stages]
         last.append(shown(Message("screen.view.graphs.other_stages", stages=stages), "dim"))
     if survey.problem:
-        last += [plain(shown_reason(survey.problem), "yellow"), plain(survey.hint, "dim")]
+        last += [plain(shown_reason(survey.problem.full_message), "yellow"), plain(survey.problem.hint, "dim")]
     yield Group(*last)
 
 
@@ -108,26 +108,23 @@ def _match(match: FoundIn, limit: int) -> RenderableType:
 
 
 def use_line(path: str | None) -> Text:
-    """Return the effect of `graphs --use`."""
     if path is None:
         return shown(Message("screen.view.graphs.automatic"))
     return shown(Message("screen.view.graphs.use", path=safe(shown_path(path))))
 
 
 def survey_json(survey: GraphSurvey) -> str:
-    """The graph files as one JSON document."""
     return json_text(
         {
-            "graphs": [{**asdict(row), "error": row.error or ""} for row in survey.rows],
+            "graphs": [{**asdict(row), "error": row.error or "", "reason": row.reason or ""} for row in survey.rows],
             "other_stages": dict(survey.other_stages),
             "unreadable": survey.unreadable,
-            "problem": survey.problem,
+            "problem": survey.problem.message if survey.problem else "",
         }
     )
 
 
 def matches_json(matches: Sequence[FoundIn], word: str) -> str:
-    """The matches of a search as one JSON document."""
     files = [
         {
             **asdict(match),

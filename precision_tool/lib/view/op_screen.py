@@ -481,7 +481,6 @@ def _no_figure(tensor: AnyTensor | None) -> Text:
 
 
 def row_notes(row: Row) -> Iterator[str]:
-    """Yield notes on a tensor."""
     if row.reason:
         yield render(row.reason)
     for side, summary in (("npu", row.npu), ("benchmark", row.golden)):
@@ -580,7 +579,7 @@ def _report_json(report: OpReport, threshold: float, everything: bool, attribute
         "asked": report.requested or None,
         "graph": report.graph.name,
         "graph_file": run.file.path,
-        "reason": run.reason,
+        "reason": run.reason or "",
         "debug": run.number,
         **_connections_json(report.connections, op),
         **({"attributes": {name: attribute_text(op, name, longest) for name in attributes}} if attributes else {}),
@@ -625,7 +624,6 @@ def _step_json(step: Step, place: str) -> dict[str, Any]:
 
 
 def row_json(row: Row, threshold: float) -> dict[str, Any]:
-    """A tensor of an op, with both sides' figures."""
     pair = row.pair
     return {
         "slot": pair.slot,

@@ -9,7 +9,7 @@ from math import isnan, sqrt
 from typing import Any
 
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
 from rich.text import Text
@@ -17,13 +17,12 @@ from rich.text import Text
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.pair_listing import DumpListing, DumpRow, OpListing, OpRow, is_below
 from precision_tool.lib.messages import Message, text
-from precision_tool.lib.model.graph import TensorDesc
 from precision_tool.lib.model.op_verdict import OpVerdict
-from precision_tool.lib.model.wording import shape_text
-from precision_tool.lib.view.tables import NameTable
+from precision_tool.lib.view.tables import NUMBERS, NameTable, list_table
 from precision_tool.lib.view.text import (
     byte_size,
     cosine_text,
+    desc_text,
     json_text,
     leaf_words,
     percent,
@@ -34,6 +33,7 @@ from precision_tool.lib.view.text import (
     whole_path,
 )
 
+_COLUMN = "screen.view.list.column"
 #: Wider than any line.
 _ENDLESS = 1 << 20
 #: Before a name that stands in a line of its own.
@@ -52,11 +52,6 @@ def _path(path: str) -> Text:
     text = whole_path(path)
     text.stylize("dim")
     return text
-
-
-def shown_desc(desc: TensorDesc) -> str:
-    """A tensor of the graph in short: `float16 NC1HWC0 [1,2,4,4,16]`."""
-    return " ".join(filter(None, (desc.dtype, desc.layout, shape_text(desc.shape))))
 
 
 def own_error_text(judged: OpVerdict | None) -> Text:
@@ -90,7 +85,6 @@ class OpTable:
             yield narrow
 
     def _needed(self) -> int:
-        """The width of the wide form."""
 
         def longest(texts: Iterable[str]) -> int:
             return max(map(cell_len, texts), default=0)
@@ -99,10 +93,10 @@ class OpTable:
         scalars = [f"{row.scalar[0]:.6g} / {row.scalar[1]:.6g}" for row in self._rows if row.scalar]
         widths = (
             longest(str(row.index) for row in self._rows), longest(op.type for op in ops),
-            longest(["1.000000", _column("cosine"), *scalars]), longest([_column("dump")]),
-            longest([_column("own_error")]) if self._has_judged else -2,
+            longest(["1.000000", text(f"{_COLUMN}.cosine"), *scalars]), longest([text(f"{_COLUMN}.dump")]),
+            longest([text(f"{_COLUMN}.own_error")]) if self._has_judged else -2,
             longest(safe(op.name) for op in ops), longest(name for op in ops for name in op.pass_names),
-            longest(shown_desc(desc) for op in ops for desc in op.output_descs),
+            longest(desc_text(desc) for op in ops for desc in op.output_descs),
         )  # fmt: skip
         return sum(width + 2 for width in widths)
 
@@ -113,13 +107,11 @@ class OpTable:
         return name
 
     def _table(self) -> NameTable:
-        table = _table()
-        table.add_column("#", justify="right", no_wrap=True)
-        table.add_column(_column("type"), no_wrap=True)
-        table.add_column(_column("cosine"), justify="right", no_wrap=True)
-        if self._has_judged:
-            table.add_column(_column("own_error"), justify="right", no_wrap=True)
-        table.add_column(_column("dump"), no_wrap=True)
+        table = list_table()
+        table.add_column("#", **NUMBERS)
+        table.add_columns(_COLUMN, "type", no_wrap=True)
+        table.add_columns(_COLUMN, "cosine", *["own_error"] * self._has_judged, **NUMBERS)
+        table.add_columns(_COLUMN, "dump", no_wrap=True)
         return table
 
     def _first(self, row: OpRow) -> tuple[str | Text, ...]:
@@ -136,13 +128,13 @@ class OpTable:
 
     def _wide(self) -> NameTable:
         table = self._table()
-        table.add_column(_column("name"))
+        table.add_columns(_COLUMN, "name")
         has_passes = any(row.op.pass_names for row in self._rows)
         if has_passes:
-            table.add_column(_column("pass"))
-        table.add_column(_column("outputs"))
+            table.add_columns(_COLUMN, "pass")
+        table.add_columns(_COLUMN, "outputs")
         for row in self._rows:
-            outputs = Text("\n").join(plain(shown_desc(desc)) for desc in row.op.output_descs)
+            outputs = Text("\n").join(plain(desc_text(desc)) for desc in row.op.output_descs)
             passes = [Text("\n").join(plain(name, "magenta") for name in row.op.pass_names)] if has_passes else []
             table.add_row(*self._first(row), self._name(row), *passes, outputs)
         return table
@@ -150,14 +142,14 @@ class OpTable:
     def _narrow(self) -> NameTable:
         has_passes = any(row.op.pass_names for row in self._rows)
         table = self._table()
-        table.add_column(_column("names_passes" if has_passes else "names"))
+        table.add_columns(_COLUMN, "names_passes" if has_passes else "names")
         for row in self._rows:
             table.add_row(*self._first(row), Text("\n").join(self._names(row)))
         return table
 
     def _names(self, row: OpRow) -> list[Text]:
         passes = [plain(name, "magenta") for name in row.op.pass_names]
-        return [self._name(row), *passes, *(plain(shown_desc(desc), "dim") for desc in row.op.output_descs)]
+        return [self._name(row), *passes, *(plain(desc_text(desc), "dim") for desc in row.op.output_descs)]
 
     def _stacked(self, console: Console, options: ConsoleOptions) -> RenderResult:
         table = self._table()
@@ -176,14 +168,6 @@ def _is_alike(npu: float, golden: float, threshold: float) -> bool:
     if npu == golden or (isnan(npu) and isnan(golden)):
         return True
     return abs(npu - golden) <= sqrt(2 * (1 - threshold)) * abs(golden)
-
-
-def _column(name: str) -> str:
-    return text(f"screen.view.list.column.{name}")
-
-
-def _table() -> NameTable:
-    return NameTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
 def op_listing(listing: OpListing, limit: int, threshold: float, reason: str = "") -> Iterator[RenderableType]:
@@ -214,11 +198,12 @@ def dump_listing(listing: DumpListing, limit: int) -> Iterator[RenderableType]:
     yield _path(listing.leaf.path)
     rows = listing.rows[: limit or None]
     if rows:
-        table = _table()
-        for name in ("type", "task", "stream", "time", "size"):
-            justify: JustifyMethod = "right" if name in ("task", "stream", "size") else "left"
-            table.add_column(_column(name), justify=justify, no_wrap=True)
-        table.add_column(_column("name"))
+        table = list_table()
+        table.add_columns(_COLUMN, "type", no_wrap=True)
+        table.add_columns(_COLUMN, "task", "stream", **NUMBERS)
+        table.add_columns(_COLUMN, "time", no_wrap=True)
+        table.add_columns(_COLUMN, "size", **NUMBERS)
+        table.add_columns(_COLUMN, "name")
         for row in rows:
             dump = row.file.name
             table.add_row(
@@ -262,7 +247,6 @@ def shown_time(timestamp: int) -> str:
 
 
 def ops_json(listings: Iterable[OpListing], limit: int) -> str:
-    """The ops as one JSON document."""
     return json_text({"graphs": [_listing_json(listing, limit) for listing in listings]})
 
 
@@ -272,7 +256,7 @@ def _listing_json(listing: OpListing, limit: int) -> dict[str, Any]:
         "run": run.number,
         "graph": posixpath.abspath(run.file.path),
         "graph_names": [graph.name for graph in run.file.graphs],
-        "reason": run.reason,
+        "reason": run.reason or "",
         "total": listing.total,
         "matching": len(listing.rows),
         "ops": [_op_json(row) for row in listing.rows[: limit or None]],

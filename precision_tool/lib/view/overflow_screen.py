@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict
 from math import inf, isnan
 from typing import Any
 
@@ -280,7 +281,6 @@ def _bits(value: float) -> str:
 
 
 def overflow_lines(report: OverflowReport, advice: Sequence[Advice], limit: int, folder: str) -> list[RenderableType]:
-    """All that `overflow` shows."""
     parts: list[RenderableType] = []
     number = len(report.statuses)
     place = safe(shown_path(folder))
@@ -328,7 +328,7 @@ def to_json(report: OverflowReport, advice: Sequence[Advice], mixlist: str = "")
             "advice": [
                 {
                     "kind": item.kind,
-                    "text": render(item.message),
+                    "text": item.message,
                     "op_types": list(item.op_types),
                     "lines": list(item.lines),
                 }
@@ -347,20 +347,7 @@ def _status_json(status: StatusReport) -> dict[str, Any]:
         "timestamp": status.file.name.timestamp,
         "device": status.device or None,
         "step": status.step or None,
-        "units": [
-            {
-                "unit": unit.unit,
-                "model_id": unit.model_id,
-                "stream_id": unit.stream_id,
-                "task_id": unit.task_id,
-                "task_type": unit.task_type,
-                "context_id": unit.context_id,
-                "thread_id": unit.thread_id,
-                "status": list(unit.status),
-                "words": [render(bit) for bit in unit.bits],
-            }
-            for unit in status.units
-        ],
+        "units": [{**asdict(unit), "words": unit.bits} for unit in status.units],
         "op": None if status.op is None else _op_json(status.op),
         "doubt": "; ".join(map(render, status.doubts)),
         "notes": list(status.notes),
@@ -372,7 +359,7 @@ def _op_json(op: OverflowOp) -> dict[str, Any]:
         "name": op.name,
         "type": op.op_type,
         "origin": op.origin,
-        "why": render(op.why),
+        "why": op.why,
         "judged": None if op.judged is None else judged_json(op.judged),
         "pass": list(op.pass_names),
         "original_ops": list(op.original_names),
@@ -446,6 +433,6 @@ def _leaf_json(leaf: LeafOverflow) -> dict[str, Any]:
             "is_bound": scale.is_bound,
             "fitting": scale.fitting,
             "tightest": scale.tightest or None,
-            "reason": render(scale.reason),
+            "reason": scale.reason,
         },
     }

@@ -27,7 +27,6 @@ def number(value: float | None, digits: int = 6) -> Number:
 
 
 def numbers(values: Iterable[float | None], digits: int = 6) -> list[Number]:
-    """Return `number` of every value of a column."""
     return [number(value, digits) for value in values]
 
 
@@ -122,7 +121,6 @@ class Texts(dict[str, int]):
         return self[text]
 
     def all_of(self, texts: Iterable[str]) -> list[int]:
-        """Return the positions of several texts."""
         return [self[text] for text in texts]
 
     def to_json(self) -> list[PageText]:

@@ -152,7 +152,6 @@ class H5Report:
 
     @property
     def counterpart(self) -> H5Op | None:
-        """The benchmark's op."""
         return self.hit.side.counterpart(self.hit.op)
 
     def neighbours(self) -> tuple[H5Op | None, H5Op | None]:
@@ -163,7 +162,6 @@ class H5Report:
 
 
 def op_lines(reports: Sequence[H5Report], threshold: float) -> list[RenderableType]:
-    """Everything about some ops, one below the other."""
     return [line for report in reports for line in _op(report, threshold)]
 
 
@@ -236,7 +234,6 @@ def listings_json(listings: Sequence[H5Listing], limit: int, cosines: Mapping[st
 
 
 def op_json(reports: Sequence[H5Report], threshold: float) -> str:
-    """Some ops as one JSON document."""
     documents = []
     for report in reports:
         golden = report.counterpart

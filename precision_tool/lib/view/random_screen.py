@@ -53,12 +53,10 @@ _SHOWN_APART = 3
 
 
 def kind_name(kind: Kind) -> Message:
-    """Return what comparing two runs says of an op."""
     return Message(f"screen.view.random.kind.{kind.name.lower()}")
 
 
 def random_lines(report: RandomReport, limit: int) -> list[RenderableType]:
-    """All that `random` shows of one pair of leaves, or of one run alone."""
     rows = [(label("run"), whole_path(report.left))]
     if report.right:
         rows.append((label("other_run"), whole_path(report.right)))
@@ -269,7 +267,6 @@ def stomp_panel(stomp: Stomp) -> RenderableType:
 
 
 def noise_line(path: str) -> Text:
-    """Return the path of the noise floor."""
     return shown(Message("screen.view.random.noise_floor", path=safe(shown_path(path))))
 
 

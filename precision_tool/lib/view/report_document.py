@@ -176,7 +176,7 @@ class _Result:
             "is_pytorch": analysis is not None and not analysis.has_graph,
             "is_two_runs": analysis is not None and analysis.is_two_runs,
             "compared": analysis is not None,
-            "part": both(analysis.part) if analysis is not None else "",
+            "part": both(analysis.part or "") if analysis is not None else "",
             "notes": sound([*material.notes, *self._repeated_note()]),
             "passport": sound(material.passport),
             "counts": self._counts(),
@@ -240,15 +240,14 @@ class _Result:
         """Return the figures of recomputing each op."""
         texts = self.texts
         beyond = [op.worst / op.slack if op is not None and op.worst is not None and op.slack else None for op in ops]
-        own, rounding, inherited, benchmark = (
-            numbers([None if op is None else getattr(op, name) for op in ops], 4)
-            for name in ("own_error", "rounding", "inherited", "benchmark_own")
-        )
         return {
             "state": [op and texts[op.state] for op in ops],
             "reason": [op and texts.at(op.reason) for op in ops],
             "how": [op and texts[", ".join(op.how)] for op in ops],
-            "own": own, "rounding": rounding, "fed": inherited, "benchmark_own": benchmark,
+            "own": numbers([None if op is None else op.own_error for op in ops], 4),
+            "rounding": numbers([None if op is None else op.rounding for op in ops], 4),
+            "fed": numbers([None if op is None else op.inherited for op in ops], 4),
+            "benchmark_own": numbers([None if op is None else op.benchmark_own for op in ops], 4),
             "beyond": numbers(beyond, 4),
         }  # fmt: skip
 

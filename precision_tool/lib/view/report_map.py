@@ -111,7 +111,6 @@ class Network:
     repeated: Collection[str] = ()
 
     def layout(self) -> Layout:
-        """Return where the ops stand on the map."""
         return lay_out(self.places, [(wire.producer, wire.reader) for wire in self.wires])
 
 
@@ -386,7 +385,6 @@ class _Tree:
         return {scopes: number[at] for scopes, at in by_scopes.items() if at < 0 or members[at] > 1}
 
     def parent(self, item: int) -> int:
-        """Return the group of an item."""
         count = len(self.parents)
         return self.parents[item] if item < count else self.groups[item - count].parent
 

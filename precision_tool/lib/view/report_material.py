@@ -19,7 +19,7 @@ from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.compare.tensor_figures import figures_of
 from precision_tool.lib.data.graph_catalog import FoundOp, RunGraph, names_in
 from precision_tool.lib.data.workspace import lies_in, shown_path
-from precision_tool.lib.diagnose.passports import PassportPair, find_passports
+from precision_tool.lib.diagnose.passports import find_passports
 from precision_tool.lib.diagnose.pipeline import Diagnosis
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.diagnose.stored_verdict import StoredRun, StoredVerdict
@@ -103,17 +103,9 @@ def _material(
         details=_details(names, pairs_of, notes),
         checks=checks,
         notes=notes,
-        passport=_passport_document(passports) if passports is not None else None,
+        passport=pair_json(passports) if passports is not None else None,
         run=run,
     )
-
-
-def _passport_document(pair: PassportPair) -> dict[str, Any]:
-    """Return the passports as JSON has them, with the differences as messages."""
-    document = pair_json(pair)
-    for written, difference in zip(document["differences"], pair.differences, strict=True):
-        written["text"] = difference.message
-    return document
 
 
 def _pairs_of_blamed_run(
@@ -151,7 +143,7 @@ def _load(data: DataFolder, path: str, notes: list[Message | str]) -> GraphFile 
     try:
         return data.store.load(path)
     except PrecisionToolError as error:
-        notes.append(Message("page.note.no_map", error=error.message))
+        notes.append(Message("page.note.no_map", error=error.full_message))
         return None
 
 
@@ -218,7 +210,7 @@ def _details(names: Sequence[str], pairs_of: PairsOf, notes: list[Message | str]
         try:
             pairs = [pair for pair in pairs_of(name) if pair.slot]
         except PrecisionToolError as error:
-            notes.append(Message("page.note.unreadable_values", op=name, error=error.message))
+            notes.append(Message("page.note.unreadable_values", op=name, error=error.full_message))
             continue
         # Outputs first, as they tell most.
         pairs.sort(key=lambda pair: pair.is_input)
@@ -237,7 +229,6 @@ class Budget:
         self.left = elements
 
     def takes(self, elements: int) -> bool:
-        """Return whether a tensor of this size may be read, and count it."""
         if elements > min(_MAX_ELEMENTS, self.left):
             return False
         self.left -= elements

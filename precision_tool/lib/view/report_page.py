@@ -67,7 +67,6 @@ def packed(document: Mapping[str, Any]) -> str:
 
 @cache
 def asset(name: str) -> str:
-    """Return a file of the built page."""
     return (files(_ASSETS) / name).read_text(encoding="utf-8")
 
 

@@ -101,7 +101,28 @@ class Repro:
 def reproduction(run: RunGraph, op: Op, benchmark: BenchmarkSide, unfused: GraphFile | None = None) -> Repro:
     """Return the values of an op of a run, and what they should be.
 
-    DataNotFoundError where none of it was dumped, UsageError for what is too large.
+    Parameters
+    ----------
+    run : RunGraph
+        The run's graph and its folder of dump files.
+    op : Op
+        An op of that graph.
+    benchmark : BenchmarkSide
+        Finds the benchmark's tensors, which stand for inputs that were not dumped.
+    unfused : GraphFile, optional
+        The graph of a run without fusion, which tells the formula of a fused op.
+
+    Returns
+    -------
+    Repro
+        Inputs and outputs as stored, and the outputs in float64 where the op has a formula.
+
+    Raises
+    ------
+    DataNotFoundError
+        None of it was dumped.
+    UsageError
+        It is too large.
     """
     try:
         return _reproduction(run, op, benchmark, unfused)

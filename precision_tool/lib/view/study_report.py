@@ -34,7 +34,20 @@ _MOST_CELLS, _MOST_SIGNS = 2_000_000, 0xD800 - _FIRST
 
 
 def write_study(path: str, study: Study) -> None:
-    """Write the report. OutputError when it cannot be written; then no part of it is left."""
+    """Write the report on a study as one HTML file.
+
+    Parameters
+    ----------
+    path : str
+        The file; written whole or not at all.
+    study : Study
+        The verdict on all steps and ranks, with its heat maps.
+
+    Raises
+    ------
+    OutputError
+        It cannot be written.
+    """
     time = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
     document = study_document(study, tool=f"precision_tool {__version__}", time=time)
     write_page(path, document, [plain_text(study_block(study))])
@@ -68,7 +81,7 @@ def study_document(study: Study, *, tool: str, time: str) -> dict[str, Any]:
                 for op in study.statistics.suspicions[:_MAX_LISTED]
             ],
             "failures": [
-                {"step": leaf.leaf.step, "rank": leaf.leaf.rank, "reason": both(leaf.failure)}
+                {"step": leaf.leaf.step, "rank": leaf.leaf.rank, "reason": both(leaf.failure or "")}
                 for leaf in study.failures[:_MAX_LISTED]
             ],
             "notes": sound(list(study.notes)), "next": steps_document(next_steps(study)),
@@ -103,7 +116,7 @@ def _folders(study: Study) -> list[dict[str, Any]]:
                 {"op": op.op, "cause": str(op.cause), "cause_text": both(cause_name(op.cause))}
                 for op in leaf.accused[:_ACCUSED]
             ],
-            "failure": both(leaf.failure),
+            "failure": both(leaf.failure or ""),
         }
         for leaf in leaves
     ]  # fmt: skip

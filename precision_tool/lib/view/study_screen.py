@@ -99,7 +99,6 @@ def without_culprit(study: Study) -> Message:
 
 
 def place_of(step: int, rank: int) -> Message:
-    """Return a step and rank in words."""
     return Message("study.place", step=step, rank=rank)
 
 
@@ -180,7 +179,6 @@ def _of_one_rank(culprit: Culprit) -> Message:
 
 
 def ground_of(culprit: Culprit) -> Message:
-    """Return what a culprit is named by."""
     return Message(f"study.ground.{culprit.ground}")
 
 
@@ -216,7 +214,6 @@ def _further(culprit: Culprit) -> Message:
 
 
 def departure(divergence: Departure) -> Message:
-    """Return what replicas do not agree on."""
     kind = "study.ranks_differ" if len(divergence.ranks) > 1 else "study.rank_differs"
     return Message(
         "study.departure", who=Message(kind, ranks=spans(divergence.ranks)), op=divergence.op,
@@ -374,7 +371,6 @@ def _level(value: float) -> int | None:
 
 
 def table_line(what: str, path: str) -> RenderableType:
-    """Return a name and the path that was written."""
     return Text.assemble((f"{what}: ", "bold"), whole_path(path))
 
 
@@ -440,7 +436,6 @@ def _suspicious_ranks(suspicion: Suspicion) -> Message:
 
 
 def evidence_line(evidence: Evidence) -> str:
-    """Return a piece of evidence as a sentence."""
     side = evidence.tensor.removeprefix(f"{evidence.op}:")
     return text(f"study.suspicion.{evidence.kind}", side=side, value=evidence.value, expected=evidence.expected)
 

@@ -29,6 +29,7 @@ from precision_tool.lib.view.tables import NUMBERS, Heading, NameTable, figure_t
 from precision_tool.lib.view.text import (
     LabelledLines,
     byte_size,
+    element_json,
     json_text,
     label,
     plain,
@@ -325,12 +326,10 @@ class FirstValues:
 
 
 def saved_line(path: str) -> RenderableType:
-    """Return the path that was saved."""
     return Group(Text(label("saved"), style="bold"), whole_path(path))
 
 
 def tensors_json(groups: Sequence[Sequence[View]], saved: Sequence[str]) -> str:
-    """All tensors as one JSON document."""
     return json_text({"tensors": [_view_json(view) for group in groups for view in group], "saved": list(saved)})
 
 
@@ -480,7 +479,6 @@ def element_table(title: Message, elements: Sequence[Element]) -> NameTable:
 
 
 def detail_json(detail: Detail, npu: NamedTensor, golden: NamedTensor, saved: str) -> str:
-    """The comparison as one JSON document."""
     row = detail.comparison
     return json_text(
         {
@@ -495,20 +493,15 @@ def detail_json(detail: Detail, npu: NamedTensor, golden: NamedTensor, saved: st
             "outside": detail.outside,
             "equal": detail.equal,
             "all_close": detail.all_close,
-            "first": [_element_json(element) for element in detail.first],
-            "worst_absolute": [_element_json(element) for element in detail.worst_absolute],
-            "worst_relative": [_element_json(element) for element in detail.worst_relative],
+            "first": [element_json(element) for element in detail.first],
+            "worst_absolute": [element_json(element) for element in detail.worst_absolute],
+            "worst_relative": [element_json(element) for element in detail.worst_relative],
             "error_histogram": [asdict(bin_) for bin_ in detail.histogram],
             "axes": [asdict(axis) for axis in detail.axes],
             "shares_of_mismatches": detail.shares_of_mismatches,
             "saved": saved or None,
         }
     )
-
-
-def _element_json(element: Element) -> dict[str, Any]:
-    relative = None if isnan(element.relative) else element.relative
-    return {**asdict(element), "error": element.error, "relative": relative}
 
 
 # --- decoded files: dc ------------------------------------------------------------------------------------------------
@@ -560,7 +553,6 @@ def decoded_block(rows: Sequence[Decoded], folder: str, failed_list: str, layout
 
 
 def decoded_json(rows: Sequence[Decoded], folder: str) -> str:
-    """All rows as one JSON document."""
     failed = sum(bool(row.reason) for row in rows)
     counts = {
         "decoded": len(rows) - failed,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from math import isfinite, isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -19,12 +20,12 @@ from precision_tool.lib.messages.errors import escaped
 from precision_tool.lib.model.comparison import single_value
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.table import Row
-from precision_tool.lib.model.wording import counted as counted
 from precision_tool.lib.model.wording import shape_text, without_nan
 
 if TYPE_CHECKING:
     from precision_tool.lib.diagnose.overflow import OverflowOp
     from precision_tool.lib.diagnose.random_errors import RandomOp
+    from precision_tool.lib.model.elements import Element
     from precision_tool.lib.model.graph import TensorDesc
 
 #: So many reasons why something cannot be read are shown.
@@ -159,7 +160,6 @@ def leaf_words(leaf: DumpLeaf, separator: str = "  ") -> str:
 
 
 def op_heading(number: int, name: str, op_type: str) -> Text:
-    """`[17] name (type)`."""
     return Text.assemble(f"[{number}] ", (safe(name), "bold"), f" ({safe(op_type)})")
 
 
@@ -196,6 +196,12 @@ def _json_value(value: object) -> str:
     if isinstance(value, Message):
         return render(value)
     raise TypeError(f"{type(value).__name__} is not for JSON")
+
+
+def element_json(element: Element) -> dict[str, Any]:
+    """Return an element with both errors; JSON has no NaN."""
+    relative = None if isnan(element.relative) else element.relative
+    return {**asdict(element), "error": element.error, "relative": relative}
 
 
 def percent(value: float | str | None) -> str:

@@ -21,7 +21,6 @@ def _line(name: str, value: Message | str, style: str = "") -> Text:
 
 
 def lines(toolkit: Toolkit, engine: str, python: str) -> list[Text]:
-    """One line a part."""
     folders = Message(
         "screen.view.toolkit.searched", folders=safe(", ".join(toolkit.looked_in)), searched=toolkit.searched
     )  # fmt: skip
@@ -46,7 +45,6 @@ def lines(toolkit: Toolkit, engine: str, python: str) -> list[Text]:
 
 
 def as_dict(toolkit: Toolkit, engine: str, python: str) -> dict[str, object]:
-    """Return the toolkit as the document of --json."""
     return {
         "root": toolkit.root,
         "version": toolkit.version,

@@ -24,7 +24,6 @@ from precision_tool.lib.model.finding import reason_kind
 
 
 def reason_words(reason: Message | str | None) -> str:
-    """Return the text of a reason, "" for none."""
     return render(reason) if reason else ""
 
 
@@ -80,7 +79,6 @@ def fault(suspect: Suspect) -> Message:
 
 
 def cause_name(cause: str) -> Message:
-    """Return the name of a cause, also of a study's."""
     return Message(f"cause.{cause}")
 
 
@@ -317,7 +315,6 @@ def plan_step(step: Step | StepText) -> StepText:
 
 
 def plan_steps(steps: Sequence[Step | StepText]) -> tuple[StepText, ...]:
-    """Return all steps of a plan with their texts."""
     return tuple(map(plan_step, steps))
 
 
@@ -340,7 +337,6 @@ def since_state(since: Since) -> Message:
 
 
 def change(each: Change) -> Message:
-    """Return what was before and what is now."""
     kind = "since.changed" if each.is_changed else "since.unchanged"
     return Message(kind, name=each.name, before=each.before, now=each.now)
 

@@ -70,7 +70,6 @@ def judged_words(judged: OpVerdict) -> str:
 
 
 def judged_message(judged: OpVerdict) -> Message:
-    """Return it as a message."""
     if judged.own_error is None or judged.state == "not_recomputed":
         return Message("verdict.op.not_recomputed", reason=reason_words(judged.reason))
     allowed = allowed_error(judged) if judged.state == "right" else None
@@ -90,7 +89,6 @@ def judged_message(judged: OpVerdict) -> Message:
 
 
 def judged_json(judged: OpVerdict) -> dict[str, Any]:
-    """The object of JSON: the reason in words, and its kind."""
     document = {"fed" if name == "inherited" else name: value for name, value in asdict(judged).items()}
     return document | {"reason": reason_words(judged.reason), "reason_kind": reason_kind(judged.reason)}
 
@@ -131,7 +129,7 @@ def verdict_line(verdict: Verdict) -> Text:
     return Text.assemble((safe(first.culprit), "bold red"), ": ", shown(messages.fault(first)))
 
 
-def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-tool") -> RenderableType:
+def verdict_block(verdict: Verdict, part: Message | None = None, command: str = "precision-tool") -> RenderableType:
     """The heaviest thing on the screen; what is missing of its comparison (`part`) comes first.
 
     Below it stands what to do next; `command` begins the lines that are commands of this tool.
@@ -151,7 +149,7 @@ def verdict_block(verdict: Verdict, part: str = "", command: str = "precision-to
     gaps = (shown(messages.gap(gap), "dim") for gap in verdict.gaps)
     rows += labelled(Message("verdict.label.not_checked"), gaps)
     if part:
-        head = Text.assemble((safe(part), "bold yellow"), "\n", head)
+        head = Text.assemble((render(part), "bold yellow"), "\n", head)
     title = shown(Message("verdict.label.title"))
     block = Box(Group(Prose(head), LabelledLines(rows)), title=title, style=style, box=box.HEAVY)
     return Group(block, NextSteps(messages.plan_steps(verdict.next), command)) if verdict.next else block

@@ -63,6 +63,7 @@ from precision_tool.lib.training.acl_json import check_acl_json, write_acl_json
 from precision_tool.lib.training.saving import load_feed, read_feeds
 from precision_tool.lib.training.switches import _check_switch_file, parse_action
 from precision_tool.lib.view.findings import pair_json
+from precision_tool.lib.view.text import json_text as view_json
 
 #: Reasons for a part of the input that could not be read; they are checked as messages are.
 Reasons = Iterable[Message | str | None]
@@ -244,7 +245,7 @@ def _passport(path: str) -> Reasons:
     """As `ac` does it, held against a sound one and against itself."""
     found, sound = read_passport(path), parse_passport(seeds.passports(Path(path).parent)[0].decode())
     for pair in (compare_passports(found, sound), compare_passports(sound, found)):
-        json.dumps(pair_json(pair), allow_nan=False)
+        view_json(pair_json(pair))
     if compare_passports(found, found).differences:
         raise WrongAnswerError("a passport differs from itself")
     return ()
@@ -269,7 +270,7 @@ def _bisection(path: str) -> Reasons:
     run = BisectRun(folder=folder, check="true", passes=("APass", "BPass"), file=file)
     notes = run.open(fresh=False)
     is_bisected(folder, switch_file)
-    yield from (note.replace(_path_in(path), "PATH") for note in notes)
+    yield from (render_message(note).replace(_path_in(path), "PATH") for note in notes)
     list(run.answers)
     run.confirmed.clear()
 
