@@ -63,10 +63,8 @@ def update_custom_op(custom_op: Any, action: Optional[str] = None, **run_options
     ----------
     custom_op : custom optimizer
         The `NpuOptimizer` that the script has configured, which is changed.
-    action : str, optional
-        What the run is for; by default what `npu_dump` or `npu_overflow` has asked for, else nothing.
-    **run_options
-        What a dump holds and how precise the run is, instead of the settings of these names: see above.
+    action, **run_options
+        As of `session_dump_config`.
 
     Returns
     -------
@@ -75,10 +73,8 @@ def update_custom_op(custom_op: Any, action: Optional[str] = None, **run_options
 
     Raises
     ------
-    ValueError
-        The action or an option is wrong, or contradicts what is set already.
-    OSError
-        A folder that the device writes to cannot be made.
+    ValueError, OSError
+        As `session_dump_config`.
     """
     from precision_tool.lib.training import switches
 
@@ -90,10 +86,8 @@ def estimator_dump_config(action: Optional[str] = None, **run_options: Any) -> A
 
     Parameters
     ----------
-    action : str, optional
-        What the run is for; by default what `npu_dump` or `npu_overflow` has asked for, else nothing.
-    **run_options
-        What a dump holds and how precise the run is, instead of the settings of these names: see above.
+    action, **run_options
+        As of `session_dump_config`.
 
     Returns
     -------
@@ -102,10 +96,8 @@ def estimator_dump_config(action: Optional[str] = None, **run_options: Any) -> A
 
     Raises
     ------
-    ValueError
-        The action or an option is wrong, or contradicts what is set already.
-    OSError
-        A folder that the device writes to cannot be made.
+    ValueError, OSError
+        As `session_dump_config`.
     """
     from precision_tool.lib.training import switches
 
@@ -117,10 +109,8 @@ def estimator_run_options(action: Optional[str] = None, **run_options: Any) -> A
 
     Parameters
     ----------
-    action : str, optional
-        What the run is for, as of `estimator_dump_config`; `fusion_off`, `fusion_switch` and `mixlist` too.
-    **run_options
-        What a dump holds and how precise the run is, instead of the settings of these names: see above.
+    action, **run_options
+        As of `session_dump_config`, but not `prof`.
 
     Returns
     -------
@@ -146,10 +136,8 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **run_
     ----------
     npu_device : module
         Whose global options are changed.
-    action : str, optional
-        What the run is for; by default what `npu_dump` or `npu_overflow` has asked for, else nothing.
-    **run_options
-        What a dump holds and how precise the run is, instead of the settings of these names: see above.
+    action, **run_options
+        As of `session_dump_config`.
 
     Returns
     -------
@@ -158,10 +146,8 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **run_
 
     Raises
     ------
-    ValueError
-        The action or an option is wrong, or contradicts what is set already.
-    OSError
-        A folder that the device writes to cannot be made.
+    ValueError, OSError
+        As `session_dump_config`.
     """
     from precision_tool.lib.training import switches
 
@@ -203,10 +189,8 @@ def estimator_dump() -> Any:
 
     Raises
     ------
-    ValueError
-        An older dump lies there.
-    OSError
-        The folder cannot be made.
+    ValueError, OSError
+        As `sess_dump`.
     """
     from precision_tool.lib.training import dumping
 
@@ -309,9 +293,9 @@ def keep_dtype(ops: Union[str, Iterable[str]]) -> str:
 def __getattr__(name: str) -> Any:
     """What is only known when it is asked for (PEP 562): the switch files in use, and what needs Keras."""
     if name in ("FUSION_OFF_FILE", "FUSION_SWITCH_FILE"):
-        from precision_tool.lib.training import fusion_files
+        from precision_tool.lib.training import switches
 
-        return fusion_files.file_in_use(is_off=name == "FUSION_OFF_FILE")
+        return switches.file_in_use(is_off=name == "FUSION_OFF_FILE")
     if name != "NpuPrintLossScaleCallBack":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from precision_tool.lib.training import dumping as callbacks

@@ -19,6 +19,8 @@ from report_browser import chromium as chromium
 from report_browser import demo_report as demo_report
 from report_browser import h5_report as h5_report
 from tensorflow_oracle import TensorFlow
+from training_side import npu_bridge as npu_bridge
+from training_side import work as work
 from vendor import Vendor, find_vendor
 
 from precision_tool.lib.compare import scheduler

@@ -15,7 +15,7 @@ from small_tree import faulty_chain, small_tree
 import precision_tool
 from precision_tool.lib.compare.result_csv import read_result
 from precision_tool.lib.compare.scheduler import THIS_THREAD
-from precision_tool.lib.data.inputs import find_golden
+from precision_tool.lib.data.sides import find_golden
 from precision_tool.lib.demo.generate import DemoTruth, generate_demo
 from precision_tool.lib.diagnose.pipeline import Diagnosis, Leaf, diagnose_leaf
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError

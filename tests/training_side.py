@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from precision_tool.lib.data.settings import SETTING_NAMES
+from precision_tool.lib.training import passport
 
 REPO = Path(__file__).resolve().parents[1]
 
@@ -20,6 +24,10 @@ HANG = 180.0
 
 #: Variables that hold a Python with TensorFlow; scripts/test makes those environments.
 TENSORFLOWS = {"1.15": "PRECISION_TOOL_TF115", "2.15": "PRECISION_TOOL_TF215"}
+
+
+#: Variables that make GE write its graphs.
+GRAPH_VARIABLES = ("DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "NPU_DUMP_GRAPH")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +136,24 @@ def write_npu_bridge(folder: Path, *, newest: bool) -> Path:
     names = "from npu_bridge.estimator.npu.npu_config import DumpConfig, NPURunConfig\n"
     (package / "npu_init.py").write_text(names, "utf-8")
     return folder
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder, an environment that is put back, and no passport of an earlier run."""
+    ours = (f"PRECISION_TOOL_{name}" for name in ("DUMP", "OVERFLOW", *SETTING_NAMES))
+    for name in (*GRAPH_VARIABLES, *passport.ENVIRONMENT, *ours):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(passport, "_BEGUN", {})
+    return tmp_path
+
+
+@pytest.fixture(params=[True, False], ids=["newest", "2021"])
+def npu_bridge(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """A stand-in for npu_bridge, in one of its releases."""
+    monkeypatch.syspath_prepend(str(write_npu_bridge(tmp_path / "site", newest=request.param)))
+    yield request.param
+    for name in [name for name in sys.modules if name.startswith("npu_bridge")]:
+        del sys.modules[name]

@@ -36,7 +36,7 @@ from precision_tool.lib.compare.scheduler import (
 )
 from precision_tool.lib.compare.stream import Block, PairStream, tensors_of
 from precision_tool.lib.compare.tensor_figures import extremes_of, figures_of
-from precision_tool.lib.data.axis_alignment import align
+from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.io.layouts import plain_plan
 from precision_tool.lib.io.local import LocalFile
@@ -511,7 +511,7 @@ def test_memory_does_not_grow_with_the_tensor(tmp_path: Path) -> None:
             file.truncate(tensor.offset + 4 * count)
         large.append(replace(tensor, shape=(count,), nbytes=4 * count, origin_shape=(count,)))
     npu, golden = large
-    plans = align(npu, golden, "ND", None)
+    plans = align(npu, golden, Declared("ND"))
     pair = replace(
         pair, npu=npu, golden=golden, npu_plan=plans.npu_plan, golden_plan=plans.golden_plan, error_shape=(count,)
     )

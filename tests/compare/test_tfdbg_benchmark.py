@@ -22,11 +22,11 @@ from precision_tool.lib.compare.result_files import ResultSource, read_source
 from precision_tool.lib.data import graph_choice
 from precision_tool.lib.data.dump_tree import Stamps, find_benchmark
 from precision_tool.lib.data.dumped_ops import GoldenFiles, Missing
-from precision_tool.lib.data.inputs import find_golden
 from precision_tool.lib.data.kinds import TFDBG, benchmark_kind
 from precision_tool.lib.data.origins import NoOrigin, Origin, Origins, groups_of
 from precision_tool.lib.data.overview import overview
 from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.data.sides import find_golden
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.io import readers as tfdbg_event
 from precision_tool.lib.io.files import mounted

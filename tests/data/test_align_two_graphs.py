@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from precision_tool.lib.data.axis_alignment import align
+from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.demo.dump_writer import pack
 from precision_tool.lib.io.layouts import LayoutError
 from precision_tool.lib.model.tensor import Plan, Tensor
@@ -33,7 +33,7 @@ def test_images_that_one_graph_takes_for_filters() -> None:
     as_filter, as_image = pack(images, "FRACTAL_Z", "HWCN"), pack(images, "NC1HWC0", "NHWC")
     found = align(
         tensor("FRACTAL_Z", as_filter.shape, images.shape), tensor("NC1HWC0", as_image.shape, images.shape),
-        "HWCN", images.shape,
+        Declared("HWCN", images.shape),
     )  # fmt: skip
     assert str(found.note) == "FRACTAL_Z read as HWCN, NC1HWC0 as NHWC: the two graphs do not agree"
     assert found.shape == images.shape
@@ -47,6 +47,4 @@ def test_what_fits_no_names_at_all() -> None:
         align(
             tensor("FRACTAL_Z", (2, 1, 16, 16), (2, 3, 4, 5)),
             tensor("NC1HWC0", (2, 1, 3, 4, 16), (2, 3, 4, 5)),
-            None,
-            None,
         )

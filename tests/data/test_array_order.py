@@ -17,8 +17,8 @@ from builders import one_op_tree
 from command_line import only_result, tool
 
 from precision_tool.lib.data import axis_alignment as alignments
-from precision_tool.lib.data.axis_alignment import align
-from precision_tool.lib.data.pytorch_pairing import Aligned, Refused, align_h5
+from precision_tool.lib.data.axis_alignment import Declared, align
+from precision_tool.lib.data.pytorch_pairing import align_h5
 from precision_tool.lib.io.layouts import LayoutError
 from precision_tool.lib.io.npy import read_npy
 from precision_tool.lib.model.tensor import Plan, Tensor
@@ -122,9 +122,9 @@ def test_shapes_that_differ_are_read_in_c_order(
     y = tensor(tmp_path, "y.npy", values.reshape(y_shape), y_fortran)
     if x.fortran_order and y.fortran_order and [n for n in x_shape if n > 1] != [n for n in y_shape if n > 1]:
         with pytest.raises(LayoutError, match="in Fortran order cannot be read as"):
-            align(x, y, None, None)
+            align(x, y)
         return
-    found = align(x, y, None, None)
+    found = align(x, y)
     assert found.npu_plan.logical_shape == found.golden_plan.logical_shape
     np.testing.assert_array_equal(in_order(x.path, found.npu_plan).reshape(-1), values)
     np.testing.assert_array_equal(in_order(y.path, found.golden_plan).reshape(-1), values)
@@ -134,12 +134,15 @@ def test_shapes_that_differ_are_read_in_c_order(
 def test_beside_a_tensor_of_an_h5_file(tmp_path: Path, x_fortran: bool, y_fortran: bool) -> None:
     x = tensor(tmp_path, "x.npy", RIGHT, x_fortran)
     y = tensor(tmp_path, "y.npy", RIGHT, y_fortran)
-    found = align_h5(x, y)
-    assert isinstance(found, Aligned)
+    _, _, found = align_h5(x, y)
     for path, plan in ((x.path, found.npu_plan), (y.path, found.golden_plan)):
         np.testing.assert_array_equal(in_order(path, plan).reshape(-1), RIGHT.reshape(-1))
     flat = tensor(tmp_path, "flat.npy", RIGHT.reshape(-1), False)
-    assert isinstance(align_h5(x, flat), Refused if x_fortran else Aligned)
+    if x_fortran:
+        with pytest.raises(LayoutError, match="Fortran order"):
+            align_h5(x, flat)
+    else:
+        assert align_h5(x, flat)[2].npu_plan.is_flat
 
 
 def test_what_is_known_of_other_shapes_changes_no_alignment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,9 +159,13 @@ def test_what_is_known_of_other_shapes_changes_no_alignment(monkeypatch: pytest.
         replace(plain, layout="NHWC"),
     ]
     asked = [
-        (npu, golden, layout, shape, golden_layout)
+        (npu, golden, declared, golden_layout)
         for npu, golden in product(tensors, tensors)
-        for layout, shape, golden_layout in ((None, None, ""), ("NHWC", (2, 3, 4, 16), ""), ("NHWC", None, "NCHW"))
+        for declared, golden_layout in (
+            (Declared(), ""),
+            (Declared("NHWC", (2, 3, 4, 16)), ""),
+            (Declared("NHWC"), "NCHW"),
+        )
     ]
 
     def said(*given: Any) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+import textwrap
 import threading
 import time
 from array import array
@@ -31,169 +32,74 @@ from precision_tool.lib.io.writing import PART, TEMPORARY
 from precision_tool.lib.messages.errors import DataNotFoundError, FormatError
 from precision_tool.lib.model.graph import GraphFile
 
+
+def block(name: str, *lines: str) -> str:
+    """A block of a text graph; what is in it is indented."""
+    return "\n".join([f"{name} {{", *(textwrap.indent(line, "  ") for line in lines), "}"])
+
+
+def attr(key: str, *value: str) -> str:
+    """An attribute; several lines are a list."""
+    return block("attr", f'key: "{key}"', block("value", *([block("list", *value)] if len(value) > 1 else value)))
+
+
+STRINGS = "val_type: VT_LIST_STRING"
 #: All that a graph may hold, as GE writes it: unconnected and control inputs, no originals and none said, subgraphs,
 #: escapes, bytes that are not UTF-8, repeated attributes, fields that are not known.
-TEXT = r"""graph {
-  name: "main"
-  op {
-    name: "x"
-    type: "Data"
-    attr {
-      key: "_parent_node_index"
-      value {
-        i: 1
-      }
-    }
-    attr {
-      key: "other"
-      value {
-        bt: "\177ELF } {\n \"op {\" \\"
-      }
-    }
-    output_desc {
-      name: "y"
-      dtype: DT_FLOAT16
-      shape {
-        dim: 2
-        dim: -1
-      }
-      layout: "NC1HWC0"
-      attr {
-        key: "origin_shape"
-        value {
-          list {
-            i: 2
-            i: 3
-            val_type: VT_LIST_INT
-          }
-        }
-      }
-      attr {
-        key: "origin_format"
-        value {
-          s: "NHWC"
-        }
-      }
-      attr {
-        key: "_datadump_origin_name"
-        value {
-          s: "first/x"
-        }
-      }
-      attr {
-        key: "_datadump_origin_output_index"
-        value {
-          i: 3
-        }
-      }
-    }
-  }
-  op {
-    name: "fused\303\266\377"
-    type: "Conv2D"
-    input: "x:0"
-    input: ""
-    input: "x:-1"
-    attr {
-      key: "_datadump_original_op_names"
-      value {
-        list {
-          s: "a/b"
-          s: "c\"d"
-          val_type: VT_LIST_STRING
-        }
-      }
-    }
-    attr {
-      key: "pass_name"
-      value {
-        s: "FirstPass"
-      }
-    }
-    attr {
-      key: "pass_name"
-      value {
-        list {
-          s: "SecondPass"
-          s: "ThirdPass"
-        }
-      }
-    }
-    attr {
-      key: "_L1_fusion_sub_graph_no"
-      value {
-        s: "7"
-      }
-    }
-    attr {
-      key: "_datadump_is_multiop"
-      value {
-        b: true
-      }
-    }
-    attr {
-      key: "fused_kernelname"
-      value {
-        s: "no_kernel_of_this_op"
-      }
-    }
-    attr {
-      key: "_kernelname"
-      value {
-        s: "te_conv2d"
-      }
-    }
-    attr {
-      key: "_ge_attr_op_kernel_lib_name"
-      value {
-        s: "AIcoreEngine"
-      }
-    }
-    id: 5
-    stream_id: 4
-    subgraph_name: "below"
-    input_desc {
-    }
-    input_desc {
-      dtype: DT_FLOAT
-    }
-    newer {
-      name: "not the op's"
-    }
-    output_desc {
-    }
-  }
-  attr {
-    key: "_session_graph_id"
-    value {
-      s: "0_1"
-    }
-  }
-  newer {
-    op {
-      name: "no op of the graph"
-    }
-  }
-}
-graph {
-  name: "below"
-  op {
-    name: "cast"
-    type: "Cast"
-    attr {
-      key: "_datadump_original_op_names"
-      value {
-        list {
-          val_type: VT_LIST_STRING
-        }
-      }
-    }
-  }
-}
-graph {
-  name: "empty"
-}
-"""
+MAIN = block(
+    "graph",
+    'name: "main"',
+    block(
+        "op",
+        'name: "x"',
+        'type: "Data"',
+        attr("_parent_node_index", "i: 1"),
+        attr("other", r'bt: "\177ELF } {\n \"op {\" \\"'),
+        block(
+            "output_desc",
+            'name: "y"',
+            "dtype: DT_FLOAT16",
+            block("shape", "dim: 2", "dim: -1"),
+            'layout: "NC1HWC0"',
+            attr("origin_shape", "i: 2", "i: 3", "val_type: VT_LIST_INT"),
+            attr("origin_format", 's: "NHWC"'),
+            attr("_datadump_origin_name", 's: "first/x"'),
+            attr("_datadump_origin_output_index", "i: 3"),
+        ),
+    ),
+    block(
+        "op",
+        r'name: "fused\303\266\377"',
+        'type: "Conv2D"',
+        'input: "x:0"',
+        'input: ""',
+        'input: "x:-1"',
+        attr("_datadump_original_op_names", 's: "a/b"', r's: "c\"d"', STRINGS),
+        attr("pass_name", 's: "FirstPass"'),
+        attr("pass_name", 's: "SecondPass"', 's: "ThirdPass"'),
+        attr("_L1_fusion_sub_graph_no", 's: "7"'),
+        attr("_datadump_is_multiop", "b: true"),
+        attr("fused_kernelname", 's: "no_kernel_of_this_op"'),
+        attr("_kernelname", 's: "te_conv2d"'),
+        attr("_ge_attr_op_kernel_lib_name", 's: "AIcoreEngine"'),
+        "id: 5",
+        "stream_id: 4",
+        'subgraph_name: "below"',
+        block("input_desc"),
+        block("input_desc", "dtype: DT_FLOAT"),
+        block("newer", """name: "not the op's\""""),
+        block("output_desc"),
+    ),
+    attr("_session_graph_id", 's: "0_1"'),
+    block("newer", block("op", 'name: "no op of the graph"')),
+)
+CAST = block(
+    "op",
+    'name: "cast"',
+    'type: "Cast"',
+    block("attr", 'key: "_datadump_original_op_names"', block("value", block("list", STRINGS))),
+)
+TEXT = "\n".join([MAIN, block("graph", 'name: "below"', CAST), block("graph", 'name: "empty"'), ""])
 
 
 @pytest.fixture(autouse=True)

@@ -38,11 +38,11 @@ def test_another_number_of_the_same_cast() -> None:
         op("trans_Cast_1", "a"),
         op("b", "trans_Cast_1"),
     )
-    found = counterparts(one, two)
-    assert found.of("trans_Cast_0") == "trans_Cast_1"
-    assert counterparts(two, one).of("trans_Cast_0") is None
-    assert found.of("a") == "a"
-    assert found.of("trans_TransData_7") is None  # in neither graph: its number says nothing
+    counterpart = counterparts(one, two)
+    assert counterpart("trans_Cast_0") == "trans_Cast_1"
+    assert counterparts(two, one)("trans_Cast_0") is None
+    assert counterpart("a") == "a"
+    assert counterpart("trans_TransData_7") is None  # in neither graph: its number says nothing
 
 
 def test_a_chain_of_them_is_told_apart_by_what_lies_between() -> None:
@@ -50,20 +50,20 @@ def test_a_chain_of_them_is_told_apart_by_what_lies_between() -> None:
         return file(op("a"), op(first, "a", layout="NC1HWC0"), op(second, first, layout="NHWC"), op("b", second))
 
     one = chain("trans_TransData_0", "trans_TransData_1")
-    found = counterparts(one, chain("trans_TransData_9", "trans_TransData_3"))
-    assert found.of("trans_TransData_0") == "trans_TransData_9"
-    assert found.of("trans_TransData_1") == "trans_TransData_3"
+    counterpart = counterparts(one, chain("trans_TransData_9", "trans_TransData_3"))
+    assert counterpart("trans_TransData_0") == "trans_TransData_9"
+    assert counterpart("trans_TransData_1") == "trans_TransData_3"
 
 
 def test_one_end_is_enough_where_fusion_changed_the_other() -> None:
     one = file(op("a"), op("trans_Cast_0", "a"), op("b", "trans_Cast_0"), op("c", "b"))
     two = file(op("a"), op("trans_Cast_5", "a"), op("bc", "trans_Cast_5", originals=("b", "c")))
-    assert counterparts(one, two).of("trans_Cast_0") == "trans_Cast_5"
+    assert counterparts(one, two)("trans_Cast_0") == "trans_Cast_5"
     # Of two that may be meant none is.
     three = file(
         op("a"), op("trans_Cast_5", "a"), op("x", "trans_Cast_5"), op("trans_Cast_6", "a"), op("y", "trans_Cast_6")
     )
-    assert counterparts(one, three).of("trans_Cast_0") is None
+    assert counterparts(one, three)("trans_Cast_0") is None
 
 
 def test_copies_of_each_other_are_matched_in_order() -> None:
@@ -73,15 +73,15 @@ def test_copies_of_each_other_are_matched_in_order() -> None:
     def alike(first: str, second: str) -> GraphFile:
         return file(op("a"), op(first, "a"), op(second, "a"), op("b", first, second))
 
-    found = counterparts(twice("trans_Cast_0", "trans_Cast_1"), twice("trans_Cast_4", "trans_Cast_2"))
-    assert [found.of("trans_Cast_0"), found.of("trans_Cast_1")] == ["trans_Cast_4", "trans_Cast_2"]
-    found = counterparts(alike("trans_Cast_0", "trans_Cast_1"), alike("trans_Cast_4", "trans_Cast_2"))
-    assert [found.of("trans_Cast_0"), found.of("trans_Cast_1")] == ["trans_Cast_4", "trans_Cast_2"]
+    counterpart = counterparts(twice("trans_Cast_0", "trans_Cast_1"), twice("trans_Cast_4", "trans_Cast_2"))
+    assert [counterpart("trans_Cast_0"), counterpart("trans_Cast_1")] == ["trans_Cast_4", "trans_Cast_2"]
+    counterpart = counterparts(alike("trans_Cast_0", "trans_Cast_1"), alike("trans_Cast_4", "trans_Cast_2"))
+    assert [counterpart("trans_Cast_0"), counterpart("trans_Cast_1")] == ["trans_Cast_4", "trans_Cast_2"]
 
 
 def test_ops_that_run_in_a_circle_end() -> None:
     circle = file(op("trans_Cast_0", "trans_Cast_1"), op("trans_Cast_1", "trans_Cast_0"))
-    assert counterparts(circle, file(op("a"))).of("trans_Cast_0") is None
+    assert counterparts(circle, file(op("a")))("trans_Cast_0") is None
 
 
 def test_two_runs_are_compared_by_what_their_casts_connect(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ffts_files import write_slices
 
 from precision_tool.lib.data.dump_tree import find_benchmark, find_run
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, Missing
-from precision_tool.lib.data.matching import match_by_graph, match_by_name
+from precision_tool.lib.data.matching import GraphMatcher, NameMatcher
 from precision_tool.lib.demo.dump_writer import OutTensor
 from precision_tool.lib.io import layouts
 from precision_tool.lib.io.tensor_bytes import open_bytes
@@ -111,7 +111,7 @@ class World:
 
     def pairs(self, ops: Sequence[Op], *subgraphs: Graph) -> list[Pair]:
         file = GraphFile(path="graph", graphs=(Graph(name="main", ops=tuple(ops)), *subgraphs))
-        return list(match_by_graph(self.dumps(), file, Side(self.goldens)))
+        return list(GraphMatcher(self.dumps(), file, Side(self.goldens)).pairs())
 
 
 def links(pairs: Sequence[Pair], *ops: str) -> dict[str, str | Status]:
@@ -764,7 +764,7 @@ def test_by_name_against_golden_files(tmp_path: Path) -> None:
     world.dump("alone", time=STAMP + 3)
     for name, index in (("net/a", 0), ("net/b", 0)):
         write_golden(tmp_path / "golden", name, index, vector())
-    pairs = list(match_by_name(world.dumps(), GoldenFiles(find_benchmark(str(tmp_path / "golden")))))
+    pairs = list(NameMatcher(world.dumps(), GoldenFiles(find_benchmark(str(tmp_path / "golden")))).pairs())
     assert links(pairs) == {
         "net_b:input:0": Status.NO_BENCHMARK,
         "net_b:output:0": "net_b:0",
@@ -795,8 +795,7 @@ def test_an_order_that_an_input_shows_holds_for_the_output(tmp_path: Path) -> No
 
 def by_name(npu: World, other: World) -> list[Pair]:
     (leaf,) = find_run(str(other.folder)).leaves
-    side = GoldenDumps(leaf)
-    return list(match_by_name(npu.dumps(), side, side.index))
+    return list(NameMatcher(npu.dumps(), GoldenDumps(leaf)).pairs())
 
 
 def test_by_name_npu_against_npu(tmp_path: Path) -> None:

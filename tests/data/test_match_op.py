@@ -17,7 +17,7 @@ from precision_tool.lib.data import dumped_ops as dumps
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dump_tree import find_benchmark, find_run
 from precision_tool.lib.data.dumped_ops import DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
-from precision_tool.lib.data.matching import GraphMatcher, match_by_graph, match_by_name, match_name
+from precision_tool.lib.data.matching import GraphMatcher, NameMatcher
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.comparing import compare
@@ -36,7 +36,7 @@ def only_leaf(folder: Path) -> DumpLeaf:
 
 def assert_ops_alone_are_as_in_all(leaf: DumpLeaf, file: GraphFile, golden: Callable[[], Any]) -> int:
     """Each op matched by a matcher of its own equals its rows among all; the number of rows that were compared."""
-    everything = list(match_by_graph(DumpIndex(leaf), file, golden()))
+    everything = list(GraphMatcher(DumpIndex(leaf), file, golden()).pairs())
     for op in file.ops:
         expected = [pair for pair in everything if pair.op_name == op.name and pair.status is not Status.NO_NPU_DUMP]
         assert list(GraphMatcher(DumpIndex(leaf), file, golden()).pairs_of(op)) == expected, op.name
@@ -89,15 +89,13 @@ def test_by_name_between_two_runs(tmp_path: Path) -> None:
     small_tree(tmp_path, chain())
     small_tree(tmp_path, chain()[:-1], run="debug_1")
     leaf, other = (only_leaf(tmp_path / "npu" / run / "dump") for run in ("debug_0", "debug_1"))
-    side = GoldenDumps(other)
-    everything = list(match_by_name(DumpIndex(leaf), side, side.index))
+    everything = list(NameMatcher(DumpIndex(leaf), GoldenDumps(other)).pairs())
     names = DumpIndex(leaf).names_by_time()
     for name in names:
-        side = GoldenDumps(other)
-        alone = match_name(name, DumpIndex(leaf), side, side.index)
+        alone = NameMatcher(DumpIndex(leaf), GoldenDumps(other)).pairs_of(name)
         assert list(alone) == [pair for pair in everything if pair.op_name == name]
     assert {pair.status for pair in everything} == {Status.COMPARED, Status.NO_BENCHMARK}
-    assert match_name("no_such", DumpIndex(leaf), side, side.index) == ()
+    assert NameMatcher(DumpIndex(leaf), GoldenDumps(other)).pairs_of("no_such") == ()
 
 
 # --- as a session does it ---------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from small_tree import Node, small_tree, values
 
 from precision_tool.lib.compare.folders import CompareOptions, compare_folders
 from precision_tool.lib.compare.scheduler import THIS_THREAD
-from precision_tool.lib.data.inputs import find_golden
 from precision_tool.lib.data.matching import GraphDumps
+from precision_tool.lib.data.sides import find_golden
 from precision_tool.lib.demo.dump_writer import OutTensor, write_dump
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.diagnose.fusion_blame import (

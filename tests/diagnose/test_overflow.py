@@ -18,12 +18,11 @@ from opdebug_payloads import AIC, core_fields, new_payload, old_payload, write_s
 from rich.console import Console
 
 from precision_tool.lib.compare.run_values import RunOp, RunValues
-from precision_tool.lib.data.dump_tree import find_run
+from precision_tool.lib.data.dump_tree import find_run, find_status_files, parse_status_name
 from precision_tool.lib.data.dumped_ops import DumpIndex
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.neighbourhood import Node, Wiring
 from precision_tool.lib.data.neighbourhood import Step as GraphStep
-from precision_tool.lib.data.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.demo import device as faults
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name

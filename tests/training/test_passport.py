@@ -15,18 +15,8 @@ from training_side import run_script, tensorflow_python
 
 from precision_tool import tf_config
 from precision_tool.lib.training import passport
-from precision_tool.lib.training import passport as recording
 
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, an environment that is put back, and no passport of an earlier run."""
-    for name in ("DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "NPU_DUMP_GRAPH", *passport.ENVIRONMENT):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(passport, "_BEGUN", {})
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("work")
 
 
 def read(path: Path) -> Any:
@@ -59,8 +49,7 @@ def test_a_dump_writes_what_the_run_is(work: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_npu_device_has_one_too(work: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    device = NpuDevice()
-    tf_config.npu_device_dump_config(device, "dump", precision_mode="force_fp32")
+    tf_config.npu_device_dump_config(NpuDevice(), "dump", precision_mode="force_fp32")
     assert capsys.readouterr().out == "", "what the script prints is its own"
     assert read(work / NPU)["switches"] == {
         "precision_mode": "force_fp32", "deterministic": "0", "dump_step": "0", "dump_mode": "all",
@@ -81,8 +70,7 @@ def test_a_passport_that_cannot_be_written_stops_nothing(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    op = CustomOp()
-    tf_config.update_custom_op(op, "dump")
+    op = tf_config.update_custom_op(CustomOp(), "dump")
     assert "enable_dump" in op.parameters
     said = capsys.readouterr().err
     assert "the passport of the run is not written: " in said
@@ -154,7 +142,7 @@ def test_versions_of_the_installation(work: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_session_that_fails_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    recorder = recording.Recorder(passport.begin(passport.BENCHMARK))
+    recorder = passport.Recorder(passport.begin(passport.BENCHMARK))
     recorder.before_run(object(), None, None)
     recorder.before_run(object(), None, None)
     assert capsys.readouterr().err.count("the passport lacks the hashes") == 1

@@ -11,22 +11,10 @@ from typing import Any
 
 import pytest
 from npu_standins import CustomOp, NpuDevice, customized_types, implementations, policy_of, start_session
-from training_side import write_npu_bridge
 
 from precision_tool import tf_config
 
-#: Variables that these tests set.
-VARIABLES = ("ENABLE_HF32_EXECUTION", "DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "NPU_DUMP_GRAPH")
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and an environment that is put back."""
-    for name in (*VARIABLES, *(name for name in os.environ if name.startswith("PRECISION_TOOL_"))):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("work")
 
 
 def write(path: Path, text: str) -> str:
@@ -180,15 +168,6 @@ def test_kernels_that_repeat_themselves(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 # --- Estimator ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=[True, False], ids=["newest", "2021"])
-def npu_bridge(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A stand-in for npu_bridge, in one of its releases."""
-    monkeypatch.syspath_prepend(str(write_npu_bridge(tmp_path / "site", newest=request.param)))
-    yield request.param
-    for name in [name for name in sys.modules if name.startswith("npu_bridge")]:
-        del sys.modules[name]
 
 
 def test_switches_of_an_estimator(npu_bridge: bool, work: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,32 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from npu_standins import CustomOp, NpuDevice, kind_of
-from training_side import run_script, tensorflow_python, write_npu_bridge
+from training_side import GRAPH_VARIABLES, run_script, tensorflow_python
 
 from precision_tool import tf_config
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.messages.errors import OutputError
 from precision_tool.lib.training.mixlist import find_mixlist
+from precision_tool.lib.training.switches import parse_action
 
-GRAPH_VARIABLES = ("DUMP_GE_GRAPH", "DUMP_GRAPH_LEVEL", "DUMP_GRAPH_PATH", "NPU_DUMP_GRAPH")
-OURS = ("PRECISION_TOOL_DUMP", "PRECISION_TOOL_OVERFLOW", "PRECISION_TOOL_TF_DUMP_STEP", "PRECISION_TOOL_DATA")
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, and an environment that is put back."""
-    for name in (*GRAPH_VARIABLES, *OURS):
-        monkeypatch.setenv(name, "")
-        monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("work")
 
 
 def path_bytes(*parts: str) -> bytes:
@@ -59,14 +47,12 @@ def test_dump(work: Path) -> None:
 
 def test_how_much_the_op_compiler_keeps_is_a_setting(work: Path) -> None:
     Path("precision_config.py").write_text("OP_DEBUG_LEVEL = 1\n")
-    op = CustomOp()
-    tf_config.update_custom_op(op, action="dump")
+    op = tf_config.update_custom_op(CustomOp(), action="dump")
     assert op.parameters["op_debug_level"] == {"i": 1}
 
 
 def test_overflow(work: Path) -> None:
-    op = CustomOp()
-    tf_config.update_custom_op(op, action="overflow")
+    op = tf_config.update_custom_op(CustomOp(), action="overflow")
     assert op.parameters == {
         "enable_dump_debug": {"b": True},
         "dump_path": {"s": path_bytes("overflow", "dump")},
@@ -79,8 +65,7 @@ def test_overflow(work: Path) -> None:
 
 
 def test_prof(work: Path) -> None:
-    op = CustomOp()
-    tf_config.update_custom_op(op, action="prof")
+    op = tf_config.update_custom_op(CustomOp(), action="prof")
     assert set(op.parameters) == {"profiling_mode", "profiling_options"}
     assert op.parameters["profiling_mode"] == {"b": True}
     options = json.loads(op.parameter_map["profiling_options"].s)
@@ -93,8 +78,7 @@ def test_prof(work: Path) -> None:
     ("action", "file"), [("fusion_off", tf_config.FUSION_OFF_FILE), ("fusion_switch", tf_config.FUSION_SWITCH_FILE)]
 )
 def test_fusion(work: Path, action: str, file: str) -> None:
-    op = CustomOp()
-    tf_config.update_custom_op(op, action)
+    op = tf_config.update_custom_op(CustomOp(), action)
     assert op.parameters == {"fusion_switch_file": {"s": file.encode()}}
     assert Path(file).is_absolute()
     assert list(work.iterdir()) == [], "a switch alone writes nothing"
@@ -105,8 +89,7 @@ def test_the_switch_file_of_the_data_folder(work: Path) -> None:
     own = work / "precision_data" / "fusion" / "fusion_switch.cfg"
     own.parent.mkdir(parents=True)
     own.write_text('{"Switch": {"GraphFusion": {"APass": "off"}, "UBFusion": {}}}', "utf-8")
-    op = CustomOp()
-    tf_config.update_custom_op(op, "fusion_switch")
+    op = tf_config.update_custom_op(CustomOp(), "fusion_switch")
     assert op.parameters == {"fusion_switch_file": {"s": str(own).encode()}}
     assert str(own) == tf_config.FUSION_SWITCH_FILE
     off = CustomOp()
@@ -118,14 +101,12 @@ def test_the_switch_file_of_the_data_folder(work: Path) -> None:
 
 
 def test_actions_combine() -> None:
-    op = CustomOp()
-    tf_config.update_custom_op(op, "fusion_off | dump")
+    op = tf_config.update_custom_op(CustomOp(), "fusion_off | dump")
     assert {"fusion_switch_file", "enable_dump"} < set(op.parameters)
 
 
 def test_no_action_sets_nothing_unless_the_environment_asks(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    op = CustomOp()
-    tf_config.update_custom_op(op)
+    op = tf_config.update_custom_op(CustomOp())
     assert op.parameters == {}
     assert list(work.iterdir()) == []
     monkeypatch.setenv("PRECISION_TOOL_OVERFLOW", "True")
@@ -147,9 +128,68 @@ def test_mixlist(work: Path) -> None:
     with pytest.raises(ValueError, match="call mixed_precision_list"):
         tf_config.update_custom_op(CustomOp(), "mixlist")
     path = tf_config.mixed_precision_list(black=["Softmax"])
-    op = CustomOp()
-    tf_config.update_custom_op(op, "mixlist")
+    op = tf_config.update_custom_op(CustomOp(), "mixlist")
     assert op.parameters == {"modify_mixlist": {"s": path.encode()}}
+
+
+# --- the text of an action -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "names"),
+    [
+        ("dump", {"dump"}),
+        ("fusion_off|dump", {"fusion_off", "dump"}),
+        (" dump | prof |fusion_switch ", {"dump", "prof", "fusion_switch"}),
+        ("Overflow|mixlist", {"overflow", "mixlist"}),
+        ("dump|dump", {"dump"}),
+    ],
+)
+def test_actions_are_read(action: str, names: set[str]) -> None:
+    assert parse_action(action, {}) == names
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ("dumb", "unknown action 'dumb' in 'dumb'; did you mean 'dump'"),
+        ("dump|", "unknown action ''"),
+        ("dump,overflow", "unknown action 'dump,overflow'"),
+        ("dump|overflow", "both dump and overflow: the device cannot dump data and detect overflow in one run"),
+        ("fusion_off|dump|fusion_switch", "both fusion_off and fusion_switch: there is one fusion switch file"),
+        (["dump"], "action must be a text such as 'dump', not"),
+        (True, "action must be a text"),
+    ],
+)
+def test_what_is_no_action_is_a_value_error(action: object, message: str) -> None:
+    with pytest.raises(ValueError, match="action") as caught:
+        parse_action(action, {})
+    assert message in str(caught.value)
+    assert "; " in str(caught.value), "a traceback shows str() alone, so the advice must be in it"
+
+
+@pytest.mark.parametrize("nothing", [None, ""])
+@pytest.mark.parametrize(
+    ("environment", "names"),
+    [
+        ({}, set()),
+        ({"PRECISION_TOOL_DUMP": "True"}, {"dump"}),
+        ({"PRECISION_TOOL_OVERFLOW": "True", "PRECISION_TOOL_DUMP": "False"}, {"overflow"}),
+    ],
+)
+def test_without_an_action_the_environment_decides(
+    nothing: str | None, environment: dict[str, str], names: set[str]
+) -> None:
+    assert parse_action(nothing, environment) == names
+
+
+def test_an_action_beats_the_environment() -> None:
+    assert parse_action("fusion_off", {"PRECISION_TOOL_DUMP": "True"}) == {"fusion_off"}
+
+
+def test_contradicting_flags_are_told() -> None:
+    with pytest.raises(ValueError, match="the environment asks for both dump and overflow"):
+        parse_action(None, {"PRECISION_TOOL_DUMP": "True", "PRECISION_TOOL_OVERFLOW": "True"})
 
 
 # --- steps ----------------------------------------------------------------------------------------------------------
@@ -161,15 +201,13 @@ def test_mixlist(work: Path) -> None:
 )
 def test_dump_step(monkeypatch: pytest.MonkeyPatch, steps: str, expected: object) -> None:
     monkeypatch.setenv("PRECISION_TOOL_TF_DUMP_STEP", steps)
-    op = CustomOp()
-    tf_config.update_custom_op(op, "dump")
+    op = tf_config.update_custom_op(CustomOp(), "dump")
     assert op.parameters.get("dump_step") == expected
 
 
 def test_the_dump_step_of_the_working_folder_counts(work: Path) -> None:
     (work / "precision_config.py").write_text("TF_DUMP_STEP = '3-4'\nDATA = 'elsewhere'\n", "utf-8")
-    op = CustomOp()
-    tf_config.update_custom_op(op, "dump")
+    op = tf_config.update_custom_op(CustomOp(), "dump")
     assert op.parameters["dump_step"] == {"s": b"3-4"}
     assert op.parameters["dump_path"] == {"s": str(work / "elsewhere/npu/debug_0/dump").encode()}
 
@@ -212,8 +250,7 @@ def test_what_the_user_has_set_stays(
 
 
 def test_the_same_action_twice_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    op = CustomOp()
-    tf_config.update_custom_op(op, "dump|fusion_off")
+    op = tf_config.update_custom_op(CustomOp(), "dump|fusion_off")
     before = op.parameters
     tf_config.update_custom_op(op, "fusion_off|dump")
     assert op.parameters == before
@@ -280,21 +317,11 @@ def test_a_switch_file_that_is_no_json_is_told(work: Path, monkeypatch: pytest.M
     broken.write_text('{"Switch": {}} and text that GE does not read', "utf-8")
     tf_config.update_custom_op(CustomOp(), "fusion_switch")
     broken.write_text("APass:off\n", "utf-8")
-    op = CustomOp()
-    tf_config.update_custom_op(op, "fusion_switch")
+    op = tf_config.update_custom_op(CustomOp(), "fusion_switch")
     assert op.parameters == {"fusion_switch_file": {"s": str(broken).encode()}}
 
 
 # --- Estimator ------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=[True, False], ids=["newest", "2021"])
-def npu_bridge(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-    """A stand-in for npu_bridge, in one of its releases."""
-    monkeypatch.syspath_prepend(str(write_npu_bridge(tmp_path / "site", newest=request.param)))
-    yield request.param
-    for name in [name for name in sys.modules if name.startswith("npu_bridge")]:
-        del sys.modules[name]
 
 
 def test_estimator_dump_config(npu_bridge: bool, capsys: pytest.CaptureFixture[str]) -> None:
@@ -385,16 +412,14 @@ def test_npu_device_keeps_what_is_set(newest: bool) -> None:
 
 def test_npu_device_mixlist_and_mistakes() -> None:
     path = tf_config.mixed_precision_list(white="MatMul")
-    device = NpuDevice()
-    tf_config.npu_device_dump_config(device, "mixlist")
+    device = tf_config.npu_device_dump_config(NpuDevice(), "mixlist")
     assert device.all == {"modify_mixlist": path}
     with pytest.raises(ValueError, match="takes the module npu_device"):
         tf_config.npu_device_dump_config(None, "dump")
 
 
 def test_npu_device_prof(work: Path) -> None:
-    device = NpuDevice()
-    tf_config.npu_device_dump_config(device, "prof")
+    device = tf_config.npu_device_dump_config(NpuDevice(), "prof")
     assert set(device.all) == {"enable_profiling", "profiling_options"}
     assert device.all["enable_profiling"] == "1"
     assert json.loads(device.all["profiling_options"])["output"] == str(work / "precision_data/npu/debug_0/prof")
@@ -408,11 +433,9 @@ SET = {"dump_mode": "output", "dump_data": "stats", "dump_layer": "conv1 fc/MatM
 
 
 def test_dump_options_of_a_call() -> None:
-    op = CustomOp()
-    tf_config.update_custom_op(op, "dump", **ASKED)
+    op = tf_config.update_custom_op(CustomOp(), "dump", **ASKED)
     assert {name: op.parameters[name] for name in SET} == {name: {"s": text.encode()} for name, text in SET.items()}
-    device = NpuDevice()
-    tf_config.npu_device_dump_config(device, "dump", **ASKED)
+    device = tf_config.npu_device_dump_config(NpuDevice(), "dump", **ASKED)
     assert {name: device.all[name] for name in SET if name != "dump_mode"} == {
         name: text for name, text in SET.items() if name != "dump_mode"
     }
@@ -434,8 +457,7 @@ def test_dump_options_of_an_estimator(npu_bridge: bool, capsys: pytest.CaptureFi
 def test_dump_options_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, text in {"DUMP_MODE": "input", "DUMP_DATA": "stats", "DUMP_LAYER": "a b", "QUANT_DUMPABLE": "on"}.items():
         monkeypatch.setenv("PRECISION_TOOL_" + name, text)
-    op = CustomOp()
-    tf_config.update_custom_op(op, "dump", dump_mode="all")
+    op = tf_config.update_custom_op(CustomOp(), "dump", dump_mode="all")
     assert op.parameters["dump_mode"] == {"s": b"all"}, "the call wins"
     assert op.parameters["dump_data"] == {"s": b"stats"}
     assert op.parameters["dump_layer"] == {"s": b"a b"}

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
-from training_side import TENSORFLOWS, tensorflow_python
-
-REPO = Path(__file__).resolve().parents[2]
+from training_side import TENSORFLOWS, WORD, run_script, tensorflow_python
 
 #: Tensors of every type, a loop, texts, resources, an uninitialized variable; the values are saved as session.run
 #: gives them, under the names of the tensors.
@@ -51,27 +47,12 @@ np.savez(sys.argv[2], **{name: np.asarray(value).view("u1") if np.asarray(value)
 """
 
 
-@pytest.fixture(params=TENSORFLOWS)
-def tensorflow(request: pytest.FixtureRequest) -> str:
-    """The Python of a training environment."""
-    return tensorflow_python(request.param)
-
-
-def run(python: str, *arguments: str | Path) -> str:
-    """What a program prints; it must end well."""
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPO), "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = subprocess.run(
-        [python, "-B", *map(str, arguments)], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.mark.slow
-def test_both_engines_agree_with_tensorflow(tensorflow: str, tmp_path: Path) -> None:
-    dump = tmp_path / "tf" / "dump"
-    run(tensorflow, "-c", TRAIN, tmp_path / "tf" / "tf_debug", tmp_path / "values.npz")
-    out = run(tensorflow, "-m", "precision_tool", "--data", tmp_path, "tf_dump")
+@pytest.mark.parametrize("version", TENSORFLOWS)
+def test_both_engines_agree_with_tensorflow(version: str, tmp_path: Path) -> None:
+    python, data, dump = tensorflow_python(version), str(tmp_path), tmp_path / "tf" / "dump"
+    run_script(python, TRAIN, tmp_path, f"{data}/tf/tf_debug", f"{data}/values.npz")
+    out = run_script(python, WORD, tmp_path, "--data", data, "tf_dump").out
     native = {path.name: path.read_bytes() for path in dump.iterdir()}
     for why in ("skipped 1: not initialized (the first: never:0)", "resource", "string"):
         assert why in out
@@ -88,18 +69,9 @@ def test_both_engines_agree_with_tensorflow(tensorflow: str, tmp_path: Path) -> 
     # A tensor of a loop is there as often as it ran.
     assert sorted(np.load(path).reshape(-1)[0] for path in dump.glob("loop_twice.0.*")) == [2, 4, 8, 16]
 
-    out = run(
-        tensorflow,
-        "-m",
-        "precision_tool",
-        "--data",
-        tmp_path,
-        "tf_dump",
-        "--engine",
-        "tfdbg",
-        "-o",
-        tmp_path / "analyzer",
-    )
+    out = run_script(
+        python, WORD, tmp_path, "--data", data, "tf_dump", "--engine", "tfdbg", "-o", f"{data}/analyzer"
+    ).out
     assert "not read" not in out
     analyzed = {path.name: path.read_bytes() for path in (tmp_path / "analyzer").iterdir()}
     assert sorted(analyzed) == sorted(native)

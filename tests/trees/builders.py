@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from precision_tool.lib.data.axis_alignment import align
+from precision_tool.lib.data.axis_alignment import Declared, align
 from precision_tool.lib.demo import dump_writer
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name, golden_file_name
 from precision_tool.lib.demo.graph_writer import AI_CORE, GE_LOCAL, graph_file_name, graph_text
@@ -72,7 +72,7 @@ def aligned_pair(
     npu: Tensor, golden: Tensor, layout: str | None = None, shape: tuple[int, ...] | None = None, name: str = "op"
 ) -> Pair:
     """An op's output and its benchmark tensor; `layout` and `shape` are what the graph tells of it."""
-    aligned = align(npu, golden, layout, shape)
+    aligned = align(npu, golden, Declared(layout, shape))
     return Pair(
         index=0, op_name=name, op_type="Add", npu_ops=(name,), golden_ops=(name,), slot="output:0", npu=npu,
         golden=golden, npu_plan=aligned.npu_plan, golden_plan=aligned.golden_plan, shape=aligned.shape,

@@ -26,7 +26,7 @@ from precision_tool.lib.io.writing import lock_folder, only_writer, rewrite_text
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, UsageError
 from precision_tool.lib.model.documents import from_document, to_document
-from precision_tool.lib.training.fusion_files import FILE_VARIABLE
+from precision_tool.lib.training.switches import FILE_VARIABLE
 
 _STATE = "state.json"
 #: Seconds that no try takes: a century.

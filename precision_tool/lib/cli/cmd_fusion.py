@@ -50,7 +50,7 @@ from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.run import Run
 from precision_tool.lib.session import Session
-from precision_tool.lib.training.fusion_files import FILE_VARIABLE
+from precision_tool.lib.training.switches import FILE_VARIABLE
 from precision_tool.lib.view import fusion_screen as report
 from precision_tool.lib.view.console import ProgressReport
 from precision_tool.lib.view.text import json_text, plain

@@ -15,7 +15,7 @@ from precision_tool.lib.cli.cmd_toolkit import hand_over
 from precision_tool.lib.cli.command import DONE, FOUND, Output, Parser, collect_again, command, tell_notes
 from precision_tool.lib.cli.switch_files import helper_lines, option_lines
 from precision_tool.lib.compare.scheduler import Resources
-from precision_tool.lib.data.overflow_files import DECODED_FOLDER, StatusFile
+from precision_tool.lib.data.dump_tree import DECODED_FOLDER, StatusFile
 from precision_tool.lib.data.settings import load_settings
 from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.checked_ops import recompute_overflow

@@ -17,7 +17,7 @@ from precision_tool.lib.io.fusion_passes import SHIPPED_OFF, SHIPPED_SWITCH, Swi
 from precision_tool.lib.io.writing import is_read_only, rewrite_text, why_no_file
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError
-from precision_tool.lib.training import fusion_files
+from precision_tool.lib.training.switches import INSTALLED
 
 #: What the last version of a file is kept as, beside it.
 LAST = ".last"
@@ -80,7 +80,7 @@ def find_switch_file(
         )
     name = FUSION_OFF if off else FUSION_SWITCH
     helper, action = ("FUSION_OFF_FILE", "fusion_off") if off else ("FUSION_SWITCH_FILE", "fusion_switch")
-    own, shared = str(workspace.fusion_switch_file(name)), fusion_files.INSTALLED[name]
+    own, shared = str(workspace.fusion_switch_file(name)), INSTALLED[name]
     target = shared if installed else own
     current = own if not installed and is_file(own) else shared
     reason = _why_not_writable(target, to_write)

@@ -13,10 +13,9 @@ from precision_tool.lib.cli.command import Output, Parser, show_note
 from precision_tool.lib.compare.convert import Origins, Source, find_sources, h5_source, in_own_folders
 from precision_tool.lib.compare.named_tensors import NamedTensor, named_value, tensors_of_file, tensors_of_pair
 from precision_tool.lib.data.dump_names import is_number, parse_dump_name
-from precision_tool.lib.data.dump_tree import find_named
+from precision_tool.lib.data.dump_tree import DECODED_FOLDER, find_named, parse_status_name
 from precision_tool.lib.data.graph_catalog import FoundOp
 from precision_tool.lib.data.kinds import NPY, PYTORCH, kind_at
-from precision_tool.lib.data.overflow_files import DECODED_FOLDER, parse_status_name
 from precision_tool.lib.data.pytorch_pairing import H5Hit, parse_h5_name
 from precision_tool.lib.data.workspace import lies_in, shown_path
 from precision_tool.lib.io import tfdbg_files as tfdbg

@@ -25,8 +25,8 @@ from precision_tool.lib.compare.scheduler import (
 from precision_tool.lib.compare.tensor_reader import Scratch, TensorReader, box_size
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import dump_name, file_part, is_file_name, is_number, shortened
+from precision_tool.lib.data.dump_tree import find_status_files, parse_status_name
 from precision_tool.lib.data.kinds import NPY, PYTORCH
-from precision_tool.lib.data.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.data_types import DataType
 from precision_tool.lib.io.files import atomic_text, folder_exists, open_binary, real_path, size_of

@@ -23,7 +23,6 @@ from precision_tool.lib.compare.result_files import (
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data import graph_catalog as catalog
 from precision_tool.lib.data import graph_choice
-from precision_tool.lib.data.default_sides import benchmark_folder, default_npu, has_dump_alone, kind_of, pytorch_files
 from precision_tool.lib.data.dump_names import flatten, op_number
 from precision_tool.lib.data.dump_tree import Stamps
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
@@ -31,11 +30,22 @@ from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.graph_catalog import FoundOp, MissingGraph, RunFolder, RunGraph, RunGraphs
 from precision_tool.lib.data.graph_choice import Choice, GraphChoice, GraphChooser, find_graph_files
 from precision_tool.lib.data.graph_survey import FoundIn, GraphSurvey, search, survey
-from precision_tool.lib.data.inputs import Inputs, find_golden, find_inputs, golden_leaf, own_benchmark
 from precision_tool.lib.data.kinds import DataKind, pair_h5_files
-from precision_tool.lib.data.matching import Counterpart, GraphMatcher, match_name, same_name
+from precision_tool.lib.data.matching import Counterpart, GraphMatcher, NameMatcher, same_name
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.pair_listing import find_ops
+from precision_tool.lib.data.sides import (
+    Inputs,
+    benchmark_folder,
+    default_npu,
+    find_golden,
+    find_inputs,
+    golden_leaf,
+    has_dump_alone,
+    kind_of,
+    own_benchmark,
+    pytorch_files,
+)
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io.cache import CacheFiles
 from precision_tool.lib.io.files import exists, signature_of
@@ -64,24 +74,24 @@ class OpPairs:
         assert run.leaf is not None
         self._of = (run.leaf, run.file, run.is_named, golden)
         self._dumps = DumpIndex(run.leaf)
-        self._other: GoldenDumps | None = None
-        side: BenchmarkSide = NoBenchmark()
+        self._side: BenchmarkSide = NoBenchmark()
         if isinstance(golden, Run):
             position = next((at for at, leaf in enumerate(leaves) if leaf.path == run.leaf.path), 0)
             with suppress(DataNotFoundError):  # the other run has no such step
-                side = self._other = GoldenDumps(golden_leaf(golden, run.leaf, position, len(leaves)))
+                self._side = GoldenDumps(golden_leaf(golden, run.leaf, position, len(leaves)))
         elif golden is not None:
-            side = own_benchmark(golden, run.leaf, len(leaves))
-        self._side = side
+            self._side = own_benchmark(golden, run.leaf, len(leaves))
+        self._by_graph: GraphMatcher | None = None
+        self._by_name: NameMatcher | None = None
         # Two runs are matched by the names of ops, unless a graph is asked for.
-        by_name = self._other is not None and not run.is_named
-        self._counterpart: Counterpart = same_name
-        if by_name and self._other is not None:
-            path = self._other.root
+        if isinstance(self._side, GoldenDumps) and not run.is_named:
+            counterpart: Counterpart = same_name
             for other in graphs():
-                if path in (leaf.path for leaf in other.leaves):
-                    self._counterpart = counterparts(run.file, other.file).of
-        self._by_graph = None if by_name else GraphMatcher(self._dumps, run.file, side)
+                if self._side.root in (leaf.path for leaf in other.leaves):
+                    counterpart = counterparts(run.file, other.file)
+            self._by_name = NameMatcher(self._dumps, self._side, counterpart)
+        else:
+            self._by_graph = GraphMatcher(self._dumps, run.file, self._side)
 
     def is_for(self, run: RunGraph, golden: GoldenFiles | Run | None) -> bool:
         """Return whether nothing of what it was made of was read again since."""
@@ -93,10 +103,10 @@ class OpPairs:
         if looks_again:
             self._dumps.forget_changed()
             self._side.forget_changed()
-        if self._by_graph is not None:
-            return self._by_graph.pairs_of(hit.op)
-        other = None if self._other is None else self._other.index
-        return match_name(flatten(hit.op.name), self._dumps, self._side, other, self._counterpart)
+        if self._by_name is not None:
+            return self._by_name.pairs_of(flatten(hit.op.name))
+        assert self._by_graph is not None
+        return self._by_graph.pairs_of(hit.op)
 
 
 # --- the data folder ---
@@ -405,8 +415,7 @@ class DataFolder:
                 stamps.note(path)
             pairs: tuple[tuple[str, str], ...] = ()
             if npu and golden:
-                files, _ = pair_h5_files(str(self.workspace.pt_npu_dir), str(self.workspace.pt_gpu_dir))
-                pairs = tuple((file.npu, file.golden) for file in files)
+                pairs, _ = pair_h5_files(str(self.workspace.pt_npu_dir), str(self.workspace.pt_gpu_dir))
             return load_h5_data(npu, golden, pairs)
 
         data = self._keep((CacheKind.PYTORCH, npu, golden), read)

@@ -18,12 +18,12 @@ from precision_tool.lib.compare.scheduler import ALL_CORES, Resources, WorkStopp
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenDumps, GoldenFiles, NoBenchmark
 from precision_tool.lib.data.fusion_pair import check_fits, pair_notes
 from precision_tool.lib.data.graph_choice import NAMED, GraphChoice, GraphChooser, UnreadGraphError
-from precision_tool.lib.data.inputs import Inputs, find_inputs, golden_leaf, own_benchmark
 from precision_tool.lib.data.kinds import kind_of_both, pair_h5_files
-from precision_tool.lib.data.matching import Counterpart, GraphDumps, match_by_graph, match_by_name, same_name
+from precision_tool.lib.data.matching import Counterpart, GraphDumps, GraphMatcher, NameMatcher, same_name
 from precision_tool.lib.data.origins import counterparts
 from precision_tool.lib.data.pair_selection import Selection, is_by_number, select
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
+from precision_tool.lib.data.sides import Inputs, find_inputs, golden_leaf, own_benchmark
 from precision_tool.lib.io.files import exists
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
@@ -207,7 +207,7 @@ def match_leaf(
         if other_choice is not None:
             check_fits(choice, "-g")
             notes += pair_notes(choice, other_choice)
-        pairs = list(match_by_graph(dumps, choice.file, side))
+        pairs = list(GraphMatcher(dumps, choice.file, side).pairs())
         name = posixpath.basename(choice.file.path)
         notes += [Message("error.place", where=name, reason=note) for note in choice.file.notes]
         if choice.doubt:
@@ -215,7 +215,7 @@ def match_leaf(
         if choice.matched < choice.total:
             notes.append(Message("note.compare.graph_names", matched=choice.matched, total=choice.total))
     else:
-        pairs = list(match_by_name(dumps, side, other, _counterpart(inputs, leaf, other, graphs)))
+        pairs = list(NameMatcher(dumps, side, _counterpart(inputs, leaf, other, graphs)).pairs())
     result = LeafResult(
         leaf=leaf,
         golden_root=golden.root,
@@ -240,8 +240,8 @@ def match_alone(
     except DataNotFoundError as error:
         if options.graph is not None:
             raise
-        return list(match_by_name(dumps, side)), replace(result, notes=(error.full_message,))
-    return list(match_by_graph(dumps, choice.file, side)), replace(result, graph=choice)
+        return list(NameMatcher(dumps, side).pairs()), replace(result, notes=(error.full_message,))
+    return list(GraphMatcher(dumps, choice.file, side).pairs()), replace(result, graph=choice)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,7 +297,7 @@ def _counterpart(inputs: Inputs, leaf: DumpLeaf, other: DumpIndex | None, graphs
             models, others = ({each.model_name for each in run.leaves} for run in (inputs.run, inputs.golden))
             npu_graph = graphs.of(leaf, models=models, prefers_chosen=False)
             golden_graph = graphs.of(other.leaf, models=others, prefers_chosen=False)
-            return counterparts(npu_graph.file, golden_graph.file).of
+            return counterparts(npu_graph.file, golden_graph.file)
     return same_name
 
 

@@ -13,9 +13,9 @@ from precision_tool.lib.compare.convert import slots_of
 from precision_tool.lib.compare.pairwise import compare_pairs
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Progress, Resources, map_tasks
 from precision_tool.lib.compare.tensor_figures import TensorFigures, figures_of
-from precision_tool.lib.data.axis_alignment import SizeMismatchError, align
+from precision_tool.lib.data.axis_alignment import Declared, SizeMismatchError, align
 from precision_tool.lib.data.neighbourhood import described_inputs
-from precision_tool.lib.data.pytorch_pairing import Refused, align_h5
+from precision_tool.lib.data.pytorch_pairing import align_h5
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import exists, open_binary
 from precision_tool.lib.io.layouts import LayoutError, Reading, reading_of
@@ -181,9 +181,9 @@ def pair_up(npu: NamedTensor, golden: NamedTensor) -> Pair:
     assert isinstance(golden_tensor, Tensor)
     if npu_tensor.dataset or golden_tensor.dataset:
         return _pair_h5(npu, golden, npu_tensor, golden_tensor)
-    layout, shape = (npu.origin_layout, npu.origin_shape) if npu.origin_layout else _origin(golden)
+    source = npu if npu.origin_layout else golden
     try:
-        alignment = align(npu_tensor, golden_tensor, layout, shape)
+        alignment = align(npu_tensor, golden_tensor, Declared(source.origin_layout, source.origin_shape))
     except SizeMismatchError as error:
         kind, what = "compare.different_sizes", _not_compared(npu, golden)
         raise FormatError.of(npu.path, kind, what=what, reason=error.reason) from error
@@ -225,23 +225,21 @@ def _pair_h5(npu: NamedTensor, golden: NamedTensor, npu_tensor: Tensor, golden_t
         if not layouts.is_plain(tensor.layout):
             kind = "compare.blocked_layout"
             raise FormatError.of(tensor.path, kind, what=what, file=tensor.path, layout=tensor.layout)
-    aligned = align_h5(npu_tensor, golden_tensor)
-    if isinstance(aligned, Refused):
-        raise FormatError.of(npu_tensor.path, "compare.different_sizes", what=what, reason=aligned.reason)
+    try:
+        npu_tensor, golden_tensor, alignment = align_h5(npu_tensor, golden_tensor)
+    except LayoutError as error:
+        kind = "compare.different_sizes"
+        raise FormatError.of(npu_tensor.path, kind, what=what, reason=error.reason) from error
     return replace(
         _unread_pair(npu, golden),
-        npu=aligned.npu,
-        golden=aligned.golden,
-        npu_plan=aligned.npu_plan,
-        golden_plan=aligned.golden_plan,
+        npu=npu_tensor,
+        golden=golden_tensor,
+        npu_plan=alignment.npu_plan,
+        golden_plan=alignment.golden_plan,
         shape=npu_tensor.shape,
         error_shape=golden_tensor.shape,
-        reason=aligned.note,
+        reason=alignment.note,
     )
-
-
-def _origin(named: NamedTensor) -> tuple[str | None, tuple[int, ...] | None]:
-    return named.origin_layout, named.origin_shape
 
 
 def _name(named: NamedTensor) -> str:

@@ -19,10 +19,9 @@ from precision_tool.lib.compare.scheduler import map_tasks
 from precision_tool.lib.compare.tensor_figures import extremes_of, merged
 from precision_tool.lib.compare.tensor_reader import TensorKey, key_of
 from precision_tool.lib.data.dump_names import base_name, flatten, whole_name
-from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Missing
+from precision_tool.lib.data.dumped_ops import DumpedOp, DumpIndex, Missing, OpDumps
 from precision_tool.lib.data.kinds import NPY
 from precision_tool.lib.data.neighbourhood import Link, Node, Wiring
-from precision_tool.lib.data.op_dumps import OpDumps
 from precision_tool.lib.data.origins import groups_of, in_order
 from precision_tool.lib.io.readers import open_op_dump
 from precision_tool.lib.messages import Message

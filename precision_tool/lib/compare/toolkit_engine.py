@@ -17,9 +17,9 @@ from precision_tool.lib.compare.result_files import leaf_prefix, prefix_of
 from precision_tool.lib.compare.toolkit import Produced, Tools
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.graph_choice import GraphChooser
-from precision_tool.lib.data.inputs import Inputs, golden_leaf
 from precision_tool.lib.data.kinds import NPY, kind_of_both, pair_h5_files
 from precision_tool.lib.data.pair_selection import OpIds, OpNames, OpRange
+from precision_tool.lib.data.sides import Inputs, golden_leaf
 from precision_tool.lib.io.files import atomic_text, exists, folder_exists, is_file, open_binary
 from precision_tool.lib.io.ge_graph import is_json, read_graph_bytes
 from precision_tool.lib.io.ge_graph_export import export_graph, json_text

@@ -7,11 +7,32 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.layouts import LayoutError
 from precision_tool.lib.messages import Message
+from precision_tool.lib.model.comparison import Status
 from precision_tool.lib.model.tensor import Plan, Tensor
+
+
+class Declared(NamedTuple):
+    """The layout, such as ``"NHWC"``, and the shape that the graph declares for an original tensor, if it does."""
+
+    layout: str | None = None
+    shape: tuple[int, ...] | None = None
+
+    @property
+    def named_layout(self) -> str:
+        """The layout if it names axes, else empty."""
+        return str(self.layout) if layouts.is_named(self.layout) else ""
+
+    def shape_of(self, npu: Tensor) -> tuple[int, ...] | None:
+        """The original shape of an NPU tensor: the one in the dump's own header wins."""
+        return npu.origin_shape if npu.origin_shape is not None else self.shape
+
+
+UNDECLARED = Declared()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +58,11 @@ class SizeMismatchError(LayoutError):
     """The two tensors hold different numbers of elements, padding aside."""
 
 
+def status_of(error: LayoutError) -> Status:
+    """Return the status of a row whose tensors have no common order."""
+    return Status.SIZE_MISMATCH if isinstance(error, SizeMismatchError) else Status.LAYOUT
+
+
 def printed_shape(tensor: Tensor) -> tuple[int, ...]:
     """The shape of a plain tensor as the result file prints it: ND flat, a scalar as [1]."""
     if tensor.size == 1:
@@ -44,23 +70,15 @@ def printed_shape(tensor: Tensor) -> tuple[int, ...]:
     return (tensor.size,) if tensor.layout == "ND" else tensor.shape
 
 
-def align(
-    npu: Tensor,
-    golden: Tensor,
-    origin_layout: str | None,
-    origin_shape: tuple[int, ...] | None,
-    golden_layout: str = "",
-) -> Alignment:
+def align(npu: Tensor, golden: Tensor, declared: Declared = UNDECLARED, golden_layout: str = "") -> Alignment:
     """Return the plans that bring two tensors to one order of elements.
 
     Parameters
     ----------
     npu, golden : Tensor
         The tensor under test and its benchmark tensor, of any stored layout; only their headers are used.
-    origin_layout : str or None
-        The layout that the graph declares for the original tensor, such as ``"NHWC"``.
-    origin_shape : tuple of int or None
-        The shape that the graph declares; the one in the dump's own header wins.
+    declared : Declared, optional
+        What the graph says of the original tensor.
     golden_layout : str, optional
         The order that another copy of the benchmark tensor has shown.
 
@@ -76,10 +94,10 @@ def align(
     LayoutError
         There is no common order; its text is the reason for the user.
     """
-    form = _form(npu), _form(golden), origin_layout, origin_shape, golden_layout
+    form = _form(npu), _form(golden), declared, golden_layout
     alignment = _alignments.get(form)
     if alignment is None:
-        alignment = _align(npu, golden, origin_layout, origin_shape, golden_layout)
+        alignment = _align(npu, golden, declared, golden_layout)
         if npu.fortran_order or golden.fortran_order:
             alignment = _as_they_lie(alignment, npu, golden)
         if len(_alignments) >= _MAX_ALIGNMENTS:
@@ -98,9 +116,7 @@ def _form(tensor: Tensor) -> tuple[object, ...]:
     return tensor.dtype, tensor.shape, tensor.layout, tensor.origin_shape, tensor.fortran_order
 
 
-def _align(
-    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None, golden_layout: str
-) -> Alignment:
+def _align(npu: Tensor, golden: Tensor, declared: Declared, golden_layout: str) -> Alignment:
     """The plans of arrays that both lie in C order."""
     npu_complex, golden_complex = (data_types.BY_NAME[t.dtype].is_complex for t in (npu, golden))
     if npu_complex != golden_complex:
@@ -108,16 +124,16 @@ def _align(
     if not layouts.is_known(npu.layout) and npu.size != golden.size:
         raise LayoutError("layout.unknown_padding", layout=npu.layout)
     if layouts.is_plain(golden.layout):
+        if layouts.is_named(golden.layout):  # a dump as benchmark knows its own layout
+            declared = declared._replace(layout=golden.layout)
         if layouts.is_plain(npu.layout) or not layouts.is_known(npu.layout):
-            return _align_plain(npu, golden, origin_layout)
-        # A dump as benchmark knows its own layout.
-        layout = golden.layout if layouts.is_named(golden.layout) else origin_layout
-        return _align_blocked(npu, golden, layout, origin_shape, golden_layout)
+            return _align_plain(npu, golden, declared.layout)
+        return _align_blocked(npu, golden, declared, golden_layout)
     if (npu.layout, npu.shape) == (golden.layout, golden.shape):
-        return _align_stored_alike(npu, golden, origin_layout, origin_shape)
+        return _align_stored_alike(npu, golden, declared)
     if layouts.is_plain(npu.layout):
-        return _align_plain_with_blocked(npu, golden, origin_layout, origin_shape)
-    return _align_two_blocked(npu, golden, origin_layout, origin_shape)
+        return _align_plain_with_blocked(npu, golden, declared)
+    return _align_two_blocked(npu, golden, declared)
 
 
 def _as_they_lie(alignment: Alignment, npu: Tensor, golden: Tensor) -> Alignment:
@@ -133,21 +149,16 @@ def _as_they_lie(alignment: Alignment, npu: Tensor, golden: Tensor) -> Alignment
     return replace(alignment, npu_plan=npu_plan, golden_plan=golden_plan)
 
 
-def _check_sizes(npu: Tensor, golden: Tensor) -> None:
-    if npu.size != golden.size:
-        raise SizeMismatchError(
-            "layout.different_sizes", npu=size_of(npu.shape, npu.layout), golden=size_of(golden.shape)
-        )
-
-
 def size_of(shape: tuple[int, ...], layout: str = "", stored: tuple[int, ...] = ()) -> Message:
     """Return a shape, its number of elements, and how the tensor is stored."""
     return Message("reason.layout.size", shape=shape, count=prod(shape), layout=layout, stored=stored)
 
 
-def _align_plain(npu: Tensor, golden: Tensor, origin_layout: str | None) -> Alignment:
-    _check_sizes(npu, golden)
-    target = golden.layout if layouts.is_named(golden.layout) else origin_layout
+def _align_plain(npu: Tensor, golden: Tensor, target: str | None) -> Alignment:
+    if npu.size != golden.size:
+        raise SizeMismatchError(
+            "layout.different_sizes", npu=size_of(npu.shape, npu.layout), golden=size_of(golden.shape)
+        )
     converted = _align_permuted(npu, golden, target)
     if converted is not None:
         return converted
@@ -169,9 +180,8 @@ def _align_permuted(npu: Tensor, golden: Tensor, target: str | None) -> Alignmen
     """Named axes in another order: the declared one, else the one that the benchmark's own shape shows."""
     if not layouts.is_named(npu.layout):
         return None
-    orders = [str(target)] if layouts.is_named(target) else []
-    orders += [layout for layout in layouts.plain_layouts() if layout not in orders]
-    for layout in orders:
+    likeliest = [str(target)] if layouts.is_named(target) else []
+    for layout in dict.fromkeys((*likeliest, *layouts.plain_layouts())):
         shape = layouts.permuted_shape(npu.shape, npu.layout, layout)
         if shape != golden.shape or (layout == npu.layout and layout == target):
             continue
@@ -186,118 +196,107 @@ def _align_permuted(npu: Tensor, golden: Tensor, target: str | None) -> Alignmen
 
 
 def _targets(
-    npu: Tensor, golden_shape: tuple[int, ...], origin_layout: str | None, origin_shape: tuple[int, ...] | None
+    npu: Tensor, golden_shape: tuple[int, ...], declared: Declared
 ) -> Iterator[tuple[str, tuple[int, ...], Message | None]]:
     """(plain layout, shape, note) to try, likeliest first. All have as many elements as the benchmark."""
-    size = prod(golden_shape)
-    declared = npu.origin_shape if npu.origin_shape is not None else origin_shape
-    if declared is not None and prod(declared) != size:
-        declared = None
-    candidates = layouts.candidate_targets(npu.layout)
+    shape = declared.shape_of(npu)
+    if shape is not None and prod(shape) != prod(golden_shape):
+        shape = None
     if npu.layout == "FRACTAL_NZ":
-        for shape in (declared, golden_shape):
-            if shape is not None:
-                yield "ND", shape, None
+        yield from (("ND", each, None) for each in (shape, golden_shape) if each is not None)
         return
-    swapped = declared is not None and declared != golden_shape and sorted(declared) == sorted(golden_shape)
-    if swapped:
+    candidates = layouts.candidate_targets(npu.layout)
+    if shape is not None and shape != golden_shape and sorted(shape) == sorted(golden_shape):
         # The benchmark's own shape shows its real order when it differs from what the graph declares.
         for layout in candidates:
-            if layout != origin_layout and len(layout) == len(golden_shape):
-                yield layout, golden_shape, Message("row.data.other_layout", layout=layout, declared=origin_layout)
-    if layouts.is_named(origin_layout) and declared is not None:
-        yield str(origin_layout), declared, None
-    if layouts.is_named(origin_layout) and len(golden_shape) == len(str(origin_layout)):
-        yield str(origin_layout), golden_shape, None
-    declared_layout = origin_layout if layouts.is_named(origin_layout) else None
+            if layout != declared.layout and len(layout) == len(golden_shape):
+                yield layout, golden_shape, _other_layout(layout, declared)
+    if declared.named_layout and shape is not None:
+        yield declared.named_layout, shape, None
+    if len(declared.named_layout) == len(golden_shape) > 0:
+        yield declared.named_layout, golden_shape, None
     for layout in candidates:
-        note = None if layout == origin_layout else Message("row.data.read_as", layout=layout, declared=declared_layout)
-        if len(layout) == len(golden_shape):
-            yield layout, golden_shape, note
-        elif len(golden_shape) < len(layout):
-            # A vector per channel, or a matrix as a 1x1 filter.
-            yield layout, (*([1] * (len(layout) - len(golden_shape))), *golden_shape), note
-            if layout == "NCHW" and len(golden_shape) == 2:
-                yield layout, (*golden_shape, 1, 1), note
-            if layout == "NCHW" and len(golden_shape) == 1:
-                yield layout, (1, *golden_shape, 1, 1), note
+        note = Message("row.data.read_as", layout=layout, declared=declared.named_layout or None)
+        for fitting in _as_rank_of(layout, golden_shape):
+            yield layout, fitting, None if layout == declared.layout else note
 
 
-def _align_blocked(
-    npu: Tensor,
-    golden: Tensor,
-    origin_layout: str | None,
-    origin_shape: tuple[int, ...] | None,
-    golden_layout: str = "",
-) -> Alignment:
+def _other_layout(layout: str, declared: Declared) -> Message | None:
+    """The note on a benchmark tensor that is not in the layout that the graph declares."""
+    if layout == declared.layout:
+        return None
+    return Message("row.data.other_layout", layout=layout, declared=declared.layout)
+
+
+def _as_rank_of(layout: str, shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """A shape with the axes of a layout: a smaller one is a vector per channel, or a matrix as a 1x1 filter."""
+    if len(shape) <= len(layout):
+        yield (*([1] * (len(layout) - len(shape))), *shape)
+    if layout == "NCHW" and len(shape) == 2:
+        yield (*shape, 1, 1)
+    if layout == "NCHW" and len(shape) == 1:
+        yield (1, *shape, 1, 1)
+
+
+def _align_blocked(npu: Tensor, golden: Tensor, declared: Declared, golden_layout: str = "") -> Alignment:
     reasons: list[Message] = []
-    targets = list(_targets(npu, golden.shape, origin_layout, origin_shape))
+    targets = list(_targets(npu, golden.shape, declared))
     if layouts.is_named(golden_layout) and len(golden_layout) == len(golden.shape):
-        is_declared = golden_layout == origin_layout
-        repaired = Message("row.data.other_layout", layout=golden_layout, declared=origin_layout)
-        targets.insert(0, (golden_layout, golden.shape, None if is_declared else repaired))
+        targets.insert(0, (golden_layout, golden.shape, _other_layout(golden_layout, declared)))
     for layout, shape, note in targets:
         try:
             plan = layouts.plan(npu.layout, npu.shape, layout, shape)
         except LayoutError as error:
             reasons.append(error.reason)
             continue
-        if golden.fortran_order and layouts.squeezed(shape) != layouts.squeezed(golden.shape):
+        differ = layouts.squeezed(shape) != layouts.squeezed(golden.shape)
+        if golden.fortran_order and differ:
             reasons.append(Message("reason.layout.fortran", shape=golden.shape, other_shape=shape))
             continue
         golden_plan = layouts.plain_plan(plan.logical_shape)
-        differ = layouts.squeezed(shape) != layouts.squeezed(golden.shape)
         by_element = Message("row.data.by_element", npu=shape, golden=golden.shape) if differ else None
         return Alignment(plan, golden_plan, (1,) if prod(shape) == 1 else shape, note or by_element, layout)
-    declared = npu.origin_shape if npu.origin_shape is not None else origin_shape
-    if declared is not None and prod(declared) != golden.size:
+    whole = declared.shape_of(npu)
+    if whole is not None and prod(whole) != golden.size:
         raise SizeMismatchError(
-            "layout.different_sizes", npu=size_of(declared, npu.layout, npu.shape), golden=size_of(golden.shape)
+            "layout.different_sizes", npu=size_of(whole, npu.layout, npu.shape), golden=size_of(golden.shape)
         )
     why = reasons[0] if reasons else None
     raise LayoutError("layout.unlike_benchmark", layout=npu.layout, shape=npu.shape, golden=golden.shape, reason=why)
 
 
-def _align_stored_alike(
-    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
-) -> Alignment:
+def _align_stored_alike(npu: Tensor, golden: Tensor, declared: Declared) -> Alignment:
     """Two NPU dumps stored the same way: as they lie, but padding is no data and is left out where it is known."""
-    shape = npu.origin_shape or golden.origin_shape or origin_shape
+    shape = npu.origin_shape or golden.origin_shape or declared.shape
     if shape and prod(shape) < npu.size:
-        named = (str(origin_layout),) if layouts.is_named(origin_layout) else ()
-        for layout in (*named, *(layouts.candidate_targets(npu.layout) or ("ND",))):
-            try:
-                plan = layouts.plan(npu.layout, npu.shape, layout, shape)
-            except LayoutError:
-                continue
-            return Alignment(plan, plan, npu.shape)
+        candidates = layouts.candidate_targets(npu.layout) or ("ND",)
+        reading = _first_fitting(npu, [*filter(None, [declared.named_layout]), *candidates], shape)
+        if reading is not None:
+            return Alignment(reading[1], reading[1], npu.shape)
     return Alignment(layouts.flat_plan(npu.size), layouts.flat_plan(golden.size), npu.shape)
 
 
-def _align_plain_with_blocked(
-    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
-) -> Alignment:
+def _align_plain_with_blocked(npu: Tensor, golden: Tensor, declared: Declared) -> Alignment:
     """An NPU dump in a plain layout with one in a blocked layout: as the other way round."""
-    declared = golden.origin_shape
-    if declared is not None and prod(declared) != npu.size:
+    whole = golden.origin_shape
+    if whole is not None and prod(whole) != npu.size:
         raise SizeMismatchError(
             "layout.different_sizes",
             npu=size_of(npu.shape, npu.layout),
-            golden=size_of(declared, golden.layout, golden.shape),
+            golden=size_of(whole, golden.layout, golden.shape),
         )
-    layout = npu.layout if layouts.is_named(npu.layout) else origin_layout
-    turned = _align_blocked(golden, npu, layout, origin_shape)
+    if layouts.is_named(npu.layout):
+        declared = declared._replace(layout=npu.layout)
+    turned = _align_blocked(golden, npu, declared)
     return Alignment(turned.golden_plan, turned.npu_plan, turned.shape, turned.note)
 
 
-def _align_two_blocked(
-    npu: Tensor, golden: Tensor, origin_layout: str | None, origin_shape: tuple[int, ...] | None
-) -> Alignment:
+def _align_two_blocked(npu: Tensor, golden: Tensor, declared: Declared) -> Alignment:
     """Two NPU dumps stored differently: both are read in the first plain layout and shape that fit both."""
-    shapes = [shape for shape in (npu.origin_shape, golden.origin_shape, origin_shape) if shape]
+    shapes = [shape for shape in (npu.origin_shape, golden.origin_shape, declared.shape) if shape]
     if not shapes:
         raise LayoutError("layout.no_shape_of_two", npu=npu.layout, golden=golden.layout)
-    targets = [layout for layout in (origin_layout, npu.layout) if layout is not None and layouts.is_named(layout)]
+    targets = [layout for layout in (declared.layout, npu.layout) if layout is not None and layouts.is_named(layout)]
     targets += [*layouts.candidate_targets(golden.layout), *layouts.candidate_targets(npu.layout), "ND"]
     reasons: list[Message] = []
     for target, shape in product(dict.fromkeys(targets), dict.fromkeys(shapes)):

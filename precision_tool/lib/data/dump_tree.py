@@ -6,13 +6,21 @@ import csv
 import io
 import posixpath
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 
 from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data.dump_names import StepAndRank, placed_below
-from precision_tool.lib.io.files import check_folder, is_folder, may_change_unseen, read_text, signature_of, store_of
+from precision_tool.lib.io.files import (
+    check_folder,
+    is_folder,
+    may_change_unseen,
+    read_text,
+    signature_of,
+    store_of,
+)
 from precision_tool.lib.io.stores import Kind, Signature
 from precision_tool.lib.io.tfdbg_files import files_of_run, find_runs, last_of_each
 from precision_tool.lib.messages import Message
@@ -187,28 +195,20 @@ def _leaf(folder: str, file_names: list[str], no_files: Collection[str]) -> Dump
     return DumpLeaf(
         path=folder,
         files=tuple(files),
-        time=where.time,
-        device=where.device,
-        model_name=where.model_name,
-        model_id=where.model_id,
-        step=where.step,
         ignored=tuple(ignored),
+        **asdict(where),
     )
 
 
 def is_status(name: DumpName) -> bool:
     """True for the name of an overflow status file; the documents spell it Opdebug and OpDebug."""
-    return _is_status_type(name.op_type)
+    return name.op_type.casefold() == _STATUS_OP_TYPE
 
 
 def is_status_file(file_name: str) -> bool:
     """True for the file name of an overflow status file, decoded (`Opdebug.….json`) or not."""
     op_type, dot, _ = file_name.partition(".")
-    return bool(dot) and _is_status_type(op_type)
-
-
-def _is_status_type(op_type: str) -> bool:
-    return op_type.casefold() == _STATUS_OP_TYPE
+    return bool(dot) and op_type.casefold() == _STATUS_OP_TYPE
 
 
 def find_run(path: str, stamps: Stamps | None = None) -> Run:
@@ -254,7 +254,7 @@ def find_run(path: str, stamps: Stamps | None = None) -> Run:
 
 def _series(leaf: DumpLeaf) -> tuple[str, str]:
     """Leaves of one series are the same run repeated: one dump path and device, at different times."""
-    return leaf.path.rsplit(f"{'/'}{leaf.time}{'/'}", 1)[0] if leaf.time else leaf.path, leaf.device
+    return leaf.path.rsplit(f"/{leaf.time}/", 1)[0] if leaf.time else leaf.path, leaf.device
 
 
 def _leaf_order(leaf: DumpLeaf) -> tuple[int, str, int, int, str]:
@@ -315,20 +315,18 @@ def find_benchmark(path: str, stamps: Stamps | None = None) -> Benchmark:
                 ignored.append((file_name, Message("note.data.ignored.no_npy_name")))
                 continue
             op_name, index, timestamp = parsed
+            file = BenchmarkFile(
+                path=posixpath.join(folder, file_name), op_name=op_name, index=index, timestamp=timestamp
+            )
             other_reading = names.numbered_output(op_name) if file_name.count(".") == 2 else None
             if other_reading is not None:
-                path_of = posixpath.join(folder, file_name)
-                stem, number = other_reading
-                numbered.append(BenchmarkFile(path=path_of, op_name=stem, index=number, timestamp=timestamp))
+                numbered.append(replace(file, op_name=other_reading[0], index=other_reading[1]))
             places[place] = posixpath.commonpath([places.get(place, folder), folder])
             older += (place, op_name, index) in visited
             visited.add((place, op_name, index))
-            newer = files.get((op_name, index))
-            if newer is not None and newer.timestamp >= timestamp:
-                continue
-            files[op_name, index] = BenchmarkFile(
-                path=posixpath.join(folder, file_name), op_name=op_name, index=index, timestamp=timestamp
-            )
+            listed = files.get((op_name, index))
+            if listed is None or listed.timestamp < timestamp:
+                files[op_name, index] = file
     if not files:
         dumped = _tfdbg_benchmark(root, stamps)
         if dumped is not None:
@@ -404,3 +402,80 @@ def _tensor_names(folder: str, stamps: Stamps | None = None) -> Iterator[str]:
             for name in file_names:
                 if names.parse_golden_name(name) is not None or names.is_dump_file(name) or name == MAPPING_FILE:
                     yield name
+
+
+# --- overflow status files, and the dumps of the ops they name ---
+
+
+_DECODED = ".json"
+#: Where, below a folder for results, decoded status files go.
+DECODED_FOLDER = ("decode", "overflow_decode")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusFile:
+    """A status file, as the device wrote it or decoded to JSON. `name` is what its own name says."""
+
+    path: str
+    name: DumpName
+    decoded: bool = False
+
+    @property
+    def folder(self) -> str:
+        """The folder it lies in."""
+        return posixpath.dirname(self.path)
+
+
+def find_status_files(root: str, stamps: Stamps | None = None) -> tuple[StatusFile, ...]:
+    """Every status file below a folder, earliest first; () where there is no such folder.
+
+    A file that was decoded beside itself is named once.
+    """
+    if not is_folder(root):
+        return ()
+    files: dict[tuple[str, DumpName], StatusFile] = {}
+    for folder, file_names in list_folders(root, stamps):
+        for file_name in file_names:
+            parsed = parse_status_name(file_name)
+            if parsed is None:
+                continue
+            name, decoded = parsed
+            listed = files.get((folder, name))
+            if listed is None or listed.decoded:
+                path = posixpath.join(folder, file_name)
+                files[folder, name] = StatusFile(path=path, name=name, decoded=decoded)
+    return tuple(sorted(files.values(), key=lambda file: (file.name.timestamp, file.path)))
+
+
+def parse_status_name(file_name: str) -> tuple[DumpName, bool] | None:
+    """The parts of a status file's name and whether it was decoded; None if it is no such name."""
+    decoded = file_name.endswith(_DECODED)
+    if decoded:  # Opdebug.Node_OpDebug.….output.0.json
+        file_name = file_name.removesuffix(_DECODED).rpartition(".output.")[0]
+    parsed = names.parse_dump_name(file_name)
+    if parsed is None or parsed[1] or not is_status(parsed[0]):
+        return None
+    return parsed[0], decoded
+
+
+def leaves_below(folder: str) -> tuple[DumpLeaf, ...]:
+    """The dumps of ops below a folder, newest time only; () if there are none, or they cannot be listed."""
+    try:
+        return find_run(folder).leaves
+    except PrecisionToolError:
+        return ()
+
+
+def files_of_task(
+    files: Iterable[DumpFile], stream: int, context: int | None = None, thread: int | None = None
+) -> tuple[DumpFile, ...]:
+    """Of the dump files with a task's number those of the op that ran as it, earliest first.
+
+    Names without a stream (old releases), context or thread fit any.
+    """
+
+    def fits(name: DumpName) -> bool:
+        numbers = ((name.stream_id, stream), (name.context_id, context), (name.thread_id, thread))
+        return all(value is None or number in (None, value) for value, number in numbers)
+
+    return tuple(sorted((file for file in files if fits(file.name)), key=lambda file: (file.name.timestamp, file.path)))

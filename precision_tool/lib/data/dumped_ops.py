@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -15,6 +16,7 @@ from precision_tool.lib.io.stores import Signature
 from precision_tool.lib.io.tensor_bytes import joined
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import PrecisionToolError
+from precision_tool.lib.model.graph import Op
 from precision_tool.lib.model.run import Benchmark, BenchmarkFile, DumpFile, DumpLeaf
 from precision_tool.lib.model.tensor import AnyTensor, OpDump, Tensor
 
@@ -52,7 +54,6 @@ class DumpedOp:
     outputs: dict[int, Found] = field(default_factory=dict)
     #: Files of the op that cannot be read at all.
     errors: list[Missing] = field(default_factory=list)
-    paths: list[str] = field(default_factory=list)
     #: Slots that come from a file older than one that cannot be read.
     older: set[str] = field(default_factory=set)
     #: FFTS+ threads, or slices, that dumped the op; with more than one each file holds a slice.
@@ -66,6 +67,17 @@ class DumpedOp:
     told_apart: Message | None = None
     #: What the files were when they were opened, by path.
     signatures: dict[str, Signature | None] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files, the newest first."""
+        return tuple(self.signatures)
+
+
+def _unclear(op_name: str, file: DumpFile, reason: Message) -> DumpedOp:
+    """An op whose own files cannot be told from those of others."""
+    errors = [Missing(reason, damaged=True, path=file.path)]
+    return DumpedOp(op_name, file.name.op_type, file.name.timestamp, errors=errors)
 
 
 class DumpIndex:
@@ -131,11 +143,7 @@ class DumpIndex:
             return self._merge(op_name, matching)
         if not nameless:
             return None
-        unclear = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
-        path = files[0].path
-        why = Message("row.data.spelled_alike_dumps", path=path, op=real_name)
-        unclear.errors = [Missing(why, damaged=True, path=path)]
-        return unclear
+        return _unclear(op_name, files[0], Message("row.data.spelled_alike_dumps", path=files[0].path, op=real_name))
 
     def op_of_several(self, op_name: str, place: int, count: int) -> DumpedOp:
         """Return the dump of the op at `place` among `count` ops of one name, by the order of their tasks.
@@ -153,16 +161,15 @@ class DumpIndex:
             op = self._merge(op_name, matching)
             op.told_apart = Message("row.data.by_task_order", count=count)
         else:
-            op = DumpedOp(op_name, files[0].name.op_type, files[0].name.timestamp)
             why = Message("row.data.ambiguous_tasks", path=files[0].path, count=count, tasks=len(tasks))
-            op.errors = [Missing(why, damaged=True, path=files[0].path)]
+            op = _unclear(op_name, files[0], why)
         self._ops[key] = op
         return op
 
     def forget_changed(self) -> None:
         """Drop the ops of which a file has changed since it was opened; they are read again when needed."""
         for name, op in list(self._ops.items()):
-            if any(signature_of(path) != op.signatures[path] for path in op.paths):
+            if any(signature_of(path) != signature for path, signature in op.signatures.items()):
                 del self._ops[name]
 
     def _merge(self, op_name: str, files: list[DumpFile]) -> DumpedOp:
@@ -172,7 +179,6 @@ class DumpIndex:
         op.threads = len({(file.name.thread_id, slice_number(file.name.op_name)) for file in files})
         opened: list[tuple[DumpFile, OpDump]] = []
         for file in files:
-            op.paths.append(file.path)
             op.signatures[file.path] = signature_of(file.path)  # before it is read: a change meanwhile shows
             try:
                 dump = open_op_dump(file.path)
@@ -390,3 +396,58 @@ class GoldenDumps(BenchmarkSide):
     def forget_changed(self) -> None:
         """Drop the ops of changed files."""
         self.index.forget_changed()
+
+
+# --- The dump of an op of the graph, also where file names do not tell two ops apart ---
+
+
+class OpDumps:
+    """The dumped tensors of the ops of one graph file, looked up among the dumps of a leaf.
+
+    Ops whose names are spelled alike in file names are told apart by the names inside the files. Ops of one name, in
+    two subgraphs, are told apart by the order of their tasks, which is that in which they run.
+    """
+
+    def __init__(self, dumps: DumpIndex, ops: Sequence[Op]) -> None:
+        """`ops` are those of the graph file in the order in which they run."""
+        self._dumps = dumps
+        self._alike = alike(op.name for op in ops)
+        places: dict[str, list[int]] = {}
+        for op in ops:
+            places.setdefault(op.name, []).append(id(op))
+        self._repeated = {name: ids for name, ids in places.items() if len(ids) > 1}
+
+    def find(self, op: Op) -> DumpedOp | None:
+        """The op's dump, None if there is none."""
+        name = flatten(op.name)
+        if name not in self._dumps:
+            return None
+        places = self._repeated.get(op.name)
+        if op.name in self._alike:
+            return self._dumps.op_by_header(name, op.name)
+        if places is None:
+            return self._dumps.op(name)
+        return self._dumps.op_of_several(name, places.index(id(op)), len(places))
+
+    def is_repeated(self, op: Op) -> bool:
+        """Return whether several ops of the file have its name."""
+        return op.name in self._repeated
+
+    def has(self, op: Op) -> bool:
+        """Return whether the op has a dump; files are opened only where their names are ambiguous."""
+        return flatten(op.name) in self._dumps and (op.name not in self._alike or self.find(op) is not None)
+
+    def timestamp(self, op: Op) -> int:
+        """When the newest dump of an op that has one was made."""
+        if op.name not in self._alike and op.name not in self._repeated:
+            return self._dumps.timestamp(flatten(op.name))
+        dump = self.find(op)
+        return 0 if dump is None else dump.timestamp
+
+
+def alike(names: Iterable[str]) -> frozenset[str]:
+    """The names among `names` that another of them is flattened to the same text as."""
+    by_flat: dict[str, set[str]] = {}
+    for name in names:
+        by_flat.setdefault(flatten(name), set()).add(name)
+    return frozenset(name for spelled in by_flat.values() if len(spelled) > 1 for name in spelled)

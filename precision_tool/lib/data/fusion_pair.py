@@ -95,7 +95,8 @@ def find_pair(runs: Sequence[RunGraph]) -> FusionPair:
     raise problems[0]
 
 
-def _share(first: RunGraph, second: RunGraph) -> float:
+def _share(first: GraphChoice, second: GraphChoice) -> float:
+    """The share of the training script's ops that two graphs have in common, of the one with fewer."""
     ops, others = Fusion(first.file).script_ops, Fusion(second.file).script_ops
     return len(ops & others) / max(1, min(len(ops), len(others)))
 
@@ -149,7 +150,7 @@ def check_fits(choice: GraphChoice, option: str) -> None:
 def pair_notes(fused: GraphChoice, unfused: GraphChoice) -> list[Message]:
     """Return notes for the user on two graphs compared as fused and unfused. UsageError if they are no pair."""
     first, second = Fusion(fused.file), Fusion(unfused.file)
-    share = len(first.script_ops & second.script_ops) / max(1, min(len(first.script_ops), len(second.script_ops)))
+    share = _share(fused, unfused)
     if share < _MIN_COMMON_FRACTION:
         raise UsageError("data.graphs_of_two_networks", fused=fused.file.path, unfused=unfused.file.path, share=share)
     if second.switchable.total() > first.switchable.total():

@@ -26,7 +26,6 @@ from precision_tool.lib.io.ge_graph_partial import (
     GraphSkim,
     LazyAttrs,
     load_graph_lines,
-    peek_graph_name,
     skim_graph_file,
 )
 from precision_tool.lib.io.proto_text import paused_gc
@@ -97,39 +96,29 @@ class GraphStore:
     def load(self, path: str) -> GraphFile:
         """Return the graphs of a file, see `load_graph_file`."""
         with self._lock:
-            return self._load(path)
-
-    def _load(self, path: str) -> GraphFile:
-        entry = self._entry(path)
-        if entry is None:
-            return load_graph_file(path)  # which says what is wrong
-        if entry.file is None:
-            self._find_cached(path, entry)
-        if entry.file is None:
-            entry.file = _read_whole(path, entry.signature)
-            entry.skim = _skim_of(entry.file, entry.signature)
-            self._keep(path, entry)
-        return entry.file
+            entry = self._entry(path)
+            if entry is None:
+                return load_graph_file(path)  # which says what is wrong
+            if entry.file is None:
+                self._find_cached(path, entry)
+            if entry.file is None:
+                entry.file = _read_whole(path, entry.signature)
+                entry.skim = _skim_of(entry.file, entry.signature)
+                self._keep(path, entry)
+            return entry.file
 
     def skim(self, path: str) -> GraphSkim:
         """Return an overview of a file, see `skim_graph_file`."""
         with self._lock:
-            return self._skim(path)
-
-    def _skim(self, path: str) -> GraphSkim:
-        entry = self._entry(path)
-        if entry is None:
-            return skim_graph_file(path)
-        if entry.skim is None:
-            self._find_cached(path, entry)
-        if entry.skim is None:
-            entry.skim = skim_graph_file(path)
-            self._keep(path, entry)
-        return entry.skim
-
-    def peek(self, path: str) -> str | None:
-        """Return the name of the first graph, see `peek_graph_name`."""
-        return peek_graph_name(path)
+            entry = self._entry(path)
+            if entry is None:
+                return skim_graph_file(path)
+            if entry.skim is None:
+                self._find_cached(path, entry)
+            if entry.skim is None:
+                entry.skim = skim_graph_file(path)
+                self._keep(path, entry)
+            return entry.skim
 
     def forget(self) -> None:
         """Drops everything that was read; cache files stay, as they are checked whenever they are read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dump_tree import nothing_below
@@ -33,27 +33,17 @@ from precision_tool.lib.model.run import DumpLeaf, Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunGraph:
-    """A graph that commands look ops up in, and the dump that belongs to it."""
+class RunGraph(GraphChoice):
+    """A graph that commands look ops up in, why it was chosen, and the dump that belongs to it."""
 
     #: N of npu/debug_N; None for a graph that was only named.
     number: int | None
     #: The newest dump leaf (first device, lowest step) of this graph's model; None: not dumped.
     leaf: DumpLeaf | None
-    file: GraphFile
-    #: Why this graph; None for ops of two dumps that were matched by name.
-    reason: Message | None
     #: All leaves (devices, steps) of this model.
     leaves: tuple[DumpLeaf, ...] = ()
     #: True for a graph that was asked for with -g.
     is_named: bool = False
-    #: Dumped ops that the graph names, of how many.
-    matched: int = 0
-    total: int = 0
-    #: The other candidates, each with what spoke against it.
-    rejected: tuple[tuple[str, Message], ...] = field(default=(), repr=False)
-    #: What cannot be read and may fit better; None as a rule.
-    doubt: Message | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,29 +103,19 @@ def find_run_graphs(
     refused: list[PrecisionToolError] = []
     for folder in folders:
         models = _models(folder.run)
-        for leaves in models.values():
-            try:
-                choice = graphs.of(leaves[0], models=models)
-            except DataNotFoundError as error:
-                refused.append(error)
-                missing.append(
-                    MissingGraph(number=folder.number, model=leaves[0].model_name, reason=error.full_message)
-                )
-                continue
-            runs.append(_run_graph(folder.number, leaves, choice))
         paths = [] if models else find_graph_files([folder.graph_folder])
-        if paths:
+        for leaves in (*models.values(), *([()] if paths else ())):
             try:
-                choice = choose_without_dump(paths, store)
+                choice = graphs.of(leaves[0], models=models) if leaves else choose_without_dump(paths, store)
             except DataNotFoundError as error:
                 refused.append(error)
-                missing.append(MissingGraph(number=folder.number, model="", reason=error.full_message))
-                continue
-            runs.append(_run_graph(folder.number, (), choice))
-    if chosen is not None and not any(_is_same(run.file.path, chosen) for run in runs):
-        place = _place_without_dump(chosen, folders)
-        if place is not None:
-            return RunGraphs(runs=_with_chosen(runs, place, store, chosen), missing=tuple(missing))
+                model = leaves[0].model_name if leaves else ""
+                missing.append(MissingGraph(number=folder.number, model=model, reason=error.full_message))
+            else:
+                runs.append(_run_graph(folder.number, leaves, choice))
+    is_in_use = chosen is not None and any(real_path(run.file.path) == real_path(chosen) for run in runs)
+    if chosen is not None and not is_in_use and _has_no_dump(chosen, folders):
+        return RunGraphs(runs=_with_chosen(runs, chosen, folders, store), missing=tuple(missing))
     if not runs:
         paths = find_graph_files((), extra_folders)
         if not paths:
@@ -151,19 +131,9 @@ def _no_graph(root: str) -> PrecisionToolError:
     return nothing_below(nothing, *(posixpath.join(runs, name, "graph") for name in there))
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a graph stands without a dump: the run it lies beside, None for one that lies elsewhere."""
-
-    number: int | None
-
-
-def _place_without_dump(path: str, folders: Sequence[RunFolder]) -> _Place | None:
-    """The place of a graph whose run has no dump that it would have to fit; None if there is such a dump."""
-    owners = _owners(path, folders)
-    if any(_models(folder.run) for folder in owners or folders):
-        return None
-    return _Place(owners[0].number if owners else None)
+def _has_no_dump(path: str, folders: Sequence[RunFolder]) -> bool:
+    """Return whether the run of a graph has no dump that it would have to fit."""
+    return not any(_models(folder.run) for folder in _owners(path, folders) or folders)
 
 
 def _owners(path: str, folders: Sequence[RunFolder]) -> list[RunFolder]:
@@ -172,11 +142,14 @@ def _owners(path: str, folders: Sequence[RunFolder]) -> list[RunFolder]:
     return [folder for folder in folders if lies_in(place, real_path(posixpath.dirname(folder.graph_folder)))]
 
 
-def _with_chosen(runs: Sequence[RunGraph], place: _Place, store: GraphStore, chosen: str) -> tuple[RunGraph, ...]:
+def _with_chosen(
+    runs: Sequence[RunGraph], chosen: str, folders: Sequence[RunFolder], store: GraphStore
+) -> tuple[RunGraph, ...]:
     """The graphs, with one that was chosen, and for which there is no dump, in the place of its run's."""
-    choice = GraphChoice(file=store.load(chosen), reason=CHOSEN, matched=0, total=0)
-    others = [] if place.number is None else [run for run in runs if run.number != place.number]
-    return tuple(sorted((*others, _run_graph(place.number, (), choice)), key=lambda run: run.number or 0))
+    number = next((folder.number for folder in _owners(chosen, folders)), None)
+    choice = GraphChoice(file=store.load(chosen), reason=CHOSEN)
+    others = [] if number is None else [run for run in runs if run.number != number]
+    return tuple(sorted((*others, _run_graph(number, (), choice)), key=lambda run: run.number or 0))
 
 
 def check_choice(path: str, folders: Sequence[RunFolder], store: GraphStore) -> None:
@@ -187,7 +160,7 @@ def check_choice(path: str, folders: Sequence[RunFolder], store: GraphStore) -> 
     store.load(path)
     if not is_what_ran(path):
         raise UsageError.of(path, "data.other_stage")
-    if _place_without_dump(path, folders) is not None:
+    if _has_no_dump(path, folders):
         return
     figures = []
     for folder in _owners(path, folders) or folders:
@@ -198,10 +171,6 @@ def check_choice(path: str, folders: Sequence[RunFolder], store: GraphStore) -> 
             share = load_choice(path, leaves[0], CHOSEN, store)
             figures.append(Message("note.data.share", matched=share.matched, total=share.total, run=folder.number))
     raise UsageError.of(path, "data.chosen_graph_misfit", shares=figures, enough=ENOUGH)
-
-
-def _is_same(path: str, other: str) -> bool:
-    return real_path(path) == real_path(other)
 
 
 def _models(run: Run | None) -> dict[str, tuple[DumpLeaf, ...]]:
@@ -215,18 +184,8 @@ def _models(run: Run | None) -> dict[str, tuple[DumpLeaf, ...]]:
 def _run_graph(
     number: int | None, leaves: tuple[DumpLeaf, ...], choice: GraphChoice, is_named: bool = False
 ) -> RunGraph:
-    return RunGraph(
-        number=number,
-        leaf=leaves[0] if leaves else None,
-        file=choice.file,
-        reason=choice.reason,
-        leaves=leaves,
-        is_named=is_named,
-        matched=choice.matched,
-        total=choice.total,
-        rejected=choice.rejected,
-        doubt=choice.doubt,
-    )
+    leaf = leaves[0] if leaves else None
+    return RunGraph(**vars(choice), number=number, leaf=leaf, leaves=leaves, is_named=is_named)
 
 
 def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -> tuple[RunGraph, ...]:
@@ -257,7 +216,7 @@ def _named_graphs(folders: Sequence[RunFolder], store: GraphStore, graph: str) -
     number = owners[0].number if len(owners) == 1 else None
     if not is_one:
         return (_run_graph(number, (), choose_without_dump(paths, store), is_named=True),)
-    choice = GraphChoice(file=store.load(graph), reason=NAMED, matched=0, total=0)
+    choice = GraphChoice(file=store.load(graph), reason=NAMED)
     return (_run_graph(number, (), choice, is_named=True),)
 
 
@@ -292,8 +251,6 @@ def named_by(names: Iterable[str]) -> Callable[[str], str]:
 # --- looking up ops by name ---
 
 
-#: Names that an error lists.
-_MAX_LISTED = 10
 #: Names that share most three-letter pieces with a name are looked at closer: so many of them.
 _CANDIDATES = 100
 #: How like a name another is that is offered in its place, as `difflib` measures it.

@@ -22,7 +22,7 @@ from precision_tool.lib.io.files import (
     list_folder,
     read_small_json,
 )
-from precision_tool.lib.io.ge_graph_partial import GraphSkim
+from precision_tool.lib.io.ge_graph_partial import GraphSkim, peek_graph_name
 from precision_tool.lib.io.om_file import is_om, name_in_model
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError
@@ -45,10 +45,12 @@ class GraphChoice:
     """The graph in use and why; `rejected` are the other candidates, each with what spoke against it."""
 
     file: GraphFile
-    reason: Message
-    matched: int
-    total: int
-    rejected: tuple[tuple[str, Message], ...] = ()
+    #: None for ops of two dumps that were matched by name.
+    reason: Message | None
+    #: Dumped ops that the graph names, of how many; 0 of 0 without a dump.
+    matched: int = 0
+    total: int = 0
+    rejected: tuple[tuple[str, Message], ...] = field(default=(), repr=False)
     #: What cannot be read and may fit better; None as a rule.
     doubt: Message | None = None
 
@@ -164,17 +166,27 @@ def load_choice(path: str, leaf: DumpLeaf, reason: Message, store: GraphStore) -
     return GraphChoice(file=file, reason=reason, matched=matched_ops(file, leaf), total=total)
 
 
-def _by_head(paths: Iterable[str], model_name: str, store: GraphStore) -> tuple[list[str], list[str]]:
-    """The files whose first bytes show the name of the dump's model, or do not tell, and those of another name."""
+def _skim_likely(
+    paths: Iterable[str], model_name: str, rejected: list[tuple[str, Message]], store: GraphStore
+) -> list[GraphSkim]:
+    """Return an overview of the files whose first bytes show the model's name or do not tell; if none has it, of all.
+
+    The other files are added to `rejected`.
+    """
     named: list[str] = []
     others: list[str] = []
     for path in paths:
         try:
-            name = store.peek(path)
+            name = peek_graph_name(path)
         except PrecisionToolError:
             name = None  # reading it whole will say why
         (named if name is None or is_named_by([name], model_name) else others).append(path)
-    return named, others
+    skims = _skim_all(named, rejected, store)
+    if any(is_named_by(skim.graph_names, model_name) for skim in skims):
+        rejected += [(path, Message("note.data.graph.other_name")) for path in others]  # and need not be read
+    else:
+        skims += _skim_all(others, rejected, store)
+    return skims
 
 
 def _skim_all(paths: Iterable[str], rejected: list[tuple[str, Message]], store: GraphStore) -> list[GraphSkim]:
@@ -211,12 +223,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
         No candidate fits.
     """
     rejected: list[tuple[str, Message]] = []
-    named, others = _by_head(paths, leaf.model_name, store)
-    skims = _skim_all(named, rejected, store)
-    if any(is_named_by(skim.graph_names, leaf.model_name) for skim in skims):
-        rejected += [(path, Message("note.data.graph.other_name")) for path in others]  # and need not be read
-    else:
-        skims += _skim_all(others, rejected, store)
+    skims = _skim_likely(paths, leaf.model_name, rejected, store)
     if not skims:
         error = UnreadGraphError if rejected else DataNotFoundError
         raise error("data.no_usable_graph", reasons=[message for _, message in rejected[:3]])
@@ -224,8 +231,7 @@ def choose_graph(paths: Iterable[str], leaf: DumpLeaf, store: GraphStore) -> Gra
     # Any file that cannot be read may have been the dump's own graph, as long as no other has its name.
     unread = [] if by_name else list(rejected)
     pool = by_name or skims
-    with_source = [skim for skim in pool if skim.data_source_types]
-    candidates = with_source or pool
+    candidates = [skim for skim in pool if skim.data_source_types] or pool
     best = _naming_most(candidates, leaf, store, rejected, unread)
     total = len(dumped_ops(leaf))
     if best is None:
@@ -321,9 +327,7 @@ def choose_without_dump(paths: Iterable[str], store: GraphStore) -> GraphChoice:
             without = skim.data_source_types and not other.data_source_types
             rejected.append((other.path, Message("note.data.graph.no_source") if without else smaller))
         reason = Message("note.data.graph.most_ops", sources=skim.data_source_types, ops=skim.op_count)
-        return GraphChoice(
-            file=file, reason=reason, matched=0, total=0, rejected=tuple(rejected), doubt=_doubt(unread, skim.path)
-        )
+        return GraphChoice(file=file, reason=reason, rejected=tuple(rejected), doubt=_doubt(unread, skim.path))
     raise DataNotFoundError("data.no_usable_graph_of_run", reasons=[message for _, message in rejected[:3]])
 
 
@@ -384,43 +388,36 @@ class GraphChooser:
         if cached is not None and cached[0] == leaf and cached[2].are_current():
             return cached[1]
         stamps = Stamps()
-        choice = _find_graph(leaf, graph, self.extra_folders, self.store, chosen, models, stamps)
+        choice = self._find(leaf, graph, chosen, models, stamps)
         signature = self.store.signature(choice.file.path)
         if signature is not None:
             stamps.note_read(choice.file.path, signature)
         self.choices[key] = (leaf, choice, stamps)
         return choice
 
-
-def _find_graph(
-    leaf: DumpLeaf,
-    graph: str | None,
-    extra_folders: Sequence[str],
-    store: GraphStore,
-    chosen: str | None,
-    models: Collection[str],
-    stamps: Stamps,
-) -> GraphChoice:
-    """The graph of a leaf; `stamps` notes what there could be one in."""
-    for named in filter(None, (graph, chosen)):
-        stamps.note(named)
-    if graph is not None and not is_folder(graph):
-        return load_choice(graph, leaf, NAMED, store)
-    refused: tuple[tuple[str, Message], ...] = ()
-    if graph is None and chosen is not None:
-        choice = load_chosen(chosen, leaf, models, store)
-        if not isinstance(choice, Message):
-            return choice
-        refused = ((chosen, choice),)
-    folders = [graph] if graph is not None else graph_folders(leaf.path, stamps)
-    # GE leaves graphs in the folder training was started in: only there, not below, lie this run's.
-    paths = find_graph_files(folders, stamps=stamps)
-    paths = paths or find_graph_files((), () if graph is not None else extra_folders, stamps=stamps)
-    if not paths:
-        kind = GE if graph is not None else device_kind(leaf.path)
-        raise nothing_below(kind.no_graph(leaf.path, folders), *folders)
-    choice = choose_graph(paths, leaf, store)
-    return replace(choice, rejected=(*refused, *choice.rejected))
+    def _find(
+        self, leaf: DumpLeaf, graph: str | None, chosen: str | None, models: Collection[str], stamps: Stamps
+    ) -> GraphChoice:
+        """The graph of a leaf; `stamps` notes what there could be one in."""
+        for path in filter(None, (graph, chosen)):
+            stamps.note(path)
+        if graph is not None and not is_folder(graph):
+            return load_choice(graph, leaf, NAMED, self.store)
+        refused: tuple[tuple[str, Message], ...] = ()
+        if graph is None and chosen is not None:
+            choice = load_chosen(chosen, leaf, models, self.store)
+            if not isinstance(choice, Message):
+                return choice
+            refused = ((chosen, choice),)
+        folders = [graph] if graph is not None else graph_folders(leaf.path, stamps)
+        # GE leaves graphs in the folder training was started in: only there, not below, lie this run's.
+        paths = find_graph_files(folders, stamps=stamps)
+        paths = paths or find_graph_files((), () if graph is not None else self.extra_folders, stamps=stamps)
+        if not paths:
+            kind = GE if graph is not None else device_kind(leaf.path)
+            raise nothing_below(kind.no_graph(leaf.path, folders), *folders)
+        choice = choose_graph(paths, leaf, self.store)
+        return replace(choice, rejected=(*refused, *choice.rejected))
 
 
 # --- the graph that a user chose for a data folder ---

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data.graph_cache import GraphStore
@@ -167,17 +167,14 @@ def _row(
     folders: Sequence[RunFolder],
     store: GraphStore,
 ) -> GraphRow:
-    size = size_of(path)
+    row = GraphRow(path=path, run=number, size=size_of(path), stage=_stage(path))
     try:
         skim = store.skim(path)
         matched, dumped = _share(path, number, used, folders)
     except PrecisionToolError as error:
-        return GraphRow(path=path, run=number, size=size, stage=_stage(path), error=error.full_message)
-    return GraphRow(
-        path=path,
-        run=number,
-        size=size,
-        stage=_stage(path),
+        return replace(row, error=error.full_message)
+    return replace(
+        row,
         graph_names=skim.graph_names,
         op_count=skim.op_count,
         data_sources=skim.data_source_types,

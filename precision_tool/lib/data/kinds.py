@@ -5,13 +5,17 @@ from __future__ import annotations
 import posixpath
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from precision_tool.lib.data import dump_names as names
-from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import is_dump_file
-from precision_tool.lib.data.dump_tree import Stamps, list_folders, nothing_below
+from precision_tool.lib.data.dump_tree import (
+    Stamps,
+    find_benchmark,
+    find_run,
+    list_folders,
+    nothing_below,
+)
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import check_folder, exists, folder_exists, is_folder, real_path, signature_of
 from precision_tool.lib.messages import Message
@@ -118,8 +122,7 @@ class H5Files(DataKind):
 PYTORCH = H5Files()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class H5Pair:
+class H5Pair(NamedTuple):
     """Two files to be compared."""
 
     npu: str
@@ -200,7 +203,7 @@ class GeDump(DataKind):
         return names.is_dump_file(name)
 
     def find(self, path: str, stamps: Stamps | None = None) -> Run:
-        return walk.find_run(path, stamps)
+        return find_run(path, stamps)
 
     def graph_folder(self, above: str) -> str:
         """Where graphs lie in a folder that a dump lies below; empty if this is no such folder."""
@@ -254,7 +257,7 @@ class NpyFiles(DataKind):
         return self.has_suffix(name) and names.parse_golden_name(name) is not None
 
     def find(self, path: str, stamps: Stamps | None = None) -> Benchmark:
-        return walk.find_benchmark(path, stamps)
+        return find_benchmark(path, stamps)
 
 
 class TfdbgRuns(NpyFiles):

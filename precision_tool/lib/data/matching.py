@@ -6,11 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from precision_tool.lib.data.axis_alignment import SizeMismatchError, align
+from precision_tool.lib.data.axis_alignment import UNDECLARED, Declared, align, status_of
 from precision_tool.lib.data.dump_names import base_name, flatten, whole_name
-from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpedOp, DumpIndex, Found, Missing, NoBenchmark
+from precision_tool.lib.data.dumped_ops import (
+    BenchmarkSide,
+    DumpedOp,
+    DumpIndex,
+    Found,
+    GoldenDumps,
+    Missing,
+    NoBenchmark,
+    OpDumps,
+)
 from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES, described_inputs
-from precision_tool.lib.data.op_dumps import OpDumps
 from precision_tool.lib.data.origins import (
     Group,
     NoOrigin,
@@ -37,51 +45,34 @@ def without(pair: Pair, status: Status, reason: Message) -> Pair:
     return changed(pair, status=status, reason=reason)
 
 
-def pair_with_origin(
-    row: Pair,
-    tensor: AnyTensor | Missing,
-    origin: Origin | NoOrigin,
-    desc: TensorDesc | None,
-    benchmark: BenchmarkSide,
-    orders: dict[str, str] | None = None,
-) -> Pair:
-    """The row of one tensor whose origin is known, or why there is nothing to compare it with.
-
-    `orders` has, and gets, the layouts that benchmark tensors were found to be in.
-    """
-    if isinstance(origin, NoOrigin):
-        return without(_with_npu(row, tensor), origin.status, origin.reason)
-    find = benchmark.output_of if origin.is_real else benchmark.output
-    golden = find(origin.op_name, origin.index)
-    layout, shape = origin.layout, origin.shape
-    if desc is not None and desc.origin_layout:
-        # The tensor's own description tells how this copy of it is laid out.
-        layout, shape = desc.origin_layout, shape if desc.origin_shape is None else desc.origin_shape
-    name = f"{origin.op_name}:{origin.index}"
-    return pair_up(row, tensor, golden, layout, shape, {} if orders is None else orders, name)
-
-
-def _with_npu(row: Pair, tensor: AnyTensor | Missing) -> Pair:
-    if isinstance(tensor, Missing):
-        return row
-    return changed(row, npu=tensor, shape=tensor.shape)
-
-
 def pair_up(
     row: Pair,
     tensor: AnyTensor | Missing,
     golden: AnyTensor | Missing,
-    origin_layout: str | None,
-    origin_shape: tuple[int, ...] | None,
-    orders: dict[str, str],
-    golden_tensor: str = "",
+    declared: Declared = UNDECLARED,
+    orders: dict[str, str] | None = None,
 ) -> Pair:
-    """The row of a tensor and its benchmark tensor: how both are read to lie alike, or why they cannot be compared."""
+    """Return the row of a tensor and its benchmark tensor, or why they cannot be compared.
+
+    Parameters
+    ----------
+    row : Pair
+        Op, slot and names of both tensors.
+    tensor, golden : AnyTensor or Missing
+        Both tensors; only their headers are used.
+    declared : Declared, optional
+        What the graph says of the original tensor.
+    orders : dict of str to str, optional
+        Has, and gets, the layouts that benchmark tensors were found to be in.
+
+    Returns
+    -------
+    Pair
+        With the plans by which both are read in one order of elements, or with status and reason.
+    """
     if isinstance(tensor, Missing):
-        row = changed(row, golden_tensor=golden_tensor, declared=tensor.declared)
-        return without(row, Status.UNREADABLE, tensor.reason)
-    readable = None if isinstance(golden, Missing) else golden
-    row = changed(row, golden_tensor=golden_tensor, npu=tensor, shape=tensor.shape, golden=readable)
+        return without(changed(row, declared=tensor.declared), Status.UNREADABLE, tensor.reason)
+    row = changed(row, npu=tensor, shape=tensor.shape, golden=None if isinstance(golden, Missing) else golden)
     if isinstance(golden, Missing):
         return without(row, Status.UNREADABLE if golden.damaged else Status.NO_BENCHMARK, golden.reason)
     for side, is_npu in ((tensor, True), (golden, False)):
@@ -92,12 +83,11 @@ def pair_up(
             return without(row, Status.NOT_NUMERIC, reason)
     assert isinstance(tensor, Tensor)
     assert isinstance(golden, Tensor)
+    orders = {} if orders is None else orders
     try:
-        alignment = align(tensor, golden, origin_layout, origin_shape, orders.get(row.golden_tensor, ""))
-    except SizeMismatchError as error:
-        return without(row, Status.SIZE_MISMATCH, error.reason)
+        alignment = align(tensor, golden, declared, orders.get(row.golden_tensor, ""))
     except LayoutError as error:
-        return without(row, Status.LAYOUT, error.reason)
+        return without(row, status_of(error), error.reason)
     if alignment.golden_layout:
         orders.setdefault(row.golden_tensor, alignment.golden_layout)
     return changed(
@@ -108,6 +98,21 @@ def pair_up(
         error_shape=alignment.error_shape(golden),
         reason=alignment.note,
     )
+
+
+def _without_origin(row: Pair, tensor: AnyTensor | Missing, origin: NoOrigin) -> Pair:
+    """The row of a tensor that stands for no original tensor, with its own values where it can be read."""
+    if not isinstance(tensor, Missing):
+        row = changed(row, npu=tensor, shape=tensor.shape)
+    return without(row, origin.status, origin.reason)
+
+
+def _unreadable(base: Pair, dump: DumpedOp) -> Iterator[Pair]:
+    """The rows of the files of an op that cannot be read, or that hold nothing."""
+    yield from (without(base, Status.UNREADABLE, error.reason) for error in dump.errors)
+    if not (dump.inputs or dump.outputs or dump.errors):
+        empty = Message("error.place", where=dump.paths[0], reason=Message("row.data.empty_dump"))
+        yield without(base, Status.UNREADABLE, empty)
 
 
 # --- a run without a graph: the benchmark tensor of the op of the same name ---
@@ -122,78 +127,60 @@ def same_name(name: str) -> str | None:
     return name
 
 
-def match_by_name(
-    dumps: DumpIndex,
-    benchmark: BenchmarkSide,
-    other: DumpIndex | None = None,
-    counterpart: Counterpart = same_name,
-) -> Iterator[Pair]:
-    """Pairs of equal op names, NPU order; with `other` (an NPU run) inputs too, then the ops only it has.
+class NameMatcher:
+    """Matches the ops of one leaf with those of equal name, all or one; with another NPU run inputs too.
 
-    `counterpart` tells of ops that are called otherwise in the other run.
+    `counterpart` names the ops that are called otherwise in the other run.
     """
-    names = dumps.names_by_time()
-    for index, name in enumerate(names):
-        yield from _match_name(index, name, dumps, benchmark, other, counterpart)
-    if other is not None:
-        matched = set(map(counterpart, names))
-        only_other = [name for name in other.names_by_time() if name not in matched]
-        for index, name in enumerate(only_other, start=len(names)):
-            base = Pair(index=index, op_name=name, op_type=other.op(name).op_type, npu_ops=NO_OPS, golden_ops=(name,))
-            yield without(base, Status.NO_NPU_DUMP, Message("row.data.only_in_other_run", op=name))
 
+    def __init__(self, dumps: DumpIndex, benchmark: BenchmarkSide, counterpart: Counterpart = same_name) -> None:
+        self._dumps = dumps
+        self._benchmark = benchmark
+        self._counterpart = counterpart
+        self._other = benchmark.index if isinstance(benchmark, GoldenDumps) else None
 
-def _empty_dump(dump: DumpedOp) -> Message:
-    return Message("error.place", where=dump.paths[0], reason=Message("row.data.empty_dump"))
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs in the order in which the NPU's ops ran, then the ops that only the other run has."""
+        names = self._dumps.names_by_time()
+        for index, name in enumerate(names):
+            yield from self._of_op(index, name)
+        if self._other is not None:
+            other = self._other
+            matched = set(map(self._counterpart, names))
+            only_other = [name for name in other.names_by_time() if name not in matched]
+            for index, name in enumerate(only_other, start=len(names)):
+                op_type = other.op(name).op_type
+                base = Pair(index=index, op_name=name, op_type=op_type, npu_ops=NO_OPS, golden_ops=(name,))
+                yield without(base, Status.NO_NPU_DUMP, Message("row.data.only_in_other_run", op=name))
 
+    def pairs_of(self, name: str) -> tuple[Pair, ...]:
+        """The rows that `pairs` has for the op with this flattened name; () if it was not dumped."""
+        if name not in self._dumps:
+            return ()
+        return tuple(self._of_op(self._dumps.names_by_time().index(name), name))
 
-def match_name(
-    name: str,
-    dumps: DumpIndex,
-    benchmark: BenchmarkSide,
-    other: DumpIndex | None = None,
-    counterpart: Counterpart = same_name,
-) -> tuple[Pair, ...]:
-    """The rows that `match_by_name` has for the op with this flattened name; () if it was not dumped."""
-    if name not in dumps:
-        return ()
-    return tuple(_match_name(dumps.names_by_time().index(name), name, dumps, benchmark, other, counterpart))
-
-
-def _match_name(
-    index: int,
-    name: str,
-    dumps: DumpIndex,
-    benchmark: BenchmarkSide,
-    other: DumpIndex | None,
-    counterpart: Counterpart,
-) -> Iterator[Pair]:
-    op = dumps.op(name)
-    name_there = counterpart(name)
-    base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=NO_OPS)
-    if name_there is None:
-        yield without(base, Status.NO_BENCHMARK, Message("row.data.inserted_unmatched", op=name))
-        return
-    if other is not None and name_there not in other:
-        yield without(base, Status.NO_BENCHMARK, Message("row.data.not_in_other_run", op=name_there))
-        return
-    base = changed(base, golden_ops=(name_there,))
-    yield from (without(base, Status.UNREADABLE, error.reason) for error in op.errors)
-    if not op.inputs and not op.outputs:
-        if not op.errors:
-            yield without(base, Status.UNREADABLE, _empty_dump(op))
-        return
-    for slot, tensor in sorted(op.inputs.items()):
-        row = changed(base, slot=f"input:{slot}")
-        if other is None:
-            yield pair_with_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, Message(NO_GRAPH)), None, benchmark)
-        else:
-            missing = Missing(Message("row.data.no_slot_in_other_run", op=name_there, side="input", index=slot))
-            golden = other.op(name_there).inputs.get(slot, missing)
-            yield pair_up(row, tensor, golden, None, None, {})
-    for slot, tensor in sorted(op.outputs.items()):
-        row = changed(base, slot=f"output:{slot}")
-        yield pair_with_origin(row, tensor, Origin(name_there, slot, None, None, is_real=False), None, benchmark)
+    def _of_op(self, index: int, name: str) -> Iterator[Pair]:
+        op = self._dumps.op(name)
+        name_there = self._counterpart(name)
+        base = Pair(index=index, op_name=name, op_type=op.op_type, npu_ops=(name,), golden_ops=NO_OPS)
+        if name_there is None:
+            yield without(base, Status.NO_BENCHMARK, Message("row.data.inserted_unmatched", op=name))
+            return
+        if self._other is not None and name_there not in self._other:
+            yield without(base, Status.NO_BENCHMARK, Message("row.data.not_in_other_run", op=name_there))
+            return
+        base = changed(base, golden_ops=(name_there,))
+        yield from _unreadable(base, op)
+        for slot, tensor in sorted(op.inputs.items()):
+            row = changed(base, slot=f"input:{slot}")
+            if self._other is None:
+                yield _without_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, Message(NO_GRAPH)))
+            else:
+                missing = Missing(Message("row.data.no_slot_in_other_run", op=name_there, side="input", index=slot))
+                yield pair_up(row, tensor, self._other.op(name_there).inputs.get(slot, missing))
+        for slot, tensor in sorted(op.outputs.items()):
+            row = changed(base, slot=f"output:{slot}", golden_tensor=f"{name_there}:{slot}")
+            yield pair_up(row, tensor, self._benchmark.output(name_there, slot))
 
 
 # --- a run with a graph: the fusion rules of FORMATS.md §5 ---
@@ -201,11 +188,6 @@ def _match_name(
 
 #: Ops of a group that a reason names.
 _MAX_NAMED = 8
-
-
-def match_by_graph(dumps: DumpIndex, file: GraphFile, benchmark: BenchmarkSide) -> Iterator[Pair]:
-    """All pairs in execution order; ops without a dump are one row with the reason."""
-    return GraphMatcher(dumps, file, benchmark).pairs()
 
 
 class GraphMatcher:
@@ -249,46 +231,85 @@ class GraphMatcher:
         return tuple(self._of_group(index, self._groups[index], only=op))
 
     def _of_group(self, index: int, group: Group, only: Op | None = None) -> Iterator[Pair]:
-        names = self._benchmark.ops_of(group.golden_ops)
-        for pair in _match_group(index, group, self._finder, self._origins, self._benchmark, only=only):
-            yield pair if names == pair.golden_ops else changed(pair, golden_ops=names)
+        """The rows of a group, or with `only` those of that op of it."""
+        dumped = [op for op in group.ops if self._finder.has(op)]
+        base = Pair(
+            index=index,
+            op_name=group.ops[0].name,
+            op_type=group.ops[0].type,
+            npu_ops=tuple(op.name for op in group.ops),
+            golden_ops=self._benchmark.ops_of(group.golden_ops),
+            pass_names=group.ops[0].pass_names,
+            original_names=() if group.inserted else group.original_names,
+        )
+        if not dumped:
+            yield without(base, Status.NO_NPU_DUMP, _why_missing(group.ops))
+            return
+        inner: set[int] = set()
+        if group.ops[0].l1_fusion_group and len(dumped) > 2:
+            inner = {id(op) for op in sorted(dumped, key=self._finder.timestamp)[1:-1]}
+        for op in dumped if only is None else [op for op in dumped if op is only]:
+            of_op = changed(base, op_name=op.name, op_type=op.type, pass_names=op.pass_names)
+            if id(op) in inner:
+                yield without(of_op, Status.INTERMEDIATE, Message("row.data.inside_l1", op=op.name))
+                continue
+            dump = self._finder.find(op)
+            if dump is not None:  # else its files have gone since `has`
+                yield from (_with_dump_notes(pair, dump) for pair in self._of_op(of_op, op, dump))
+
+    def _of_op(self, base: Pair, op: Op, dump: DumpedOp) -> Iterator[Pair]:
+        """Rows of one dumped op: every input, then every output.
+
+        What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor. An op
+        that ran in slices reads its producer's whole output, where that ran so too (as msaccucmp has it).
+        """
+        orders: dict[str, str] = {}
+        yield from _unreadable(base, dump)
+        places = input_places(op, max(dump.inputs, default=-1) + 1)
+        for slot, tensor in sorted(dump.inputs.items()):
+            row = changed(base, slot=f"input:{slot}")
+            edge, desc = places[slot] if slot < len(places) else (None, None)
+            producer = self._origins.producer(op, edge) if edge is not None else None
+            if edge is None or producer is None:
+                no_op = Message("row.data.no_op", op=edge.producer) if edge else None
+                missing = no_op or Message("row.data.not_connected", index=slot)
+                yield _without_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing))
+                continue
+            made = self._finder.find(producer) if dump.is_ffts else None
+            whole = made.outputs.get(edge.index) if made is not None and made.is_ffts else None
+            value: AnyTensor | Missing = tensor
+            if isinstance(whole, Tensor) and isinstance(tensor, Tensor):
+                value, desc = changed(whole, address=tensor.address), output_desc(producer, edge.index)
+            yield self._pair(row, value, self._origins.of(producer, edge.index, self._benchmark), desc, orders)
+        for slot, tensor in sorted(dump.outputs.items()):
+            row = changed(base, slot=f"output:{slot}")
+            origin = self._origins.of(op, slot, self._benchmark)
+            yield self._pair(row, tensor, origin, output_desc(op, slot), orders)
+
+    def _pair(
+        self,
+        row: Pair,
+        tensor: AnyTensor | Missing,
+        origin: Origin | NoOrigin,
+        desc: TensorDesc | None,
+        orders: dict[str, str],
+    ) -> Pair:
+        """The row of one tensor and its origin; its own description tells how this copy of it is laid out."""
+        if isinstance(origin, NoOrigin):
+            return _without_origin(row, tensor, origin)
+        declared = Declared(origin.layout, origin.shape)
+        if desc is not None and desc.origin_layout:
+            shape = origin.shape if desc.origin_shape is None else desc.origin_shape
+            declared = Declared(desc.origin_layout, shape)
+        golden = self._benchmark.output_of(origin.op_name, origin.index)
+        row = changed(row, golden_tensor=f"{origin.op_name}:{origin.index}")
+        return pair_up(row, tensor, golden, declared, orders)
 
 
 def _why_missing(ops: Sequence[Op]) -> Message:
     """The reason for ops without a dump."""
     reasons = tuple(Message("row.data.not_dumped", op=op.name, op_type=op.type) for op in ops[:_MAX_NAMED])
     return Message("row.data.none_dumped", reasons=reasons, more=max(len(ops) - _MAX_NAMED, 0) or None)
-
-
-def _match_group(
-    index: int,
-    group: Group,
-    finder: OpDumps,
-    origins: Origins,
-    benchmark: BenchmarkSide,
-    only: Op | None = None,
-) -> Iterator[Pair]:
-    """The rows of a group, or with `only` those of that op of it."""
-    dumped = [op for op in group.ops if finder.has(op)]
-    npu_ops = tuple(op.name for op in group.ops)
-    if not dumped:
-        yield without(_base(index, group.ops[0], npu_ops, group), Status.NO_NPU_DUMP, _why_missing(group.ops))
-        return
-    inner: set[int] = set()
-    if group.ops[0].l1_fusion_group and len(dumped) > 2:
-        inner = {id(op) for op in sorted(dumped, key=finder.timestamp)[1:-1]}
-    for op in dumped:
-        if only is not None and op is not only:
-            continue
-        base = _base(index, op, npu_ops, group)
-        if id(op) in inner:
-            yield without(base, Status.INTERMEDIATE, Message("row.data.inside_l1", op=op.name))
-            continue
-        dump = finder.find(op)
-        if dump is None:  # its files have gone since `has`
-            continue
-        for pair in _match_op(base, op, dump, finder, origins, benchmark):
-            yield _with_dump_notes(pair, dump)
 
 
 def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
@@ -308,54 +329,6 @@ def _with_dump_notes(pair: Pair, dump: DumpedOp) -> Pair:
     older = Message("row.data.older_dump") if pair.slot in dump.older else None
     notes = tuple(note for note in (pair.reason, dump.told_apart, older) if note is not None)
     return pair if notes == (pair.reason,) or not notes else changed(pair, reason=joined(notes))
-
-
-def _base(index: int, op: Op, npu_ops: tuple[str, ...], group: Group) -> Pair:
-    return Pair(
-        index=index,
-        op_name=op.name,
-        op_type=op.type,
-        npu_ops=npu_ops,
-        golden_ops=group.golden_ops,
-        pass_names=op.pass_names,
-        original_names=() if group.inserted else group.original_names,
-    )
-
-
-def _match_op(
-    base: Pair, op: Op, dump: DumpedOp, finder: OpDumps, origins: Origins, benchmark: BenchmarkSide
-) -> Iterator[Pair]:
-    """Rows of one dumped op: every input, then every output.
-
-    What an input shows of the order of a benchmark tensor's axes holds for an output that is the same tensor. An op
-    that ran in slices reads its producer's whole output, where that ran so too (as msaccucmp has it).
-    """
-    orders: dict[str, str] = {}
-    yield from (without(base, Status.UNREADABLE, error.reason) for error in dump.errors)
-    if not dump.inputs and not dump.outputs:
-        if not dump.errors:
-            yield without(base, Status.UNREADABLE, _empty_dump(dump))
-        return
-    places = input_places(op, max(dump.inputs, default=-1) + 1)
-    for slot, tensor in sorted(dump.inputs.items()):
-        row = changed(base, slot=f"input:{slot}")
-        edge, desc = places[slot] if slot < len(places) else (None, None)
-        producer = origins.producer(op, edge) if edge is not None else None
-        if edge is None or producer is None:
-            missing = (
-                Message("row.data.no_op", op=edge.producer) if edge else Message("row.data.not_connected", index=slot)
-            )
-            yield pair_with_origin(row, tensor, NoOrigin(Status.NO_BENCHMARK, missing), None, benchmark)
-            continue
-        made = finder.find(producer) if dump.is_ffts else None
-        whole = made.outputs.get(edge.index) if made is not None and made.is_ffts else None
-        value: AnyTensor | Missing = tensor
-        if isinstance(whole, Tensor) and isinstance(tensor, Tensor):
-            value, desc = changed(whole, address=tensor.address), output_desc(producer, edge.index)
-        yield pair_with_origin(row, value, origins.of(producer, edge.index, benchmark), desc, benchmark, orders)
-    for slot, tensor in sorted(dump.outputs.items()):
-        row = changed(base, slot=f"output:{slot}")
-        yield pair_with_origin(row, tensor, origins.of(op, slot, benchmark), output_desc(op, slot), benchmark, orders)
 
 
 def input_places(op: Op, count: int) -> list[tuple[Edge | None, TensorDesc | None]]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.data.dumped_ops import BenchmarkSide, Missing
+from precision_tool.lib.data.dumped_ops import BenchmarkSide, Missing, alike
 from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES, Calls
-from precision_tool.lib.data.op_dumps import alike
 from precision_tool.lib.messages import Message
 from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
@@ -96,73 +95,77 @@ _MAX_CHAIN = 64
 _End = tuple[Hashable, ...]
 
 
-@dataclass(frozen=True)
-class Counterparts:
-    """The ops of the other run by those of this run; all names are flattened."""
-
-    #: Of the ops of this run that the compiler put in, those that have one.
-    _found: dict[str, str]
-    _inserted: frozenset[str]
-
-    def of(self, name: str) -> str | None:
-        """The op of the other run for one of this run; None where nothing there connects the same."""
-        if name in self._found:
-            return self._found[name]
-        return None if name in self._inserted or _COUNTED.fullmatch(name) else name
-
-
 def is_inserted(op: Op) -> bool:
     """Return whether the graph compiler inserted an op."""
     return not originals(op) or _COUNTED.fullmatch(op.name) is not None
 
 
-def counterparts(file: GraphFile, other: GraphFile) -> Counterparts:
-    """Return which op of `other` stands in the place of each compiler-inserted op of `file`."""
-    left_side, right_side = _Inserted(file), _Inserted(other)
+def counterparts(file: GraphFile, other: GraphFile) -> Callable[[str], str | None]:
+    """Return the function from an op of one run to the op of the other run that stands in its place.
+
+    Parameters
+    ----------
+    file, other : GraphFile
+        The graphs of two runs of one network. The compiler numbers the ops that it inserts anew in each.
+
+    Returns
+    -------
+    callable
+        Takes and returns flattened names; None where nothing of the other run connects the same.
+    """
+    left, right = _inserted(file), _inserted(other)
+    inserted = {links.name for links in left}
     matches: dict[str, str] = {}
-    left, right = list(left_side.ops), list(right_side.ops)
-    for what, is_sure in ((_by_both, True), (_by_sources, False), (_by_readers, False)):
-        ours, others = _by_key(left, left_side, what), _by_key(right, right_side, what)
-        for key, ops in ours.items():
+    for by_sources, by_readers in ((True, True), (True, False), (False, True)):
+        ours, others = (_alike(ops, by_sources, by_readers) for ops in (left, right))
+        for key, names in ours.items():
             same = others.get(key, [])
             # Ops that connect the same are copies of each other; of what is only alike there must be one.
-            if len(ops) == len(same) and (is_sure or len(ops) == 1):
-                matches.update(
-                    (flatten(left_op.name), flatten(right_op.name)) for left_op, right_op in zip(ops, same, strict=True)
-                )
+            if len(names) == len(same) and ((by_sources and by_readers) or len(names) == 1):
+                matches.update(zip(names, same, strict=True))
         used = set(matches.values())
-        left = [op for op in left if flatten(op.name) not in matches]
-        right = [op for op in right if flatten(op.name) not in used]
-    return Counterparts(matches, frozenset(flatten(op.name) for op in left_side.ops))
+        left = [links for links in left if links.name not in matches]
+        right = [links for links in right if links.name not in used]
+
+    def counterpart(name: str) -> str | None:
+        if name in matches:
+            return matches[name]
+        return None if name in inserted or _COUNTED.fullmatch(name) else name
+
+    return counterpart
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Links:
-    """The sources and readers of one compiler-inserted op."""
+    """What one compiler-inserted op is, by flattened name, and its sources and readers."""
 
-    feeds: list[_End] = field(default_factory=list)
-    readers: set[_End] = field(default_factory=set)
+    name: str
+    made: Hashable
+    sources: tuple[_End, ...]
+    readers: frozenset[_End]
 
 
-class _Inserted:
-    """The compiler-inserted ops of a graph file in execution order, with their sources and readers."""
-
-    def __init__(self, file: GraphFile) -> None:
-        self.ops = [op for op in in_order(file) if is_inserted(op)]
-        self.links: dict[int, _Links] = {}
-        for graph in file.graphs:
-            self._add(graph)
-
-    def _add(self, graph: Graph) -> None:
+def _inserted(file: GraphFile) -> list[_Links]:
+    """The compiler-inserted ops of a graph file in execution order."""
+    links: dict[int, _Links] = {}
+    for graph in file.graphs:
         readers: dict[str, list[tuple[Op, int]]] = defaultdict(list)
         for op in graph.ops:
             for slot, edge in enumerate(op.inputs):
                 if edge is not None:
                     readers[edge.producer].append((op, slot))
-        for op in graph.ops:
-            if is_inserted(op):
-                feeds = [_source(graph, op, slot) for slot, edge in enumerate(op.inputs) if edge is not None]
-                self.links[id(op)] = _Links(feeds, set(_readers(readers, op)))
+        for op in filter(is_inserted, graph.ops):
+            sources = (_source(graph, op, slot) for slot, edge in enumerate(op.inputs) if edge is not None)
+            links[id(op)] = _Links(flatten(op.name), _made(op), tuple(sources), frozenset(_readers(readers, op)))
+    return [links[id(op)] for op in in_order(file) if is_inserted(op)]
+
+
+def _alike(ops: Iterable[_Links], by_sources: bool, by_readers: bool) -> dict[Hashable, list[str]]:
+    """The ops that are made alike, and have the same sources, or readers, or both."""
+    groups: dict[Hashable, list[str]] = defaultdict(list)
+    for op in ops:
+        groups[op.made, op.sources if by_sources else (), op.readers if by_readers else ()].append(op.name)
+    return groups
 
 
 def _source(graph: Graph, op: Op, slot: int) -> _End:
@@ -197,25 +200,6 @@ def _made(op: Op) -> Hashable:
     return op.type, tuple((desc.dtype, desc.layout) for desc in op.output_descs)
 
 
-def _by_both(op: Op, links: _Links) -> Hashable:
-    return _made(op), tuple(links.feeds), frozenset(links.readers)
-
-
-def _by_sources(op: Op, links: _Links) -> Hashable:
-    return _made(op), tuple(links.feeds)
-
-
-def _by_readers(op: Op, links: _Links) -> Hashable:
-    return _made(op), frozenset(links.readers)
-
-
-def _by_key(ops: Iterable[Op], side: _Inserted, what: Callable[[Op, _Links], Hashable]) -> dict[Hashable, list[Op]]:
-    groups: dict[Hashable, list[Op]] = defaultdict(list)
-    for op in ops:
-        groups[what(op, side.links[id(op)])].append(op)
-    return groups
-
-
 # --- original tensors ---
 
 
@@ -231,8 +215,6 @@ class Origin:
     index: int
     layout: str | None
     shape: tuple[int, ...] | None
-    #: False where the name is only known as file names spell it.
-    is_real: bool = True
 
 
 @dataclass(frozen=True, slots=True)

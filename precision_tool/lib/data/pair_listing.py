@@ -95,13 +95,28 @@ def list_ops(
     runs: Sequence[RunGraph],
     op_filter: OpFilter,
     cosines_of: Callable[[RunGraph], Mapping[str, float]],
-    judged_of: Callable[[RunGraph], Mapping[str, OpVerdict]] = lambda _: {},
+    verdicts_of: Callable[[RunGraph], Mapping[str, OpVerdict]] = lambda _: {},
     scalars_of: Callable[[RunGraph], Mapping[str, tuple[float, float]]] = lambda _: {},
 ) -> tuple[OpListing, ...]:
-    """The ops of each graph that fit. DataNotFoundError for a name, type, pass or kernel that no op has.
+    """Return the ops of each graph that fit.
 
-    `cosines_of` gives the cosines of a run by the names of its ops, `judged_of` what recomputing said of them,
-    `scalars_of` by flattened names the values of both sides of ops whose output is a single number.
+    Parameters
+    ----------
+    runs : sequence of RunGraph
+        The graphs in use.
+    op_filter : OpFilter
+        What ops have to fit; a name `[17]` is the number that results have.
+    cosines_of : callable
+        The cosines of a run by the names of its ops.
+    verdicts_of : callable, optional
+        What recomputing said of the ops of a run, by their names.
+    scalars_of : callable, optional
+        The values of both sides of the ops whose output is a single number, by flattened name.
+
+    Raises
+    ------
+    DataNotFoundError
+        No op has this name, type, pass or kernel.
     """
     number = None if op_filter.name is None else op_number(op_filter.name)
     if number is not None:
@@ -109,31 +124,26 @@ def list_ops(
     fits = _op_test(op_filter)
     listings = []
     for run in runs:
-        dumped = {base_name(file.name.op_name) for file in run.leaf.files} if run.leaf is not None else set()
-        shown, judged, scalars = cosines_of(run), judged_of(run), scalars_of(run)
         ops = [(graph.name, op, how) for graph in run.file.graphs for op in graph.ops if (how := fits(op)) is not None]
         index_of = {id(op): index for index, group in _numbered(run).items() for op in group} if ops else {}
-        if number is not None:
-            ops = [fitting for fitting in ops if index_of[id(fitting[1])] == number]
+        dumped = {base_name(file.name.op_name) for file in run.leaf.files} if run.leaf is not None else set()
+        cosines, verdicts, scalars = cosines_of(run), verdicts_of(run), scalars_of(run)
         rows = [
             OpRow(
                 index=index_of[id(op)],
                 op=op,
                 graph=graph,
                 dumped=base_name(flatten(op.name)) in dumped,
-                cosine=shown.get(op.name),
+                cosine=cosines.get(op.name),
                 scalar=scalars.get(flatten(op.name)),
-                judged=judged.get(op.name),
+                judged=verdicts.get(op.name),
                 found_by=how,
             )
             for graph, op, how in ops
+            if number in (None, index_of[id(op)])
         ]
-        if op_filter.below is not None:
-            rows = [row for row in rows if row.cosine is not None and not row.cosine >= op_filter.below]
-        if op_filter.wrong:
-            rows = [row for row in rows if row.judged is not None and row.judged.is_wrong]
-        rows.sort(key=lambda row: row.index)
-        listings.append(OpListing(run=run, rows=tuple(rows), total=sum(len(graph.ops) for graph in run.file.graphs)))
+        rows = sorted((row for row in rows if _has_values(row, op_filter)), key=lambda row: row.index)
+        listings.append(OpListing(run=run, rows=tuple(rows), total=len(run.file.ops)))
     if not any(listing.rows for listing in listings):
         if number is not None and not any(number in _numbered(run) for run in runs):
             raise _no_number(runs, number)
@@ -141,63 +151,59 @@ def list_ops(
     return tuple(listings)
 
 
+def _has_values(row: OpRow, op_filter: OpFilter) -> bool:
+    """Return whether the cosine and the verdict of a row are those that the filter asks for."""
+    if op_filter.wrong and (row.judged is None or not row.judged.is_wrong):
+        return False
+    return op_filter.below is None or bool(is_below(row.cosine, op_filter.below))
+
+
+def _patterns(op_filter: OpFilter) -> list[tuple[str, str, Callable[[Op], Iterable[str]]]]:
+    """The patterns of a filter: the property of an op, the pattern, and the texts of an op of which one has to fit."""
+    patterns: tuple[tuple[str, str | None, Callable[[Op], Iterable[str]]], ...] = (
+        ("name", op_filter.name, lambda op: (op.name, *(op.original_names or ()))),
+        ("type", op_filter.op_type, lambda op: (op.type,)),
+        ("pass", op_filter.pass_name, lambda op: op.pass_names),
+        ("kernel", op_filter.kernel, lambda op: (op.kernel_name, op.kernel_lib)),
+    )
+    return [(what, text, texts_of) for what, text, texts_of in patterns if text is not None]
+
+
 def _op_test(op_filter: OpFilter) -> Callable[[Op], str | None]:
     """Return a test that gives None for an op that does not fit, else the original op by which it fits, or ""."""
-    name = None if op_filter.name is None else pattern(op_filter.name)
-    others: list[Callable[[Op], bool]] = []
-    if op_filter.op_type is not None:
-        type_fits = pattern(op_filter.op_type)
-        others.append(lambda op: type_fits(op.type))
-    if op_filter.pass_name is not None:
-        pass_fits = pattern(op_filter.pass_name)
-        others.append(lambda op: any(map(pass_fits, op.pass_names)))
-    if op_filter.kernel is not None:
-        kernel_fits = pattern(op_filter.kernel)
-        others.append(lambda op: kernel_fits(op.kernel_name) or kernel_fits(op.kernel_lib))
+    tests = [(what, pattern(text), texts_of) for what, text, texts_of in _patterns(op_filter)]
 
     def test(op: Op) -> str | None:
-        if not all(fits(op) for fits in others):
-            return None
-        if name is None or name(op.name):
-            return ""
-        for original in op.original_names or ():
-            if original != op.name and name(original):
-                return original
-        return None
+        found_by = ""
+        for what, fits, texts_of in tests:
+            text = next(filter(fits, texts_of(op)), None)
+            if text is None:
+                return None
+            if what == "name" and text != op.name:
+                found_by = text
+        return found_by
 
     return test
 
 
 def _check_each(runs: Sequence[RunGraph], op_filter: OpFilter) -> None:
     """Raise DataNotFoundError for the first pattern that no op fits, whatever the others say."""
-    values: tuple[tuple[str, str | None, Callable[[Op], Iterable[str]]], ...] = (
-        ("name", op_filter.name, lambda op: (op.name, *(op.original_names or ()))),
-        ("type", op_filter.op_type, lambda op: (op.type,)),
-        ("pass", op_filter.pass_name, lambda op: op.pass_names),
-        ("kernel", op_filter.kernel, lambda op: (op.kernel_name, op.kernel_lib)),
-    )
-    for what, text, values_of in values:
-        if text is None:
+    for what, text, texts_of in _patterns(op_filter):
+        candidates = list(dict.fromkeys(value for _, _, op in every_op(runs) for value in texts_of(op) if value))
+        if any(map(pattern(text), candidates)):
             continue
-        fits = pattern(text)
-        candidates = list(dict.fromkeys(value for _, _, op in every_op(runs) for value in values_of(op) if value))
-        if not any(map(fits, candidates)):
-            count = sum(1 for _ in every_op(runs))
-            option = "-f" if what == "pass" else f"-{what[0]}"
-            attribute = Message(f"note.data.property.{what}")
-            otherwise = (
-                Message("note.data.use_ls.without", option=option)
-                if candidates
-                else Message("note.data.nothing_with", property=attribute)
-            )
-            raise DataNotFoundError(
-                "data.no_op_with",
-                property=attribute,
-                text=repr(text),
-                ops=count,
-                place=where_of(runs),
-                advice=closest_hint(text, candidates, otherwise),
-            )
+        attribute = Message(f"note.data.property.{what}")
+        otherwise = Message("note.data.nothing_with", property=attribute)
+        if candidates:
+            otherwise = Message("note.data.use_ls.without", option="-f" if what == "pass" else f"-{what[0]}")
+        raise DataNotFoundError(
+            "data.no_op_with",
+            property=attribute,
+            text=repr(text),
+            ops=sum(1 for _ in every_op(runs)),
+            place=where_of(runs),
+            advice=closest_hint(text, candidates, otherwise),
+        )
 
 
 # --- dump files ---
@@ -242,33 +248,33 @@ def list_dumps(
         raise DataNotFoundError(
             "data.no_dump_files", folders=looked_in or [posixpath.join(root, "npu", "debug_*", "dump")]
         )
-    for what, text, candidates in (
-        ("name", name, [file.name.op_name for file in files]),
-        ("type", op_type, [file.name.op_type for file in files]),
-    ):
-        if text is not None and not any(map(pattern(text), candidates)):
-            raise DataNotFoundError(
-                "data.no_dump_with",
-                property=Message(f"note.data.property.{what}"),
-                text=repr(text),
-                files=len(files),
-                advice=closest_hint(text, list(dict.fromkeys(candidates)), Message("note.data.use_ls.dumps")),
-            )
-    name_fits, type_fits = (pattern(text or "") for text in (name, op_type))
-    return tuple(
-        DumpListing(
-            run=number,
-            leaf=leaf,
-            rows=tuple(
-                DumpRow(file=file, size=_size(file.path))
-                for file in sorted(leaf.files, key=lambda file: (file.name.timestamp, file.name.task_id, file.path))
-                if name_fits(file.name.op_name)
-                and type_fits(file.name.op_type)
-                and (ops is None or file.name.op_name in ops or base_name(file.name.op_name) in ops)
-            ),
-            total=sum(file.is_file for file in leaf.files),
-        )
-        for number, leaf in leaves
+    name_fits = _checked_pattern("name", name, [file.name.op_name for file in files])
+    type_fits = _checked_pattern("type", op_type, [file.name.op_type for file in files])
+
+    def fits(file: DumpFile) -> bool:
+        dumped = file.name.op_name
+        is_of_ops = ops is None or dumped in ops or base_name(dumped) in ops
+        return is_of_ops and name_fits(dumped) and type_fits(file.name.op_type)
+
+    listings = []
+    for number, leaf in leaves:
+        in_order = sorted(leaf.files, key=lambda file: (file.name.timestamp, file.name.task_id, file.path))
+        rows = tuple(DumpRow(file=file, size=_size(file.path)) for file in filter(fits, in_order))
+        listings.append(DumpListing(run=number, leaf=leaf, rows=rows, total=sum(file.is_file for file in leaf.files)))
+    return tuple(listings)
+
+
+def _checked_pattern(what: str, text: str | None, values: Sequence[str]) -> Callable[[str], bool]:
+    """Return the test for a name or type of dump files. DataNotFoundError if none of `values` passes."""
+    fits = pattern(text or "")
+    if text is None or any(map(fits, values)):
+        return fits
+    raise DataNotFoundError(
+        "data.no_dump_with",
+        property=Message(f"note.data.property.{what}"),
+        text=repr(text),
+        files=len(values),
+        advice=closest_hint(text, list(dict.fromkeys(values)), Message("note.data.use_ls.dumps")),
     )
 
 

@@ -9,23 +9,24 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from precision_tool.lib.data.axis_alignment import size_of
+from precision_tool.lib.data.axis_alignment import Alignment, SizeMismatchError, size_of, status_of
 from precision_tool.lib.data.dump_names import is_number, op_number, pattern
 from precision_tool.lib.data.kinds import PYTORCH
 from precision_tool.lib.io import data_types, layouts
 from precision_tool.lib.io.files import exists, real_path
 from precision_tool.lib.io.hdf5 import in_logical_order, read_h5
+from precision_tool.lib.io.layouts import LayoutError
 from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.model.comparison import NO_OPS, Pair, Status
 from precision_tool.lib.model.finding import joined
 from precision_tool.lib.model.pytorch import ALIKE_TYPES, INPUT, OUTPUT, SCALAR_TYPES, H5Dump, H5Op, H5Value
-from precision_tool.lib.model.tensor import Plan, Tensor
+from precision_tool.lib.model.tensor import Tensor
 
 #: What the name of one and the same op begins with on different devices. Mkldnn, PyTorch's own convolution on a CPU,
 #: is in no document.
@@ -72,37 +73,36 @@ def match_ops(npu: H5Dump, golden: H5Dump) -> Matched:
     taken: set[int] = set()
     notes: list[Message] = []
 
+    def groups(key: Callable[[H5Op], object]) -> dict[object, tuple[list[H5Op], list[H5Op]]]:
+        """The ops of both sides that have no counterpart yet, by a key."""
+        of_key: dict[object, tuple[list[H5Op], list[H5Op]]] = defaultdict(lambda: ([], []))
+        for op in npu.ops:
+            if id(op) not in partner:
+                of_key[key(op)][0].append(op)
+        for op in golden.ops:
+            if id(op) not in taken:
+                of_key[key(op)][1].append(op)
+        return of_key
+
     def pair(left: Sequence[H5Op], right: Sequence[H5Op]) -> None:
         for op, other in zip(left, right, strict=False):
             partner[id(op)] = other
             taken.add(id(other))
 
     if not npu.has_inputs and golden.has_inputs:
-        by_seq = {(family(op.type), op.seq): op for op in golden.ops}
-        same = [(op, by_seq[key]) for op in npu.ops if (key := (family(op.type), op.seq)) in by_seq]
-        pair([op for op, _ in same], [op for _, op in same])
+        for left, right in groups(lambda op: (family(op.type), op.seq)).values():
+            pair(left, right)
         notes.append(Message("note.data.h5_by_number"))
-    names = Counter(op.type for op in npu.ops if id(op) not in partner)
-    others = Counter(op.type for op in golden.ops if id(op) not in taken)
-    for name in names:
-        if names[name] == others[name]:
-            pair(
-                [op for op in npu.ops if op.type == name and id(op) not in partner],
-                [op for op in golden.ops if op.type == name and id(op) not in taken],
-            )
-    left, right = defaultdict(list), defaultdict(list)
-    for op in npu.ops:
-        if id(op) not in partner:
-            left[family(op.type)].append(op)
-    for op in golden.ops:
-        if id(op) not in taken:
-            right[family(op.type)].append(op)
-    for name in left:
-        pair(left[name], right[name])
-    differing = [name for name in left if right[name] and len(left[name]) != len(right[name])]
+    for left, right in groups(lambda op: op.type).values():
+        if len(left) == len(right):
+            pair(left, right)
+    by_family = groups(lambda op: family(op.type))
+    for left, right in by_family.values():
+        pair(left, right)
+    differing = [name for name, (left, right) in by_family.items() if left and right and len(left) != len(right)]
     if differing:
         name = differing[0]
-        npu_count, golden_count = len(left[name]), len(right[name])
+        npu_count, golden_count = map(len, by_family[name])
         notes.append(
             Message("note.data.h5_counts", count=len(differing), name=name, npu=npu_count, golden=golden_count)
         )
@@ -130,47 +130,49 @@ def match_dumps(npu: H5Dump, golden: H5Dump) -> tuple[list[Pair], tuple[Message,
 def pairs_of(match: OpMatch, end: int, *, compare_inputs: bool = True) -> Iterator[Pair]:
     """The rows of one op; `end` is the index of what the NPU dump does not have."""
     npu, golden = match.npu, match.golden
-    if npu is None:
-        assert golden is not None
-        if golden.tensors:
-            yield _alone(golden, end, Status.NO_NPU_DUMP, Message("row.data.h5_no_npu_op", op=golden.name))
+    if npu is None or golden is None:
+        yield from _only_side(npu, golden, end)
         return
-    if golden is None:
-        if npu.tensors:
-            yield _alone(npu, npu.seq, Status.NO_BENCHMARK, Message("row.data.h5_no_benchmark_op", op=npu.name))
-        return
-    left = {(value.direction, value.name): value for value in npu.tensors}
-    right = {(value.direction, value.name): value for value in golden.tensors}
-    matched: dict[tuple[str, str], H5Value] = {}
-    for direction, name in left:
-        other = right.pop((direction, name), None)
-        if other is not None:
-            matched[direction, name] = other
-    for direction, name in left:
-        above, _, last = name.rpartition("/")
-        renamed = "/".join(filter(None, (above, _OTHER_NAME.get(last, last))))
-        if (direction, name) not in matched and npu.type != golden.type and (direction, renamed) in right:
-            matched[direction, name] = right.pop((direction, renamed))
+    matched = _counterparts(npu, golden)
+    paired = {id(value) for value in matched.values()}
     for direction in (INPUT, OUTPUT):
-        for value in (value for value in npu.tensors if value.direction == direction):
-            yield _pair(npu, golden, value, matched.get((direction, value.name)))
+        for value in npu.tensors:
+            if value.direction == direction:
+                yield _pair(npu, golden, value, matched.get(id(value)))
         if direction == INPUT and not compare_inputs:
             continue
-        for value in (value for (of, _), value in right.items() if of == direction):
-            yield _missing(npu, golden, value)
+        for value in golden.tensors:
+            if value.direction == direction and id(value) not in paired:
+                yield replace(
+                    _row(npu, golden, slot=value.slot),
+                    golden=value.tensor,
+                    golden_tensor=value.path,
+                    status=Status.NO_NPU_DUMP,
+                    reason=Message("row.data.h5_no_npu_tensor", name=value.path),
+                )
+
+
+def _counterparts(npu: H5Op, golden: H5Op) -> dict[int, H5Value]:
+    """The benchmark's tensors by those (their ids) of the NPU's op: of one name, else of one that devices differ in."""
+    free = {(value.direction, value.name): value for value in golden.tensors}
+    matched: dict[int, H5Value] = {}
+    for value in npu.tensors:
+        if (value.direction, value.name) in free:
+            matched[id(value)] = free.pop((value.direction, value.name))
+    for value in npu.tensors if npu.type != golden.type else ():
+        above, _, last = value.name.rpartition("/")
+        renamed = "/".join(filter(None, (above, _OTHER_NAME.get(last, last))))
+        if id(value) not in matched and (value.direction, renamed) in free:
+            matched[id(value)] = free.pop((value.direction, renamed))
+    return matched
 
 
 def unpaired(op: H5Op, reason: Message, *, is_golden: bool = False) -> Iterator[Pair]:
     """A row for each tensor of an op for which the other side has nothing; `is_golden` for an op of the benchmark."""
     missing = Status.NO_NPU_DUMP if is_golden else Status.NO_BENCHMARK
     for value in op.tensors:
-        yield Pair(
-            index=op.seq,
-            op_name=op.name,
-            op_type=op.type,
-            npu_ops=NO_OPS if is_golden else (op.name,),
-            golden_ops=(op.name,) if is_golden else NO_OPS,
-            slot=value.slot,
+        yield replace(
+            _row(None, op, slot=value.slot) if is_golden else _row(op, None, slot=value.slot),
             npu=None if is_golden else value.tensor,
             golden=value.tensor if is_golden else None,
             golden_tensor=value.path if is_golden else "",
@@ -180,67 +182,54 @@ def unpaired(op: H5Op, reason: Message, *, is_golden: bool = False) -> Iterator[
         )
 
 
-def _alone(op: H5Op, index: int, status: Status, reason: Message) -> Pair:
-    """The row of an op that only one side has."""
-    is_npu = status is Status.NO_BENCHMARK
+def _row(npu: H5Op | None, golden: H5Op | None, *, index: int | None = None, slot: str = "") -> Pair:
+    """A row with names only; of an op that the NPU dump does not have, those of the benchmark's."""
+    op = npu or golden
+    assert op is not None
     return Pair(
-        index=index,
+        index=op.seq if index is None else index,
         op_name=op.name,
         op_type=op.type,
-        npu_ops=(op.name,) if is_npu else NO_OPS,
-        golden_ops=NO_OPS if is_npu else (op.name,),
-        golden_tensor="" if is_npu else op.name,
-        status=status,
-        reason=reason,
+        npu_ops=NO_OPS if npu is None else (npu.name,),
+        golden_ops=NO_OPS if golden is None else (golden.name,),
+        slot=slot,
     )
 
 
-def _unread_pair(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
-    """Return a pair with the names only."""
-    return Pair(
-        index=npu.seq,
-        op_name=npu.name,
-        op_type=npu.type,
-        npu_ops=(npu.name,),
-        golden_ops=(golden.name,),
-        slot=value.slot,
-    )
-
-
-def _missing(npu: H5Op, golden: H5Op, value: H5Value) -> Pair:
-    """The row of a tensor that only the benchmark's op has."""
-    return replace(
-        _unread_pair(npu, golden, value),
-        golden=value.tensor,
-        golden_tensor=value.path,
-        status=Status.NO_NPU_DUMP,
-        reason=Message("row.data.h5_no_npu_tensor", name=value.path),
-    )
+def _only_side(npu: H5Op | None, golden: H5Op | None, end: int) -> Iterator[Pair]:
+    """The row of an op that only one side has, if it has a tensor."""
+    if npu is not None and npu.tensors:
+        reason = Message("row.data.h5_no_benchmark_op", op=npu.name)
+        yield replace(_row(npu, None), status=Status.NO_BENCHMARK, reason=reason)
+    elif golden is not None and golden.tensors:
+        reason = Message("row.data.h5_no_npu_op", op=golden.name)
+        row = _row(None, golden, index=end)
+        yield replace(row, golden_tensor=golden.name, status=Status.NO_NPU_DUMP, reason=reason)
 
 
 def _pair(npu: H5Op, golden: H5Op, value: H5Value, other: H5Value | None) -> Pair:
-    pair = replace(
-        _unread_pair(npu, golden, value),
+    row = replace(
+        _row(npu, golden, slot=value.slot),
         npu=value.tensor,
-        golden=None if other is None else other.tensor,
-        golden_tensor="" if other is None else other.path,
         shape=None if value.tensor is None else value.tensor.shape,
     )
     if other is None:
         reason = Message("row.data.h5_no_slot", op=golden.name, slot=value.slot)
-        return replace(pair, status=Status.NO_BENCHMARK, reason=reason)
+        return replace(row, status=Status.NO_BENCHMARK, reason=reason)
+    row = replace(row, golden=other.tensor, golden_tensor=other.path)
     if value.tensor is None or other.tensor is None:
-        return replace(pair, status=Status.UNREADABLE, reason=value.reason or other.reason)
-    aligned = align_h5(value.tensor, other.tensor)
-    if isinstance(aligned, Refused):
-        return replace(pair, status=aligned.status, reason=aligned.reason)
-    notes = (value.note, other.note, _types_note(value, other), aligned.note)
+        return replace(row, status=Status.UNREADABLE, reason=value.reason or other.reason)
+    try:
+        npu_tensor, golden_tensor, alignment = align_h5(value.tensor, other.tensor)
+    except LayoutError as error:
+        return replace(row, status=status_of(error), reason=error.reason)
+    notes = (value.note, other.note, _types_note(value, other), alignment.note)
     return replace(
-        pair,
-        npu=aligned.npu,
-        golden=aligned.golden,
-        npu_plan=aligned.npu_plan,
-        golden_plan=aligned.golden_plan,
+        row,
+        npu=npu_tensor,
+        golden=golden_tensor,
+        npu_plan=alignment.npu_plan,
+        golden_plan=alignment.golden_plan,
         error_shape=other.tensor.shape,
         reason=joined(tuple(note for note in notes if note is not None)),
     )
@@ -252,65 +241,56 @@ def _types_note(value: H5Value, other: H5Value) -> Message | None:
         SCALAR_TYPES.get(side.scalar_type, str(side.scalar_type)) if side.scalar_type is not None else ""
         for side in (value, other)
     )
-    if (
-        not npu_type
-        or not golden_type
-        or npu_type == golden_type
-        or any({npu_type, golden_type} <= alike for alike in ALIKE_TYPES)
-    ):
+    types = {npu_type, golden_type}
+    if "" in types or len(types) == 1 or any(types <= alike for alike in ALIKE_TYPES):
         return None
     return Message("row.data.types_differ", npu=npu_type, golden=golden_type)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aligned:
-    """Two tensors with the plans that bring them to one order."""
+def align_h5(npu: Tensor, golden: Tensor) -> tuple[Tensor, Tensor, Alignment]:
+    """Return the plans to read two tensors element by element, in C order where their shapes differ.
 
-    npu: Tensor
-    golden: Tensor
-    npu_plan: Plan
-    golden_plan: Plan
-    note: Message | None = None
+    Parameters
+    ----------
+    npu, golden : Tensor
+        Plain tensors, of which one at least is of a `.h5` file.
 
+    Returns
+    -------
+    tuple of Tensor, Tensor, Alignment
+        Both tensors as they have to be accessed for the plans.
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The reason why two tensors are not compared."""
-
-    status: Status
-    reason: Message
-
-
-def align_h5(npu: Tensor, golden: Tensor) -> Aligned | Refused:
-    """Return the plans to read two tensors element by element, in C order where their shapes differ."""
+    Raises
+    ------
+    LayoutError
+        There is no common order; SizeMismatchError where the numbers of elements differ.
+    """
     npu_is_complex, golden_is_complex = (data_types.BY_NAME[tensor.dtype].is_complex for tensor in (npu, golden))
     if npu_is_complex != golden_is_complex:
-        return Refused(Status.LAYOUT, Message("reason.layout.one_complex", npu=npu.dtype, golden=golden.dtype))
+        raise LayoutError("layout.one_complex", npu=npu.dtype, golden=golden.dtype)
     if prod(npu.shape) != prod(golden.shape):
-        sizes = {"npu": size_of(npu.shape), "golden": size_of(golden.shape)}
-        return Refused(Status.SIZE_MISMATCH, Message("reason.layout.different_sizes", **sizes))
+        raise SizeMismatchError("layout.different_sizes", npu=size_of(npu.shape), golden=size_of(golden.shape))
+    flat = layouts.flat_plan(npu.size)
     if npu.shape == golden.shape:
         plans = [tensor.plan or layouts.plain_plan(tensor.shape, tensor.fortran_order) for tensor in (npu, golden)]
         if all(plan.is_flat for plan in plans):
-            plans = [layouts.flat_plan(npu.size)] * 2
-        return Aligned(npu=npu, golden=golden, npu_plan=plans[0], golden_plan=plans[1])
-    flat = [None if tensor.fortran_order else in_logical_order(tensor) for tensor in (npu, golden)]
-    if flat[0] is None or flat[1] is None:
-        reason = Message("row.data.h5_no_common_order", npu=npu.shape, golden=golden.shape)
-        return Refused(Status.LAYOUT, reason)
-    plan = layouts.flat_plan(npu.size)
+            plans = [flat, flat]
+        return npu, golden, Alignment(plans[0], plans[1], npu.shape)
+    npu_gathered, golden_gathered = (
+        None if tensor.fortran_order else in_logical_order(tensor) for tensor in (npu, golden)
+    )
+    if npu_gathered is None or golden_gathered is None:
+        raise LayoutError("layout.no_common_order", npu=npu.shape, golden=golden.shape)
     note = None
-    if [extent for extent in npu.shape if extent != 1] != [extent for extent in golden.shape if extent != 1]:
+    if layouts.squeezed(npu.shape) != layouts.squeezed(golden.shape):
         note = Message("row.data.in_element_order", npu=npu.shape, golden=golden.shape)
-    return Aligned(npu=flat[0], golden=flat[1], npu_plan=plan, golden_plan=plan, note=note)
+    return npu_gathered, golden_gathered, Alignment(flat, flat, npu.shape, note)
 
 
 # --- looking up by name ---
 
 
 NPU, BENCHMARK = "NPU", "benchmark"
-#: Of many names as many are listed.
-_MAX_LISTED = 10
 #: A name as it is in the file.
 _OWN_NAME = re.compile(r"/?[A-Za-z_]\w*/\d+(/.*)?", re.ASCII | re.DOTALL)
 
@@ -379,7 +359,6 @@ def load_h5_data(npu: Sequence[str], golden: Sequence[str], pairs: Sequence[tupl
 class H5Name:
     """A parsed name: the file, if it names one, and the path in it, as `/Addmm/4/output`."""
 
-    text: str
     file: str = ""
     inside: str = ""
 
@@ -392,11 +371,11 @@ def is_own_name(name: str) -> bool:
 def parse_h5_name(text: str) -> H5Name | None:
     """`FILE.h5`, `FILE.h5:/Addmm/4/output/result` or `/Addmm/4`; None for what can be no name in a `.h5` file."""
     if PYTORCH.owns(text):
-        return H5Name(text=text, file=text)
+        return H5Name(file=text)
     for position, char in enumerate(text):
         if char == ":" and PYTORCH.owns(text[:position]):
-            return H5Name(text=text, file=text[:position], inside=text[position + 1 :])
-    return H5Name(text=text, inside=text) if "\0" not in text else None
+            return H5Name(file=text[:position], inside=text[position + 1 :])
+    return H5Name(inside=text) if "\0" not in text else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -548,21 +527,20 @@ def list_h5(
 
     With `of_ops` the name is that of an op, not of a data set in it.
     """
-    fits_name = pattern(name) if name is not None else lambda text: True
+    fits_name, fits_type = pattern(name or ""), pattern(op_type or "")
     number = None if name is None else op_number(name)
-    fits_type = pattern(op_type) if op_type is not None else lambda text: True
+
+    def fitting(op: H5Op) -> tuple[H5Value, ...]:
+        if not fits_type(op.type) or number not in (None, op.seq):
+            return ()
+        if number is not None or fits_name(op.name):
+            return op.values
+        return () if of_ops else tuple(value for value in op.values if fits_name(value.path))
+
     listings = []
     for side in sides:
-        rows = []
-        for op in side.dump.ops:
-            values = op.values
-            if number is not None:
-                values = values if op.seq == number else ()
-            elif not fits_name(op.name):
-                values = () if of_ops else tuple(value for value in op.values if fits_name(value.path))
-            if values and fits_type(op.type):
-                rows.append(H5Row(op=op, values=values))
-        listings.append(H5Listing(side=side, rows=tuple(rows)))
+        rows = tuple(H5Row(op=op, values=values) for op in side.dump.ops if (values := fitting(op)))
+        listings.append(H5Listing(side=side, rows=rows))
     if not any(listing.rows for listing in listings):
         patterns = " ".join(f"{option} {text}" for option, text in (("-n", name), ("-t", op_type)) if text is not None)
         op_types = list(dict.fromkeys(op.type for side in sides for op in side.dump.ops))

@@ -9,14 +9,14 @@ import ast
 import difflib
 import math
 import os
+import posixpath
 import re
 import reprlib
 import sys
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
-from precision_tool.lib.data.old_settings import LOG_LEVELS, OLD_NAMES, OldSetting, as_setting, notes_on
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import read_bytes
 from precision_tool.lib.logs import LEVELS
@@ -106,21 +106,12 @@ def _count(low: int, kind: str, high: int = MOST_COUNTED) -> Callable[[object], 
     return check
 
 
-def _workers(value: object) -> int:
-    """A check for the number of processes."""
-    return _count(0, "workers", MOST_WORKERS)(value)
-
-
 def _print_count(value: object) -> int:
     """A check for the number of values to show."""
-    error = ValueError(Message("note.data.must.printed", largest=MOST_PRINTED))
     try:
-        number = _count(1, "whole")(value)
+        return _count(1, "whole", MOST_PRINTED)(value)
     except ValueError:
-        raise error from None
-    if number > MOST_PRINTED:
-        raise error
-    return number
+        raise ValueError(Message("note.data.must.printed", largest=MOST_PRINTED)) from None
 
 
 def _columns(value: object) -> int:
@@ -156,20 +147,9 @@ def _switch(value: object) -> str:
     return _choice("on", "off")(value)
 
 
-def _optional_switch(value: object) -> str:
-    """A check for 'on', 'off' or '' (as the device has it)."""
-    if isinstance(value, bool):
-        return _switch(value)
-    return _optional_choice("on", "off")(value)
-
-
-def _optional_choice(*names: str) -> Callable[[object], str]:
-    """A check for one of some words, or ''."""
-
-    def check(value: object) -> str:
-        return "" if value is None or value == "" else _choice(*names)(value)
-
-    return check
+def _optional(check: Callable[[object], Any], nothing: Optional[str] = "") -> Callable[[object], Any]:
+    """The same check, which also takes None and '': both mean `nothing`."""
+    return lambda value: nothing if value is None or value == "" else check(value)
 
 
 def _layers(value: object) -> str:
@@ -179,33 +159,15 @@ def _layers(value: object) -> str:
     return " ".join(value.split())
 
 
-def _seconds(value: object) -> float:
-    """A check for a time limit."""
-    return _number(0, math.inf, "seconds")(value)
+def _path_or_none(kind: str) -> Callable[[object], str]:
+    """A check for the path of a file, or "" for none; `kind` says in words what it must be."""
 
+    def check(value: object) -> str:
+        if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
+            raise ValueError(Message(f"note.data.must.{kind}"))
+        return os.path.expanduser(str(value))
 
-def _program(value: object) -> str:
-    """A check for a program, or "" for the one in use."""
-    if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
-        raise ValueError(Message("note.data.must.program"))
-    return os.path.expanduser(str(value))
-
-
-def _op_debug_level(value: object) -> int:
-    """A check for how much the compiler of ops keeps."""
-    return _count(0, "debug_level", 4)(value)
-
-
-def _seed(value: object) -> int:
-    """A check for what numpy and TensorFlow take for a seed."""
-    return _count(0, "whole", 2**32 - 1)(value)
-
-
-def _file(value: object) -> str:
-    """A check for the name of a file, or "" for none."""
-    if not isinstance(value, (str, os.PathLike)) or "\0" in str(value):
-        raise ValueError(Message("note.data.must.file"))
-    return os.path.expanduser(str(value))
+    return check
 
 
 def _number_from_text(text: str) -> object:
@@ -231,8 +193,9 @@ def _folders(value: object) -> Tuple[Path, ...]:
     return tuple(map(_folder, value))
 
 
-def _optional_folder(value: object) -> Optional[Path]:
-    return None if value is None or value == "" else _folder(value)
+def _setting(default: Any, check: Callable[[object], Any]) -> Any:
+    """Return the field of a setting with its default and the check that every value passes."""
+    return field(default=default, metadata={"check": check})
 
 
 #: Cosine similarity below which a tensor counts as wrong.
@@ -243,40 +206,40 @@ DEFAULT_THRESHOLD = 0.98
 class Settings:
     """All settings, checked; a wrong value raises UsageError. `config.example.py` says what each means."""
 
-    data: Path = field(default=DEFAULT_DATA, metadata={"check": _folder})
+    data: Path = _setting(DEFAULT_DATA, _folder)  # noqa: RUF009  # it is a field
     #: Further data folders of a study: options only.
     more_data: Tuple[Path, ...] = field(default=(), metadata={"check": _folders, "is_option": True})
-    work: Optional[Path] = field(default=None, metadata={"check": _optional_folder})
-    threshold: float = field(default=DEFAULT_THRESHOLD, metadata={"check": _number(-1, 1, "cosine")})
-    limit: int = field(default=3, metadata={"check": _count(0, "limit")})
-    atol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "tolerance")})
-    rtol: float = field(default=0.001, metadata={"check": _number(0, math.inf, "tolerance")})
-    print_count: int = field(default=20, metadata={"check": _print_count})
-    workers: int = field(default=0, metadata={"check": _workers})
-    width: int = field(default=0, metadata={"check": _columns})
+    work: Optional[Path] = _setting(None, _optional(_folder, None))  # noqa: RUF009
+    threshold: float = _setting(DEFAULT_THRESHOLD, _number(-1, 1, "cosine"))
+    limit: int = _setting(3, _count(0, "limit"))
+    atol: float = _setting(0.001, _number(0, math.inf, "tolerance"))
+    rtol: float = _setting(0.001, _number(0, math.inf, "tolerance"))
+    print_count: int = _setting(20, _print_count)
+    workers: int = _setting(0, _count(0, "workers", MOST_WORKERS))
+    width: int = _setting(0, _columns)
     #: "" for that of the locale.
-    language: str = field(default="", metadata={"check": _optional_choice(*LANGUAGES)})
-    theme: str = field(default="dark", metadata={"check": _choice("dark", "light", "plain")})
-    log_level: str = field(default="warning", metadata={"check": _log_level})
+    language: str = _setting("", _optional(_choice(*LANGUAGES)))
+    theme: str = _setting("dark", _choice("dark", "light", "plain"))
+    log_level: str = _setting("warning", _log_level)
     #: Documented: where the setting is not there, every step is dumped.
-    tf_dump_step: str = field(default="", metadata={"check": check_dump_step})
-    dump_mode: str = field(default="all", metadata={"check": _choice("input", "output", "all")})
-    dump_data: str = field(default="tensor", metadata={"check": _choice("tensor", "stats")})
-    dump_layer: str = field(default="", metadata={"check": _layers})
-    op_debug_level: int = field(default=4, metadata={"check": _op_debug_level})
-    dump_seed: int = field(default=0, metadata={"check": _seed})
-    fusion_switch_file: str = field(default="", metadata={"check": _file})
-    quant_dumpable: str = field(default="off", metadata={"check": _switch})
-    precision_mode: str = field(default="", metadata={"check": _optional_choice(*PRECISION_MODES)})
-    precision_mode_v2: str = field(default="", metadata={"check": _optional_choice(*PRECISION_MODES_V2)})
-    op_precision_mode: str = field(default="", metadata={"check": _file})
-    customize_dtypes: str = field(default="", metadata={"check": _file})
-    allow_hf32: str = field(default="", metadata={"check": _optional_switch})
-    deterministic: str = field(default="", metadata={"check": _optional_switch})
-    cmd_root_path: Path = field(default=Path("/usr/local/Ascend"), metadata={"check": _folder})
-    engine: str = field(default="native", metadata={"check": _choice("native", "cann", "auto")})
-    python: str = field(default="", metadata={"check": _program})
-    toolkit_seconds: float = field(default=3600.0, metadata={"check": _seconds})
+    tf_dump_step: str = _setting("", check_dump_step)
+    dump_mode: str = _setting("all", _choice("input", "output", "all"))
+    dump_data: str = _setting("tensor", _choice("tensor", "stats"))
+    dump_layer: str = _setting("", _layers)
+    op_debug_level: int = _setting(4, _count(0, "debug_level", 4))
+    dump_seed: int = _setting(0, _count(0, "whole", 2**32 - 1))
+    fusion_switch_file: str = _setting("", _path_or_none("file"))
+    quant_dumpable: str = _setting("off", _switch)
+    precision_mode: str = _setting("", _optional(_choice(*PRECISION_MODES)))
+    precision_mode_v2: str = _setting("", _optional(_choice(*PRECISION_MODES_V2)))
+    op_precision_mode: str = _setting("", _path_or_none("file"))
+    customize_dtypes: str = _setting("", _path_or_none("file"))
+    allow_hf32: str = _setting("", _optional(_switch))
+    deterministic: str = _setting("", _optional(_switch))
+    cmd_root_path: Path = _setting(Path("/usr/local/Ascend"), _folder)  # noqa: RUF009
+    engine: str = _setting("native", _choice("native", "cann", "auto"))
+    python: str = _setting("", _path_or_none("program"))
+    toolkit_seconds: float = _setting(3600.0, _number(0, math.inf, "seconds"))
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -446,3 +409,121 @@ def load_settings(
             option = "lang" if name == "language" else name.replace("_", "-")
             values[name] = _checked(name, value, Message("note.data.place.option", name=option))
     return Settings(**values)
+
+
+# --- names that the `config.py` of the old tool and its manuals have ---
+# A few are settings under another name; the others have no effect, and a note names what replaces them, unless they
+# have the value that the manuals show and so ask for nothing.
+
+
+class OldName(NamedTuple):
+    """An old name without effect: the values that the manuals show, and what replaces it."""
+
+    shown: Tuple[object, ...]
+    #: A kind of `note.data.instead`.
+    instead: str
+
+
+class OldSetting(NamedTuple):
+    """A line of a settings file that sets an old name."""
+
+    name: str
+    value: object
+    line: int
+
+
+_VARIABLE = "variable"
+_GRAPH_VALUES = "graph_values"
+_WITHOUT_EFFECT: Dict[str, OldName] = {
+    "ASCEND_LOG_PATH": OldName((), "device_logs"),
+    "NET_TYPE": OldName((), "net_type"),
+    "TF_DEBUG_TIMEOUT": OldName((360,), "time_limit"),
+    "MS_ACCU_CMP": OldName(
+        (r"msaccucmp.py[c]?", "msaccucmp.py", "msaccucmp.pyc"),
+        "msaccucmp",
+    ),
+    "BUILD_JSON_GRAPH_NAME": OldName(
+        ("Build", "PreRunAfterBuild"),
+        "graph_name",
+    ),
+    "DUMP_GE_GRAPH_VALUE": OldName((2,), _GRAPH_VALUES),
+    "DUMP_GRAPH_LEVEL_VALUE": OldName((2, 3), _GRAPH_VALUES),
+    "PRECISION_TOOL_OVERFLOW_FLAG": OldName(("PRECISION_TOOL_OVERFLOW",), _VARIABLE),
+    "PRECISION_TOOL_DUMP_FLAG": OldName(("PRECISION_TOOL_DUMP",), _VARIABLE),
+}
+_ENVIRONMENT = OldName((), "environment")
+_PLACE = OldName((), "place")
+_OLD_PLACE = OldName((), "old_place")
+#: What paths outside the data folder end with in the manuals.
+_USUAL_ENDS = {"ASCEND_LOG_PATH": "ascend/log/plog", "ASCEND_SET_ENV": "bin/setenv.bash"}
+#: Folders by where the manuals have them below the data folder.
+_PLACES = {
+    "FUSION_DIR": "fusion", "NPU_DIR": "npu", "DEFAULT_NPU_DIR": "npu/debug_0",
+    "DEFAULT_NPU_DUMP_DIR": "npu/debug_0/dump", "DEFAULT_NPU_GRAPH_DIR": "npu/debug_0/graph",
+    "DEFAULT_OP_DEBUG_DIR": "npu/debug_0", "OVERFLOW_DIR": "overflow", "NPU_OVERFLOW_DUMP_DIR": "overflow/dump",
+    "TF_DIR": "tf", "TF_DEBUG_DUMP_DIR": "tf/tf_debug", "TF_DUMP_DIR": "tf/dump", "TF_GRAPH_DIR": "tf/graph",
+    "TF_CKPT_ROOT": "tf/checkpoints", "TF_CKPT_FILE": "tf/checkpoints/ckpt",
+    "TF_CKPT_INPUT_DIR": "tf/checkpoints/input", "PT_DIR": "pt", "PT_NPU_DIR": "pt/npu", "PT_GPU_DIR": "pt/gpu",
+    "TMP_DIR": "temp", "OP_GRAPH_DIR": "temp/op_graph", "DECODE_DIR": "temp/decode",
+    "OVERFLOW_DECODE_DIR": "temp/decode/overflow_decode", "DUMP_DECODE_DIR": "temp/decode/dump_decode",
+    "DUMP_CONVERT_DIR": "temp/decode/dump_convert", "VECTOR_COMPARE_PATH": "temp/vector_compare",
+    "TF_TENSOR_NAMES": "temp/tf_tensor_names.txt", "TF_TENSOR_DUMP_CMD": "temp/tf_tensor_cmd.txt",
+}  # fmt: skip
+#: Folders of the first releases, which lay elsewhere.
+_OLD_PLACES = (
+    "GRAPH_DIR", "GRAPH_DIR_ALL", "GRAPH_DIR_BUILD", "GRAPH_DIR_LAST", "GRAPH_CPU", "DUMP_DIR", "DUMP_FILES_NPU",
+    "DUMP_FILES_OVERFLOW", "DUMP_FILES_CPU", "DUMP_FILES_CPU_DEBUG", "DUMP_TMP_DIR", "DUMP_FILES_OVERFLOW_DECODE",
+    "DUMP_FILES_CPU_LOG", "DUMP_FILES_CPU_NAMES", "DUMP_FILES_CPU_CMDS", "DUMP_FILES_DECODE", "DUMP_FILES_CONVERT",
+)  # fmt: skip
+#: Names that set the data folder.
+_DATA_NAMES = ("ROOT_DIR", "DATA_ROOT_DIR")
+
+#: All names that the old tool had.
+OLD_NAMES: Tuple[str, ...] = (*_DATA_NAMES, *_WITHOUT_EFFECT, "ASCEND_SET_ENV", *_PLACES, *_OLD_PLACES)
+
+#: Names that Python's logging has for levels, which LOG_LEVEL took, and ours.
+LOG_LEVELS = {"notset": "debug", "warn": "warning", "critical": "error", "fatal": "error"}
+
+
+def as_setting(name: str, value: object) -> Optional[Tuple[str, object]]:
+    """The setting, by field name, and its value that an old name stands for; None for one without effect."""
+    if name == "ROOT_DIR" and isinstance(value, str):
+        return "data", posixpath.join(value, DEFAULT_DATA.name)
+    return ("data", value) if name in _DATA_NAMES else None
+
+
+def notes_on(path: str, settings: List[OldSetting]) -> List[Message]:
+    """Return the notes on old names of a file that ask for something else than is done, one for each reason."""
+    data = DEFAULT_DATA.name
+    by_advice: Dict[str, List[OldSetting]] = {}
+    for old in settings:
+        setting = as_setting(old.name, old.value)
+        if setting is not None:
+            data = str(setting[1])
+            continue
+        meaning = _of(old.name)
+        if not _asks_nothing(old, meaning, data):
+            by_advice.setdefault(meaning.instead, []).append(old)
+    notes = []
+    for instead, some in by_advice.items():
+        names = [Message("note.data.old_name", name=old.name, line=old.line) for old in some]
+        advice = Message("note.data.instead." + instead)
+        notes.append(Message("note.data.old_settings", path=path, count=len(some), names=names, advice=advice))
+    return notes
+
+
+def _of(name: str) -> OldName:
+    if name in _PLACES:
+        return _PLACE
+    if name in _OLD_PLACES:
+        return _OLD_PLACE
+    return _ENVIRONMENT if name == "ASCEND_SET_ENV" else _WITHOUT_EFFECT[name]
+
+
+def _asks_nothing(old: OldSetting, meaning: OldName, data: str) -> bool:
+    """Return whether the value is the one that the manuals show, so that ignoring it changes nothing."""
+    if old.name in _PLACES and isinstance(old.value, str):
+        return posixpath.normpath(old.value) == posixpath.normpath(posixpath.join(data, _PLACES[old.name]))
+    if old.name in _USUAL_ENDS:
+        return str(old.value).rstrip("/").endswith(_USUAL_ENDS[old.name])
+    return old.value in meaning.shown

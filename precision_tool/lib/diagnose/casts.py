@@ -225,7 +225,7 @@ def _dumped_pair(op: Op, dumps: DumpIndex) -> tuple[Pair, int] | Message:
     if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (before, after)):
         return Message("check.cast.no_numbers", before=before.dtype, after=after.dtype)
     try:
-        alignment = align(after, before, None, None)
+        alignment = align(after, before)
     except LayoutError as error:
         return Message("check.cast.not_compared", reason=error.reason)
     pair = Pair(

@@ -11,7 +11,7 @@ import numpy as np
 from precision_tool.lib.compare.data_folder import DataFolder
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, GoldenFiles, NoBenchmark
 from precision_tool.lib.data.graph_catalog import RunGraph
-from precision_tool.lib.data.inputs import own_benchmark
+from precision_tool.lib.data.sides import own_benchmark
 from precision_tool.lib.diagnose.divergence import is_random
 from precision_tool.lib.diagnose.formulas import Formula
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, PARAMETER_TYPES, NoValueError, Root, RunValues

@@ -32,15 +32,9 @@ from precision_tool.lib.compare.result_files import (
     write_results,
 )
 from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
-from precision_tool.lib.data.default_sides import (
-    benchmark_folder,
-    default_golden,
-    default_npu,
-    newer_run,
-    pytorch_files,
-)
 from precision_tool.lib.data.fusion_pair import FusionPair, find_pair
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
+from precision_tool.lib.data.sides import benchmark_folder, default_golden, default_npu, newer_run, pytorch_files
 from precision_tool.lib.data.workspace import Workspace, check_data
 from precision_tool.lib.diagnose.run_checks import Analysis, analyse
 from precision_tool.lib.io.files import is_folder

@@ -18,10 +18,10 @@ import numpy as np
 from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpIndex, GoldenFiles, NoBenchmark
 from precision_tool.lib.data.graph_catalog import RunGraph, names_in
-from precision_tool.lib.data.inputs import golden_leaf
 from precision_tool.lib.data.matching import GraphDumps
 from precision_tool.lib.data.origins import originals
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
+from precision_tool.lib.data.sides import golden_leaf
 from precision_tool.lib.diagnose.causes import Explainer, Findings
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
 from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, flat_doubles, misfit

@@ -12,8 +12,8 @@ from statistics import median
 from precision_tool.lib.compare.scheduler import Progress, counting
 from precision_tool.lib.data.dumped_ops import BenchmarkSide, GoldenFiles
 from precision_tool.lib.data.fusion_pair import Fusion, is_fused
-from precision_tool.lib.data.inputs import find_golden
 from precision_tool.lib.data.matching import GraphDumps
+from precision_tool.lib.data.sides import find_golden
 from precision_tool.lib.diagnose.agreement import OpAgreement, all_agree, distance
 from precision_tool.lib.diagnose.error_shape import LIMIT
 from precision_tool.lib.diagnose.op_values import RunValues

@@ -16,9 +16,8 @@ import numpy.typing as npt
 
 from precision_tool.lib.compare.tensor_figures import open_reader
 from precision_tool.lib.compare.tensor_reader import Budget, Opens, OpenTensors, key_of
-from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpedOp, DumpIndex, Missing
+from precision_tool.lib.data.dumped_ops import BenchmarkSide, DumpedOp, DumpIndex, Missing, OpDumps
 from precision_tool.lib.data.matching import input_places
-from precision_tool.lib.data.op_dumps import OpDumps
 from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, in_order
 from precision_tool.lib.io import data_types
 from precision_tool.lib.io.data_types import DataType
@@ -640,8 +639,7 @@ class RunValues:
         origin = self.origins.of(root.op, root.index, self.benchmark)
         if isinstance(origin, NoOrigin):
             return None
-        find = self.benchmark.output_of if origin.is_real else self.benchmark.output
-        golden = find(origin.op_name, origin.index)
+        golden = self.benchmark.output_of(origin.op_name, origin.index)
         if not isinstance(golden, Tensor):
             return None
         try:

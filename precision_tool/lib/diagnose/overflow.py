@@ -16,17 +16,17 @@ from precision_tool.lib.compare.run_values import NOTHING, SOURCE_TYPES, KnownVa
 from precision_tool.lib.compare.scheduler import THIS_THREAD, Resources
 from precision_tool.lib.compare.tensor_figures import extremes_of, limit_of
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.data.dump_tree import nothing_below
-from precision_tool.lib.data.graph_catalog import FoundOp, RunGraph
-from precision_tool.lib.data.kinds import NPY, check_command
-from precision_tool.lib.data.neighbourhood import described_inputs
-from precision_tool.lib.data.overflow_files import (
+from precision_tool.lib.data.dump_tree import (
     DECODED_FOLDER,
     StatusFile,
     files_of_task,
     find_status_files,
     leaves_below,
+    nothing_below,
 )
+from precision_tool.lib.data.graph_catalog import FoundOp, RunGraph
+from precision_tool.lib.data.kinds import NPY, check_command
+from precision_tool.lib.data.neighbourhood import described_inputs
 from precision_tool.lib.data.workspace import check_data
 from precision_tool.lib.diagnose.headroom import Golden, LossScale, TrailStep, fitting_scale, is_gradient, trail_to
 from precision_tool.lib.io.files import check_folder, is_folder, real_path, size_of
@@ -233,7 +233,7 @@ def judge(values: RunValues, op: RunOp, is_flagged: bool = False) -> OverflowOp 
         pass_names=() if graph_op is None else graph_op.pass_names,
         original_names=() if graph_op is None else graph_op.original_names or (),
         is_gradient=is_gradient(op),
-        paths=() if dump is None else tuple(dump.paths),
+        paths=() if dump is None else dump.paths,
     )
 
 

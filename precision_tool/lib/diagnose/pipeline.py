@@ -23,7 +23,7 @@ from precision_tool.lib.compare.scheduler import ALL_CORES, Resources
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.graph_catalog import RunGraph, named_by
 from precision_tool.lib.data.graph_choice import GraphChooser
-from precision_tool.lib.data.inputs import Inputs
+from precision_tool.lib.data.sides import Inputs
 from precision_tool.lib.diagnose.agreement import agrees, ops_of
 from precision_tool.lib.diagnose.decide import SECONDS, RunVerdict, Subject, decide
 from precision_tool.lib.diagnose.overflow import Origin, StatusReport, op_statuses

@@ -20,13 +20,12 @@ from precision_tool.lib.compare.run_values import KEPT_TYPES, SOURCE_TYPES, OpIn
 from precision_tool.lib.compare.scheduler import ALL_CORES, Progress, Resources, counting
 from precision_tool.lib.compare.tensor_reader import Difference, difference, is_alike, same_range
 from precision_tool.lib.data.axis_alignment import align
-from precision_tool.lib.data.default_sides import default_npu
 from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.graph_catalog import RunGraph
-from precision_tool.lib.data.inputs import golden_leaf
 from precision_tool.lib.data.kinds import check_command
 from precision_tool.lib.data.matching import Counterpart, same_name
 from precision_tool.lib.data.origins import counterparts
+from precision_tool.lib.data.sides import default_npu, golden_leaf
 from precision_tool.lib.data.workspace import lies_in
 from precision_tool.lib.diagnose.error_shape import UNIT
 from precision_tool.lib.diagnose.overflow import GraphOf, graph_finder
@@ -462,7 +461,7 @@ def _pair(op: RunOp, slot: SlotPair) -> Pair | Message:
     if not all(data_types.BY_NAME[tensor.dtype].is_numeric for tensor in (left, right)):
         return Message("reason.no_numbers", dtype=left.dtype)
     try:
-        alignment = align(left, right, None, None)
+        alignment = align(left, right)
     except LayoutError as error:
         return error.reason
     return Pair(
@@ -653,9 +652,10 @@ def _compare_leaf(leaf: DumpLeaf, counterpart: DumpLeaf, graph_of: GraphOf, reso
     # The other run's own graph, as the compiler may have numbered its ops in another way.
     other_file = file if other_run is None else other_run.file
     left, right = RunValues(leaf, file), RunValues(counterpart, other_file)
-    counterpart_of, left_only, right_only = same_name, [], []
+    counterpart_of: Counterpart = same_name
+    left_only, right_only = [], []
     if file is not None and other_file is not None and other_file is not file:
-        counterpart_of = counterparts(file, other_file).of
+        counterpart_of = counterparts(file, other_file)
         names, other_names = ({flatten(op.name): op.name for op in graph.ops} for graph in (file, other_file))
         matched = {flat: counterpart_of(flat) for flat in names}
         in_both = {*matched.values()}

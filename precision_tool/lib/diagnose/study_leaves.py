@@ -18,11 +18,10 @@ from pathlib import PurePath
 
 from precision_tool.lib.data import dump_names as names
 from precision_tool.lib.data import dump_tree as walk
-from precision_tool.lib.data.default_sides import benchmark_folder, default_npu
 from precision_tool.lib.data.dump_names import is_rank_folder, placed, placed_below
-from precision_tool.lib.data.dump_tree import MAPPING_FILE, is_status_file
+from precision_tool.lib.data.dump_tree import MAPPING_FILE, find_status_files, is_status_file
 from precision_tool.lib.data.kinds import NPY
-from precision_tool.lib.data.overflow_files import find_status_files
+from precision_tool.lib.data.sides import benchmark_folder, default_npu
 from precision_tool.lib.data.workspace import Workspace, lies_in, open_workspace
 from precision_tool.lib.io.cache import folder_fingerprint
 from precision_tool.lib.io.files import check_folder, folder_exists, is_folder, real_path

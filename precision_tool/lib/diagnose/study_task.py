@@ -15,12 +15,12 @@ from precision_tool.lib.compare.folders import CompareOptions
 from precision_tool.lib.compare.scheduler import Resources, WorkStoppedError
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dump_names import flatten
+from precision_tool.lib.data.dump_tree import StatusFile, parse_status_name
 from precision_tool.lib.data.dumped_ops import GoldenFiles
 from precision_tool.lib.data.graph_cache import GraphStore
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.graph_choice import GraphChooser
-from precision_tool.lib.data.inputs import find_golden
-from precision_tool.lib.data.overflow_files import StatusFile, parse_status_name
+from precision_tool.lib.data.sides import find_golden
 from precision_tool.lib.diagnose.agreement import agrees
 from precision_tool.lib.diagnose.overflow import StatusReader, graph_for, read_statuses
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Leaf, diagnose_leaf, flags_of, is_not_finite

@@ -1,4 +1,7 @@
-"""The Keras callback that prints the loss scale. This module runs on Python 3.7."""
+"""What a training script gets to look inside a run: tfdbg around a session or an Estimator, and a Keras callback.
+
+This module runs on Python 3.7.
+"""
 
 import contextlib
 import fcntl
@@ -12,48 +15,7 @@ from precision_tool.lib.data.settings import Settings, load_settings
 from precision_tool.lib.data.workspace import Workspace, make_writable
 from precision_tool.lib.messages import text
 from precision_tool.lib.training.packages import ScriptError, tensorflow_module, tensorflow_v1
-from precision_tool.lib.training.passport import BENCHMARK, Passport, Recorder, begin
-
-
-class _PrintLossScale:
-    """Prints the loss scale before every batch, and whether the last step was free of overflow.
-
-    `optimizer` is the loss scale optimizer that the model is trained with. For TensorFlow 2:
-    `model.fit(…, callbacks=[NpuPrintLossScaleCallBack(optimizer)])`.
-    """
-
-    def __init__(self, optimizer: Any, loss: Any = None) -> None:
-        parent: Any = super()
-        parent.__init__()
-        if not hasattr(optimizer, "loss_scale"):
-            raise ScriptError("training.no_loss_scale", optimizer=type(optimizer).__name__)
-        self.optimizer = optimizer
-        self.loss = loss
-
-    def on_train_batch_begin(self, batch: int, logs: Optional[Any] = None) -> None:
-        """Called by Keras."""
-        scale = float(_value(self.optimizer.loss_scale))
-        last = getattr(self.optimizer, "last_step_finite", None)
-        finite = None if last is None else bool(_value(last))
-        overflowed = None if finite is None else not finite
-        line = text("note.training.loss_scale", batch=batch, scale=scale, finite=finite, overflowed=overflowed)
-        print(f"precision_tool: {line}", flush=True)
-
-
-def _value(variable: Any) -> Any:
-    if callable(variable):
-        variable = variable()
-    return variable.numpy() if hasattr(variable, "numpy") else variable
-
-
-def loss_scale_callback() -> type:
-    """The class `NpuPrintLossScaleCallBack`. Imports TensorFlow and Keras."""
-    tensorflow_v1()
-    base = importlib.import_module("tensorflow").keras.callbacks.Callback
-    return type("NpuPrintLossScaleCallBack", (_PrintLossScale, base), {"__doc__": _PrintLossScale.__doc__})
-
-
-# --- tfdbg around a session or an Estimator: benchmark tensors into `tf/tf_debug`. This module runs on Python 3.7 ---
+from precision_tool.lib.training.passport import BENCHMARK, Recorder, begin
 
 
 class _Claim:
@@ -66,21 +28,15 @@ class _Claim:
         self.folder = folder
         self._handle = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY)
         try:
-            self._check()
-        except BaseException:
-            self.release()
-            raise
-
-    def _check(self) -> None:
-        folder = self.folder
-        try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            self.release()
             raise ScriptError("training.dump_running", folder=str(folder)) from None
         except OSError:  # a file system without locks
             pass
         there = sorted(os.listdir(str(folder)))
         if there:
+            self.release()
             raise ScriptError("training.dump_there", folder=str(folder), name=there[0], more=len(there) - 1 or None)
 
     def discard(self) -> None:
@@ -102,12 +58,12 @@ class _Claim:
 class _DumpingSession:
     """tfdbg's dumping session, sure of its folder until it is closed."""
 
-    def __init__(self, session: Any, folder: Path, claim: _Claim, recorder: Recorder) -> None:
+    def __init__(self, session: Any, claim: _Claim, recorder: Recorder) -> None:
         self._claim = claim
         self._recorder = recorder
         self._plain = session
         parent: Any = super()
-        parent.__init__(session, str(folder))
+        parent.__init__(session, str(claim.folder))
 
     def on_run_start(self, request: Any) -> Any:
         """Called by tfdbg before each run."""
@@ -150,7 +106,7 @@ class _DumpingHook:
         """Called by TensorFlow."""
         if self._claim is None:
             self._claim = _Claim(self._folder)
-            self._recorder = Recorder(_passport(self._settings))
+            self._recorder = _recorder(self._settings)
         if self._recorder is not None:
             run_args = run_context.original_args
             self._recorder.before_run(run_context.session, run_args.fetches, run_args.feed_dict)
@@ -181,10 +137,8 @@ def sess_dump(session: Any, settings: Optional[Settings] = None) -> Any:
         )
     wrapper = tensorflow_module("python.debug.wrappers.dumping_wrapper").DumpingDebugWrapperSession
     settings = load_settings() if settings is None else settings
-    folder = _folder(settings)
-    claim = _Claim(folder)
-    recorder = Recorder(_passport(settings))
-    return type("DumpingSession", (_DumpingSession, wrapper), {})(session, folder, claim, recorder)
+    claim = _Claim(_folder(settings))
+    return type("DumpingSession", (_DumpingSession, wrapper), {})(session, claim, _recorder(settings))
 
 
 def estimator_dump() -> Any:
@@ -194,11 +148,11 @@ def estimator_dump() -> Any:
     return type("DumpingHook", (_DumpingHook, hook), {})(_folder(settings), settings)
 
 
-def _passport(settings: Settings) -> Passport:
-    """A new passport of the benchmark run, written with what is known by now."""
+def _recorder(settings: Settings) -> Recorder:
+    """Return what fills a new passport of the benchmark run, which is written with what is known by now."""
     passport = begin(BENCHMARK, settings)
     passport.save()
-    return passport
+    return Recorder(passport)
 
 
 def _folder(settings: Settings) -> Path:
@@ -211,3 +165,44 @@ def _is_closed(session: Any) -> bool:
     if closed is None:
         closed = getattr(session, "_is_closed", None)
     return bool(closed() if callable(closed) else closed)
+
+
+# --- the Keras callback that prints the loss scale ---
+
+
+class _PrintLossScale:
+    """Prints the loss scale before every batch, and whether the last step was free of overflow.
+
+    `optimizer` is the loss scale optimizer that the model is trained with. For TensorFlow 2:
+    `model.fit(…, callbacks=[NpuPrintLossScaleCallBack(optimizer)])`.
+    """
+
+    def __init__(self, optimizer: Any, loss: Any = None) -> None:
+        parent: Any = super()
+        parent.__init__()
+        if not hasattr(optimizer, "loss_scale"):
+            raise ScriptError("training.no_loss_scale", optimizer=type(optimizer).__name__)
+        self.optimizer = optimizer
+        self.loss = loss
+
+    def on_train_batch_begin(self, batch: int, logs: Optional[Any] = None) -> None:
+        """Called by Keras."""
+        scale = float(_value(self.optimizer.loss_scale))
+        last = getattr(self.optimizer, "last_step_finite", None)
+        finite = None if last is None else bool(_value(last))
+        overflowed = None if finite is None else not finite
+        line = text("note.training.loss_scale", batch=batch, scale=scale, finite=finite, overflowed=overflowed)
+        print(f"precision_tool: {line}", flush=True)
+
+
+def _value(variable: Any) -> Any:
+    if callable(variable):
+        variable = variable()
+    return variable.numpy() if hasattr(variable, "numpy") else variable
+
+
+def loss_scale_callback() -> type:
+    """The class `NpuPrintLossScaleCallBack`. Imports TensorFlow and Keras."""
+    tensorflow_v1()
+    base = importlib.import_module("tensorflow").keras.callbacks.Callback
+    return type("NpuPrintLossScaleCallBack", (_PrintLossScale, base), {"__doc__": _PrintLossScale.__doc__})

@@ -60,7 +60,10 @@ def mixed_precision_list(
             list_of_type[op_type] = name
     if not list_of_type:
         raise ScriptError("training.mixlist.empty")
-    target = _default_file() if path is None else Path(os.path.abspath(os.path.expanduser(str(path))))
+    if path is None:
+        target = result_file(load_settings(), MIXLIST_NAME)
+    else:
+        target = Path(os.path.abspath(os.path.expanduser(str(path))))
     content: Dict[str, Dict[str, List[str]]] = {
         name: {"to-add": types, "to-remove": []} for name, types in lists.items()
     }
@@ -148,10 +151,6 @@ def _types(argument: str, names: Names) -> List[str]:
 
 def _listed(names: Names) -> List[object]:
     return [names] if isinstance(names, str) else list(names)
-
-
-def _default_file() -> Path:
-    return result_file(load_settings(), MIXLIST_NAME)
 
 
 def result_file(settings: Settings, name: str) -> Path:

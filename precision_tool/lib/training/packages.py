@@ -72,17 +72,8 @@ def numpy() -> Any:
     return _load("numpy")
 
 
-def npu_dump_config_class() -> Any:
-    """The `DumpConfig` of npu_bridge. Raises MissingPackageError."""
-    return _npu_bridge_class("DumpConfig")
-
-
-def npu_run_config_class() -> Any:
-    """The `NPURunConfig` of npu_bridge. Raises MissingPackageError."""
-    return _npu_bridge_class("NPURunConfig")
-
-
-def _npu_bridge_class(class_name: str) -> Any:
+def npu_bridge_class(class_name: str) -> Any:
+    """The `DumpConfig` or `NPURunConfig` of npu_bridge. Raises MissingPackageError."""
     require_npu_bridge()
     for name in ("npu_bridge.estimator.npu.npu_config", "npu_bridge.npu_init"):  # the second gathers all names
         try:

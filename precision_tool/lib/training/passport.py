@@ -22,14 +22,7 @@ from precision_tool.lib.messages.errors import PrecisionToolError
 from precision_tool.lib.training.mixlist import write_whole
 from precision_tool.lib.training.packages import ScriptError, numpy, reason_of, say, tensorflow_module, tensorflow_v1
 from precision_tool.lib.training.randomness import last_seed
-from precision_tool.lib.training.session_runs import (
-    element_of,
-    flat_feeds,
-    flat_fetches,
-    initializers_of,
-    is_setup,
-    train_ops_of,
-)
+from precision_tool.lib.training.session_runs import flat_feeds, purpose_of
 
 #: To be raised when a key changes its meaning or goes; not for a new one.
 VERSION = 1
@@ -55,8 +48,7 @@ SWITCHES = (
 #: Of these options the content counts, not the name.
 _FILES = ("op_precision_mode", "customize_dtypes", "modify_mixlist", "fusion_switch_file")
 
-_MODULES = {"tensorflow": "tensorflow", "numpy": "numpy", "npu_bridge": "npu_bridge", "npu_device": "npu_device",
-            "keras": "keras", "horovod": "horovod"}  # fmt: skip
+_MODULES = ("tensorflow", "numpy", "npu_bridge", "npu_device", "keras", "horovod")
 #: Files of an installation that tell its version, by what they are below its folder.
 _CANN_FILES = (
     "version.cfg",
@@ -204,17 +196,17 @@ def fingerprint(value: Any) -> Dict[str, Any]:
 def versions() -> Dict[str, str]:
     """Versions of what computes, as far as they can be read: nothing is imported or run for it."""
     by_package = {"python": platform.python_version(), "machine": platform.machine()}
-    for name, module in _MODULES.items():
-        version = getattr(sys.modules.get(module), "__version__", None)
+    for name in _MODULES:
+        version = getattr(sys.modules.get(name), "__version__", None)
         if version:
             by_package[name] = str(version)[:64]
+    installed = str(load_settings().cmd_root_path)
     roots = [os.environ.get(name, "") for name in ("ASCEND_TOOLKIT_HOME", "ASCEND_HOME_PATH")]
-    roots.append(str(load_settings().cmd_root_path / "ascend-toolkit" / "latest"))
-    files = [os.path.join(root, name) for root in roots if root for name in _CANN_FILES]
+    roots.append(os.path.join(installed, "ascend-toolkit", "latest"))
     for name, candidates in (
-        ("cann", files),
-        ("driver", [os.path.join(str(load_settings().cmd_root_path), "driver", "version.info")]),
-        ("firmware", [os.path.join(str(load_settings().cmd_root_path), "firmware", "version.info")]),
+        ("cann", [os.path.join(root, name) for root in roots if root for name in _CANN_FILES]),
+        ("driver", [os.path.join(installed, "driver", "version.info")]),
+        ("firmware", [os.path.join(installed, "firmware", "version.info")]),
     ):
         version = next((text for text in map(_version_in, candidates) if text), "")
         if version:
@@ -274,9 +266,8 @@ def optimizers_of(graph: Any, constant: Any) -> List[Dict[str, Any]]:
             if argument.name in _HYPERPARAMETERS:
                 value = constant(tensor)
                 values[argument.name] = "computed" if value is None else plain(value)
-        for name in ("use_nesterov", "use_locking"):
-            if name == "use_nesterov" and name in op.node_def.attr:
-                values[name] = bool(op.node_def.attr[name].b)
+        if "use_nesterov" in op.node_def.attr:
+            values["use_nesterov"] = bool(op.node_def.attr["use_nesterov"].b)
         optimizer = {"type": op.type.replace("Resource", "", 1), "hyperparameters": values}
         key = json.dumps(optimizer, sort_keys=True)
         optimizers.setdefault(key, dict(optimizer, variables=0))["variables"] += 1
@@ -344,7 +335,8 @@ class Recorder:
         if self._rank == _TRAINS:
             return
         try:
-            rank = self._rank_of(session.graph, fetches)
+            purpose = purpose_of(session.graph, fetches)
+            rank = 0 if purpose.is_setup else _SOME if purpose.train_ops == [] else _TRAINS
             if rank > self._rank:
                 _record_session(self._passport, _raw(session), flat_feeds(session.graph, feed_dict))
                 self._passport.save()
@@ -352,13 +344,6 @@ class Recorder:
         except Exception as error:  # whatever a script's session or graph is, its training goes on
             say("passport.no_hashes", reason=reason_of(error))
             self._rank = _TRAINS
-
-    def _rank_of(self, graph: Any, fetches: Any) -> int:
-        fetched = [element_of(graph, each) for each in flat_fetches(fetches)]
-        initializers = initializers_of(graph)
-        if all(is_setup(each, initializers) for each in fetched):
-            return 0
-        return _SOME if train_ops_of(graph, fetched) == [] else _TRAINS
 
 
 def record_replay(record: Passport, graph: Any, checkpoint: str, feeds: Mapping[Any, Any]) -> None:
@@ -444,11 +429,9 @@ def _fetched(record: Passport, session: Any, variables: List[Any]) -> Iterator[T
             return
         middle = len(variables) // 2
         for half in (variables[:middle], variables[middle:]):
-            for pair in _fetched(record, session, half):
-                yield pair
+            yield from _fetched(record, session, half)
     else:
-        for pair in zip(variables, values):
-            yield pair
+        yield from zip(variables, values)
 
 
 def _numbers(record: Passport, feeds: List[Tuple[Any, Any]]) -> Iterator[Tuple[Any, Any]]:

@@ -22,17 +22,7 @@ from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import FormatError, PrecisionToolError
 from precision_tool.lib.training.packages import ScriptError, numpy, reason_of, say, tensorflow_v1
 from precision_tool.lib.training.passport import BENCHMARK, NPU, Recorder, begin, begun, side_of
-from precision_tool.lib.training.session_runs import (
-    RESTORE_TYPES,
-    SETUP_TYPES,
-    ancestors,
-    element_of,
-    flat_feeds,
-    flat_fetches,
-    initializers_of,
-    is_setup,
-    train_ops_of,
-)
+from precision_tool.lib.training.session_runs import RESTORE_TYPES, SETUP_TYPES, ancestors, flat_feeds, purpose_of
 
 MANIFEST_NAME = "feeds.json"
 
@@ -273,18 +263,16 @@ class _Step:
             feeds = list(flat_feeds(graph, feed_dict))
         except (KeyError, TypeError, ValueError):
             return run()  # TensorFlow says it better
-        fetched = [element_of(graph, each) for each in flat_fetches(fetches)]
         if any(_is_read_by(tensor, _SAVER_TYPES) for tensor, _ in feeds):
             return run()
-        initializers = initializers_of(graph)
-        if all(is_setup(each, initializers) for each in fetched):
+        purpose = purpose_of(graph, fetches)
+        if purpose.is_setup:
             self._savers.prepare(graph)
-            needed = ancestors([getattr(each, "op", each) for each in fetched])
+            needed = ancestors([getattr(each, "op", each) for each in purpose.fetched])
             if any(each.type in SETUP_TYPES for each in needed):  # the replay sets iterators up again
                 self._save_feeds(feeds)
             return run()
-        train_ops = train_ops_of(graph, fetched)
-        if train_ops is not None and not train_ops:
+        if purpose.train_ops == []:
             return run()
         saver, reason = self._savers.find(graph)
         if saver is None:
@@ -293,7 +281,7 @@ class _Step:
         self._save_feeds(feeds)
         result = run()
         if not self.finished:
-            self._publish(session, saver, train_ops)
+            self._publish(session, saver, purpose.train_ops)
         return result
 
     def close(self) -> None:

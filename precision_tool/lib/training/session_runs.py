@@ -3,7 +3,7 @@
 This module runs on Python 3.7.
 """
 
-from typing import Any, Iterator, List, Optional, Set, Tuple
+from typing import Any, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from precision_tool.lib.training.packages import tensorflow_v1
 
@@ -24,18 +24,18 @@ _PLACEHOLDER_TYPES = ("Placeholder", "PlaceholderV2", "PlaceholderWithDefault")
 _UNCHANGED_TYPES = ("Identity", "Cast", "Reshape")
 
 
-def flat_fetches(fetches: Any) -> Iterator[Any]:
+def _flat_fetches(fetches: Any) -> Iterator[Any]:
     """The single fetches of what `Session.run` takes."""
     if isinstance(fetches, dict):
         fetches = list(fetches.values())
     if isinstance(fetches, (list, tuple)):
         for each in fetches:
-            yield from flat_fetches(each)
+            yield from _flat_fetches(each)
     else:
         yield from tensorflow_v1().nest.flatten(fetches, expand_composites=True)  # sparse ones are three
 
 
-def element_of(graph: Any, fetch: Any) -> Any:
+def _element_of(graph: Any, fetch: Any) -> Any:
     """The op or tensor that a fetch means; None for what is of no known kind, or a mistake."""
     try:
         return graph.as_graph_element(fetch, allow_tensor=True, allow_operation=True)
@@ -66,14 +66,30 @@ def _feed_parts(v1: Any, graph: Any, key: Any, value: Any) -> Iterator[Tuple[Any
         yield graph.as_graph_element(key, allow_operation=False), value
 
 
-def initializers_of(graph: Any) -> Set[str]:
+class RunPurpose(NamedTuple):
+    """What a run fetches, and what for. `train_ops` is None where it cannot be told: then any run may be the one."""
+
+    fetched: List[Any]
+    is_setup: bool
+    train_ops: Optional[List[str]]
+
+
+def purpose_of(graph: Any, fetches: Any) -> RunPurpose:
+    """Return what a run with these fetches does: it trains, or only prepares, or neither."""
+    fetched = [_element_of(graph, each) for each in _flat_fetches(fetches)]
+    initializers = _initializers_of(graph)
+    is_setup = all(_is_setup(each, initializers) for each in fetched)
+    return RunPurpose(fetched, is_setup, None if is_setup else _train_ops_of(graph, fetched))
+
+
+def _initializers_of(graph: Any) -> Set[str]:
     v1 = tensorflow_v1()
     keys = (v1.GraphKeys.GLOBAL_VARIABLES, v1.GraphKeys.LOCAL_VARIABLES)
     variables = [each for key in keys for each in graph.get_collection(key)]
     return {each.initializer.name for each in variables if getattr(each, "initializer", None) is not None}
 
 
-def is_setup(element: Any, initializers: Set[str], depth: int = 0) -> bool:
+def _is_setup(element: Any, initializers: Set[str], depth: int = 0) -> bool:
     """Whether a fetch only initialises variables, tables and iterators, restores or feeds them."""
     if element is None:
         return False
@@ -86,7 +102,7 @@ def is_setup(element: Any, initializers: Set[str], depth: int = 0) -> bool:
     if element.type in SETUP_TYPES or element.name in initializers or _is_assigned_setup(element):
         return True
     grouped = element.type == "NoOp" and depth < 10  # tf.group groups by device, then all
-    return grouped and all(is_setup(each, initializers, depth + 1) for each in element.control_inputs)
+    return grouped and all(_is_setup(each, initializers, depth + 1) for each in element.control_inputs)
 
 
 def _is_assigned_setup(operation: Any) -> bool:
@@ -99,8 +115,8 @@ def _is_assigned_setup(operation: Any) -> bool:
     return source.type in RESTORE_TYPES + _PLACEHOLDER_TYPES
 
 
-def train_ops_of(graph: Any, fetched: List[Any]) -> Optional[List[str]]:
-    """Names of the training ops that a run reaches. None where that cannot be told: then any run may be the one."""
+def _train_ops_of(graph: Any, fetched: List[Any]) -> Optional[List[str]]:
+    """Names of the training ops that a run reaches."""
     v1 = tensorflow_v1()
     train_ops = {getattr(each, "op", each) for each in graph.get_collection(v1.GraphKeys.TRAIN_OP)}
     if not train_ops or None in fetched:

@@ -7,19 +7,17 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple, Union
 
 from precision_tool.lib.data.settings import Settings, load_settings, with_settings
 from precision_tool.lib.data.workspace import FUSION_OFF, FUSION_SWITCH, Workspace, make_writable
 from precision_tool.lib.io.files import read_text
 from precision_tool.lib.messages import Message
-from precision_tool.lib.messages.errors import OutputError, PrecisionToolError, shown
-from precision_tool.lib.training.fusion_files import switch_file
+from precision_tool.lib.messages.errors import DataNotFoundError, OutputError, PrecisionToolError, shown
 from precision_tool.lib.training.mixlist import find_mixlist, result_file, write_whole
 from precision_tool.lib.training.packages import (
     ScriptError,
-    npu_dump_config_class,
-    npu_run_config_class,
+    npu_bridge_class,
     say,
     tensorflow_module,
 )
@@ -184,26 +182,6 @@ def hf32_of_variable() -> Optional[bool]:
     return {"1": True, "0": False}.get(os.environ.get(HF32_VARIABLE, ""))
 
 
-def tf32_of_tensorflow2() -> Optional[bool]:
-    """Whether TensorFlow has TF32, and with it the NPU HF32, on; None where it cannot be told."""
-    is_enabled = getattr(_tensorflow_switches(), "tensor_float_32_execution_enabled", None)
-    return None if is_enabled is None else bool(is_enabled())
-
-
-def _tensorflow_switches() -> Any:
-    return getattr(getattr(sys.modules.get("tensorflow"), "config", None), "experimental", None)
-
-
-def set_hf32_of_tensorflow2(settings: Settings) -> None:
-    """Switch HF32 on or off for npu_device, which hands on what TensorFlow has for TF32. Raises ScriptError."""
-    if not settings.allow_hf32:
-        return
-    switch = getattr(_tensorflow_switches(), "enable_tensor_float_32_execution", None)
-    if switch is None:
-        raise ScriptError("training.precision.hf32")
-    switch(settings.allow_hf32 == "on")
-
-
 def _precision_lines(modes: Mapping[Any, Any]) -> List[str]:
     """The lines of an `op_precision_mode` file."""
     by_name: List[str] = []
@@ -298,6 +276,39 @@ def _check_dtype_line(line: str, where: str) -> None:
                 )
 
 
+# --- Fusion switch files: those of the data folder, else the installed ones ---
+
+
+_CONFIG_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "config")
+
+#: The installed files by name. Absolute, so they stay valid whatever the working folder.
+INSTALLED = {name: os.path.join(_CONFIG_FOLDER, name) for name in (FUSION_OFF, FUSION_SWITCH)}
+#: The environment variable of the setting FUSION_SWITCH_FILE: `fusion bisect` names the file of its tries in it,
+#: whatever folder its command runs in.
+FILE_VARIABLE = "PRECISION_TOOL_FUSION_SWITCH_FILE"
+
+
+def switch_file(workspace: Workspace, name: str) -> str:
+    """The absolute path of the file of this name that a training script with this data folder uses.
+
+    For single passes that of the setting FUSION_SWITCH_FILE, as a running bisection sets it; that of the data folder
+    where there is one; else the installed one. DataNotFoundError if the one of the setting is not there.
+    """
+    chosen = load_settings().fusion_switch_file if name == FUSION_SWITCH else ""
+    if chosen:
+        path = os.path.abspath(chosen)
+        if not os.path.isfile(path):
+            raise DataNotFoundError("training.no_switch_file", path=path)
+        return path
+    own = os.path.abspath(str(workspace.fusion_switch_file(name)))
+    return own if os.path.isfile(own) else INSTALLED[name]
+
+
+def file_in_use(is_off: bool) -> str:
+    """The absolute path of the file that a script here uses: `fusion_off.cfg` or `fusion_switch.cfg`."""
+    return switch_file(_Place(None).workspace, FUSION_OFF if is_off else FUSION_SWITCH)
+
+
 # --- Actions → the parameters of NpuOptimizer (TensorFlow 1), DumpConfig (Estimator) and npu_device (TensorFlow 2) ---
 
 
@@ -310,8 +321,6 @@ DUMP_OPTIONS = ("dump_mode", "dump_data", "dump_layer", "quant_dumpable")
 
 #: Exactly one of these may be on.
 _DUMP_SWITCHES = ("enable_dump", "enable_dump_debug")
-#: Looked at before anything is set: some of these exclude each other.
-_EXCLUSIVE = (*_DUMP_SWITCHES, *MODES)
 #: A file of the user's own here says something else than the action that was asked for.
 _FILES = ("fusion_switch_file", "modify_mixlist")
 _FOLDERS = ("dump_path", "debug_dir")
@@ -361,11 +370,12 @@ def session_dump_config(
     if custom_op is None:
         custom_op = options.custom_optimizers.add()
         custom_op.name = OPTIMIZER
-    if _get(custom_op, "use_off_line", True) is False:
+    parameters = _CustomOpOptions(custom_op)
+    if parameters.value("use_off_line", True) is False:
         say("switches.off_line")
     else:
-        _set(custom_op, "use_off_line", True)
-    _update(custom_op, actions, _with_run_options(settings, run_options))
+        parameters.set("use_off_line", True)
+    _apply(parameters, actions, _with_run_options(settings, run_options))
     if options.remapping not in (rewriter_config.DEFAULT, rewriter_config.OFF):
         say("switches.remapping")
     options.remapping = rewriter_config.OFF
@@ -374,7 +384,7 @@ def session_dump_config(
 
 def update_custom_op(custom_op: Any, action: Optional[str] = None, **run_options: object) -> Any:
     """Set what `action` asks for in the NpuOptimizer that the script has made; returns it."""
-    _update(custom_op, parse_action(action), _with_run_options(None, run_options))
+    _apply(_CustomOpOptions(custom_op), parse_action(action), _with_run_options(None, run_options))
     return custom_op
 
 
@@ -384,7 +394,7 @@ def estimator_dump_config(action: Optional[str] = None, **run_options: object) -
     for name in sorted(actions):
         if name in _ESTIMATOR_ADVICE:
             raise ScriptError("training.estimator.no_part", name=name, advice=_ESTIMATOR_ADVICE[name])
-    make = npu_dump_config_class()
+    make = npu_bridge_class("DumpConfig")
     place = _Place(_with_run_options(None, run_options))
     values = _parameters(actions, place)
     taken = inspect.signature(make).parameters
@@ -401,7 +411,7 @@ def estimator_dump_config(action: Optional[str] = None, **run_options: object) -
         say("switches.precise", options=precise)
     set_hf32_variable(place.settings)
     if "dump" in actions:
-        _begin_passport(place, values)
+        _begin_passport(place, values, None)
     return make(**{name: value for name, value in values.items() if name in _IN_DUMP_CONFIG})
 
 
@@ -412,7 +422,7 @@ def estimator_run_options(action: Optional[str] = None, **run_options: object) -
         raise ScriptError("training.estimator.prof", advice=_ESTIMATOR_ADVICE["prof"])
     place = _Place(_with_run_options(None, run_options))
     values = {name: value for name, value in _parameters(actions, place).items() if name in _IN_RUN_CONFIG}
-    taken = inspect.signature(npu_run_config_class()).parameters
+    taken = inspect.signature(npu_bridge_class("NPURunConfig")).parameters
     for name in values:
         if name not in taken:
             raise ScriptError("training.estimator.old", config="NPURunConfig", name=name)
@@ -433,38 +443,16 @@ def npu_device_dump_config(npu_device: Any, action: Optional[str] = None, **run_
             type=type(npu_device).__name__,
             example="import npu_device",
         )
-    options = _DeviceOptions(npu_device.global_options())
-    place = _Place(_with_run_options(None, run_options))
-    values = _parameters(actions, place)
-    for name in [name for name in values if not options.has(name)]:
-        if name not in _NOT_IN_EVERY_RELEASE:
-            raise ScriptError("training.device.old", name=name)
-        del values[name]
-    held = {name: options.value(name, values.get(name, _kind_of(name))) for name in {*values, *_EXCLUSIVE}}
-    changes = _to_set(values, held, place)
-    set_hf32_of_tensorflow2(place.settings)
-    for name, value in changes.items():
-        default = options.default(name)
-        options.set(name, value)
-        if name in _SAID_DEFAULTS and default not in (None, str(value)):
-            say("switches.default", name=name, old=repr(default), value=repr(value))
-    if "dump" in actions:
-        _begin_passport(place, options.texts(SWITCHES), tf32_of_tensorflow2())
+    _apply(_DeviceOptions(npu_device.global_options()), actions, _with_run_options(None, run_options))
     return npu_device
 
 
-def _begin_passport(place: "_Place", options: Mapping[str, object], hf32: Optional[bool] = None) -> None:
-    """Write what is known by now of an NPU run that dumps. `hf32`: where its variable does not count."""
+def _begin_passport(place: "_Place", options: Mapping[str, object], hf32: Optional[bool]) -> None:
+    """Write what is known by now of an NPU run that dumps. `hf32`: None where the variable of TensorFlow 1 counts."""
     passport = begin(NPU, place.settings)
     passport.set_switches(options)
     passport.set_hf32(hf32_of_variable() if hf32 is None else hf32)
     passport.save()
-
-
-def _any_value(value: Any) -> object:
-    """What a parameter of NpuOptimizer holds, of whichever kind."""
-    which = value.WhichOneof("value") if hasattr(value, "WhichOneof") else next(iter(vars(value)), None)
-    return getattr(value, which) if which else None
 
 
 def _with_run_options(settings: Optional[Settings], options: Mapping[str, object]) -> Settings:
@@ -479,6 +467,51 @@ def _with_run_options(settings: Optional[Settings], options: Mapping[str, object
     loaded = load_settings() if settings is None and not plain else with_settings(settings, plain)
     extra = {name: value for name, value in options.items() if name not in plain}
     return with_settings(loaded, written(extra, loaded)) if extra else loaded
+
+
+class _CustomOpOptions:
+    """The parameters of NpuOptimizer."""
+
+    def __init__(self, custom_op: Any) -> None:
+        self._parameters = custom_op.parameter_map
+
+    def has(self, name: str) -> bool:
+        """Return True: the adapter reads what it knows."""
+        return True
+
+    def value(self, name: str, like: Value) -> Optional[Value]:
+        """Parameter `name` of the kind of `like`; None when it is not set."""
+        if name not in self._parameters:
+            return None
+        value = getattr(self._parameters[name], self._field(like))
+        text: Value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+        return text
+
+    def set(self, name: str, value: Value) -> None:
+        """Set a parameter."""
+        stored = value.encode() if isinstance(value, str) else value
+        setattr(self._parameters[name], self._field(value), stored)
+
+    def set_hf32(self, settings: Settings) -> None:
+        """Switch HF32 on or off, where the settings say so."""
+        set_hf32_variable(settings)
+
+    def hf32(self) -> Optional[bool]:
+        """Return None: the variable tells."""
+        return None
+
+    def all(self) -> Dict[str, object]:
+        """All parameters, of whichever kind."""
+        return {name: self._any(self._parameters[name]) for name in list(self._parameters)}
+
+    @staticmethod
+    def _any(value: Any) -> object:
+        which = value.WhichOneof("value") if hasattr(value, "WhichOneof") else next(iter(vars(value)), None)
+        return getattr(value, which) if which else None
+
+    @staticmethod
+    def _field(value: Value) -> str:
+        return "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "s"
 
 
 class _DeviceOptions:
@@ -505,7 +538,7 @@ class _DeviceOptions:
         """Whether this release has the option."""
         return self._option(name) is not None
 
-    def default(self, name: str) -> Optional[str]:
+    def _default(self, name: str) -> Optional[str]:
         """The value that nobody has set, as text; None where there is none."""
         value = getattr(self._option(name), "default", None)
         return None if value is None else _device_text(value)
@@ -513,25 +546,46 @@ class _DeviceOptions:
     def value(self, name: str, like: Value) -> Optional[Value]:
         """What is set, of the kind of `like`; None for what is not set, or is the default (whoever has set that)."""
         text = getattr(self._option(name), "value", None)
-        if text is None or _device_text(text) == self.default(name):
+        if text is None or _device_text(text) == self._default(name):
             return None
         text = _device_text(text)
         if isinstance(like, bool):
             return text == "1"
         return int(text) if isinstance(like, int) and text.isdigit() else text
 
-    def texts(self, names: Iterable[str]) -> Dict[str, object]:
-        """What holds of some options, as text; npu_device's own way to ask for all prints lines of its own."""
-        values = ((name, getattr(self._option(name), "value", None)) for name in names)
+    def all(self) -> Dict[str, object]:
+        """What a passport has, as text; npu_device's own way to ask for all prints lines of its own."""
+        values = ((name, getattr(self._option(name), "value", None)) for name in SWITCHES)
         return {name: _device_text(value) for name, value in values if value is not None}
 
     def set(self, name: str, value: Value) -> None:
         """Set an option. Raises ScriptError where npu_device refuses the value."""
         holder, inner = self._holder(name)
+        default = self._default(name)
         try:
             setattr(holder, inner, value)
         except (TypeError, ValueError) as error:
             raise ScriptError("training.device.refused", name=name, value=repr(value), reason=str(error)) from None
+        if name in _SAID_DEFAULTS and default not in (None, str(value)):
+            say("switches.default", name=name, old=repr(default), value=repr(value))
+
+    def set_hf32(self, settings: Settings) -> None:
+        """Switch HF32 on or off: npu_device hands on what TensorFlow has for TF32. Raises ScriptError."""
+        if not settings.allow_hf32:
+            return
+        switch = getattr(_tensorflow_switches(), "enable_tensor_float_32_execution", None)
+        if switch is None:
+            raise ScriptError("training.precision.hf32")
+        switch(settings.allow_hf32 == "on")
+
+    def hf32(self) -> Optional[bool]:
+        """Whether TensorFlow has TF32, and with it the NPU HF32, on; None where it cannot be told."""
+        is_enabled = getattr(_tensorflow_switches(), "tensor_float_32_execution_enabled", None)
+        return None if is_enabled is None else bool(is_enabled())
+
+
+def _tensorflow_switches() -> Any:
+    return getattr(getattr(sys.modules.get("tensorflow"), "config", None), "experimental", None)
 
 
 def _device_text(value: object) -> str:
@@ -574,15 +628,15 @@ def _parameters(actions: FrozenSet[str], place: _Place) -> Dict[str, Value]:
     values: Dict[str, Value] = {}
     workspace = place.workspace
     if "dump" in actions:
-        values = {"enable_dump": True, "dump_path": str(workspace.dump_dir()), "dump_mode": place.settings.dump_mode}
-        if place.settings.tf_dump_step:  # without it every step is dumped
-            values["dump_step"] = place.settings.tf_dump_step
-        if place.settings.dump_data != "tensor":
-            values["dump_data"] = place.settings.dump_data
-        if place.settings.dump_layer:
-            values["dump_layer"] = place.settings.dump_layer
-        if place.settings.quant_dumpable == "on":
-            values["quant_dumpable"] = "1"
+        settings = place.settings
+        values = {"enable_dump": True, "dump_path": str(workspace.dump_dir()), "dump_mode": settings.dump_mode}
+        optional = {
+            "dump_step": settings.tf_dump_step,  # without it every step is dumped
+            "dump_data": "" if settings.dump_data == "tensor" else settings.dump_data,
+            "dump_layer": settings.dump_layer,
+            "quant_dumpable": "1" if settings.quant_dumpable == "on" else "",
+        }
+        values.update((name, value) for name, value in optional.items() if value)
     if "overflow" in actions:
         values = {
             "enable_dump_debug": True,
@@ -654,41 +708,21 @@ def _make_own_folder(name: str, folder: str) -> None:
         raise OutputError("training.named_by_script", reason=error.full_message, name=name) from None
 
 
-def _update(custom_op: Any, actions: FrozenSet[str], settings: Optional[Settings]) -> None:
+def _apply(options: Union[_CustomOpOptions, _DeviceOptions], actions: FrozenSet[str], settings: Settings) -> None:
+    """Set what `actions` and the settings ask for in the options of an adapter. Nothing is set if there is an error."""
     place = _Place(settings)
     values = _parameters(actions, place)
-    current: Dict[str, Optional[Value]] = {name: _get(custom_op, name, _kind_of(name)) for name in _EXCLUSIVE}
-    current.update((name, _get(custom_op, name, value)) for name, value in values.items())
-    for name, value in _to_set(values, current, place).items():
-        _set(custom_op, name, value)
-    set_hf32_variable(place.settings)
+    for name in [name for name in values if not options.has(name)]:
+        if name not in _NOT_IN_EVERY_RELEASE:
+            raise ScriptError("training.device.old", name=name)
+        del values[name]
+    like: Dict[str, Value] = {**dict.fromkeys(_DUMP_SWITCHES, False), **dict.fromkeys(MODES, ""), **values}
+    changes = _to_set(values, {name: options.value(name, value) for name, value in like.items()}, place)
+    options.set_hf32(place.settings)
+    for name, value in changes.items():
+        options.set(name, value)
     if "dump" in actions:
-        parameters = custom_op.parameter_map
-        _begin_passport(place, {name: _any_value(parameters[name]) for name in list(parameters)})
-
-
-def _kind_of(name: str) -> Value:
-    """A value of the kind that an option which only excludes others has."""
-    return "" if name in MODES else False
-
-
-def _get(custom_op: Any, name: str, like: Value) -> Optional[Value]:
-    """Parameter `name` of the kind of `like`; None when it is not set."""
-    parameters = custom_op.parameter_map
-    if name not in parameters:
-        return None
-    value = getattr(parameters[name], _field(like))
-    text: Value = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-    return text
-
-
-def _set(custom_op: Any, name: str, value: Value) -> None:
-    stored = value.encode() if isinstance(value, str) else value
-    setattr(custom_op.parameter_map[name], _field(value), stored)
-
-
-def _field(value: Value) -> str:
-    return "b" if isinstance(value, bool) else "i" if isinstance(value, int) else "s"
+        _begin_passport(place, options.all(), options.hf32())
 
 
 def _check_switch_file(path: str) -> None:

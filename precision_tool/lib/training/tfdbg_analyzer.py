@@ -15,7 +15,6 @@ import re
 import shutil
 import sys
 from collections import Counter
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Dict, List, Optional, Sequence, Type
 
@@ -78,22 +77,11 @@ def extract_with_analyzer(
                         progress(done, total)
         check_any(len(written), skipped, damaged)
         nbytes = sum(os.path.getsize(os.path.join(new_folder, name)) for name in written)
-        result = Extracted(
-            folder,
-            len(written),
-            nbytes,
-            skipped=tuple(skipped),
-            damaged=tuple(damaged),
-            notes=tuple(alike(dump for dump in named if dump.npy_name in set(written))),
-        )
-        if sorted(written) == new_set.names() and not any(
-            filecmp.cmpfiles(new_folder, new_set.folder, written, False)[1:]
-        ):
-            return replace(
-                result, same=True, replaced=Replaced(others=new_set.others()), notes=(*new_set.notes, *result.notes)
-            )
-        replaced = new_set.commit()
-        return replace(result, replaced=replaced, notes=(*new_set.notes, *result.notes))
+        has_names = sorted(written) == new_set.names()
+        same = has_names and not any(filecmp.cmpfiles(new_folder, new_set.folder, written, False)[1:])
+        replaced = Replaced(others=new_set.others()) if same else new_set.commit()
+    notes = (*new_set.notes, *alike(dump for dump in named if dump.npy_name in set(written)))
+    return Extracted(folder, len(written), nbytes, replaced, same, tuple(skipped), tuple(damaged), notes)
 
 
 def _without_numbers(dump: DumpedTensor) -> Optional[Message]:
@@ -156,7 +144,10 @@ class _Analyzer:
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
         if kind is None:
+            import pexpect
+
             self._child.sendline("exit")
+            self._child.expect_exact([pexpect.EOF, pexpect.TIMEOUT])  # a busy machine takes its time
         self._close()
 
     def save(self, dump: DumpedTensor, path: str) -> Optional[Message]:

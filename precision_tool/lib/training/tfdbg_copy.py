@@ -136,31 +136,36 @@ def extract(
             dropped = _drop_claims(events, new_set.free())
             damaged += dropped
             is_there = bool(dropped) and _is_there(new_set, events, workers, progress)
-        total = sum(map(npy_size, events.values()))
         if is_there:
-            there = Replaced(others=new_set.others())
-            notes = (*new_set.notes, *alike(dump for dump in named if dump.npy_name in events))
-            return Extracted(folder, len(events), total, there, True, tuple(skipped), tuple(damaged), notes)
-        new_folder = new_set.start(total)
-
-        def write(name: str, advance: Callable[[int], None]) -> Optional[Message]:
-            try:
-                write_npy(events[name], os.path.join(new_folder, name), advance)
-            except FormatError as error:
-                return error.full_message
-            return None
-
-        # The largest first, so that no thread is left with one at the end.
-        names = sorted(events, key=lambda name: -events[name].nbytes)
-        for name, reason in zip(names, Crew(write, workers).run(names, total, progress)):
-            if reason:
-                damaged.append((name, reason))
-                del events[name]
-        check_any(len(events), skipped, damaged)
-        replaced = new_set.commit()
-    written = sum(map(npy_size, events.values()))
+            replaced = Replaced(others=new_set.others())
+        else:
+            damaged += _write(events, new_set, workers, progress)
+            check_any(len(events), skipped, damaged)
+            replaced = new_set.commit()
+    nbytes = sum(map(npy_size, events.values()))
     notes = (*new_set.notes, *alike(dump for dump in named if dump.npy_name in events))
-    return Extracted(folder, len(events), written, replaced, False, tuple(skipped), tuple(damaged), notes)
+    return Extracted(folder, len(events), nbytes, replaced, is_there, tuple(skipped), tuple(damaged), notes)
+
+
+def _write(events: Dict[str, TensorEvent], new_set: NpySet, workers: int, progress: Optional[Progress]) -> List[Row]:
+    """Write the tensors into the new set; takes out those that are damaged, and returns why."""
+    total = sum(map(npy_size, events.values()))
+    new_folder = new_set.start(total)
+
+    def write(name: str, advance: Callable[[int], None]) -> Optional[Message]:
+        try:
+            write_npy(events[name], os.path.join(new_folder, name), advance)
+        except FormatError as error:
+            return error.full_message
+        return None
+
+    # The largest first, so that no thread is left with one at the end.
+    names = sorted(events, key=lambda name: -events[name].nbytes)
+    reasons = Crew(write, workers).run(names, total, progress)
+    damaged = [(name, reason) for name, reason in zip(names, reasons) if reason is not None]
+    for name, _ in damaged:
+        del events[name]
+    return damaged
 
 
 def _drop_claims(events: Dict[str, TensorEvent], free: int) -> List[Row]:

@@ -32,11 +32,10 @@ from precision_tool.lib.compare.scheduler import THIS_THREAD
 from precision_tool.lib.compare.toolkit import _MEMORY, _json_problem, _remembered, _table_problem, read_texts
 from precision_tool.lib.data import dump_names as file_names
 from precision_tool.lib.data import graph_cache as cache
-from precision_tool.lib.data.dump_tree import find_benchmark, find_named, find_run
+from precision_tool.lib.data.dump_tree import find_benchmark, find_named, find_run, find_status_files, parse_status_name
 from precision_tool.lib.data.graph_catalog import RunFolder, find_run_graphs
 from precision_tool.lib.data.graph_choice import GraphChooser
 from precision_tool.lib.data.kinds import PYTORCH
-from precision_tool.lib.data.overflow_files import find_status_files, parse_status_name
 from precision_tool.lib.data.overview import overview
 from precision_tool.lib.data.pair_selection import parse_ids, parse_range
 from precision_tool.lib.data.settings import check_dump_step, read_settings_file
