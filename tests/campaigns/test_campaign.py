@@ -164,6 +164,6 @@ def test_a_user_s_error_is_no_finding() -> None:
 
 
 def test_a_reason_of_a_part_is_looked_at() -> None:
-    reader = Reader(read=lambda path: ["fine", "\0"], files=lambda folder: [], mutations=())
+    reader = Reader(read=lambda path: ["fine", "x" * (worker.LONGEST + 1)], files=lambda folder: [], mutations=())
     tally = try_inputs(reader, lambda number: b"", range(1))
-    assert [finding.kind for finding in tally.findings] == ["message that cannot be printed, reason of a part"]
+    assert [finding.kind for finding in tally.findings] == ["long message, reason of a part"]

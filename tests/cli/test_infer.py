@@ -71,7 +71,7 @@ def test_the_dump_of_one_of_several_models_whose_graphs_have_one_name(tmp_path: 
         shown = tool("infer", path, cwd=tmp_path).text
         assert "(model 2)" in shown
         run = tool("--work", "w", "graph2json", path, tmp_path / f"{number}.json", cwd=tmp_path)
-        assert "an offline model of 2 models, of which this is the first, as atc has it" in run.text
+        assert "an offline model of 2 models, of which this is the first, as with atc" in run.text
         (graph,) = json.loads((tmp_path / f"{number}.json").read_text("utf-8"))["graph"]
         assert ("middle/Mul" in [op["name"] for op in graph["op"]]) == (number == 0)
 

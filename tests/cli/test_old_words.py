@@ -186,4 +186,4 @@ def test_an_old_config_is_used_and_what_has_no_effect_is_said(tree: SmallTree) -
     )
     run = tool("vc", cwd=cwd)
     assert "5 of 5 tensors" in run.text
-    assert "note: precision_config.py: NET_TYPE (line 4) is an old setting without effect: the data tell it" in run.err
+    assert "note: precision_config.py: NET_TYPE (line 4) is an old setting without effect: the data show it" in run.err

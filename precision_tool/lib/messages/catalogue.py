@@ -255,7 +255,8 @@ def _shown(value: Field, form: str, language: str) -> str:
         return argument.join(_plain(item, language) for item in value)
     if word == "of":
         return render(Message(f"{argument}.{str(value).lower()}"), language)
-    return _plain(value, language) if not form or value is None else str(format(value, form))
+    # A text where a number is usual (the step of a dump that is no number) is shown as it is.
+    return _plain(value, language) if not form or value is None or isinstance(value, str) else str(format(value, form))
 
 
 def _plain(value: Field, language: str) -> str:
