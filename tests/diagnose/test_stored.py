@@ -197,6 +197,8 @@ def test_every_value_comes_back_from_its_document() -> None:
         ((), [], "list in place of dict"),
         (("threshold",), "0.98", "StoredVerdict.threshold"),
         (("threshold",), True, "StoredVerdict.threshold"),
+        (("threshold",), 10**400, "StoredVerdict.threshold"),
+        (("verdict", "tally", "reasons", 0), [{"kind": "reason.cuts_outside", "fields": {"shape": 3}}, 1], "reasons.reasons"),
         (("verdict", "culprit"), 3, "StoredVerdict.verdict: Verdict.culprit"),
         (("verdict", "cause"), "stars", "Verdict.cause"),
         (("verdict", "extra"), 1, "Verdict: missing or unknown: extra"),

@@ -37,6 +37,7 @@ from precision_tool.lib.io.hdf5 import read_h5
 from precision_tool.lib.io.hdf5_child import BUFFER
 from precision_tool.lib.io.hdf5_process import Hdf5Error, close_hdf5, hdf5_blocks, hdf5_rows
 from precision_tool.lib.io.tensor_bytes import open_bytes
+from precision_tool.lib.messages import Message
 from precision_tool.lib.messages.errors import FormatError
 from precision_tool.lib.model.tensor import Tensor
 
@@ -418,6 +419,28 @@ def test_messages_are_lines_of_json_and_data_are_left_in_shared_memory(tmp_path:
         subprocess.run(command, stdin=theirs.fileno(), pass_fds=(buffer.fileno(),), check=True)
         assert ours.recv(1000) == b'{"row":null}\n{"done":true}\n'
         assert os.pread(buffer.fileno(), 40, 0) == np.array([0, 1, 2, 3, 0], "<f8").tobytes()
+
+
+def test_a_fork_while_another_thread_waits_for_an_answer_goes_on(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, threading, time; from precision_tool.lib.io import hdf5, hdf5_process\n"
+        "hdf5.read_h5(sys.argv[1])\n"
+        "threading.Thread(target=hdf5_process._child._next_line, daemon=True).start()\n"
+        "time.sleep(0.3)\n"
+        "if not os.fork(): os._exit(0)\n"
+        "os._exit(os.wait()[1])"
+    )
+    subprocess.run([sys.executable, "-c", script, str(a_dump(tmp_path / "d.h5"))], check=True, timeout=HANG)
+
+
+@pytest.mark.parametrize("answer", ["[]", "7", "{}", '[["row", 1]]', '{"rows": 1}', "{", "[" * 99999])
+def test_an_answer_that_is_none_is_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+    said = f"import os, time; os.write(0, {answer.encode()!r} + bytes([10])); time.sleep({HANG})"
+    monkeypatch.setattr(h5_process, "_START", said)
+    with pytest.raises(Hdf5Error) as error:
+        whole(a_dump(tmp_path / "d.h5"), (4,))
+    assert error.value.died
+    assert error.value.reason == Message("row.io.h5.no_sensible_answer")
 
 
 def test_a_missing_data_set_is_a_reason_and_no_death(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ One child serves this process, from the first request on; after its death anothe
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -40,6 +39,8 @@ CPU_SECONDS, WAIT_SECONDS, MEMORY = 30, 600, 1 << 30
 MOST_ANSWERED = 1 << 30
 #: A file that the child died of so many times is not tried again.
 MOST_DEATHS = 3
+#: What an answer has: a row, or what the request ended with.
+_ANSWERS = {"row", "done", "missing", "refused", "fault", "failed"}
 #: With the modules that this process finds, and nothing from the working folder that it would not find.
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
@@ -139,7 +140,8 @@ class _Child:
         self.lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket
-        self._lines: io.BufferedReader
+        #: What is no whole line yet. A buffered reader has a lock, for which a forked process might wait for ever.
+        self._received = bytearray()
         #: The memory in which it leaves blocks.
         self.buffer = -1
         self._deaths: Counter[tuple[str, int]] = Counter()
@@ -186,21 +188,32 @@ class _Child:
         answer: dict[str, Any] = {"row": None}
         while "row" in answer:
             try:
-                line = self._lines.readline(LONGEST)
+                line = self._next_line()
             except TimeoutError as error:
                 raise Hdf5Error(reason=Message("row.io.h5.silent", seconds=WAIT_SECONDS), died=True) from error
             except OSError as error:
                 raise self._death(seconds) from error
             total += len(line)
-            if len(line) == LONGEST or total > MOST_ANSWERED:
+            if len(line) >= LONGEST or total > MOST_ANSWERED:
                 raise Hdf5Error(reason=Message("row.io.h5.too_much"), died=True)
             if not line.endswith(b"\n"):
                 raise self._death(seconds)
-            try:
-                answer = dict(json.loads(line))
-            except (ValueError, TypeError, RecursionError) as error:
-                raise Hdf5Error(reason=Message("row.io.h5.no_sensible_answer"), died=True) from error
+            answer = _parsed(line)
             yield answer
+
+    def _next_line(self) -> bytes:
+        """Return the next line, without its end where it is too long or the child has closed the socket."""
+        searched = 0
+        while (end := self._received.find(b"\n", searched)) < 0 and len(self._received) < LONGEST:
+            searched = len(self._received)
+            block = self._socket.recv(1 << 16)
+            if not block:
+                break
+            self._received += block
+        length = end + 1 or len(self._received)
+        line = bytes(self._received[:length])
+        del self._received[:length]
+        return line
 
     def _death(self, seconds: int = 0) -> Hdf5Error:
         """What the child died of; it has closed its end of the socket."""
@@ -239,7 +252,7 @@ class _Child:
             opened.pop_all()
         theirs.close()
         ours.settimeout(WAIT_SECONDS)
-        self._socket, self._lines, self.buffer = ours, ours.makefile("rb"), buffer
+        self._socket, self._received, self.buffer = ours, bytearray(), buffer
 
     def close(self, kill: bool = False) -> None:
         """Ends the process and waits for it."""
@@ -258,7 +271,6 @@ class _Child:
     def _disconnect(self) -> None:
         if self._process is not None:
             self._process = None
-            self._lines.close()
             self._socket.close()
             os.close(self.buffer)
 
@@ -281,6 +293,14 @@ def _changed_at(path: str) -> int:
         return os.stat(path).st_mtime_ns
     except OSError:
         return 0
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    with suppress(ValueError, RecursionError):
+        answer = json.loads(line)
+        if isinstance(answer, dict) and answer.keys() & _ANSWERS:
+            return answer
+    raise Hdf5Error(reason=Message("row.io.h5.no_sensible_answer"), died=True)
 
 
 def _check(answer: dict[str, Any], path: str, full: str) -> None:

@@ -14,7 +14,7 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from precision_tool.lib.messages import Message
+from precision_tool.lib.messages import LANGUAGES, Message, render
 
 T = TypeVar("T")
 Reader = Callable[[Any], Any]
@@ -127,14 +127,20 @@ def _checked(document: Any, *kinds: type[Any]) -> Any:
 
 
 def _number(document: Any) -> float:
-    return float(document if document in _NOT_FINITE else _checked(document, float, int))
+    try:
+        return float(document if document in _NOT_FINITE else _checked(document, float, int))
+    except OverflowError as error:
+        raise ValueError(str(error)) from error
 
 
 def _message(document: Any) -> Message:
     try:
-        return Message.from_dict(_checked(document, dict))
-    except (KeyError, TypeError) as error:
+        message = Message.from_dict(_checked(document, dict))
+        for language in LANGUAGES:  # what cannot be shown is found out now, not on the screen
+            render(message, language)
+    except (KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(f"no message: {error}") from error
+    return message
 
 
 def _anything(document: Any) -> Any:
