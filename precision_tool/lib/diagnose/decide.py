@@ -23,6 +23,7 @@ from precision_tool.lib.data.origins import originals
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.sides import golden_leaf
 from precision_tool.lib.diagnose.causes import Explainer, Findings
+from precision_tool.lib.diagnose.device_profile import Device, learn
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
 from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, flat_doubles, misfit
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, Ref, Stage
@@ -283,6 +284,8 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.comparison)
     recomputer = Recomputer(values, subject.unfused, seconds=seconds)
     judged = recomputer.recompute_guessed(recompute_ops(recomputer, resources))
+    recomputer.device = learn(judged)
+    judged = judged_by_device(recomputer, recomputer.device, judged)
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
@@ -308,6 +311,24 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
         verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged),
         run=subject.number, npu=subject.leaf.path, graph=subject.file.path, scales=known_scales(values, scale),
     )  # fmt: skip
+
+
+def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[OpResult]) -> list[OpResult]:
+    """Return the results with what the device's imprecision explains taken for right.
+
+    What stands out is recomputed: what is off beyond that imprecision shows the mistake.
+    """
+    results = []
+    for result in judged:
+        off = [slot for slot in result.slots if slot.beyond]
+        if not off or result.state not in (State.WRONG, State.DOUBTFUL):
+            results.append(result)
+        elif all(device.explains(slot, result.how, result.name) for slot in off):
+            results.append(replace(result, state=State.RIGHT, is_imprecise=True, reason=None))
+        else:
+            again = recomputer.recompute(result.op)
+            results.append(result if is_late(again) else again)
+    return results
 
 
 class _CopyTrials:

@@ -64,6 +64,13 @@ class SlotResult:
     sampled: int | None = None
     #: Whether the sums of all rows of such an op are right, over all columns.
     is_summed: bool = False
+    #: The error beyond rounding, relative to all that goes into an element, of all but one in ten thousand elements.
+    imprecision: float = 0.0
+    #: Of the elements beyond rounding those that are zero where the result is subnormal, and subnormal elements.
+    flushed: int = 0
+    subnormal: int = 0
+    #: The imprecision of the device that was allowed for.
+    tolerance: float = 0.0
 
     @property
     def looked_at(self) -> int:
@@ -95,6 +102,8 @@ class OpResult:
     formula: Formula | None = field(default=None, repr=False)
     is_confirmed: bool | None = None
     is_by_another: bool = False
+    #: Whether it is off by more than rounding, and by no more than the device's imprecision.
+    is_imprecise: bool = False
     is_guessed: bool = False
     is_dumped: bool = True
     seconds: float = 0.0
