@@ -25,6 +25,7 @@ _ALONE = 2.0**-9
 _LARGEST = 2.0**-8
 #: An op stands out if it is so many times as far off as its middle peer, of which it has at least so many.
 _TIMES, _PEERS = 4.0, 3
+_HALF = ("float16", "bfloat16")
 #: Kinds of ops of which a kernel is made of approximated functions or sums of its own.
 _APPROXIMATING = (Kind.APPROXIMATE, Kind.COMPOSITE, Kind.SUM)
 #: A device flushes subnormal numbers if it puts out so few of them beside those that it flushed.
@@ -126,7 +127,8 @@ class Device:
         """
         if kind is Kind.EXACT or dtype not in UNIT:
             return 0.0
-        least = ACCEPTED[dtype]
+        # The matrix unit multiplies half precision exactly and adds up in float32: only its inputs may be in HF32.
+        least = 0.0 if kind is Kind.MATRIX and dtype in _HALF else ACCEPTED[dtype]
         if kind in _APPROXIMATING:
             least = max(least, _ALONE)
         peers = self._of((_joined(how), dtype), name)

@@ -223,7 +223,8 @@ SMALLEST = {"float16": 2.0**-25, "bfloat16": 2.0**-127, "float32": 2.0**-127, "f
 #: The smallest normal numbers: devices may flush what is smaller to zero.
 SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
 #: Of so many elements one may be farther off than the others, as the acceptance rules of kernels allow it.
-_OUTLIERS = 1e-4
+#: By so many times at most: a single element that is plainly wrong is a fault.
+_OUTLIERS, _OUTLIER_TIMES = 1e-4, 8.0
 #: The mean square of rounding to nearest, in units of the unit roundoff (VERDICT.md §2).
 MEAN_SQUARE = 0.18
 #: What a kernel accumulates in.
@@ -277,12 +278,13 @@ class Misfit:
         where = np.flatnonzero(self.bad & ~self.flushed)
         with np.errstate(all="ignore"):
             beyond = np.abs(self.got[where] - self.true[where]) - self.slack * self.sigma[where]
-            relative = np.sort(np.where(beyond > 0, beyond / self.size[where], 0.0))
+            relative = np.sort(np.where(beyond <= 0, 0.0, beyond / self.size[where]))  # NaN is the largest
         if not relative.size:
             return 0.0
+        if np.isnan(relative[-1]):
+            return inf
         place = relative.size - 1 - int(_OUTLIERS * self.got.size)
-        largest = float(relative[place]) if place >= 0 else 0.0
-        return largest if largest == largest else inf
+        return max(float(relative[place]) if place >= 0 else 0.0, float(relative[-1]) / _OUTLIER_TIMES)
 
     @property
     def _where(self) -> Flags | slice:
