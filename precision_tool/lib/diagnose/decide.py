@@ -23,7 +23,7 @@ from precision_tool.lib.data.origins import originals
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.sides import golden_leaf
 from precision_tool.lib.diagnose.causes import Explainer, Findings
-from precision_tool.lib.diagnose.device_profile import Device, learn
+from precision_tool.lib.diagnose.device_profile import Device, DeviceProfile, learn, profile_of
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
 from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, flat_doubles, misfit
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, Ref, Stage
@@ -260,6 +260,8 @@ class Subject:
     flagged: Mapping[str, Flag] = field(default_factory=dict)
     #: Whether an earlier step of the same training is judged too.
     is_later: bool = False
+    #: How precise the device is, as other runs of it showed.
+    profile: DeviceProfile | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,6 +277,8 @@ class RunVerdict:
     npu: str
     graph: str
     blameless: Sequence[RunVerdict] = field(default=(), repr=False)
+    #: How precise the device computed.
+    profile: DeviceProfile = field(default_factory=DeviceProfile, repr=False)
     #: The loss scale by the op that holds it, as far as it shows.
     scales: Mapping[str, float] = field(default_factory=dict)
 
@@ -284,8 +288,8 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.comparison)
     recomputer = Recomputer(values, subject.unfused, seconds=seconds)
     judged = recomputer.recompute_guessed(recompute_ops(recomputer, resources))
-    recomputer.device = learn(judged)
-    judged = judged_by_device(recomputer, recomputer.device, judged)
+    device = recomputer.device = learn(judged, subject.profile)
+    judged = judged_by_device(recomputer, device, judged)
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
@@ -310,6 +314,7 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
     return RunVerdict(
         verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged),
         run=subject.number, npu=subject.leaf.path, graph=subject.file.path, scales=known_scales(values, scale),
+        profile=profile_of(judged, device),
     )  # fmt: skip
 
 
@@ -575,7 +580,7 @@ def decide(
         assert run.leaf is not None
         other = Subject(
             leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=subject.file, number=run.number,
-            cosines=_cosines_of_other(golden, rows, run), threshold=subject.threshold,
+            cosines=_cosines_of_other(golden, rows, run), threshold=subject.threshold, profile=subject.profile,
         )  # fmt: skip
         run_verdict = decide_run(other, seconds=seconds, resources=resources)
         if run_verdict.verdict.culprit is not None:
