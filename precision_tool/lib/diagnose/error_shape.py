@@ -265,7 +265,8 @@ class Misfit:
     @property
     def flushed(self) -> Flags:
         """Where a subnormal result was put out as zero."""
-        return self.bad & (self.got == 0) & (np.abs(self.true) < self.smallest)
+        result: Flags = self.bad & (self.got == 0) & (np.abs(self.true) < self.smallest)
+        return result
 
     @property
     def subnormal(self) -> int:

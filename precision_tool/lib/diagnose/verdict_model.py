@@ -180,6 +180,8 @@ class Tally:
     wrong: int = 0
     doubtful: int = 0
     not_recomputed: int = 0
+    #: Of those that are right, how many are off by more than rounding, within the precision of their device.
+    imprecise: int = 0
     #: Why some were not recomputed, each with how many were not; in words where they are rendered.
     reasons: tuple[tuple[Message | str, int], ...] = ()
     #: The kinds of reasons in words, with the same numbers.
@@ -205,6 +207,7 @@ def tally(judged: Sequence[OpResult]) -> Tally:
         wrong=counts[State.WRONG],
         doubtful=counts[State.DOUBTFUL],
         not_recomputed=counts[State.NOT_RECOMPUTED],
+        imprecise=sum(result.is_imprecise for result in judged),
         reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], repr(item[0])))),
     )
 
@@ -445,6 +448,7 @@ class Verdict:
             "suspects": [_suspect(suspect) for suspect in self.suspects],
             "ops": {
                 "judged": self.tally.ops, "right": self.tally.right, "wrong": self.tally.wrong,
+                "imprecise": self.tally.imprecise,
                 "doubtful": self.tally.doubtful, "not_recomputed": self.tally.not_recomputed,
                 "reasons": dict(self.tally.reasons), "reason_kinds": dict(self.tally.kinds),
             },

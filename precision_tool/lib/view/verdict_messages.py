@@ -278,7 +278,7 @@ def checked(verdict: Verdict) -> Message:
     reasons = reason_counts(tally)
     return Message(
         "verdict.checked", done=tally.right + tally.wrong + tally.doubtful, ops=tally.ops, right=tally.right,
-        doubtful=tally.doubtful or None, beyond=sum(map(_is_beyond_type, verdict.suspects)) or None,
+        imprecise=tally.imprecise or None, doubtful=tally.doubtful or None, beyond=sum(map(_is_beyond_type, verdict.suspects)) or None,
         not_recomputed=tally.not_recomputed, more=max(len(reasons) - MAX_SHOWN, 0) or None,
         reasons=tuple(
             Message("verdict.reason_count", reason=reason, count=count) for reason, count in reasons[:MAX_SHOWN]
