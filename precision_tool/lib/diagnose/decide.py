@@ -48,6 +48,7 @@ from precision_tool.lib.diagnose.overwritten_memory import (
 )
 from precision_tool.lib.diagnose.plan import plan
 from precision_tool.lib.diagnose.recomputer import Recomputer, largest_of, recompute_ops, slot_of
+from precision_tool.lib.diagnose.replay import Effect, effect_of
 from precision_tool.lib.diagnose.sampling import narrowing
 from precision_tool.lib.diagnose.verdict_model import (
     Action,
@@ -224,6 +225,11 @@ def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -
 
 #: Of the run, how long recomputing may take.
 SECONDS = 300.0
+#: Wrong ops of which it is computed what their errors do to the end of the run.
+_MAX_EFFECTS = 8
+#: An own error below the second one that changes no last tensor by more than the first is no fault: the rounding of
+#: half precision is as large.
+_NO_EFFECT, _SMALL = 2.0**-12, 2.0**-7
 #: A cosine above this is that of a tensor rounded once.
 _NEAR_ONE = 1 - 1e-6
 #: Confidence in a clean verdict of which every op was recomputed.
@@ -290,6 +296,7 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
     judged = recomputer.recompute_guessed(recompute_ops(recomputer, resources))
     device = recomputer.device = learn(judged, subject.profile)
     judged = judged_by_device(recomputer, device, judged)
+    judged, effects = _with_effects(recomputer, judged)
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
@@ -307,6 +314,7 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
         unsettled=len(again.unsettled),
         divergences=tuple(divergences(sides, values)),
         is_later=subject.is_later,
+        effects=effects,
     )
     explainer = Explainer(values, findings)
     suspects = [_with_followers(item, values, explainer, subject) for item in explainer.suspects(subject.compared)]
@@ -334,6 +342,25 @@ def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[Op
             again = recomputer.recompute(result.op)
             results.append(result if is_late(again) else again)
     return results
+
+
+def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[list[OpResult], dict[str, Effect]]:
+    """Return the results, and by name what the own errors of the first wrong ops do to the end of the run.
+
+    A small error that changes nothing there is an imprecision, and no fault.
+    """
+    results, effects = list(judged), {}
+    wrong = [number for number, result in enumerate(results) if result.state is State.WRONG and result.slots]
+    for number in wrong[:_MAX_EFFECTS]:
+        result = results[number]
+        effect = effect_of(recomputer, result)
+        if effect is None:
+            continue
+        if effect.is_whole and effect.change < _NO_EFFECT and result.own < _SMALL:
+            results[number] = replace(result, state=State.RIGHT, is_imprecise=True)
+        else:
+            effects[result.name] = effect
+    return results, effects
 
 
 class _CopyTrials:
