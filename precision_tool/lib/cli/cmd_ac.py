@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import posixpath
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +34,7 @@ from precision_tool.lib.view.console import ProgressReport
 
 if TYPE_CHECKING:
     from precision_tool.lib.diagnose.comparing import OtherRun
+    from precision_tool.lib.diagnose.device_profile import DeviceProfile
     from precision_tool.lib.diagnose.pipeline import Diagnosis
     from precision_tool.lib.diagnose.redump import Redump
     from precision_tool.lib.diagnose.stored_verdict import Since, StoredVerdict
@@ -49,7 +51,7 @@ _STUDY_REPORT = "report.html"
 #: Options of `ac` that are of one comparison, and what each is called.
 _OF_ONE = {
     "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
-    "since": "--since", "engine": "--engine",
+    "since": "--since", "engine": "--engine", "profile": "--profile",
 }  # fmt: skip
 
 
@@ -67,6 +69,11 @@ def _options(parser: Parser, session: Session) -> None:
         parser, "--since", metavar="RESULT", nargs="?", const="", completes="result",
         help="after a fix: whether the culprit of an earlier verdict (a result file or folder, or the verdict_*.json "
         "beside one; default: the newest earlier one) computes right now, and whether the switch took effect",
+    )  # fmt: skip
+    flags.add(
+        parser, "--profile", metavar="FILE", completes="file",
+        help="how precise the device is, as earlier runs of it showed: a profile_*.json that lies beside a result, or "
+        "that `profile learn` or `profile merge` wrote; one of another device or mode is refused",
     )  # fmt: skip
     parser.add_argument("-v", "--verbose", action="store_true", help="every panel whole, not only the verdict's")
     flags.add(
@@ -95,6 +102,10 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         from precision_tool.lib.view.report_material import place_of
 
         place_of(session.data, args.report, *filter(None, (args.left, args.right)))
+    if args.profile is not None:
+        from precision_tool.lib.diagnose.stored_profile import read_profile
+
+        args.profile = read_profile(posixpath.expanduser(args.profile))
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
     missing: NoBenchmarkError | None = None
@@ -244,7 +255,7 @@ def _diagnoses(
             None if analysis.leaf is not None else read_beside(analysis.path, analysis.threshold)
             for analysis in analyses
         ]
-        if earlier and all(earlier):
+        if earlier and all(earlier) and args.profile is None:
             return [
                 Diagnosis(analysis=analysis, stored=stored) for analysis, stored in zip(analyses, earlier, strict=True)
             ]
@@ -254,15 +265,31 @@ def _diagnoses(
             leaves = leaves_alone(session.data, args.left, args.graph)
         else:
             leaves = leaves_of(session.data, analyses, args.left, args.graph)
-        diagnoses = [diagnose_leaf(leaf, DiagnoseOptions(compares=False), resources) for leaf in leaves]
+        options = DiagnoseOptions(compares=False, profile=args.profile)
+        diagnoses = [diagnose_leaf(leaf, options, resources) for leaf in leaves]
+    _note_unknown(session, args.profile, diagnoses)
     diagnoses = [replace(analysis, stored=analysis.to_store(args.threshold)) for analysis in diagnoses]
     with suppress(OutputError):  # whoever asks for it later has it judged again
         _keep(session, diagnoses)
     return diagnoses
 
 
+def _note_unknown(session: Session, profile: DeviceProfile | None, diagnoses: Sequence[Diagnosis]) -> None:
+    """Say what is not known of the device and mode of a profile, or of a run, so that it could not be checked."""
+    from precision_tool.lib.diagnose.stored_profile import unknown
+
+    judged = [diagnosis.judged for diagnosis in diagnoses if diagnosis.judged is not None]
+    names = dict.fromkeys(name for run in judged if profile is not None for name in unknown(profile, run.profile))
+    if names:
+        session.workspace.notes.append(Message("note.diagnose.profile_unchecked", names=list(names)))
+
+
 def _keep(session: Session, diagnoses: Sequence[Diagnosis]) -> None:
-    """Write verdicts beside the results that are of our making; of a dump without a benchmark to a folder of theirs."""
+    """Write verdicts beside the results that are of our making; of a dump without a benchmark to a folder of theirs.
+
+    The profile of the device goes beside the verdict.
+    """
+    from precision_tool.lib.diagnose.stored_profile import beside_verdict, profile_path, write_profile
     from precision_tool.lib.diagnose.stored_verdict import write_alone, write_verdict
 
     time = datetime.now().strftime("%Y%m%d%H%M%S")
@@ -270,13 +297,18 @@ def _keep(session: Session, diagnoses: Sequence[Diagnosis]) -> None:
         analysis, verdict = diagnosis.analysis, diagnosis.stored
         if verdict is None:
             continue
+        profile = None if diagnosis.judged is None else diagnosis.judged.profile
         if analysis is None:
             if not verdict.verdict.is_empty:
-                write_alone(verdict, session.workspace, time, number)
+                path = write_alone(verdict, session.workspace, time, number)
+                if profile is not None:
+                    write_profile(profile, beside_verdict(path))
         elif analysis.path and analysis.source is not None:
             if analysis.leaf is not None and analysis.choice.own_error:
                 write_own_errors(analysis.path, analysis.rows, analysis.choice)
             write_verdict(verdict, analysis.path, str(session.workspace.root))
+            if profile is not None:
+                write_profile(profile, profile_path(analysis.path))
 
 
 # --- ac --all ---------------------------------------------------------------------------------------------------------

@@ -70,6 +70,11 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
             "[show|off|on|all-off|reset|blame|bisect] ...",
             "fusion passes: in effect, switched on and off, the one that computes wrong",
         ),
+        Word(
+            "profile",
+            "[RESULT] | learn DIR | merge FILE ... [-o FILE]",
+            "how precise the device computes, by type of op; carried to later runs",
+        ),
     ),
     "Look closer": (
         Word(
