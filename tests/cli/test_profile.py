@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import pytest
 from builders import Array
 from command_line import fingerprint, tool
 from faults import negated
-from tiny_network import Network, binary, cast, layers, matmul, numbers, source, unary
+from report_files import result_of
+from tiny_network import Network, Part, binary, cast, layers, matmul, numbers, source, unary
 
 from precision_tool.lib.diagnose.device_profile import (
     DeviceProfile,
@@ -195,6 +197,12 @@ def test_in_chinese(judged: Path) -> None:
     assert "op_select_implmode（high_precision）可能提高其精度" in run.text  # noqa: RUF001
 
 
+def test_a_profile_of_nothing(judged: Path, tmp_path: Path) -> None:
+    path = tmp_path / "nothing.json"
+    path.write_text(json.dumps(document(types=[])), "utf-8")
+    assert "nothing is known of its precision" in tool("profile", path, cwd=judged).text
+
+
 def test_fewer_types(judged: Path) -> None:
     run = tool("profile", "-l", "1", cwd=judged)
     assert "1 of 3 types shown" in run.text
@@ -310,6 +318,35 @@ def test_two_devices_are_not_merged(profile_file: Path, tmp_path: Path) -> None:
 )  # fmt: skip
 def test_wrong_use(judged: Path, words: tuple[str, ...]) -> None:
     tool("profile", *words, cwd=judged, code=2)
+
+
+# --- the error of a function over its input ---
+
+
+def test_the_curve_of_a_function(tmp_path: Path) -> None:
+    """A Tanh whose error is a function of its input: x / 1000, cut at 1; two ops have one curve."""
+
+    def biased(seed: int) -> Callable[[Array], Array]:
+        values = numbers(64, 48, seed=seed).astype(np.float64)
+        return lambda array: array * (1 + np.clip(values, -1, 1) / 1000)
+
+    parts: list[Part] = []
+    for seed in range(4):
+        parts.append(source(f"data_{seed}", numbers(64, 48, seed=seed)))
+        parts.append(replace(unary(f"tanh_{seed}", "Tanh", f"data_{seed}", "float32"), wrong=biased(seed)))
+    Network(parts=tuple(parts)).write(tmp_path / "precision_data")
+    tool("ac", "-c", cwd=tmp_path)
+    (path,) = profiles_of(tmp_path)
+    profile = read_profile(str(path))
+    curve = of_type(profile, "Tanh").curve
+    assert len(curve) == 16
+    assert [x for x, _ in curve] == sorted(x for x, _ in curve)
+    for x, error in curve:
+        assert error == pytest.approx(np.clip(x, -1, 1) / 1000, abs=2e-5)
+    again = of_type(merged([profile, profile]), "Tanh").curve
+    assert again == curve
+    shown = tool("profile", "--json", cwd=tmp_path).json
+    assert [tuple(point) for point in shown["types"][0]["curve"]] == list(curve)
 
 
 # --- files that somebody made up ---
@@ -455,3 +492,27 @@ def test_layers_in_half_precision_are_as_the_vendor_accepts(tmp_path: Path) -> N
     assert document["missed"] == 0
     assert document["device"] is None
     assert all(entry["accepted"] for entry in document["types"])
+
+
+# --- the report ---
+
+
+def test_the_report_has_it(judged: Path, tmp_path: Path) -> None:
+    tool("--work", tmp_path / "work", "ac", "-c", "--report", tmp_path / "now.html", cwd=judged)
+    tool("report", "-o", tmp_path / "later.html", cwd=judged)
+    for page in ("now.html", "later.html"):
+        profile = result_of(tmp_path / page)["profile"]
+        assert (profile["device"], profile["missed"]) == ("Ascend910B3", 1)
+        assert profile["types"][0]["type"] == "Tanh"
+        assert len(profile["types"][0]["curve"]) == 16
+        assert "设备" not in profile["conclusion"][0]["en"]
+        assert profile["conclusion"][0]["zh"].startswith("3 种算子中有 1 种")
+
+
+def test_a_report_without_a_sound_profile(judged: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(judged, copy)
+    (path,) = profiles_of(copy)
+    path.write_text("{", "utf-8")
+    tool("report", "-o", tmp_path / "page.html", cwd=copy)
+    assert result_of(tmp_path / "page.html")["profile"] is None

@@ -13,11 +13,14 @@ from enum import StrEnum
 from math import isfinite, sqrt
 from statistics import median, quantiles
 
-from precision_tool.lib.diagnose.error_shape import APPROXIMATED, MEAN_SQUARE, UNIT
+import numpy as np
+
+from precision_tool.lib.diagnose.error_shape import APPROXIMATED, MEAN_SQUARE, UNIT, Misfit
+from precision_tool.lib.diagnose.formulas import Formula
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.model.documents import NOT_STORED
 from precision_tool.lib.ops import op_table as table
-from precision_tool.lib.ops.base import Kind
+from precision_tool.lib.ops.base import Doubles, Input, Kind
 
 #: Relative error up to which the vendor accepts a kernel, by type of its output.
 ACCEPTED = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-3, "float64": 1e-4}
@@ -35,8 +38,8 @@ _APPROXIMATING = (Kind.APPROXIMATE, Kind.COMPOSITE, Kind.SUM)
 _FLUSHES = 0.05
 #: Values of a type that a profile keeps.
 KEPT = 64
-#: Points of a curve.
-CURVE = 16
+#: Points of a curve, elements that they are made of at most, and at least for each.
+CURVE, _MOST, _LEAST = 16, 1 << 16, 4
 #: The relative distance that rounding a number once makes (rms), in float32; products in HF32 round their inputs to
 #: 12 bits less, and that is what their rounding allows for.
 _ONCE, _HF32 = sqrt(MEAN_SQUARE) * UNIT["float32"], 2.0**12
@@ -49,6 +52,8 @@ _TREE, _MANY_TERMS = 0.25, 2.0**-22
 
 #: Types of the original ops, joined, and type of the output.
 Key = tuple[str, str]
+#: The error of a function over its input.
+Curve = tuple[tuple[float, float], ...]
 
 
 class SumOrder(StrEnum):
@@ -96,7 +101,7 @@ class TypePrecision:
     own: float
     rounding: float
     input_dtype: str = ""
-    curve: tuple[tuple[float, float], ...] = ()
+    curve: Curve = ()
 
     @property
     def imprecision(self) -> float:
@@ -266,6 +271,7 @@ def profile_of(judged: Sequence[OpResult], device: Device) -> DeviceProfile:
             op_type=key[0], dtype=key[1], kind=of_type[0].kind, ops=len(of_type),
             imprecisions=_some(slot.imprecision for slot in of_type), own=median(slot.own for slot in of_type),
             rounding=median(slot.rounding for slot in of_type), input_dtype=_only(input_dtypes[key]),
+            curve=_joined_curve(slot.curve for slot in of_type),
         )
         for key, of_type in sorted(slots.items())
     )  # fmt: skip
@@ -297,7 +303,7 @@ def merged(profiles: Sequence[DeviceProfile]) -> DeviceProfile:
             imprecisions=_some(value for entry in entries for value in entry.imprecisions),
             own=median(entry.own for entry in entries), rounding=median(entry.rounding for entry in entries),
             input_dtype=_only({entry.input_dtype for entry in entries}),
-            curve=max((entry.curve for entry in entries), key=len),
+            curve=_joined_curve(entry.curve for entry in entries),
         )
         for _, entries in sorted(by_key.items())
     )  # fmt: skip
@@ -308,6 +314,45 @@ def merged(profiles: Sequence[DeviceProfile]) -> DeviceProfile:
         device=next((profile.device for profile in profiles if profile.device), ""),
         mode={name: value for profile in reversed(profiles) for name, value in profile.mode.items()},
     )
+
+
+def curve_of(formula: Formula, inputs: Mapping[int, Input], fit: Misfit) -> Curve:
+    """Return the relative error of an approximated function of one input by the input's value; () for other ops.
+
+    The elements are put in the order of their inputs and cut into at most 16 parts of equal size; of each these are the
+    median of the input and of (y − f) / f, with its sign. An approximation by tables or steps has one curve wherever it
+    stands; a fault that depends on the place has none.
+    """
+    floats = [tensor for tensor in inputs.values() if tensor.dtype in UNIT]
+    if len(formula.stages) != 1 or formula.kind is not Kind.APPROXIMATE or len(floats) != 1:
+        return ()
+    values = np.asarray(floats[0].array, np.float64).reshape(-1)
+    if values.size != fit.true.size:
+        return ()
+    step = -(-values.size // _MOST) if values.size else 1
+    x, y, f = values[::step], fit.got[::step], fit.true[::step]
+    with np.errstate(all="ignore"):
+        errors = (y - f) / f
+    is_told = np.isfinite(x) & np.isfinite(errors)
+    order = np.argsort(x[is_told], kind="stable")
+    return _in_parts(x[is_told][order], errors[is_told][order], _LEAST)
+
+
+def _joined_curve(curves: Iterable[Curve]) -> Curve:
+    """Return the curve of the points of several."""
+    points = sorted(point for curve in curves for point in curve)
+    if len(points) <= CURVE:
+        return tuple(points)
+    x, errors = np.array(points).T
+    return _in_parts(x, errors, 1)
+
+
+def _in_parts(x: Doubles, errors: Doubles, least: int) -> Curve:
+    count = min(CURVE, x.size // least)
+    if not count:
+        return ()
+    parts = zip(np.array_split(x, count), np.array_split(errors, count), strict=True)
+    return tuple((float(np.median(part)), float(np.median(error))) for part, error in parts)
 
 
 def _only(dtypes: set[str]) -> str:

@@ -71,6 +71,8 @@ class SlotResult:
     subnormal: int = 0
     #: The imprecision of the device that was allowed for.
     tolerance: float = 0.0
+    #: Of a function of one input that is off, the relative error by the input's value (`device_profile.curve_of`).
+    curve: tuple[tuple[float, float], ...] = ()
 
     @property
     def looked_at(self) -> int:

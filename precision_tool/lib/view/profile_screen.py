@@ -53,6 +53,8 @@ def conclusions(profile: DeviceProfile) -> list[Message]:
     """Return what the profile comes to, the heaviest first."""
     missing = imprecise_types(profile)
     total = len(profile.types)
+    if not total:
+        return [Message("screen.view.profile.nothing")]
     if missing:
         named = [
             Message(
@@ -88,7 +90,7 @@ def profile_lines(profile: DeviceProfile, paths: Sequence[str], limit: int) -> I
     if limit and len(entries) > limit:
         yield shown(Message("screen.view.profile.some", shown=limit, total=len(entries)), "dim")
     lines = [Prose(shown(line, "" if number else "bold")) for number, line in enumerate(conclusions(profile))]
-    style = "yellow" if imprecise_types(profile) else "green"
+    style = "green" if profile.types and not imprecise_types(profile) else "yellow"
     yield Box(Group(*lines), title=shown(Message("screen.view.profile.title")), style=style, box=box.HEAVY)
 
 
@@ -143,7 +145,8 @@ def _entry(entry: TypePrecision) -> dict[str, Any]:
         "kind": entry.kind.value, "ops": entry.ops, "float32": entry.float32, "allowed": entry.rounding,
         "own": entry.own, "imprecision": entry.imprecision, "largest": entry.imprecisions[-1],
         "acceptance": entry.accepted, "accepted": entry.is_accepted, "hf32": entry.is_hf32,
-        "sums": None if entry.order is None else entry.order.value, "curve": [list(point) for point in entry.curve],
+        "sums": None if entry.order is None else entry.order.value, "computed": flag_messages(entry),
+        "curve": [list(point) for point in entry.curve],
     }  # fmt: skip
 
 
