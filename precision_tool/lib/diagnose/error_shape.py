@@ -261,7 +261,7 @@ class Misfit:
     exact_share: float = 1.0
     #: The smallest normal number of the type.
     smallest: float = 0.0
-    #: The largest error over what is allowed.
+    #: The largest error that the device's imprecision does not explain, over what rounding allows.
     excess: float = 0.0
 
     @property
@@ -424,7 +424,8 @@ def misfit(
         exact_share = _exact_share(ratio, compared)
         allowed = ratio
         if tolerance and dtype in UNIT:
-            allowed = ratio * (sigma / (sigma + tolerance / slack * total))
+            beyond = off - tolerance * total
+            allowed = np.where(beyond <= 0, 0.0, np.where(np.isnan(beyond), ratio, ratio * (beyond / off)))
         smallest = SMALLEST_NORMAL.get(dtype, 0.0)
         if flushes:
             allowed = np.where((y == 0) & (size < smallest), 0.0, allowed)
