@@ -225,8 +225,10 @@ def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -
 
 #: Of the run, how long recomputing may take.
 SECONDS = 300.0
+#: Ops that stand out and are recomputed by the precision of the device, in the order of execution.
+_MAX_AGAIN = 24
 #: Wrong ops of which it is computed what their errors do to the end of the run.
-_MAX_EFFECTS = 8
+_MAX_EFFECTS, _EFFECT_SECONDS = 8, 6.0
 #: The share of the final deviation from which on an op's error accounts for most of it.
 _EXPLAINS_MOST = 0.5
 #: An error below the second one in every element that changes no last tensor by more than the first is no fault: the
@@ -331,9 +333,10 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
 def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[OpResult]) -> list[OpResult]:
     """Return the results with what the device's imprecision explains taken for right.
 
-    What stands out is recomputed: what is off beyond that imprecision shows the mistake.
+    What stands out is recomputed, as far as it may be named: what is off beyond that imprecision shows the mistake.
     """
-    results = []
+    results: list[OpResult] = []
+    left = _MAX_AGAIN
     for result in judged:
         off = [slot for slot in result.slots if slot.beyond]
         if not off or result.state not in (State.WRONG, State.DOUBTFUL):
@@ -341,7 +344,8 @@ def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[Op
         elif all(device.explains(slot, result.how, result.name) for slot in off):
             results.append(replace(result, state=State.RIGHT, is_imprecise=True, reason=None))
         else:
-            again = recomputer.recompute(result.op)
+            left -= 1
+            again = recomputer.recompute(result.op) if left >= 0 else result
             results.append(result if is_late(again) else again)
     return results
 
@@ -353,13 +357,14 @@ def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[l
     accounts for most of the final deviation is a fault, even where it is too small to be told from rounding by itself.
     """
     results, effects = list(judged), {}
+    deadline = time.monotonic() + _EFFECT_SECONDS
     wrong = [
         number for number, result in enumerate(results)
         if (result.state is State.WRONG and result.slots) or _is_beyond_device(result)
     ]  # fmt: skip
     for number in wrong[:_MAX_EFFECTS]:
         result = results[number]
-        effect = effect_of(recomputer, result)
+        effect = effect_of(recomputer, result, deadline)
         if effect is None:
             continue
         imprecision = max(slot.imprecision for slot in result.slots)
