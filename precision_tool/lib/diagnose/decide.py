@@ -593,7 +593,10 @@ def _with_repetition(run_verdict: RunVerdict, subject: Subject, others: Sequence
 
 
 def _with_parts(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunGraph]) -> RunVerdict:
-    """Add to a verdict that blames a fusion pass whether the parts compute right in a run without it."""
+    """Add to a verdict that blames a fusion pass whether the parts compute right in a run without it.
+
+    Where a part is wrong there too, the pass is innocent: that op's kernel is to blame.
+    """
     first = run_verdict.verdict.first
     if first is None or first.cause is not Cause.FUSION:
         return run_verdict
@@ -605,13 +608,24 @@ def _with_parts(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunG
         if run.leaf is None or made != original_ops or any(first.pass_name in part.pass_names for part in parts):
             continue
         recomputer = Recomputer(RunValues(run.leaf, run.file, subject.benchmark), subject.file)
-        states = {recomputer.examine(part).state for part in parts}
-        if not states <= {State.RIGHT, State.WRONG}:
+        states = {part.name: recomputer.examine(part).state for part in parts}
+        if not set(states.values()) <= {State.RIGHT, State.WRONG}:
             continue
-        right = Fact(name="parts_right", value=states == {State.RIGHT})
-        verdict = _with_facts(run_verdict.verdict, right, Fact(name="parts_run", value=run.number))
-        return replace(run_verdict, verdict=verdict)
+        wrong = [name for name, state in states.items() if state is State.WRONG]
+        facts = [Fact(name="parts_right", value=not wrong), Fact(name="parts_run", value=run.number)]
+        if not wrong:
+            return replace(run_verdict, verdict=_with_facts(run_verdict.verdict, *facts))
+        verdict = _with_facts(run_verdict.verdict, *facts, Fact(name="wrong_part", value=wrong[0]))
+        return replace(run_verdict, verdict=_without_pass(verdict))
     return run_verdict
+
+
+def _without_pass(verdict: Verdict) -> Verdict:
+    """Return the verdict that blames a kernel for what its first suspect blames a pass for."""
+    first = replace(verdict.suspects[0], cause=Cause.KERNEL, pass_name="")
+    suspects = (first, *verdict.suspects[1:])
+    steps = plan(first, suspects, verdict.has_benchmark)
+    return replace(verdict, suspects=suspects, cause=first.cause, pass_name=None, next=steps)
 
 
 def _with_facts(verdict: Verdict, *more: Fact) -> Verdict:

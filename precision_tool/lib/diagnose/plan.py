@@ -129,9 +129,13 @@ def _is_hf32(slot: SlotResult) -> bool:
     return slot.kind is Kind.MATRIX and slot.dtype == "float32" and low < slot.own < high and _is_scattered(slot)
 
 
+#: Mistakes by which numbers are inexact, rather than in wrong places or missing.
+_INEXACT = (Mistake.UNKNOWN, Mistake.SCALED, Mistake.NARROWED, Mistake.TRUNCATED, Mistake.MISROUNDED)
+
+
 def _is_scattered(slot: SlotResult) -> bool:
-    """Return whether numbers are inexact, rather than in wrong places or missing."""
-    return slot.places is None or slot.places.mistake in (Mistake.UNKNOWN, Mistake.SCALED, Mistake.NARROWED)
+    """Return whether an output is inexact throughout."""
+    return slot.places is None or slot.places.mistake in _INEXACT
 
 
 def _hf32(judged: Sequence[OpResult]) -> list[Step]:
@@ -167,7 +171,8 @@ def _layout(suspect: Suspect) -> list[Step]:
 
 
 def _cast(suspect: Suspect) -> list[Step]:
-    return [*_keep_types(suspect), _look(Action.LOOK_AT_CAST, suspect)]
+    package = [_package(suspect)] if suspect.fact("own_error") is not None else []
+    return [*_keep_types(suspect), _look(Action.LOOK_AT_CAST, suspect), *package]
 
 
 def _overflow(suspect: Suspect) -> list[Step]:

@@ -88,7 +88,14 @@ _MIN_ROUNDED_ELEMENTS = 64
 #: Another variable moves nearly every element of what is made of it.
 _ALL_OVER = 0.9
 #: Mistakes that some rows tell as well as all, unless they are along the rows.
-_VISIBLE_IN_ROWS = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.TAIL, Mistake.NOT_FINITE)
+_VISIBLE_IN_ROWS = (
+    Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.OFFSET, Mistake.TAIL, Mistake.NOT_FINITE,
+    Mistake.TRUNCATED,
+)  # fmt: skip
+
+
+#: Mistakes of the last place that are proven where they are seen.
+_MISROUNDED = (Mistake.TRUNCATED, Mistake.MISROUNDED)
 
 
 def is_visible_in_rows(slot: SlotResult) -> bool:
@@ -124,6 +131,7 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> Slo
         largest=float(np.abs(fit.true[fit.over]).max()) if over else 0.0,
         at_limit=int(np.count_nonzero(~(np.abs(fit.got) < LIMIT[have.dtype]))) if over else 0,
         not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
+        nans=int(np.count_nonzero(np.isnan(fit.got))),
         places=places,
     )
 
@@ -135,9 +143,14 @@ def state_of(base: OpResult, slots: list[SlotResult]) -> State:
         return State.RIGHT
     for slot in wrong:
         proof = slot.worst > DOUBT * slot.slack or (slot.exact_share < _INEXACT and slot.size >= _MIN_ROUNDED_ELEMENTS)
+        proof |= slot.places is not None and slot.places.mistake in _MISROUNDED
         if proof and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
+
+
+#: What another variable may look like.
+_OF_ANOTHER = (Mistake.UNKNOWN, Mistake.SCALED, Mistake.OFFSET)
 
 
 def is_off_all_over(result: OpResult) -> bool:
@@ -146,7 +159,7 @@ def is_off_all_over(result: OpResult) -> bool:
     A kernel that computes wrong moves values, or spoils some of them.
     """
     slot = result.worst_slot
-    if slot is None or slot.places is None or slot.places.mistake not in (Mistake.UNKNOWN, Mistake.SCALED):
+    if slot is None or slot.places is None or slot.places.mistake not in _OF_ANOTHER:
         return False
     return slot.own > UNIT["bfloat16"] and slot.beyond >= _ALL_OVER * slot.looked_at
 
