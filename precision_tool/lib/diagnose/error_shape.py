@@ -201,14 +201,17 @@ def _is_next(x: Doubles, t: Doubles, unit: float) -> bool:
 
 
 def _added(x: Doubles, t: Doubles, unit: float) -> float | None:
-    """Return the constant that was added to all values; None if they differ by more than one."""
-    if x.size < _MIN_ADDED_TO:
+    """Return the constant that was added to all values; None if they differ by more than one.
+
+    Where all should be the same, or are, another number was written: nothing tells that it was added.
+    """
+    if x.size < _MIN_ADDED_TO or float(np.ptp(t)) <= _UNITS * unit * float(np.abs(t).max()) or not np.ptp(x):
         return None
     added = float(np.median(x - t))
     # What is stored was rounded after the sum, and the right value perhaps before it.
     slack = _UNITS * unit * (np.abs(t) + abs(added))
     is_one = np.count_nonzero(np.abs(x - t - added) <= slack) >= _EXPLAINED * x.size
-    return float(f"{added:.4g}") if added and is_one and bool((np.abs(x - t) > slack).any()) else None
+    return float(f"{added:.3g}") if added and is_one and bool((np.abs(x - t) > slack).any()) else None
 
 
 def _is_narrowed(x: Doubles, t: Doubles, unit: float) -> bool:
@@ -464,9 +467,9 @@ def _misrounded(y: Doubles, true: Doubles, dtype: str, kind: Kind, told: Flags) 
     next_to = inexact & (off < spacing)
     farther = next_to & (off > spacing / 2 * (1 + 2.0**-20))
     is_one_way = int(np.count_nonzero(next_to & (np.abs(y) < size))) >= ONE_WAY * count
-    often = int(np.count_nonzero(farther)) >= max(_MISROUNDED * count, MIN_MISROUNDED)
-    is_proven = often and (is_one_way or kind is Kind.EXACT)
-    return farther if is_proven else np.zeros(true.shape, np.bool_)
+    often = int(np.count_nonzero(farther))
+    is_proven = is_one_way or (kind is Kind.EXACT and often >= _MISROUNDED * count)
+    return farther if is_proven and often >= MIN_MISROUNDED else np.zeros(true.shape, np.bool_)
 
 
 def _same(y: Doubles, true: Doubles, out: Output, dtype: str, kind: Kind) -> Misfit | None:
