@@ -8,13 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from builders import Array
+from builders import Array, graph_op, tensor_desc, write_dump
 from diagnosing import verdict_of
 from faults import zero_tail
 from tiny_network import Network, Part, binary, cast, fused, layers, numbers, source, unary
 
-from precision_tool.lib.diagnose.verdict_model import Action, Cause, Verdict
+from precision_tool.lib.data import dump_tree as walk
+from precision_tool.lib.data.dumped_ops import NoBenchmark
+from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
+from precision_tool.lib.diagnose.op_values import RunValues
+from precision_tool.lib.diagnose.recomputer import Recomputer
+from precision_tool.lib.diagnose.verdict_model import Action, Cause, OpResult, State, Verdict
 from precision_tool.lib.messages import render
+from precision_tool.lib.model.graph import Graph, GraphFile
 from precision_tool.lib.view.verdict_messages import evidence, same_fault, what_is_wrong
 
 
@@ -259,6 +265,37 @@ def test_an_overflow_of_an_op_without_a_formula(tmp_path: Path, saturates: bool)
 def test_an_op_without_a_formula_that_stays_in_range(tmp_path: Path) -> None:
     network = overflowing(numbers(8, 12, seed=1)).with_part("square", type="MySquare")
     assert verdict_of(network.write(tmp_path)).culprit is None
+
+
+# --- outputs, judged singly -------------------------------------------------------------------------------------------
+
+
+def batch_norm(tmp_path: Path, small: int, wrong: Callable[[Array], Array] = lambda array: array) -> OpResult:
+    """The judgement of a batch norm whose second output was dumped with so many elements."""
+    x = numbers(4, 6, 6, 8, seed=1)
+    mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
+    y = wrong((x - mean) / np.sqrt(variance + 0.001)).astype(np.float32)
+    vectors = [np.ones(8, np.float32), np.zeros(8, np.float32), np.zeros(0, np.float32), np.zeros(0, np.float32)]
+    inputs = [OutTensor(data=array, origin_shape=array.shape) for array in (x, *vectors[:2])]
+    outputs = [OutTensor(data=array, origin_shape=array.shape) for array in (y, np.resize(mean, small), variance)]
+    folder = tmp_path / f"small{small}_{len(list(tmp_path.iterdir()))}"
+    name = dump_file_name("FusedBatchNormV3", "bn", 1, 1_700_000_000_000_000, stream_id=0)
+    write_dump(folder / name, "bn", inputs, outputs)
+    feeds = [graph_op(f"in{n}", "Data", output_descs=[tensor_desc(tensor)]) for n, tensor in enumerate(inputs)]
+    op = graph_op(
+        "bn", "FusedBatchNormV3", [f"in{n}:0" for n in range(3)], input_descs=[*map(tensor_desc, inputs)],
+        output_descs=[*map(tensor_desc, outputs[:2])], attrs={"epsilon": 0.001, "data_format": "NHWC"},
+    )  # fmt: skip
+    file = GraphFile(path="graph", graphs=(Graph(name="g", ops=(*feeds, op)),))
+    return Recomputer(RunValues(walk.find_run(str(folder)).leaves[0], file, NoBenchmark())).examine(op)
+
+
+def test_a_small_output_of_another_size_says_nothing_of_a_large_one(tmp_path: Path) -> None:
+    """Its statistics were padded to 16 elements."""
+    for small in (8, 16):
+        right, wrong = batch_norm(tmp_path, small), batch_norm(tmp_path, small, zero_tail)
+        assert (right.state, wrong.state) == (State.RIGHT, State.WRONG), (small, right.reason)
+        assert [slot.slot for slot in wrong.slots if slot.beyond] == [0]
 
 
 # --- fusion -----------------------------------------------------------------------------------------------------------

@@ -346,6 +346,22 @@ class Recomputer:
             op_inputs.elsewhere[slot.index] = loaded.source
         return op_inputs
 
+    def _got(self, op: Op, outputs: Mapping[int, Tensor]) -> dict[int, Input]:
+        """Return what an op put out, without outputs that cannot be read as numbers or whose rounding is not known.
+
+        They say nothing of the others. What keeps the only one from being read is raised.
+        """
+        got: dict[int, Input] = {}
+        errors: list[NoValueError] = []
+        for slot, tensor in outputs.items():
+            try:
+                got[slot] = self.values.load(tensor, op.output_desc(slot), stored=True)
+            except NoValueError as error:
+                errors.append(error)
+        if not got and errors:
+            raise errors[0]
+        return {slot: value for slot, value in got.items() if has_rounding(value.dtype)} or got
+
     # --- one op ---
 
     def _right(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult | None:
@@ -394,9 +410,7 @@ class Recomputer:
             # Whether the op or what it is fed differs from the benchmark cannot be told apart here.
             slot = next(slot for slot, source in op_inputs.elsewhere.items() if source == "benchmark")
             return replace(self._undumped_cast(base, op_inputs), reason=Message("reason.input_not_dumped", slot=slot))
-        got = {}
-        for slot, tensor in outputs.items():
-            got[slot] = self.values.load(tensor, op.output_desc(slot), stored=True)
+        got = self._got(op, outputs)
         if not op_inputs.inputs and op_inputs.missing:
             return replace(base, reason=next(iter(op_inputs.missing.values())))
         unknown = next(
@@ -562,14 +576,19 @@ class Recomputer:
         noise = noise_between(true, run_in_blocks(formula, inputs, got, inside)) if len(formula.stages) > 1 else {}
         stored: dict[str, dict[int, Output]] = {}
         slots = []
-        is_told = False
+        is_told, largest = False, max((tensor.array.size for tensor in got.values()), default=0)
+        other_size: NotComputedError | None = None
         for slot, out in true.items():
             if slot not in got:
                 continue
             have = got[slot]
             if have.array.size != np.asarray(out.array).size:
                 shapes = have.array.shape, out.array.shape
-                raise NotComputedError("other_than_dumped", slot=slot, shape=shapes[0], other_shape=shapes[1])
+                error = NotComputedError("other_than_dumped", slot=slot, shape=shapes[0], other_shape=shapes[1])
+                if have.array.size == largest:
+                    raise error
+                other_size = other_size or error
+                continue  # a small output says nothing of a large one
             fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot))
             if fit.bad.any() and len(formula.stages) > 1 and have.dtype in UNIT:
                 # A kernel that stores every stage's result is right as well.
@@ -581,7 +600,7 @@ class Recomputer:
             is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
             slots.append(slot_of(slot, have, out, fit, kind))
         if not slots:
-            raise NotComputedError("no_dumped_output")
+            raise other_size or NotComputedError("no_dumped_output")
         if not is_told:
             raise NotComputedError("nowhere_finite")
         return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))
