@@ -318,6 +318,14 @@ def test_an_unfused_run_with_the_fault_acquits_the_pass(tmp_path: Path) -> None:
     assert "one/MatMul" in words(found, "zh")
 
 
+def test_a_part_that_is_a_little_off_does_not_acquit_the_pass(tmp_path: Path) -> None:
+    """The end of the fused op is zero; the part is a hundredth off, as one of an inexact device may be."""
+    fused().with_part("one/MatMul", wrong=zero_tail).write(tmp_path)
+    layers().with_part("one/MatMul", wrong=lambda array: array * 1.01).write(tmp_path, run="debug_1")
+    found = verdict_of(tmp_path)
+    assert (found.culprit, found.cause) == ("one/MatMul", Cause.FUSION)
+
+
 def test_an_unfused_run_without_it_does_not(tmp_path: Path) -> None:
     fused().with_part("one/MatMul", wrong=zero_tail).write(tmp_path)
     layers().write(tmp_path, run="debug_1")

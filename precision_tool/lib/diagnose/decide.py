@@ -592,6 +592,10 @@ def _with_repetition(run_verdict: RunVerdict, subject: Subject, others: Sequence
     return replace(run_verdict, verdict=replace(verdict, next=steps))
 
 
+#: A part of a fused op has its fault if its own error is so large beside the fused op's; a smaller one is another matter.
+_SAME_SIZE = 0.125
+
+
 def _with_parts(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunGraph]) -> RunVerdict:
     """Add to a verdict that blames a fusion pass whether the parts compute right in a run without it.
 
@@ -602,16 +606,17 @@ def _with_parts(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunG
         return run_verdict
     op = next(op for op in subject.file.ops if op.name == first.culprit)
     original_ops = set(originals(op))
+    own = first.result.own if first.result is not None else 0.0
     for run in others:
         parts = [part for part in run.file.ops if originals(part) and original_ops.issuperset(originals(part))]
         made = {name for part in parts for name in originals(part)}
         if run.leaf is None or made != original_ops or any(first.pass_name in part.pass_names for part in parts):
             continue
         recomputer = Recomputer(RunValues(run.leaf, run.file, subject.benchmark), subject.file)
-        states = {part.name: recomputer.examine(part).state for part in parts}
-        if not set(states.values()) <= {State.RIGHT, State.WRONG}:
+        judged = [recomputer.examine(part) for part in parts]
+        if not {result.state for result in judged} <= {State.RIGHT, State.WRONG}:
             continue
-        wrong = [name for name, state in states.items() if state is State.WRONG]
+        wrong = [result.name for result in judged if result.state is State.WRONG and result.own >= _SAME_SIZE * own]
         facts = [Fact(name="parts_right", value=not wrong), Fact(name="parts_run", value=run.number)]
         if not wrong:
             return replace(run_verdict, verdict=_with_facts(run_verdict.verdict, *facts))
