@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from opcalls import arrays_of, as_input, call_of, check_sampled, output_of, outputs_of, refused, results_of, rounding_ratio
+from opcalls import (
+    arrays_of,
+    as_input,
+    call_of,
+    check_sampled,
+    output_of,
+    outputs_of,
+    refused,
+    results_of,
+    rounding_ratio,
+)
 from opvalues import FEW, Array, close, close_all, same, seeds, tensor, tries, values
 from tensorflow_oracle import TensorFlow
 

@@ -14,6 +14,7 @@ from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistak
 from precision_tool.lib.diagnose.op_values import DATA_TYPES, PARAMETER_TYPES, NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.overwritten_memory import Divergence, Overwritten, stomps
 from precision_tool.lib.diagnose.recomputer import is_off_all_over
+from precision_tool.lib.diagnose.replay import Effect
 from precision_tool.lib.diagnose.verdict_model import (
     Cause,
     Fact,
@@ -390,6 +391,8 @@ class Findings:
     flagged: Mapping[str, Flag] = field(default_factory=dict)
     #: Whether an earlier step of the same training is judged too.
     is_later: bool = False
+    #: What own errors do to the end of the run, by name of the op.
+    effects: Mapping[str, Effect] = field(default_factory=dict)
 
 
 class Explainer:
@@ -519,7 +522,7 @@ class Explainer:
     def _wrong(self, explained: set[str]) -> Iterator[Suspect]:
         """Yield ops with an error of their own; those of one pass are one suspect."""
         by_pass: dict[str, list[Suspect]] = {}
-        truncating: dict[tuple[str, str], list[Suspect]] = {}
+        truncating: dict[tuple[str, str, str], list[Suspect]] = {}
         for result in self._findings.judged:
             if result.state is not State.WRONG or result.name in explained:
                 continue
@@ -528,11 +531,11 @@ class Explainer:
                 suspect = _or_its_variable(suspect, self._either[result.name])
             if suspect.cause is Cause.FUSION:
                 by_pass.setdefault(suspect.pass_name, []).append(suspect)
-            elif suspect.cause is Cause.CAST and suspect.fact("mistake") == Mistake.TRUNCATED:
-                truncating.setdefault(_types_of_cast(result.op), []).append(suspect)
+            elif suspect.fact("mistake") == Mistake.TRUNCATED:
+                truncating.setdefault(_types(result.op), []).append(suspect)
             else:
                 yield suspect
-        yield from self._casts_alike(truncating)
+        yield from self._truncating_alike(truncating)
         for together in by_pass.values():
             first = min(together, key=lambda op: op.number)
             also = dict.fromkeys(
@@ -540,23 +543,24 @@ class Explainer:
             )
             yield replace(first, also=tuple(name for name in also if name != first.culprit))
 
-    def _casts_alike(self, truncating: Mapping[tuple[str, str], Sequence[Suspect]]) -> Iterator[Suspect]:
-        """Yield one suspect for all casts between two types that truncate: how the device rounds is one fault."""
-        for (wide, narrow), casts in truncating.items():
-            first, *others = sorted(casts, key=lambda suspect: suspect.number)
+    def _truncating_alike(self, truncating: Mapping[tuple[str, str, str], Sequence[Suspect]]) -> Iterator[Suspect]:
+        """Yield one suspect for all ops of a type that truncate: how the device rounds there is one fault."""
+        for types, ops in truncating.items():
+            first, *others = sorted(ops, key=lambda suspect: suspect.number)
             rounding = any(
-                item.op.type == "Cast" and item.state is State.RIGHT and _types_of_cast(item.op) == (wide, narrow)
-                and self._has_inexact(item.op, narrow)
+                item.state is State.RIGHT and _types(item.op) == types and self._has_inexact(item.op, types[2])
                 for item in self._findings.judged
             )  # fmt: skip
             facts = (
-                Fact(name="from", value=wide), Fact(name="to", value=narrow),
-                Fact(name="truncating_casts", value=len(casts)), Fact(name="other_casts_round", value=rounding),
+                Fact(name="from", value=types[1]), Fact(name="to", value=types[2]),
+                Fact(name="truncating_ops", value=len(ops)), Fact(name="others_round", value=rounding),
             )  # fmt: skip
             yield replace(first, also=tuple(other.culprit for other in others), facts=(*first.facts, *facts))
 
     def _has_inexact(self, op: Op, dtype: str) -> bool:
-        """Return whether an op reads enough numbers that a type does not hold to tell how it rounds them."""
+        """Return whether an op's result tells how it rounds: of a cast, if it reads numbers that the type does not hold."""
+        if op.type != "Cast":
+            return True
         for slot in self._values.input_slots(op):
             root = self._values.source_of(slot)
             loaded = self._values.load_root(root) if root is not None else None
@@ -609,7 +613,11 @@ class Explainer:
         if undumped_inputs and cause is not Cause.STOMP:
             sure = min(sure, 0.8)  # what it read may have been overwritten after it was put out
         sure = sure if result.is_dumped else sure - 0.1
-        return _suspect(result, cause, Proof.RECOMPUTED, sure, _own_error_facts(result, slot, undumped_inputs))
+        facts = (
+            *_own_error_facts(result, slot, undumped_inputs),
+            *_effect_facts(self._findings.effects.get(result.name)),
+        )
+        return _suspect(result, cause, Proof.RECOMPUTED, sure, facts)
 
     def _is_overwritten(self, result: OpResult, slot: SlotResult) -> bool:
         """Return whether the wrong elements are one run, which another tensor may have overwritten."""
@@ -687,9 +695,10 @@ def _suspect(result: OpResult, cause: Cause, proof: Proof, confidence: float, fa
 _OF_CASTS = (Mistake.NARROWED, Mistake.TRUNCATED, Mistake.MISROUNDED)
 
 
-def _types_of_cast(op: Op) -> tuple[str, str]:
-    """Return the types that a cast converts from and to."""
-    return op.input_descs[0].dtype if op.input_descs else "", op.output_descs[0].dtype if op.output_descs else ""
+def _types(op: Op) -> tuple[str, str, str]:
+    """Return the type of an op, and those of its first input and output."""
+    source = op.input_descs[0].dtype if op.input_descs else ""
+    return op.type, source, op.output_descs[0].dtype if op.output_descs else ""
 
 
 def _fusion_or_kernel(op: Op) -> Cause:
@@ -738,6 +747,16 @@ def _own_error_facts(result: OpResult, slot: SlotResult, undumped_inputs: Sequen
     elif result.is_confirmed is not None:
         facts.append(Fact(name="benchmark_obeys", value=result.is_confirmed))
     return tuple(facts)
+
+
+def _effect_facts(effect: Effect | None) -> tuple[Fact, ...]:
+    """Return what an error does to the end of the run."""
+    if effect is None:
+        return ()
+    facts = (Fact(name="changes", value=number_of(effect.change)), Fact(name="changed_tensor", value=effect.target))
+    if effect.explained is None:
+        return facts
+    return (*facts, Fact(name="explains", value=number_of(effect.explained)))
 
 
 def _whole_factor(result: OpResult) -> float | None:
