@@ -558,7 +558,7 @@ class Explainer:
             yield replace(first, also=tuple(other.culprit for other in others), facts=(*first.facts, *facts))
 
     def _has_inexact(self, op: Op, dtype: str) -> bool:
-        """Return whether an op's result tells how it rounds: of a cast, if it reads numbers that the type does not hold."""
+        """Return whether an op's result tells how it rounds; a cast has to read numbers that its type does not hold."""
         if op.type != "Cast":
             return True
         for slot in self._values.input_slots(op):

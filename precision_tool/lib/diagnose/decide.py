@@ -646,7 +646,7 @@ def _with_repetition(run_verdict: RunVerdict, subject: Subject, others: Sequence
     return replace(run_verdict, verdict=replace(verdict, next=steps))
 
 
-#: A part of a fused op has its fault if its own error is so large beside the fused op's; a smaller one is another matter.
+#: A part of a fused op has its fault if its own error is so large beside the fused op's.
 _SAME_SIZE = 0.125
 
 
