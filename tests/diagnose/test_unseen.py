@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
 from precision_tool.lib.diagnose.op_values import RunValues
 from precision_tool.lib.diagnose.recomputer import Recomputer
-from precision_tool.lib.diagnose.verdict_model import Action, Cause, OpResult, State, Verdict
+from precision_tool.lib.diagnose.verdict_model import Action, Cause, OpResult, State, Step, Verdict
 from precision_tool.lib.messages import render
 from precision_tool.lib.model.graph import Graph, GraphFile
 from precision_tool.lib.view.verdict_messages import evidence, same_fault, what_is_wrong
@@ -30,6 +31,11 @@ def words(verdict: Verdict, language: str = "en") -> str:
     return "\n".join(render(message, language) for message in (what_is_wrong(first), *evidence(first)))
 
 
+def actions(verdict: Verdict) -> list[Action]:
+    """The steps that it says to take."""
+    return [step.do for step in verdict.next if isinstance(step, Step)]
+
+
 # --- rounding ---------------------------------------------------------------------------------------------------------
 
 
@@ -39,6 +45,11 @@ def truncated(wide: Array, narrow: str = "float16") -> Array:
     return np.where(np.abs(near) > np.abs(wide), np.nextafter(near, np.asarray(0, narrow)), near).astype(narrow)
 
 
+def of(changed: Array, _: Array) -> Array:
+    """What was put out instead."""
+    return changed
+
+
 def casts(count: int, size: int = 400, wrong: int = 0) -> Network:
     """Casts of the compiler from float32 to float16; the last `wrong` ones truncate."""
     parts: list[Part] = []
@@ -46,7 +57,7 @@ def casts(count: int, size: int = 400, wrong: int = 0) -> Network:
         wide = numbers(size, seed=number + 1)
         made = cast(f"trans_Cast_{number}", f"data{number}")
         if number >= count - wrong:
-            made = replace(made, wrong=lambda _, wide=wide: truncated(wide))
+            made = replace(made, wrong=partial(of, truncated(wide)))
         parts += [source(f"data{number}", wide), made, unary(f"relu{number}", "Relu", f"trans_Cast_{number}")]
     return Network(parts=tuple(parts))
 
@@ -60,7 +71,7 @@ def test_a_cast_that_truncates(tmp_path: Path) -> None:
     assert 0.4 < found.suspects[0].fact("wrong_elements") / 400 < 0.6
     assert "the cast truncates instead of rounding" in words(found)
     assert "others round correctly" in words(found)
-    assert Action.REPORT_KERNEL in [step.do for step in found.next]
+    assert Action.REPORT_KERNEL in actions(found)
     assert words(found, "zh")
 
 
@@ -312,8 +323,8 @@ def test_an_unfused_run_with_the_fault_acquits_the_pass(tmp_path: Path) -> None:
     assert (found.culprit, found.cause, found.pass_name) == ("one/MatMul", Cause.KERNEL, None)
     first = found.suspects[0]
     assert (first.fact("parts_right"), first.fact("wrong_part"), first.pass_name) == (False, "one/MatMul", "")
-    assert Action.SWITCH_PASS_OFF not in [step.do for step in found.next]
-    assert Action.REPORT_KERNEL in [step.do for step in found.next]
+    assert Action.SWITCH_PASS_OFF not in actions(found)
+    assert Action.REPORT_KERNEL in actions(found)
     assert "the fusion is innocent: one/MatMul is wrong in debug_1 too" in words(found)
     assert "one/MatMul" in words(found, "zh")
 
@@ -331,7 +342,7 @@ def test_an_unfused_run_without_it_does_not(tmp_path: Path) -> None:
     layers().write(tmp_path, run="debug_1")
     found = verdict_of(tmp_path)
     assert (found.cause, found.suspects[0].fact("parts_right")) == (Cause.FUSION, True)
-    assert Action.SWITCH_PASS_OFF in [step.do for step in found.next]
+    assert Action.SWITCH_PASS_OFF in actions(found)
 
 
 # --- order ------------------------------------------------------------------------------------------------------------

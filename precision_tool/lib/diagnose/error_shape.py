@@ -486,8 +486,8 @@ def misfit(
         if flushes:
             ratio = np.where((y == 0) & (size < smallest), 0.0, ratio)
     return Misfit(
-        got=y, true=true, sigma=sigma, ratio=ratio, bad=(ratio > slack) | misrounded, over=over, compared=compared, slack=slack,
-        size=total, smallest=smallest, exact_share=exact_share,
+        got=y, true=true, sigma=sigma, ratio=ratio, bad=(ratio > slack) | misrounded, over=over, compared=compared,
+        slack=slack, size=total, smallest=smallest, exact_share=exact_share,
     )  # fmt: skip
 
 
