@@ -17,11 +17,13 @@ from tiny_network import Network, Part, binary, cast, fused, layers, numbers, so
 from precision_tool.lib.data import dump_tree as walk
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
+from precision_tool.lib.diagnose.error_shape import UNIT, Mistake, misfit, places_of
 from precision_tool.lib.diagnose.op_values import RunValues
 from precision_tool.lib.diagnose.recomputer import Recomputer
 from precision_tool.lib.diagnose.verdict_model import Action, Cause, OpResult, State, Step, Verdict
 from precision_tool.lib.messages import render
 from precision_tool.lib.model.graph import Graph, GraphFile
+from precision_tool.lib.ops.base import Kind, Output
 from precision_tool.lib.view.verdict_messages import evidence, same_fault, what_is_wrong
 
 
@@ -144,6 +146,31 @@ def test_an_op_that_truncates(tmp_path: Path, op_type: str, dtype: str) -> None:
     found = verdict_of(network.with_part("op", wrong=cut).write(tmp_path / "wrong"))
     assert (found.culprit, found.cause) == ("op", Cause.KERNEL)
     assert found.suspects[0].fact("mistake") == "truncated"
+
+
+def in_bfloat16(array: Array, added: int) -> Array:
+    """float32 numbers cut to bfloat16, after so much was added to the bits that go."""
+    return ((array.view(np.uint32) + np.uint32(added)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+@pytest.mark.parametrize(("added", "mistake"), [(0, Mistake.TRUNCATED), (0x8000, None), (0xFFFF, Mistake.MISROUNDED)])
+def test_bfloat16(added: int, mistake: Mistake | None) -> None:
+    true = numbers(500, seed=4)
+    fit = misfit(in_bfloat16(true, added), Output(array=true.astype(np.float64)), "bfloat16", Kind.EXACT)
+    assert bool(fit.bad.any()) is (mistake is not None)
+    if mistake is not None:
+        assert 0.4 < np.count_nonzero(fit.bad) / 500 < 0.6
+        assert places_of(fit.got, fit.true, fit.bad, UNIT["bfloat16"]).mistake is mistake
+
+
+@pytest.mark.parametrize("bits", [11, 12, 13, 14, 16])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_small_bias_is_no_truncation(dtype: str, bits: int) -> None:
+    """A constant or a table that is a little too small makes results that are; some of them are rounded up again."""
+    true = numbers(5000, seed=4).astype(np.float64)
+    unit = UNIT[dtype] * 2.0 ** (11 - bits)
+    fit = misfit((true * (1 - unit)).astype(dtype), Output(array=true), dtype, Kind.ROUNDED)
+    assert not fit.bad.any()
 
 
 # --- a constant that was added ----------------------------------------------------------------------------------------
