@@ -60,6 +60,7 @@ from precision_tool.lib.diagnose.verdict_model import (
     NotCheckedKind,
     OpResult,
     Proof,
+    SlotResult,
     State,
     Step,
     Suspect,
@@ -227,8 +228,8 @@ def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -
 SECONDS = 300.0
 #: Wrong ops of which it is computed what their errors do to the end of the run.
 _MAX_EFFECTS = 8
-#: An own error below the second one that changes no last tensor by more than the first is no fault: the rounding of
-#: half precision is as large.
+#: An error below the second one in every element that changes no last tensor by more than the first is no fault: the
+#: rounding of half precision is as large.
 _NO_EFFECT, _SMALL = 2.0**-12, 2.0**-7
 #: A cosine above this is that of a tensor rounded once.
 _NEAR_ONE = 1 - 1e-6
@@ -356,12 +357,18 @@ def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[l
         effect = effect_of(recomputer, result)
         if effect is None:
             continue
-        is_misrounded = any(slot.places is not None and slot.places.mistake in OF_ROUNDING for slot in result.slots)
-        if effect.is_whole and effect.change < _NO_EFFECT and result.own < _SMALL and not is_misrounded:
+        imprecision = max(slot.imprecision for slot in result.slots)
+        is_small = max(result.own, imprecision) < _SMALL and not any(map(_is_misrounded, result.slots))
+        if effect.is_whole and effect.change < _NO_EFFECT and is_small:
             results[number] = replace(result, state=State.RIGHT, is_imprecise=True)
         else:
             effects[result.name] = effect
     return results, effects
+
+
+def _is_misrounded(slot: SlotResult) -> bool:
+    """Return whether an output is not rounded as it should be, which is a fault however little it does."""
+    return slot.places is not None and slot.places.mistake in OF_ROUNDING
 
 
 class _CopyTrials:

@@ -315,6 +315,8 @@ class Misfit:
     exact_share: float = 1.0
     #: The smallest normal number of the type.
     smallest: float = 0.0
+    #: The largest error over what is allowed.
+    excess: float = 0.0
 
     @property
     def flushed(self) -> Flags:
@@ -327,9 +329,11 @@ class Misfit:
         """How many subnormal numbers were put out."""
         return int(np.count_nonzero((self.got != 0) & (np.abs(self.got) < self.smallest))) if self.smallest else 0
 
-    @property
-    def imprecision(self) -> float:
-        """The error beyond rounding over `size`, of all but one in ten thousand elements and those flushed."""
+    def imprecision(self, kind: Kind) -> float:
+        """Return the error beyond rounding over `size`, the largest but for elements that were flushed.
+
+        Of approximated functions one element in ten thousand may be farther off.
+        """
         where = np.flatnonzero(self.bad & ~self.flushed)
         with np.errstate(all="ignore"):
             beyond = np.abs(self.got[where] - self.true[where]) - self.slack * self.sigma[where]
@@ -338,7 +342,7 @@ class Misfit:
             return 0.0
         if np.isnan(relative[-1]):
             return inf
-        place = relative.size - 1 - int(_OUTLIERS * self.got.size)
+        place = relative.size - 1 - (int(_OUTLIERS * self.got.size) if kind in APPROXIMATED else 0)
         return max(float(relative[place]) if place >= 0 else 0.0, float(relative[-1]) / _OUTLIER_TIMES)
 
     @property
@@ -377,8 +381,8 @@ class Misfit:
 
     @property
     def worst(self) -> float:
-        """The largest of the ratios; inf for a number that is not finite and should be."""
-        return float(self.ratio.max(initial=0.0))
+        """The largest of the ratios, of what is bad if anything is; inf for what is not finite and should be."""
+        return float((self.ratio[self.bad] if self.bad.any() else self.ratio).max(initial=0.0))
 
 
 def flat_doubles(array: npt.ArrayLike) -> Doubles:
@@ -473,21 +477,20 @@ def misfit(
         total = size_of(out) if inner is None else np.maximum(size_of(out), inner)
         exact_share = _exact_share(ratio, compared)
         misrounded = np.zeros(true.shape, np.bool_)
-        if (
-            noise is None
-            and kind in _ROUNDED_ONCE
-            and dtype in SMALLEST_NORMAL
-            and float(ratio.max(initial=0)) > NEAREST
-        ):
+        is_rounded_once = noise is None and kind in _ROUNDED_ONCE and dtype in SMALLEST_NORMAL
+        if is_rounded_once and float(ratio.max(initial=0.0)) > NEAREST:
             misrounded = _misrounded(y, true, dtype, kind, compared & ((ratio > 0) | (y == true)))
+        allowed = ratio
         if tolerance and dtype in UNIT:
-            ratio = ratio * (sigma / (sigma + tolerance / slack * total))
+            allowed = ratio * (sigma / (sigma + tolerance / slack * total))
         smallest = SMALLEST_NORMAL.get(dtype, 0.0)
         if flushes:
-            ratio = np.where((y == 0) & (size < smallest), 0.0, ratio)
+            allowed = np.where((y == 0) & (size < smallest), 0.0, allowed)
+        excess = float(allowed.max(initial=0.0))
     return Misfit(
-        got=y, true=true, sigma=sigma, ratio=ratio, bad=(ratio > slack) | misrounded, over=over, compared=compared,
+        got=y, true=true, sigma=sigma, ratio=ratio, bad=(allowed > slack) | misrounded, over=over, compared=compared,
         slack=slack, size=total, smallest=smallest, exact_share=exact_share,
+        excess=excess / slack if slack else excess,
     )  # fmt: skip
 
 

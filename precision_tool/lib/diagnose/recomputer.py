@@ -118,7 +118,8 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind, tolera
     places = None
     true = np.asarray(out.array)
     if count and true.dtype.kind in "fbiu":
-        unit = max(UNIT.get(have.dtype, 0.0), tolerance)
+        # Two values are equal up to 16 units: twice what the device may be off by.
+        unit = max(UNIT.get(have.dtype, 0.0), tolerance / 8)
         places = places_of(np.asarray(have.array).reshape(true.shape), true, bad, unit)
     over = int(np.count_nonzero(fit.over))
     return SlotResult(
@@ -139,10 +140,11 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind, tolera
         not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
         nans=int(np.count_nonzero(np.isnan(fit.got))),
         places=places,
-        imprecision=fit.imprecision if count else 0.0,
+        imprecision=fit.imprecision(kind) if count else 0.0,
         flushed=int(np.count_nonzero(fit.flushed)) if count else 0,
         subnormal=fit.subnormal if count else 0,
         tolerance=tolerance,
+        excess=fit.excess,
     )
 
 
@@ -154,7 +156,7 @@ def state_of(base: OpResult, slots: list[SlotResult]) -> State:
     for slot in wrong:
         is_inexact = slot.exact_share < _INEXACT and slot.size >= _MIN_ROUNDED_ELEMENTS and not slot.tolerance
         is_misrounded = slot.places is not None and slot.places.mistake in OF_ROUNDING
-        proof = slot.worst > DOUBT * slot.slack or is_inexact or is_misrounded
+        proof = slot.excess > DOUBT or is_inexact or is_misrounded
         if proof and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
@@ -625,7 +627,7 @@ class Recomputer:
                     have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot),
                     inner=inner.get(slot), tolerance=tolerance, flushes=flushes,
                 )  # fmt: skip
-                if other.worst < fit.worst and other.worst <= DOUBT * other.slack:
+                if other.excess < fit.excess and other.excess <= DOUBT:
                     fit = other
             is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
             slots.append(slot_of(slot, have, out, fit, kind, tolerance))

@@ -73,6 +73,8 @@ class SlotResult:
     subnormal: int = 0
     #: The imprecision of the device that was allowed for.
     tolerance: float = 0.0
+    #: The largest error over what rounding and that imprecision allow.
+    excess: float = 0.0
 
     @property
     def looked_at(self) -> int:
