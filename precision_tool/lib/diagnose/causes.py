@@ -237,10 +237,12 @@ class OutOfRange:
         """
         suspects = list(suspects)
         named, spoiled = self._named(suspects)
+        behind: dict[int, Op] = {}
         for item in sorted(self._judged, key=lambda op: op.number):
-            nans = self._first_nans(item)
+            nans = self._first_nans(item) if id(item.op) not in behind else None
             if nans is None:
                 continue
+            behind |= self._flow.downstream([item.op])
             root, count, size = nans
             source = self._source_of_infinities(item.op)
             overflow = next((n for n, other in enumerate(suspects) if self._leads_to(other, source, item.op)), None)
@@ -258,8 +260,6 @@ class OutOfRange:
                 suspect = _suspect(item, Cause.OVERFLOW, proof, 0.85 if is_compared else 0.6, (*facts, *more))
                 is_made = source.type not in PARAMETER_TYPES | DATA_TYPES
                 suspects.append(replace(suspect, also=(source.name,) if is_made else ()))
-            spoiled |= self._flow.downstream([item.op])
-            named.add(item.name)
         return suspects
 
     def _named(self, suspects: Iterable[Suspect]) -> tuple[set[str], dict[int, Op]]:
