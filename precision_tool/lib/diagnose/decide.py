@@ -228,6 +228,8 @@ def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -
 SECONDS = 300.0
 #: Wrong ops of which it is computed what their errors do to the end of the run.
 _MAX_EFFECTS = 8
+#: The share of the final deviation from which on an op's error accounts for most of it.
+_EXPLAINS_MOST = 0.5
 #: An error below the second one in every element that changes no last tensor by more than the first is no fault: the
 #: rounding of half precision is as large.
 _NO_EFFECT, _SMALL = 2.0**-12, 2.0**-7
@@ -348,10 +350,14 @@ def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[Op
 def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[list[OpResult], dict[str, Effect]]:
     """Return the results, and by name what the own errors of the first wrong ops do to the end of the run.
 
-    A small error that changes nothing there is an imprecision, and no fault.
+    A small error that changes nothing there is an imprecision, and no fault; one beyond the device's imprecision that
+    accounts for most of the final deviation is a fault, even where it is too small to be told from rounding by itself.
     """
     results, effects = list(judged), {}
-    wrong = [number for number, result in enumerate(results) if result.state is State.WRONG and result.slots]
+    wrong = [
+        number for number, result in enumerate(results)
+        if (result.state is State.WRONG and result.slots) or _is_beyond_device(result)
+    ]  # fmt: skip
     for number in wrong[:_MAX_EFFECTS]:
         result = results[number]
         effect = effect_of(recomputer, result)
@@ -361,7 +367,10 @@ def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[l
         is_small = max(result.own, imprecision) < _SMALL and not any(map(_is_misrounded, result.slots))
         if effect.is_whole and effect.change < _NO_EFFECT and is_small:
             results[number] = replace(result, state=State.RIGHT, is_imprecise=True)
-        else:
+        elif result.state is State.WRONG:
+            effects[result.name] = effect
+        elif effect.explained is not None and effect.explained >= _EXPLAINS_MOST:
+            results[number] = replace(result, state=State.WRONG)
             effects[result.name] = effect
     return results, effects
 
@@ -369,6 +378,13 @@ def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[l
 def _is_misrounded(slot: SlotResult) -> bool:
     """Return whether an output is not rounded as it should be, which is a fault however little it does."""
     return slot.places is not None and slot.places.mistake in OF_ROUNDING
+
+
+def _is_beyond_device(result: OpResult) -> bool:
+    """Return whether an op is in doubt for nothing but the size of its error, which the device does not explain."""
+    if result.state is not State.DOUBTFUL or not result.finite_inputs or result.reason is not None:
+        return False
+    return any(slot.imprecision > slot.tolerance > 0 for slot in result.slots)
 
 
 class _CopyTrials:

@@ -315,7 +315,7 @@ class Misfit:
     exact_share: float = 1.0
     #: The smallest normal number of the type.
     smallest: float = 0.0
-    #: The largest error over what is allowed.
+    #: The largest error that the device's imprecision does not explain, over what rounding allows.
     excess: float = 0.0
 
     @property
@@ -482,7 +482,8 @@ def misfit(
             misrounded = _misrounded(y, true, dtype, kind, compared & ((ratio > 0) | (y == true)))
         allowed = ratio
         if tolerance and dtype in UNIT:
-            allowed = ratio * (sigma / (sigma + tolerance / slack * total))
+            beyond = off - tolerance * total
+            allowed = np.where(beyond <= 0, 0.0, np.where(np.isnan(beyond), ratio, ratio * (beyond / off)))
         smallest = SMALLEST_NORMAL.get(dtype, 0.0)
         if flushes:
             allowed = np.where((y == 0) & (size < smallest), 0.0, allowed)

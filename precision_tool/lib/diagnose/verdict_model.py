@@ -73,7 +73,7 @@ class SlotResult:
     subnormal: int = 0
     #: The imprecision of the device that was allowed for.
     tolerance: float = 0.0
-    #: The largest error over what rounding and that imprecision allow.
+    #: The largest error that this does not explain, over what rounding allows.
     excess: float = 0.0
 
     @property
