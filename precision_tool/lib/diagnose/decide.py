@@ -25,7 +25,7 @@ from precision_tool.lib.data.sides import golden_leaf
 from precision_tool.lib.diagnose.causes import Explainer, Findings
 from precision_tool.lib.diagnose.device_profile import Device, DeviceProfile, learn, profile_of
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
-from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, flat_doubles, misfit
+from precision_tool.lib.diagnose.error_shape import OF_ROUNDING, UNIT, Misfit, flat_doubles, misfit
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, Ref, Stage
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
@@ -60,6 +60,7 @@ from precision_tool.lib.diagnose.verdict_model import (
     NotCheckedKind,
     OpResult,
     Proof,
+    SlotResult,
     State,
     Step,
     Suspect,
@@ -368,7 +369,8 @@ def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[l
         if effect is None:
             continue
         imprecision = max(slot.imprecision for slot in result.slots)
-        if effect.is_whole and effect.change < _NO_EFFECT and max(result.own, imprecision) < _SMALL:
+        is_small = max(result.own, imprecision) < _SMALL and not any(map(_is_misrounded, result.slots))
+        if effect.is_whole and effect.change < _NO_EFFECT and is_small:
             results[number] = replace(result, state=State.RIGHT, is_imprecise=True)
         elif result.state is State.WRONG:
             effects[result.name] = effect
@@ -376,6 +378,11 @@ def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[l
             results[number] = replace(result, state=State.WRONG)
             effects[result.name] = effect
     return results, effects
+
+
+def _is_misrounded(slot: SlotResult) -> bool:
+    """Return whether an output is not rounded as it should be, which is a fault however little it does."""
+    return slot.places is not None and slot.places.mistake in OF_ROUNDING
 
 
 def _is_beyond_device(result: OpResult) -> bool:
@@ -667,26 +674,45 @@ def _with_repetition(run_verdict: RunVerdict, subject: Subject, others: Sequence
     return replace(run_verdict, verdict=replace(verdict, next=steps))
 
 
+#: A part of a fused op has its fault if its own error is so large beside the fused op's.
+_SAME_SIZE = 0.125
+
+
 def _with_parts(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunGraph]) -> RunVerdict:
-    """Add to a verdict that blames a fusion pass whether the parts compute right in a run without it."""
+    """Add to a verdict that blames a fusion pass whether the parts compute right in a run without it.
+
+    Where a part is wrong there too, the pass is innocent: that op's kernel is to blame.
+    """
     first = run_verdict.verdict.first
     if first is None or first.cause is not Cause.FUSION:
         return run_verdict
     op = next(op for op in subject.file.ops if op.name == first.culprit)
     original_ops = set(originals(op))
+    own = first.result.own if first.result is not None else 0.0
     for run in others:
         parts = [part for part in run.file.ops if originals(part) and original_ops.issuperset(originals(part))]
         made = {name for part in parts for name in originals(part)}
         if run.leaf is None or made != original_ops or any(first.pass_name in part.pass_names for part in parts):
             continue
         recomputer = Recomputer(RunValues(run.leaf, run.file, subject.benchmark), subject.file)
-        states = {recomputer.examine(part).state for part in parts}
-        if not states <= {State.RIGHT, State.WRONG}:
+        judged = [recomputer.examine(part) for part in parts]
+        if not {result.state for result in judged} <= {State.RIGHT, State.WRONG}:
             continue
-        right = Fact(name="parts_right", value=states == {State.RIGHT})
-        verdict = _with_facts(run_verdict.verdict, right, Fact(name="parts_run", value=run.number))
-        return replace(run_verdict, verdict=verdict)
+        wrong = [result.name for result in judged if result.state is State.WRONG and result.own >= _SAME_SIZE * own]
+        facts = [Fact(name="parts_right", value=not wrong), Fact(name="parts_run", value=run.number)]
+        if not wrong:
+            return replace(run_verdict, verdict=_with_facts(run_verdict.verdict, *facts))
+        verdict = _with_facts(run_verdict.verdict, *facts, Fact(name="wrong_part", value=wrong[0]))
+        return replace(run_verdict, verdict=_without_pass(verdict))
     return run_verdict
+
+
+def _without_pass(verdict: Verdict) -> Verdict:
+    """Return the verdict that blames a kernel for what its first suspect blames a pass for."""
+    first = replace(verdict.suspects[0], cause=Cause.KERNEL, pass_name="")
+    suspects = (first, *verdict.suspects[1:])
+    steps = plan(first, suspects, verdict.has_benchmark)
+    return replace(verdict, suspects=suspects, cause=first.cause, pass_name=None, next=steps)
 
 
 def _with_facts(verdict: Verdict, *more: Fact) -> Verdict:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import median, quantiles
 
-from precision_tool.lib.diagnose.error_shape import UNIT
+from precision_tool.lib.diagnose.error_shape import OF_ROUNDING, UNIT
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.ops.base import Kind
 
@@ -145,6 +145,8 @@ class Device:
     def explains(self, slot: SlotResult, how: Sequence[str], name: str) -> bool:
         """Return whether the device's imprecision explains all that is off in an output."""
         if slot.flushed and slot.dtype not in self.flushes:
+            return False
+        if slot.places is not None and slot.places.mistake in OF_ROUNDING:
             return False
         return slot.imprecision <= self.tolerance(how, slot.dtype, slot.kind, name)
 
