@@ -55,7 +55,7 @@ def _options(parser: Parser, session: Session) -> None:
     "what the device gives, and whether that is within what the vendor accepts of kernels. `profile learn DIR` takes a "
     "run that is known to be clean, `profile merge` several runs of one device; ac --profile FILE judges by it.",
     _options,
-    example="profile; profile learn clean_run -o npu.json; profile merge npu.json temp/vector_compare -o all.json",
+    example="profile learn clean_run -o npu.json",
 )
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.action == _LEARN:

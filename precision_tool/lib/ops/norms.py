@@ -8,7 +8,7 @@ the deviation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -522,6 +522,24 @@ def _small(call: Call, slot: int, vector: Tracked) -> Output:
     return _shaped(call, slot, vector, vector.value.shape)
 
 
+def _each_small(call: Call, vectors: Iterable[Tracked], first: int = 0) -> list[Output | None]:
+    """Vectors as outputs from a slot on, judged singly: None for one that the graph describes otherwise.
+
+    That is an error only if there is no other output, nor one before `first`.
+    """
+    outputs: list[Output | None] = []
+    errors: list[NotComputedError] = []
+    for slot, vector in enumerate(vectors, first):
+        try:
+            outputs.append(_small(call, slot, vector))
+        except NotComputedError as error:
+            outputs.append(None)
+            errors.append(error)
+    if not first and errors and len(errors) == len(outputs):
+        raise errors[0]
+    return outputs
+
+
 def _blocks(axis: int, *arrays: Doubles) -> Iterator[list[Doubles]]:
     """Blocks of the tensors, as (elements, channels)."""
     shape = arrays[0].shape
@@ -587,7 +605,7 @@ def _reduce(call: Call) -> Outputs:
     """Sum and sum of squares of each channel."""
     x = floats(needed(call, 0))
     sums = _sums_of_channels(x, _axis(call, needed(call, 0)))
-    return [_small(call, slot, vector) for slot, vector in enumerate(sums)]
+    return _each_small(call, sums)
 
 
 def _update(call: Call) -> _Plan:
@@ -611,7 +629,7 @@ def _update(call: Call) -> _Plan:
             now = mean, _unbiased(variance, count)
             statistics = [new * factor + old * (1 - factor) for new, old in zip(now, running, strict=True)]
             statistics += [mean, variance]
-        return [_small(call, slot, vector) for slot, vector in enumerate(statistics, 1)]
+        return _each_small(call, statistics, 1)
 
     return _Plan(_ByChannel((x,), axis, (mean, variance, scale, offset), _normalising(epsilon)), others)
 
@@ -648,7 +666,7 @@ def _update_grad(call: Call) -> Outputs:
     g, x, axis = _gradient_inputs(call)
     mean, variance = _exact(call, (2, 3), x.shape[axis])
     gradients = _scale_and_offset(g, x, axis, mean, (variance + real(call, "epsilon", default=1e-4)).sqrt())
-    return [_small(call, slot, vector) for slot, vector in enumerate(gradients)]
+    return _each_small(call, gradients)
 
 
 def _gradient_of_x(count: int) -> Formula:
@@ -726,9 +744,7 @@ def _batch_norm(call: Call) -> _Plan:
         mean, variance = statistics = _exact(call, (3, 4), channels)
 
     def others() -> list[Output | None]:
-        outputs: list[Output | None] = [
-            _small(call, slot, vector) for slot, vector in enumerate([*statistics, mean, variance], 1)
-        ]
+        outputs = _each_small(call, [*statistics, mean, variance], 1)
         return [*outputs, *[None] * (max(len(call.outputs), 5) - 5)]
 
     return _Plan(_ByChannel((x,), axis, (mean, variance, scale, offset), _normalising(epsilon)), others)
@@ -751,7 +767,7 @@ def _batch_norm_grad(call: Call) -> _Plan:
     count = x.size // max(1, channels)
 
     def others() -> list[Output | None]:
-        outputs = [_small(call, slot, vector) for slot, vector in enumerate((d_scale, d_offset), 1)]
+        outputs = _each_small(call, (d_scale, d_offset), 1)
         return [*outputs, *[None] * (max(len(call.outputs), 3) - 3)]
 
     if not flag(call, "is_training", default=True):
