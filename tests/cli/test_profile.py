@@ -155,6 +155,9 @@ def test_a_device_that_saturates_is_told_from_one_that_keeps_inf(tmp_path: Path)
         tool("ac", "-c", cwd=tmp_path / name)
         (path,) = profiles_of(tmp_path / name)
         assert read_profile(str(path)).mode == {"overflow": mode}
+    (path,) = profiles_of(tmp_path / "one")
+    run = tool("ac", "-c", "--profile", path, cwd=tmp_path / "two", code=2)
+    assert "overflow is saturate there, inf_nan in this run" in run.text
 
 
 # --- the screen ---
