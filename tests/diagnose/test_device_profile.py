@@ -196,3 +196,12 @@ def test_an_earlier_run_tells_of_a_type_that_has_one_op() -> None:
     profile = profile_of(earlier, learn(earlier))
     device = learn([result("alone", 3e-3)], profile)
     assert device.tolerance(("Exp",), "float32", Kind.APPROXIMATE, "alone") == pytest.approx(4 * 8e-4)
+
+
+def test_a_variable_of_which_a_cast_flushed_some_elements_is_the_benchmarks(tmp_path: Path) -> None:
+    """Its only copy is what the cast put out, where dump files hold outputs alone."""
+    weights = numbers(12, 12, seed=1)
+    weights[0, :3] = 1e-6
+    network = half_products(1.0).with_part("w", npu=weights, golden=weights).with_part("cast_w", wrong=flushed)
+    verdict = verdict_of(network.write(tmp_path, inputs=False))
+    assert (verdict.culprit, verdict.cause) == (None, Cause.NONE)
