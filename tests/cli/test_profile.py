@@ -252,15 +252,21 @@ def test_what_is_unknown_fits_and_is_said(profile_file: Path, tmp_path: Path) ->
     assert "could not be checked: device, allow_hf32, cann, precision_mode unknown" in run.text
 
 
-def test_a_single_op_is_judged_by_its_peers_in_the_profile(tmp_path: Path) -> None:
-    """A Tanh without peers is off by more than 2**-9: a fault, unless others of this device are as far off."""
+def write_alone(folder: Path) -> None:
+    """Write a run whose only op is a Tanh with results of 8 bits."""
 
     def coarse(array: Array) -> Array:
         fraction, exponent = np.frexp(array)
         return np.ldexp(np.rint(fraction * 2.0**7) / 2.0**7, exponent)
 
     parts = source("IteratorGetNext", numbers(64, 48, seed=1)), unary("alone", "Tanh", "IteratorGetNext", "float32")
-    Network(parts=parts).with_part("alone", wrong=coarse).write(tmp_path / "precision_data")
+    Network(parts=parts).with_part("alone", wrong=coarse).write(folder / "precision_data")
+
+
+def test_a_single_op_is_judged_by_its_peers_in_the_profile(tmp_path: Path) -> None:
+    """A Tanh without peers is off by more than 2**-9: a fault, unless others of this device are as far off."""
+
+    write_alone(tmp_path)
     assert tool("ac", "-c", "--json", cwd=tmp_path).results[0]["verdict"]["culprit"] == "alone"
     profile = tmp_path / "profile.json"
     profile.write_text(json.dumps(document(types=[entry(imprecisions=[2.0**-9] * 4, ops=4)])), "utf-8")
@@ -277,8 +283,20 @@ def test_a_kept_verdict_is_not_taken_for_that_by_a_profile(judged: Path, profile
     assert path.stat().st_mtime_ns != before
 
 
-def test_not_with_a_study(judged: Path, profile_file: Path) -> None:
-    assert "--profile" in tool("ac", "--all", "--profile", profile_file, cwd=judged, code=2).text
+def test_a_study_judges_by_it_and_does_not_take_what_it_did_without(profile_file: Path, tmp_path: Path) -> None:
+    write_alone(tmp_path)
+    assert tool("ac", "--all", "--json", cwd=tmp_path).json["culprit"]["op"] == "alone"
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps(document(types=[entry(imprecisions=[2.0**-9] * 4, ops=4)])), "utf-8")
+    assert tool("ac", "--all", "--profile", profile, "--json", cwd=tmp_path).json["culprit"] is None
+    assert tool("ac", "--all", "--json", cwd=tmp_path).json["culprit"]["op"] == "alone"
+
+
+def test_a_study_of_another_device_is_refused(judged: Path, profile_file: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(json.loads(profile_file.read_text("utf-8")) | {"device": "Ascend310P"}), "utf-8")
+    run = tool("--work", tmp_path / "work", "ac", "--all", "--profile", other, cwd=judged, code=2)
+    assert "another device or mode: device is Ascend310P there, Ascend910B3 in this run" in run.text
 
 
 # --- learn and merge ---

@@ -51,7 +51,7 @@ _STUDY_REPORT = "report.html"
 #: Options of `ac` that are of one comparison, and what each is called.
 _OF_ONE = {
     "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
-    "since": "--since", "engine": "--engine", "profile": "--profile",
+    "since": "--since", "engine": "--engine",
 }  # fmt: skip
 
 
@@ -94,6 +94,10 @@ def _options(parser: Parser, session: Session) -> None:
 )
 @shared_open_files()
 def run(session: Session, args: argparse.Namespace, output: Output) -> int:
+    if args.profile is not None:
+        from precision_tool.lib.diagnose.stored_profile import read_profile
+
+        args.profile = read_profile(posixpath.expanduser(args.profile))
     if args.all:
         return _run_study(session, args, output)
     _check_no_study(session, args)
@@ -102,10 +106,6 @@ def run(session: Session, args: argparse.Namespace, output: Output) -> int:
         from precision_tool.lib.view.report_material import place_of
 
         place_of(session.data, args.report, *filter(None, (args.left, args.right)))
-    if args.profile is not None:
-        from precision_tool.lib.diagnose.stored_profile import read_profile
-
-        args.profile = read_profile(posixpath.expanduser(args.profile))
     earlier = _earlier(session, args, compares=compares)
     analyses: Sequence[Analysis] = []
     missing: NoBenchmarkError | None = None
@@ -385,6 +385,7 @@ def _run_study(session: Session, args: argparse.Namespace, output: Output) -> in
         options = StudyOptions(
             npu=args.left, golden=args.right, graph=args.graph, steps=args.step, ranks=args.rank,
             judging=Judging(args.judge or "first"), threshold=args.threshold, table=args.table or "", csv=args.csv,
+            profile=args.profile,
         )  # fmt: skip
         resources = flags.resources_of(session, args, executor, progress)
         study = session.study(options, resources, fresh=args.fresh, watch_seconds=args.watch, on_study=on_study)
