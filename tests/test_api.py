@@ -127,6 +127,10 @@ def test_what_is_shown_of_objects_is_short(tmp_path: Path) -> None:
     assert repr(result).startswith("<CompareResult ")
     for value in (session, result, result.analysis, result.diagnosis):
         assert len(repr(value)) < 8000
+    (run,) = session.run_graphs()
+    assert repr(result.rows) == f"<Table: {len(result.rows)} rows>"
+    assert repr(run.file.graphs[0]) == f"<Graph {run.file.graphs[0].name}: {len(run.file.ops)} ops>"
+    assert repr(session.data) == f"<DataFolder {tree.root}>"
 
 
 def test_a_data_folder_that_is_not_there_is_an_error(tmp_path: Path) -> None:

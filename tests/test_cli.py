@@ -362,3 +362,16 @@ def test_an_ascii_locale_gets_ascii(tmp_path: Path, locale: dict[str, str]) -> N
         assert (run.out + run.err).isascii(), words
     assert "no\\u00e9" in run.err
     assert not tool("vcs", cwd=tmp_path, env={"LC_ALL": "C.UTF-8"}).out.isascii()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [(["--lang", "zh", "nosuch"], "未知的命令"), (["--lang", "zh", "--nosuch"], "未知的选项")],
+)
+def test_an_error_before_the_settings_are_read_speaks_the_language(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], text: str
+) -> None:
+    assert main(arguments) == 2
+    assert text in capsys.readouterr().err
+    assert main(arguments[2:]) == 2
+    assert text not in capsys.readouterr().err

@@ -59,9 +59,8 @@ def _depth(text: str) -> int:
 
 @command(
     "ni",
-    "Show everything about one op: what the graph says of it, what feeds it and what it feeds, and its "
-    "dumped tensors beside the benchmark's, whether it computes right by itself, and its elements as both sides "
-    "have them and as they should be.",
+    "Show one op: its entry in the graph, its inputs and consumers, its dumped tensors next to the benchmark's, "
+    "its own error, and its elements on both sides with their expected values.",
     _options,
     example="ni conv2/Relu -s 2",
 )

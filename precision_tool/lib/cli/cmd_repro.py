@@ -31,8 +31,8 @@ def _options(parser: Parser, session: Session) -> None:
 
 @command(
     "repro",
-    "Write one op's inputs, attributes, outputs of both sides and float64 result as .npy and .json, "
-    "with a script of numpy alone that shows the error on any machine.",
+    "Build a reproduction package of one op: inputs, attributes, outputs of both sides and the float64 result as "
+    ".npy and .json, with a script that needs only numpy and shows the error on any machine.",
     _options,
     example="repro conv2/Relu conv2_relu",
 )

@@ -112,7 +112,7 @@ def _pass_cell(row: PassRow) -> Text:
         marks.append(always_mark())
     elif row.switch is False:
         marks.append(text("screen.view.fusion.off_in_file"))
-    cell.append(f"\n  {', '.join(marks)}", style="dim")
+    cell.append(f"\n  {text('list.comma').join(marks)}", style="dim")
     return cell
 
 
