@@ -581,7 +581,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     sections = _seen_passes(session)
     passes, reserve, left_out = _candidates(session, args, sections)
     (file,) = _files_asked_for(session, args)
-    folder = session.workspace.output_dir(_BISECT_FOLDER)
+    folder = session.workspace.local_output_dir(_BISECT_FOLDER)
     # What was killed in this folder is put back; what was in another would pass for the user's own.
     check_edit([other for other in _bisect_folders(session) if str(other) != real_path(folder)], file.target)
     text_to_write(file.read(), file.path)  # one that GE would refuse is refused before anything runs
