@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-
 from memory_store import MemoryStore
+
 from precision_tool import tf_config
 from precision_tool.lib.cli.bisect_runner import edit_alone
 from precision_tool.lib.cli.switch_files import LAST, find_switch_file, script_lines

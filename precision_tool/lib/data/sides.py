@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from precision_tool.lib.data.dump_names import placed
-from precision_tool.lib.data.dump_tree import Stamps, has_tensors, newest_golden
+from precision_tool.lib.data.dump_tree import Stamps, newest_golden
 from precision_tool.lib.data.dumped_ops import GoldenFiles
-from precision_tool.lib.data.kinds import GE, NPY, PYTORCH, DataKind, benchmark_kind, device_kind, kind_at
+from precision_tool.lib.data.kinds import GE, NPY, PYTORCH, DataKind, benchmark_kind, device_kind, has_tensors, kind_at
 from precision_tool.lib.data.workspace import Workspace, check_data, shown_path
 from precision_tool.lib.io import tfdbg_files as tfdbg
 from precision_tool.lib.io.files import folder_exists, is_folder, list_folder, stat_of
@@ -65,7 +65,7 @@ def find_golden(path: str, stamps: Stamps | None = None) -> GoldenFiles | Run:
     """The benchmark tensors, or another NPU run, below `path`; `stamps` notes the folders."""
     kind = benchmark_kind(path)
     if kind is not None:
-        return GoldenFiles(kind.find(path, stamps))
+        return GoldenFiles(kind.find(path, stamps), kind)
     try:
         return GE.find(path, stamps)
     except DataNotFoundError:
