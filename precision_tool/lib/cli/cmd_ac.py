@@ -424,7 +424,7 @@ def _show_study(study: Study, output: Output, command: str, named: Sequence[str]
     for heat in study.maps:
         output.out.print(HeatMapView(heat))
     if study.table:
-        output.out.print(table_line("table", study.table), soft_wrap=True)
+        output.out.print(table_line(text("study.table"), study.table), soft_wrap=True)
     if study.csvs:
-        output.out.print(table_line(f"{len(study.csvs)} result files, the first", study.csvs[0]), soft_wrap=True)
+        output.out.print(table_line(text("study.csvs", n=len(study.csvs)), study.csvs[0]), soft_wrap=True)
     output.out.print(study_block(study, command, named))
