@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from precision_tool.lib.compare.data_folder import CacheKind, DataFolder, DataNames, Place
 from precision_tool.lib.data.overview import DataOverview, overview
-from precision_tool.lib.data.settings import Settings
+from precision_tool.lib.data.settings import Settings, with_settings
 from precision_tool.lib.data.workspace import open_workspace, shown_path
 from precision_tool.lib.messages.errors import UsageError
 
@@ -238,7 +238,7 @@ class Session:
         from precision_tool.lib.diagnose.comparing import read_results
         from precision_tool.lib.view.comparison_result import CompareResult
 
-        threshold = self.settings.threshold if threshold is None else threshold
+        threshold = with_settings(self.settings, {"threshold": threshold}).threshold
         return [CompareResult(analysis, data=self.data) for analysis in read_results(self.data, path, threshold)]
 
     def default_options(self) -> CompareOptions:

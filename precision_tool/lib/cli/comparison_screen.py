@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli.command import DONE, FOUND, Output, tell_notes
-from precision_tool.lib.data.workspace import shown_path
+from precision_tool.lib.data.workspace import path_below, shown_path
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError
@@ -74,13 +74,16 @@ class Outcome:
 def _show_next_alone(session: Session, analysis: Analysis, output: Output) -> None:
     """Show the next steps for an op of a PyTorch dump, on which there is no verdict."""
     faulty = [finding for finding in analysis.findings if finding.kind is FindingKind.FIRST_FAULTY_OP]
-    if analysis.has_graph or not faulty or analysis.leaf is None:
+    if analysis.has_graph or not faulty or analysis.source is None:
         return
     from precision_tool.lib.diagnose.verdict_model import StepText
     from precision_tool.lib.view.verdict_screen import NextSteps
 
     name = faulty[0].op_name
-    copying = shlex.join(["h5copy", "-i", analysis.leaf.leaf.path, "-o", "output.h5", "-s", name])
+    dump = (
+        analysis.leaf.leaf.path if analysis.leaf is not None else path_below(analysis.source.npu, posixpath.abspath(""))
+    )
+    copying = shlex.join(["h5copy", "-i", dump, "-o", "output.h5", "-s", name])
     steps = [
         StepText(why=Message("screen.cli.look_at_values"), line=shlex.join(["ni", name])),
         StepText(why=Message("screen.cli.copy_op"), line=copying),
