@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli.command import DONE, FOUND, Output, tell_notes
-from precision_tool.lib.data.workspace import path_below, shown_path
+from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.messages import Message, text
 from precision_tool.lib.messages.errors import DataNotFoundError, NoBenchmarkError
@@ -80,10 +80,7 @@ def _show_next_alone(session: Session, analysis: Analysis, output: Output) -> No
     from precision_tool.lib.view.verdict_screen import NextSteps
 
     name = faulty[0].op_name
-    dump = (
-        analysis.leaf.leaf.path if analysis.leaf is not None else path_below(analysis.source.npu, posixpath.abspath(""))
-    )
-    copying = shlex.join(["h5copy", "-i", dump, "-o", "output.h5", "-s", name])
+    copying = shlex.join(["h5copy", "-i", shown_path(analysis.source.npu), "-o", "output.h5", "-s", name])
     steps = [
         StepText(why=Message("screen.cli.look_at_values"), line=shlex.join(["ni", name])),
         StepText(why=Message("screen.cli.copy_op"), line=copying),
