@@ -50,10 +50,10 @@ from precision_tool.lib.cli.words import (
 )
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
 from precision_tool.lib.data.dump_names import flatten
-from precision_tool.lib.io.files import folder_exists, history_file, is_folder
+from precision_tool.lib.io.files import folder_exists, history_file
 from precision_tool.lib.io.layouts import known_layouts
 from precision_tool.lib.messages import text
-from precision_tool.lib.messages.errors import PrecisionToolError, UsageError
+from precision_tool.lib.messages.errors import DataNotFoundError, PrecisionToolError, UsageError
 from precision_tool.lib.messages.language import LANGUAGES, choose_language
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.console import THEMES, ReportConsole, banner, command_list
@@ -504,8 +504,10 @@ class Prompt(cmd2.Cmd):
         if args is None:
             return
         session = Session(replace(self.session.settings, data=Path(args.folder), more_data=()))
-        if not is_folder(session.workspace.root):
-            raise UsageError("cli.no_data_folder", folder=args.folder)
+        try:
+            session.data.check_data()
+        except DataNotFoundError as error:
+            raise UsageError("cli.no_data_folder", reason=error.full_message, near=error.fields["near"]) from None
         if not args.command:
             self._go_on_with(session)
             return
