@@ -501,5 +501,6 @@ def test_a_report_says_which_folder_was_made_for_it(tmp_path: Path) -> None:
 
 
 def test_a_study_is_not_held_against_an_earlier_verdict(tmp_path: Path) -> None:
+    assert "--verbose" in tool("ac", "--all", "-v", cwd=tmp_path, code=2).err
     run = tool("ac", "--all", "--since", cwd=tmp_path, code=2)
     assert run.err.startswith("error: ac: --since cannot be combined with --all\n")

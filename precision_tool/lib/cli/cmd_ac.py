@@ -49,7 +49,7 @@ _STUDY_REPORT = "report.html"
 #: Options of `ac` that are of one comparison, and what each is called.
 _OF_ONE = {
     "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
-    "since": "--since", "engine": "--engine",
+    "since": "--since", "engine": "--engine", "verbose": "--verbose",
 }  # fmt: skip
 
 
