@@ -82,7 +82,7 @@ def _is_passed(node: ast.AST) -> bool:
         return False
     func = node.func
     if isinstance(func, ast.Name):
-        return func.id.endswith("Error")
+        return func.id.endswith("Error") or func.id == "_metric"  # its name is that of a column
     if not isinstance(func, ast.Attribute):
         return False
     owner = func.value
@@ -154,5 +154,6 @@ log.info("read all of it")
 space.notes.append("one is newer than this")
 space.notes += ["one is newer than this"]
 why = "its inputs agree"
+METRICS = (_metric("total abs error", "total_absolute_error"),)
 """
     assert sorted(line for line, _ in sentences(source)) == [4, 7, 8, 9]

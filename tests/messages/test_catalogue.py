@@ -14,6 +14,7 @@ import pytest
 
 from precision_tool.lib import messages
 from precision_tool.lib.diagnose.error_shape import Mistake
+from precision_tool.lib.diagnose.run_checks import RUN_CHECKS
 from precision_tool.lib.diagnose.study_conclusion import Ground
 from precision_tool.lib.diagnose.verdict_model import Action, Cause, NotCheckedKind, Proof
 from precision_tool.lib.messages import Message, catalogue, language, render, use_language
@@ -244,6 +245,13 @@ def test_every_kind_is_used() -> None:
     named = re.compile("|".join(sorted(forms)))
     expected = {kind for kind in ENGLISH if kind.partition(".")[0] in WHOLE_SECTIONS}
     assert sorted(kind for kind in expected if not any(map(named.fullmatch, spelled(kind)))) == []
+
+
+def test_every_check_has_its_title() -> None:
+    names = [re.search(r'^NAME = "(\w+)"$', path.read_text("utf-8"), re.M) for path in MODULES]
+    checks = {match[1] for match in names if match is not None}
+    assert checks >= set(RUN_CHECKS.all())
+    assert [name for name in checks if f"check.{name}.title" not in ENGLISH] == []
 
 
 @pytest.mark.parametrize(
