@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO, Union
+from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO, Tuple, Union
 
 from precision_tool.lib.cli.words import COMMANDS
 from precision_tool.lib.data.settings import Settings
@@ -23,6 +23,16 @@ NAME, PACKAGE = "precision-tool", "precision_tool"
 _FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
+#: Options before the command.
+GLOBAL_OPTIONS = ("--data", "--work", "--lang", "--log-level")
+
+
+def close_words(name: str, names: Sequence[str]) -> Tuple[str, ...]:
+    """Return the words that were probably meant: the same one in small letters, else up to three that are alike."""
+    word = name.lower()
+    return (word,) if word in names else tuple(difflib.get_close_matches(word, names, n=3, cutoff=0.5))
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that shows an example, and whose errors are the user's errors."""
 
@@ -33,14 +43,15 @@ class Parser(argparse.ArgumentParser):
         """Raise what argparse objects to, with the option that was probably meant."""
         unknown = message.split() if message.startswith("unrecognized") else []
         options = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        of_tool = next((option for option in options if option in GLOBAL_OPTIONS), None)
         valid = [option for action in self._actions for option in action.option_strings]
         close = [match for option in options for match in difflib.get_close_matches(option, valid, n=1)]
         raise UsageError(
             "cli.bad_arguments",
             command=self.prog,
             problem=message,
-            near=close[0] if close else None,
-            is_global=any(option in ("--data", "--work") for option in options),
+            near=close[0] if close and of_tool is None else None,
+            of_tool=of_tool,
         )
 
 

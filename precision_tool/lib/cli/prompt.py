@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import gc
 import logging
 import re
@@ -34,7 +33,7 @@ from prompt_toolkit.renderer import CPR_Support
 from rich.console import RenderableType
 from rich.text import Text
 
-from precision_tool.lib.cli.arguments import NAME
+from precision_tool.lib.cli.arguments import NAME, close_words
 from precision_tool.lib.cli.command import Output, Parser, load_command
 from precision_tool.lib.cli.flags import Completion, completion_of
 from precision_tool.lib.cli.words import (
@@ -464,10 +463,10 @@ class Prompt(cmd2.Cmd):
         self.output().err.print(plain(text("screen.cli.run_by_shell", name=name), "dim"))
         self.do_shell(statement.command_and_args)
 
-    def _closest(self, name: str) -> list[str]:
+    def _closest(self, name: str) -> tuple[str, ...]:
         """Return the commands whose names are close to one that does not exist."""
         commands = [command for command in self.get_visible_commands() if self.get_command_func(command)]
-        return difflib.get_close_matches(name.lower(), commands, n=3, cutoff=0.5)
+        return close_words(name, commands)
 
     def do_shell(self, statement: cmd2.Statement | str) -> None:
         """Run a command of the operating system."""
