@@ -157,7 +157,10 @@ class Session:
         return self.data.run_graphs(graph)
 
     def find_ops(self, name: str, graph: str | None = None) -> tuple[FoundOp, ...]:
-        """Return the op of this name, part of a name or number, as `[17]`, in every graph."""
+        """Return the op of this name, part of a name or number, as `[17]`, in every graph.
+
+        UsageError for a part of the names of several ops, with these.
+        """
         return self.data.find_ops(name, graph)
 
     def pairs_of(self, op: FoundOp) -> tuple[Pair, ...]:

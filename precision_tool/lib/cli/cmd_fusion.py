@@ -107,7 +107,7 @@ def _add_blame(parser: Parser, session: Session) -> None:
         help="with blame: cosine similarity below which a tensor counts as wrong "
         f"(default {session.settings.threshold})",
     )  # fmt: skip
-    flags.add_workers(parser, None, "with blame: processes that share the work (default: one per core)")
+    flags.add_workers(parser, None, "with blame: processes that share the work (default 0: one per core)")
     parser.add_argument(
         "--write", action="store_true", help="with blame and bisect: switch off what was found in the switch file"
     )
