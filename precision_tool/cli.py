@@ -121,8 +121,7 @@ def _run(arguments: List[str]) -> int:
 
 def _word_of(name: str) -> "Word":
     """Return the word of this name; UsageError for one of the prompt, or one that is not there."""
-    from precision_tool.lib.cli.arguments import close_words
-    from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, find_word
+    from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, close_words, find_word
     from precision_tool.lib.messages.errors import UsageError
 
     word = find_word(name)
@@ -203,7 +202,7 @@ def _too_old(what: str, needed: Tuple[int, ...]) -> int:
 
 def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optional[List[str]]:
     """Read options up to the command into `options`; the rest, or None when the command line is done with."""
-    from precision_tool.lib.cli.arguments import GLOBAL_OPTIONS
+    from precision_tool.lib.cli.words import GLOBAL_OPTIONS
     from precision_tool.lib.messages.errors import UsageError
     from precision_tool.lib.version import __version__
 

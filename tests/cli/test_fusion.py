@@ -612,7 +612,9 @@ def test_nothing_to_be_found(tmp_path: Path, command: str, words: str) -> None:
     (tmp_path / "precision_data").mkdir()
     run = bisect(tmp_path, command, "--passes", *NAMES, "--timeout", "1", code=int(command != "true"))
     assert words in run.text
-    assert run.out.splitlines()[-1].startswith("the check ")  # what came out stands last
+    found, _, advice = run.out.partition("What is left to do")
+    assert found.splitlines()[-1].startswith("the check ")  # what came out stands before the advice
+    assert bool(advice) == (command != "true")
     assert ("keep_dtype" in run.text) == (command != "true")
 
 

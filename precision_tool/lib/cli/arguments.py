@@ -10,9 +10,9 @@ import shlex
 import shutil
 import subprocess
 import sys
-from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO, Tuple, Union
+from typing import Callable, Dict, Mapping, NamedTuple, NoReturn, Optional, Sequence, TextIO, Union
 
-from precision_tool.lib.cli.words import COMMANDS
+from precision_tool.lib.cli.words import COMMANDS, GLOBAL_OPTIONS
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.io import urls
 from precision_tool.lib.messages import Message, text
@@ -21,16 +21,6 @@ from precision_tool.lib.messages.errors import UsageError, escaped
 #: The tool's name in a shell where it is installed, and Python's.
 NAME, PACKAGE = "precision-tool", "precision_tool"
 _FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
-#: Options before the command.
-GLOBAL_OPTIONS = ("--data", "--work", "--lang", "--log-level")
-
-
-def close_words(name: str, names: Sequence[str]) -> Tuple[str, ...]:
-    """Return the words that were probably meant: the same one in small letters, else up to three that are alike."""
-    word = name.lower()
-    return (word,) if word in names else tuple(difflib.get_close_matches(word, names, n=3, cutoff=0.5))
 
 
 class Parser(argparse.ArgumentParser):

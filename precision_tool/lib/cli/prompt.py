@@ -33,7 +33,7 @@ from prompt_toolkit.renderer import CPR_Support
 from rich.console import RenderableType
 from rich.text import Text
 
-from precision_tool.lib.cli.arguments import NAME, close_words
+from precision_tool.lib.cli.arguments import NAME
 from precision_tool.lib.cli.command import Output, Parser, load_command
 from precision_tool.lib.cli.flags import Completion, completion_of
 from precision_tool.lib.cli.words import (
@@ -45,6 +45,7 @@ from precision_tool.lib.cli.words import (
     USER_ERROR,
     WORDS,
     Word,
+    close_words,
     find_word,
 )
 from precision_tool.lib.compare.columns import METRIC_COLUMNS
