@@ -5,7 +5,6 @@ codes: 0 done, 1 findings (with `--fail`), 2 the user's error, 3 ours, 130 stopp
 does not need. This module runs on Python 3.7, so that training environments get clear answers.
 """
 
-import difflib
 import errno
 import glob
 import os
@@ -114,10 +113,13 @@ def _run(arguments: List[str]) -> int:
         name, arguments = rest[0], rest[1:]
         if name == "help" and arguments and not arguments[0].startswith("-"):
             name, arguments = arguments[0], ["-h"]
-        if name == "help" or (name == "data" and arguments[:1] in (["-h"], ["--help"])):
+        if name == "help":
             print(_help())
             return DONE
         word = _word_of(name)
+        if word.name == "data" and arguments[:1] in (["-h"], ["--help"]):
+            print(f"usage: precision-tool {word.name} {word.arguments}\n\n{word.help}")
+            return DONE
         if word.name != "data":
             return _run_word(word, arguments, options)
         if not arguments or arguments[0].startswith("-"):
@@ -128,7 +130,7 @@ def _run(arguments: List[str]) -> int:
 
 def _word_of(name: str) -> "Word":
     """Return the word of this name; UsageError for one of the prompt, or one that is not there."""
-    from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, find_word
+    from precision_tool.lib.cli.words import PROMPT_WORDS, WORDS, close_words, find_word
     from precision_tool.lib.messages.errors import UsageError
 
     word = find_word(name)
@@ -137,8 +139,7 @@ def _word_of(name: str) -> "Word":
     if find_word(name, PROMPT_WORDS):
         raise UsageError("top.prompt_only", name=name)
     names = [text for word in WORDS for text in (word.name, *word.aliases)]
-    close = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.4)
-    raise UsageError("top.unknown_command", name=repr(name), close=tuple(close))
+    raise UsageError("top.unknown_command", name=repr(name), close=close_words(name, names))
 
 
 def _run_word(word: "Word", arguments: List[str], options: Dict[str, Any]) -> int:
@@ -213,6 +214,7 @@ def _too_old(what: Union[str, "Message"], needed: Tuple[int, ...]) -> int:
 
 def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optional[List[str]]:
     """Read options up to the command into `options`; the rest, or None when the command line is done with."""
+    from precision_tool.lib.cli.words import GLOBAL_OPTIONS
     from precision_tool.lib.messages import LANGUAGES
     from precision_tool.lib.messages.errors import UsageError
     from precision_tool.lib.messages.language import choose_language
@@ -228,7 +230,7 @@ def _take_global_options(arguments: List[str], options: Dict[str, Any]) -> Optio
         if option == "--version":
             print(f"precision-tool {__version__}")
             return None
-        if option not in ("--data", "--work", "--lang", "--log-level"):
+        if option not in GLOBAL_OPTIONS:
             raise UsageError("top.unknown_option", option=option)
         if not has_value:
             if not rest:

@@ -143,12 +143,14 @@ def test_without_a_command_it_is_the_prompt(
     [
         (["vcss"], "unknown command 'vcss'", "did you mean vcs"),
         (["vector_compar"], "unknown command 'vector_compar'", "did you mean vector_compare"),
+        (["plan"], "unknown command 'plan'", "-h lists the commands"),
+        (["AC"], "unknown command 'AC'", "did you mean ac?"),
         (["?"], "unknown command '?'", "lists the commands"),
         (["--dat", "x", "ac"], "unknown option --dat", "precision-tool -h"),
-        (["--data"], "option --data needs a folder", "--data VALUE"),
-        (["--log-level"], "option --log-level needs a level", "--log-level VALUE"),
-        (["--log-level", "loud", "ac"], "option --log-level: must be 'debug' or", "config.example.py"),
-        (["--data=", "ac"], "option --data: must be a folder", "config.example.py"),
+        (["--data"], "option --data needs a folder", "--data precision_data"),
+        (["--log-level"], "option --log-level needs a level", "--log-level info"),
+        (["--log-level", "loud", "ac"], "option --log-level: must be 'debug' or", "config/config.py explains"),
+        (["--data=", "ac"], "option --data: must be a folder", "config/config.py explains"),
         (["data"], "data: which folder?", "data DIR"),
         (["data", "-c"], "data: which folder?", "data DIR"),
     ],
@@ -160,6 +162,11 @@ def test_wrong_use_says_what_and_what_to_do(arguments: list[str], message: str, 
     assert first.startswith(f"error: {message}")
     assert second.startswith("hint: ")
     assert hint in second
+
+
+def test_the_help_of_data_is_its_own() -> None:
+    run = start("data", "-h")
+    assert (run.returncode, run.stdout.partition("\n")[0]) == (0, "usage: precision-tool data DIR [COMMAND ...]")
 
 
 @pytest.mark.parametrize("python_options", [(), ("-P",)], ids=["plain", "safe path"])

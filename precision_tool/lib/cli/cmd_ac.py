@@ -49,7 +49,7 @@ _STUDY_REPORT = "report.html"
 #: Options of `ac` that are of one comparison, and what each is called.
 _OF_ONE = {
     "overflow": "--overflow_detection", "custom": "--custom", "file": "-f", "noise": "--noise-floor",
-    "since": "--since", "engine": "--engine",
+    "since": "--since", "engine": "--engine", "verbose": "--verbose",
 }  # fmt: skip
 
 
@@ -427,7 +427,7 @@ def _show_study(study: Study, output: Output, command: str, named: Sequence[str]
     for heat in study.maps:
         output.out.print(HeatMapView(heat))
     if study.table:
-        output.out.print(table_line("table", study.table), soft_wrap=True)
+        output.out.print(table_line(text("study.table"), study.table), soft_wrap=True)
     if study.csvs:
-        output.out.print(table_line(f"{len(study.csvs)} result files, the first", study.csvs[0]), soft_wrap=True)
+        output.out.print(table_line(text("study.csvs", n=len(study.csvs)), study.csvs[0]), soft_wrap=True)
     output.out.print(study_block(study, command, named))

@@ -105,9 +105,9 @@ def _report_of(session: Session, output: Output, hit: FoundOp, wiring: Wiring, n
     examined = examine_in(session.data, run, hit.op)
     not_dumped = ""
     if not rows:
-        not_dumped = "no dump belongs to this graph"
+        not_dumped = text("screen.cli.no_dump_of_graph")
         if run.leaf is not None:
-            not_dumped = f"{run.leaf.path} has no file of {hit.op.name} ({hit.op.type})"
+            not_dumped = text("screen.cli.no_file_of_op", folder=run.leaf.path, op=hit.op.name, type=hit.op.type)
     return report.OpReport(
         run=run,
         graph=hit.graph,

@@ -71,7 +71,7 @@ def _diagnoses(session: Session, path: str | None) -> list[Diagnosis]:
             raise
         return [Diagnosis(stored=verdict) for verdict in alone]
     verdicts = [read_beside(analysis.path) for analysis in analyses]
-    if not any(verdicts):
+    if not any(verdicts) and any(analysis.has_graph for analysis in analyses):  # others are never judged
         session.workspace.notes.append(Message("note.cli.no_verdict"))
     # What the verdict called wrong is called so here.
     analyses = [

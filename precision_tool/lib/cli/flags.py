@@ -113,7 +113,9 @@ def add_json(parser: Options, what: str = "the result") -> None:
 
 
 def add_workers(
-    parser: Options, default: int | None, what: str = "threads or processes that share the work (default: one per core)"
+    parser: Options,
+    default: int | None,
+    what: str = "threads or processes that share the work (default 0: one per core)",
 ) -> None:
     """Add the option --workers; `what` is its help."""
     parser.add_argument("--workers", metavar="N", type=count(0, MOST_WORKERS), default=default, help=what)

@@ -5,6 +5,7 @@ is run; only `data` and the words of the prompt are done by the command line and
 on Python 3.7.
 """
 
+import difflib
 import importlib
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
@@ -14,6 +15,16 @@ DONE, FOUND, USER_ERROR, INTERNAL_ERROR, STOPPED = 0, 1, 2, 3, 130
 _TRAINING = (3, 7)
 #: The commands of the modules that are imported, by name: each a Command, or a PlainCommand.
 COMMANDS: Dict[str, Any] = {}
+
+
+#: Options before the command.
+GLOBAL_OPTIONS = ("--data", "--work", "--lang", "--log-level")
+
+
+def close_words(name: str, names: Sequence[str]) -> Tuple[str, ...]:
+    """Return the words that were probably meant: the same one in small letters, else up to three that are alike."""
+    word = name.lower()
+    return (word,) if word in names else tuple(difflib.get_close_matches(word, names, n=3, cutoff=0.5))
 
 
 class Word(NamedTuple):
