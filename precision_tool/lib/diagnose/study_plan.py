@@ -13,7 +13,7 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 
 from precision_tool.lib.data.graph_choice import find_graph_files, graph_folders
-from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
+from precision_tool.lib.data.settings import DEFAULT_THRESHOLD, check_options
 from precision_tool.lib.diagnose.device_profile import DeviceProfile
 from precision_tool.lib.diagnose.study_leaves import (
     NO_BENCHMARK,
@@ -205,6 +205,7 @@ class StudyOptions:
     watch_seconds: float = 0.0
 
     def __post_init__(self) -> None:
+        check_options(self, threshold="threshold")
         for numbers in (self.steps, self.ranks):
             _numbers(numbers)
 
