@@ -167,7 +167,8 @@ def _shift(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
             if not axes:
                 continue
             axis, by = int(scene.rng.choice(axes)), int(scene.rng.choice([-1, 1]))
-            tamper = _on_first(lambda y, axis=axis, by=by: np.roll(y, by, axis))
+            from_end = axis - scene.out(kernel)[0].ndim
+            tamper = _on_first(lambda y, axis=from_end, by=by: np.roll(y, by, axis))
             yield _blamed(scene, kernel, tamper, "shift", f"its output is shifted by {by} along axis {axis}")
 
     return _first(candidates())
@@ -183,7 +184,7 @@ def _channel(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
 
             def change(y: Array, place: int = place, factor: float = factor) -> Array:
                 changed = y.copy()
-                changed[..., place] *= factor
+                changed[..., place % y.shape[-1]] *= factor
                 return changed
 
             yield _blamed(scene, kernel, _on_first(change), "channel", f"channel {place} is {factor:g} times too large")
@@ -346,7 +347,7 @@ def _channels_first(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
 def _through_integers(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
     """Two casts that the compiler put before an input."""
     places = [(k, slot) for k in scene.targets() for slot, y in enumerate(scene.fed(k))
-              if y.dtype == np.float32 and y.size > 16 and k.inputs[slot][0] not in k.originals
+              if y.dtype == np.float32 and y.size > 16
               and scene.kernels[k.inputs[slot][0]].stages and _off(np.trunc(y), y) > 0.05]  # fmt: skip
     if not places:
         return None
