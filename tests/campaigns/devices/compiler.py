@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from devices.formulas import compute
-from devices.numerics import Array, Device
+from devices.numerics import Arithmetic, Array, Device
 from devices.script import SOURCES, VIEWS, Node, Ref, Script
 
 
@@ -78,10 +78,12 @@ _FUSIONS = (
     (("Mul", "Add"), "FusedMulAdd", "MulAddFusionPass"),
 )
 
-_IMAGES = frozenset(
-    """Conv2D BiasAdd Relu ReluGrad MaxPool MaxPoolGrad AvgPool AvgPoolGradD BNTrainingReduce BNTrainingUpdateV3
-    BNTrainingUpdateGrad BNTrainingReduceGrad Conv2DBackpropInput Conv2DBackpropFilter Add AddN BiasAddGrad""".split()
-)
+#: Types that take images in blocks of channels.
+_IMAGES = frozenset({
+    "Conv2D", "BiasAdd", "Relu", "ReluGrad", "MaxPool", "MaxPoolGrad", "AvgPool", "AvgPoolGradD", "BNTrainingReduce",
+    "BNTrainingUpdateV3", "BNTrainingUpdateGrad", "BNTrainingReduceGrad", "Conv2DBackpropInput", "Conv2DBackpropFilter",
+    "Add", "AddN", "BiasAddGrad",
+})  # fmt: skip
 _DST_TYPES = {"float32": 0, "float16": 1, "int32": 3}
 
 
@@ -170,8 +172,6 @@ class Compiler:
         half = self.options.mixed and node.half
         fed = tuple(self._typed(self._of.get(ref, ref), half and slot not in _FULL_INPUTS.get(op_type, ()))
                     for slot, ref in enumerate(inputs))  # fmt: skip
-        if op_type in ("ReduceMeanD", "ReduceSumD", "MaxPool") and not half:
-            half = False
         dtypes = tuple(self._result(ref, slot, op_type, half) for slot, ref in enumerate(refs))
         stage = Stage(type=op_type, attrs=node.attrs, sources=tuple(("input", i) for i in range(len(fed))))
         self._keep(Kernel(name=name, type=op_type, inputs=fed, attrs=node.attrs, dtypes=dtypes, origins=tuple(refs),
@@ -341,8 +341,6 @@ def computed(device: Device, kernel: Kernel, inputs: Sequence[Array]) -> list[Ar
 
 def exact(kernel: Kernel, inputs: Sequence[Array]) -> list[Array]:
     """Return what a kernel would put out without rounding."""
-    from devices.numerics import Arithmetic
-
     done: list[list[Array]] = []
     for stage in kernel.stages:
         fed = [inputs[number] if kind == "input" else done[number][0] for kind, number in stage.sources]

@@ -1,10 +1,11 @@
-"""Families of networks: each adds a forward pass to a script and returns its loss. Sizes vary with the script's seed."""
+"""Families of networks: each adds a forward pass to a script and returns its loss. Sizes vary with its seed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import numpy as np
+
 from devices.numerics import Array
 from devices.script import Script, Tensor
 

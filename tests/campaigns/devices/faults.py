@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from devices.compiler import Kernel, computed, exact
+
+from devices.compiler import Kernel, Stage, computed, exact
 from devices.numerics import Array, Device, rounded, truncated
 from devices.script import VIEWS, Ref, Script
-from devices.simulation import Faults, Run, Tamper
+from devices.simulation import Faults, Run, Tamper, simulate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +121,12 @@ def _blamed(scene: Scene, kernel: Kernel, tamper: Tamper, sub: str, note: str, c
     affected = [kernel]
     if kernel.passes and scene.rng.random() < 0.4:
         affected = [one for one in scene.kernels.values()
-                    if one.passes == kernel.passes and _stage_types(one) == _stage_types(kernel)]  # fmt: skip
+                    if one.passes == kernel.passes and _stage_types(one) == _stage_types(kernel)
+                    and scene.out(one)[0].ndim == scene.out(kernel)[0].ndim]  # fmt: skip
     right = scene.out(kernel)
     with np.errstate(all="ignore"):
-        made = [np.asarray(v).astype(r.dtype) for v, r in zip(tamper(kernel, scene.fed(kernel), right), right, strict=True)]
+        changed = tamper(kernel, scene.fed(kernel), right)
+        made = [np.asarray(v).astype(r.dtype) for v, r in zip(changed, right, strict=True)]
     if _off(made[0], right[0]) < _LEAST_EFFECT:
         return None
     names = tuple(one.name for one in affected)
@@ -133,7 +136,7 @@ def _blamed(scene: Scene, kernel: Kernel, tamper: Tamper, sub: str, note: str, c
     return Wrong(
         truth=Truth(cause=found, sub=sub, culprit=kernel.name, accept=names, op_type=kernel.type, note=note,
                     made_by=kernel.passes[0] if kernel.passes else None),
-        faults=Faults({name: tamper for name in names}),
+        faults=Faults(dict.fromkeys(names, tamper)),
     )  # fmt: skip
 
 
@@ -202,11 +205,13 @@ def _constant(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
     return _first(candidates())
 
 
-_FUNCTIONS = frozenset(
-    """Exp Log Log1p Tanh Sigmoid Sqrt Rsqrt Softplus Elu Gelu GeluGrad RealDiv Reciprocal SoftmaxV2 SoftplusGrad
-    BNTrainingUpdateV3 LayerNorm LayerNormXBackprop SoftmaxCrossEntropyWithLogits ApplyAdamD ApplyRMSPropD
-    SparseSoftmaxCrossEntropyWithLogits SigmoidCrossEntropyWithLogits SigmoidCrossEntropyWithLogitsGrad""".split()
-)
+#: Types that are built of an approximated function.
+_FUNCTIONS = frozenset({
+    "Exp", "Log", "Log1p", "Tanh", "Sigmoid", "Sqrt", "Rsqrt", "Softplus", "Elu", "Gelu", "GeluGrad", "RealDiv",
+    "Reciprocal", "SoftmaxV2", "SoftplusGrad", "BNTrainingUpdateV3", "LayerNorm", "LayerNormXBackprop", "ApplyAdamD",
+    "ApplyRMSPropD", "SparseSoftmaxCrossEntropyWithLogits", "SigmoidCrossEntropyWithLogits",
+    "SigmoidCrossEntropyWithLogitsGrad",
+})  # fmt: skip
 
 
 def _coarse(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
@@ -244,7 +249,7 @@ def _whole_type(scene: Scene, types: Sequence[str], tamper: Tamper, sub: str, no
             truth=Truth(cause="fusion" if passes else "kernel", sub=sub, culprit=names[0], accept=names,
                         causes=("fusion", "kernel") if passes else (), made_by=passes[0] if passes else None,
                         op_type=op_type, note=f"{note}, in every {op_type}"),
-            faults=Faults({name: tamper for name in names}),
+            faults=Faults(dict.fromkeys(names, tamper)),
         )  # fmt: skip
     return None
 
@@ -304,7 +309,8 @@ def _missing_part(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
                 kinds = _stage_types(kernel)
                 number = len(kinds) - 1 - kinds[::-1].index(part)
                 inner = [kind == "stage" for kind, _ in kernel.stages[number].sources].index(True)
-                plain = replace(kernel.stages[number], type="TransData", sources=(kernel.stages[number].sources[inner],))
+                stage = kernel.stages[number]
+                plain = replace(stage, type="TransData", sources=(stage.sources[inner],))  # hands on what it reads
                 stages = (*kernel.stages[:number], plain, *kernel.stages[number + 1 :])
                 return computed(scene.device, replace(kernel, stages=stages), fed)
 
@@ -337,9 +343,9 @@ def _channels_first(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
     def candidates() -> Iterator[Wrong | None]:
         for kernel in scene.targets():
             shape = scene.out(kernel)[0].shape
-            if len(shape) == 4 and shape[-1] > 1 and kernel.type not in ("Conv2DBackpropFilter",):
-                if not kernel.type.startswith("Apply"):
-                    yield _blamed(scene, kernel, tamper, "nchw", note, "layout")
+            is_filter = kernel.type.startswith(("Apply", "Conv2DBackpropFilter"))
+            if len(shape) == 4 and shape[-1] > 1 and not is_filter:
+                yield _blamed(scene, kernel, tamper, "nchw", note, "layout")
 
     return _first(candidates())
 
@@ -358,7 +364,8 @@ def _through_integers(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
     numbers = [int(name.rpartition("_")[2]) for name in scene.kernels if name.startswith("trans_Cast_")]
     first = max(numbers, default=-1) + 1
     names = [f"trans_Cast_{first}", f"trans_Cast_{first + 1}"]
-    for name, one in scene.kernels.items():
+    for name, each in scene.kernels.items():
+        one = each
         if name == kernel.name:
             ref = source
             for cast, dtype, code in zip(names, ("int32", "float32"), (3, 0), strict=True):
@@ -375,8 +382,6 @@ def _through_integers(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
 
 
 def _inserted_cast(name: str, source: Ref, dtype: str, attrs: Mapping[str, Any], layout: str | None) -> Kernel:
-    from devices.compiler import Stage
-
     stage = Stage(type="Cast", attrs=attrs, sources=(("input", 0),))
     return Kernel(name=name, type="Cast", inputs=(source,), attrs=attrs, dtypes=(dtype,), origins=(None,),
                   originals=(), stages=(stage,), layouts={0: layout} if layout else {})  # fmt: skip
@@ -431,14 +436,28 @@ def _overflow(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
         weight = (scene.run.outputs[ref] * factor).astype(np.float32)
         if np.abs(weight).max() > 50000:
             continue
+        first = _first_overflow(scene, ref, weight)
+        if first is None:
+            continue
         kind = "saturates" if scene.device.saturates else "gives Inf"
         note = "the true result is over the 65504 of float16; the inputs are within range; on this device an overflow"
         return Wrong(
-            truth=Truth(cause="overflow", sub="saturate" if scene.device.saturates else "infnan", culprit=kernel.name,
-                        accept=(kernel.name,), op_type=kernel.type, note=f"{note} {kind}",
-                        made_by=kernel.passes[0] if kernel.passes else None),
+            truth=Truth(cause="overflow", sub="saturate" if scene.device.saturates else "infnan", culprit=first.name,
+                        accept=(first.name,), op_type=first.type, note=f"{note} {kind}",
+                        made_by=first.passes[0] if first.passes else None),
             npu={ref: weight}, golden={ref: weight},
         )  # fmt: skip
+    return None
+
+
+def _first_overflow(scene: Scene, ref: Ref, weight: Array) -> Kernel | None:
+    """The first op whose true result is over the range, with another weight; None where it is a cast."""
+    run = simulate(scene.kernels, scene.device, sources={ref: weight})
+    for kernel in scene.kernels.values():
+        if kernel.stages and kernel.dtypes[0] == "float16":
+            true = exact(kernel, [run.inputs[kernel.name, slot] for slot in range(len(kernel.inputs))])[0]
+            if np.abs(true).max() > 65519:
+                return None if kernel.type == "Cast" else kernel
     return None
 
 

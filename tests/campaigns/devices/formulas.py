@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
 from devices.numerics import Arithmetic, Array
 
 Attrs = Mapping[str, Any]

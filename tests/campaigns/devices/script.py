@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
 from devices.formulas import compute
 from devices.numerics import Arithmetic, Array, Host
 
@@ -86,9 +87,10 @@ class Script:
 
     def constant(self, name: str, value: float | Array) -> Tensor:
         """A constant."""
-        return self.nodes.get(name) and Tensor(name, 0, self._values[name, 0]) or self.source(
-            name, "Const", np.asarray(value, np.float32 if np.asarray(value).dtype.kind == "f" else None)
-        )[0]
+        if name in self.nodes:
+            return self.tensor((name, 0))
+        array = np.asarray(value)
+        return self.source(name, "Const", array.astype(np.float32) if array.dtype.kind == "f" else array)[0]
 
     def outputs(self, name: str, op_type: str, *inputs: Tensor, half: bool | None = None, **attrs: Any) -> list[Tensor]:
         """Add an op with several outputs."""
@@ -580,7 +582,9 @@ def _rate(s: Script, value: float) -> Tensor:
 
 
 def _sgd(s: Script, variable: Tensor, gradient: Tensor) -> None:
-    s.op(f"train/update_{variable.node}/ApplyGradientDescent", "ApplyGradientDescent", variable, _rate(s, 0.05), gradient)
+    s.op(
+        f"train/update_{variable.node}/ApplyGradientDescent", "ApplyGradientDescent", variable, _rate(s, 0.05), gradient
+    )
 
 
 def _momentum(s: Script, variable: Tensor, gradient: Tensor) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from devices.compiler import Compiler, Kernel, Options
 from devices.families import FAMILIES
 from devices.faults import FAULTS, Scene, Truth, Wrong, wrong
@@ -20,7 +21,7 @@ from devices.writer import Left, write_tree
 
 DEVICES = ("ideal", *MODELS)
 DEGRADATIONS = ("outputs", "missing", "alone")
-#: What cannot be seen without a benchmark.
+#: Faults that cannot be seen without a benchmark: other values are no error of an op.
 _ONLY_COMPARED = ("input", "weights", "random")
 
 
@@ -41,23 +42,24 @@ def plans(
     *, count: int, seed: int, devices: Sequence[str], faults: Sequence[str], clean: float, families: Sequence[str] = (),
     degraded: Sequence[str] = (),
 ) -> list[Plan]:  # fmt: skip
-    """Return the plans of a set: families, devices, faults and degradations in turn, a share of it clean."""
+    """Return the plans of a set: families, devices, faults and degradations each as often as the others, mixed."""
     rng = seeded("plans", seed)
-    chosen = list(families or FAMILIES)
-    listed: list[Plan] = []
-    faulty = 0
-    for number in range(count):
-        is_clean = round((number + 1) * clean) > round(number * clean) if faults else True
-        device = devices[number % len(devices)]
-        listed.append(Plan(
-            tree=f"t{number:04d}", seed=seed * 100_003 + number, family=chosen[(number // len(devices)) % len(chosen)],
-            device=device, device_seed=seed, fault=None if is_clean else faults[faulty % len(faults)],
-            degraded=degraded[number % len(degraded)] if degraded else None,
-        ))  # fmt: skip
-        faulty += not is_clean
-        if number % len(chosen) == len(chosen) - 1:
-            rng.shuffle(chosen)
-    return listed
+
+    def mixed(choices: Sequence[Any]) -> list[Any]:
+        repeated = [choices[number % len(choices)] for number in range(count)]
+        return [repeated[place] for place in rng.permutation(count)]
+
+    number_clean = round(count * clean) if faults else count
+    kinds = [None if number < number_clean else faults[number % len(faults)] for number in range(count)]
+    others = [kind for kind in faults if kind not in _ONLY_COMPARED]
+    columns = zip(
+        mixed(list(families or FAMILIES)), mixed(devices), mixed(kinds), mixed(list(degraded) or [None]), strict=True
+    )
+    return [
+        Plan(tree=f"t{number:04d}", seed=seed * 100_003 + number, family=family, device=device, device_seed=seed,
+             fault=str(rng.choice(others)) if how == "alone" and fault in _ONLY_COMPARED else fault, degraded=how)
+        for number, (family, device, fault, how) in enumerate(columns)
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,6 @@ def _attempt(plan: Plan, attempt: int, folder: Path) -> Made | None:
         kernels = found.kernels or kernels
         run = simulate(kernels, device, found.faults, sources=found.npu)
         golden = golden_values(_with(script, found.golden), host)
-    if plan.degraded == "alone" and fault.truth.cause in _ONLY_COMPARED:
-        return None
     left = _left(plan, kernels, fault.truth, rng)
     files = write_tree(folder / plan.tree, kernels, run, golden, left)
     return Made(_truth(plan, fault.truth, mixed, saturates, options, host), files)
@@ -164,4 +164,4 @@ def write_set(folder: Path, listed: Sequence[Plan], processes: int = 1) -> None:
     (folder / "index.json").write_text(json.dumps({"count": len(trees), "trees": trees}, indent=1) + "\n")
 
 
-__all__ = ["DEGRADATIONS", "DEVICES", "FAULTS", "FAMILIES", "Made", "Plan", "make", "plans", "write_set"]
+__all__ = ["DEGRADATIONS", "DEVICES", "FAMILIES", "FAULTS", "Made", "Plan", "make", "plans", "write_set"]

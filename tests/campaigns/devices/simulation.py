@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+
 from devices.compiler import Kernel, computed
 from devices.numerics import Array, Device
 from devices.script import Ref

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builders import TIMESTAMP, graph_op, leaf_folder, tensor_desc, write_dump, write_golden, write_graph
+
 from devices.compiler import Kernel
 from devices.numerics import Array
 from devices.script import VIEWS, Ref
 from devices.simulation import Run
-
 from precision_tool.lib.demo.dump_writer import OutTensor, dump_file_name
 from precision_tool.lib.model.graph import Op
 
@@ -26,7 +26,11 @@ class Left:
 
 
 def write_tree(
-    root: Path, kernels: Mapping[str, Kernel], run: Run, golden: Mapping[Ref, Array], left: Left = Left()  # noqa: B008
+    root: Path,
+    kernels: Mapping[str, Kernel],
+    run: Run,
+    golden: Mapping[Ref, Array],
+    left: Left = Left(),
 ) -> int:
     """Write a tree below `root`/precision_data and return the number of dump files."""
     data = root / "precision_data"
