@@ -31,6 +31,9 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument("--degrade", nargs="+", default=[], choices=DEGRADATIONS, metavar="HOW",
                         help="in turn: outputs (no inputs in dump files), missing (30 %% of the files), alone (no "
                         "benchmark)")  # fmt: skip
+    parser.add_argument("--second", nargs="+", default=[], choices=("repeat", "unfused"), metavar="RUN",
+                        help="in turn: a second run as debug_1, the same again (repeat) or without fusion "
+                        "(unfused)")  # fmt: skip
     parser.add_argument("--processes", type=int, default=1, metavar="N")
     args = parser.parse_args()
     if args.folder.exists():
@@ -43,7 +46,7 @@ def main() -> None:
     args, start = _parsed(), time.monotonic()
     faults = [] if args.clean >= 1 else args.fault
     listed = plans(count=args.count, seed=args.seed, devices=args.device, faults=faults, clean=args.clean,
-                   families=args.family, degraded=args.degrade)  # fmt: skip
+                   families=args.family, degraded=args.degrade, second=args.second)  # fmt: skip
     write_set(args.folder, listed, args.processes)
     print(f"{len(listed)} trees in {args.folder}, {time.monotonic() - start:.1f} s")
 

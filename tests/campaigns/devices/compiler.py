@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from devices.formulas import compute
 from devices.numerics import Arithmetic, Array, Device
 from devices.script import SOURCES, VIEWS, Node, Ref, Script
@@ -53,6 +55,8 @@ class Options:
     mixed: bool
     fuses: bool
     formats: bool
+    #: Whether casts of constants are done beforehand.
+    folds: bool = False
 
 
 #: Inputs that stay float32 whatever the precision, by type.
@@ -195,6 +199,12 @@ class Compiler:
         dtype, wanted = kernel.dtypes[ref[1]], "float16" if half else "float32"
         if dtype == wanted or dtype not in ("float16", "float32"):
             return ref
+        if (ref, wanted) not in self._inserted and kernel.type == "Const" and self.options.folds:
+            name = self.numbered("dynamic_const")
+            with np.errstate(over="ignore"):
+                value = np.asarray(kernel.values[0].astype(wanted))
+            self._keep(Kernel(name=name, type="Const", dtypes=(wanted,), origins=(None,), values=(value,)), ())
+            self._inserted[ref, wanted] = (name, 0)
         if (ref, wanted) not in self._inserted:
             name = self.numbered("trans_Cast")
             attrs = {"dst_type": _DST_TYPES[wanted], "truncate": False}

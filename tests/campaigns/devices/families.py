@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def cnn(s: Script) -> Tensor:
     batch, size, classes = _pick(s, 3, 4), _pick(s, 8, 12), _pick(s, 5, 8)
     x, labels = _data(s, _normal(s, batch, size, size, _pick(s, 3, 4)), _classes(s, batch, classes))
     x = s.conv("conv1", x, _pick(s, 8, 12), "Relu")
-    pool = {"data_format": "NHWC", "ksize": [1, 2, 2, 1], "padding": "VALID", "strides": [1, 2, 2, 1]}
+    pool: dict[str, Any] = {"data_format": "NHWC", "ksize": [1, 2, 2, 1], "padding": "VALID", "strides": [1, 2, 2, 1]}
     x = s.op("pool1/MaxPool", "MaxPool", x, **pool)
     x = s.conv("conv2", x, _pick(s, 12, 16), bias=False)
     x = s.op("act2", "Relu", s.batch_norm("norm2", x))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -171,7 +172,7 @@ def _shift(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
                 continue
             axis, by = int(scene.rng.choice(axes)), int(scene.rng.choice([-1, 1]))
             from_end = axis - scene.out(kernel)[0].ndim
-            tamper = _on_first(lambda y, axis=from_end, by=by: np.roll(y, by, axis))
+            tamper = _on_first(partial(np.roll, shift=by, axis=from_end))
             yield _blamed(scene, kernel, tamper, "shift", f"its output is shifted by {by} along axis {axis}")
 
     return _first(candidates())
@@ -195,11 +196,15 @@ def _channel(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
     return _first(candidates())
 
 
+def _with_added(added: float, y: Array) -> Array:
+    return np.asarray((y.astype(np.float32) + added).astype(y.dtype))
+
+
 def _constant(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
     def candidates() -> Iterator[Wrong | None]:
         for kernel in scene.targets(made_by_pass=made_by_pass):
             added = float(f"{scene.rng.uniform(0.1, 0.5) * _size(scene.out(kernel)[0]):.3g}")
-            tamper = _on_first(lambda y, added=added: (y.astype(np.float32) + added).astype(y.dtype))
+            tamper = _on_first(partial(_with_added, added))
             yield _blamed(scene, kernel, tamper, "constant", f"{added:g} is added to every element")
 
     return _first(candidates())
@@ -223,7 +228,8 @@ def _coarse(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
         if steps:
             return rounded(y, bits).astype(y.dtype)
         single = y.astype(np.float32)
-        return (single * (1 + 2.0 ** (0.5 - bits) * np.sin(9 * np.log2(np.abs(single) + 1e-30)))).astype(y.dtype)
+        wave = np.sin(9 * np.log2(np.abs(single) + 1e-30))
+        return np.asarray((single * (1 + 2.0 ** (0.5 - bits) * wave)).astype(y.dtype))
 
     def candidates() -> Iterator[Wrong | None]:
         for kernel in scene.targets(made_by_pass=made_by_pass, minimum=10):
@@ -468,11 +474,18 @@ def _masked_nan(scene: Scene, made_by_pass: bool | None) -> Wrong | None:
     if mask is None or mask.dtypes[0] != "float16" or scene.device.saturates:
         return None
     value = {constant: np.asarray(-1e9, np.float32)}
-    cast = mask.inputs[1][0]
+    source = mask.inputs[1]
+    note = "the mask's -1e9 is -Inf in float16, and 0 times it NaN"
+    if scene.kernels[source[0]].type == "Const":  # the cast was done when the graph was compiled
+        folded: dict[Ref, Array] = {source: np.asarray(-np.inf, np.float16)}
+        return Wrong(
+            truth=Truth(cause="overflow", causes=("overflow", "cast", "kernel"), sub="masked_nan", culprit=mask.name,
+                        accept=(mask.name, source[0]), note=note),
+            npu=value | folded, golden=value,
+        )  # fmt: skip
     return Wrong(
-        truth=Truth(cause="cast", causes=("cast", "overflow", "kernel"), sub="masked_nan", culprit=cast,
-                    accept=(cast, "attention/mask", constant[0]),
-                    note="the mask's -1e9 is -Inf in float16, and 0 times it NaN"),
+        truth=Truth(cause="cast", causes=("cast", "overflow"), sub="masked_nan", culprit=source[0],
+                    accept=(source[0], mask.name), note=note),
         npu=value, golden=value,
     )  # fmt: skip
 

@@ -358,7 +358,7 @@ def _interpolated(function: Function, low: float, high: float, segments: int, t:
     if is_line:
         return first + (last - first) * s
     middle = function(left + width / 2)
-    return first + s * (4 * middle - 3 * first - last) + s * s * (2 * first - 4 * middle + 2 * last)
+    return np.asarray(first + s * (4 * middle - 3 * first - last) + s * s * (2 * first - 4 * middle + 2 * last))
 
 
 def _newton(name: str, x: Array, bits: float, draw: np.random.Generator) -> Array:
@@ -397,7 +397,7 @@ def _curve(name: str, x: Array, bits: float, draw: np.random.Generator) -> Array
     frequency, phase = draw.uniform(1, 6), draw.uniform(0, 6.28)
     x64 = x.astype(np.float64)
     place = np.log2(np.abs(x64) + 2.0**-20) if name in ("recip", "rsqrt", "sqrt", "log") else x64
-    return FUNCTIONS[name](x64) * (1 + 2.0**-bits * np.sin(frequency * place + phase))
+    return np.asarray(FUNCTIONS[name](x64) * (1 + 2.0**-bits * np.sin(frequency * place + phase)))
 
 
 _METHODS: dict[str, Callable[[str, Array, float, np.random.Generator], Array]] = {

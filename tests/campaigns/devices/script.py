@@ -130,7 +130,7 @@ class Script:
         """A convolution, with a bias and an activation."""
         kernel = self.variable(f"{name}/kernel", size, size, x.shape[-1], width,
                                scale=1.4 * (size * size * x.shape[-1]) ** -0.5)  # fmt: skip
-        attrs = {"data_format": "NHWC", "dilations": [1, 1, 1, 1], "padding": padding,
+        attrs: dict[str, Any] = {"data_format": "NHWC", "dilations": [1, 1, 1, 1], "padding": padding,
                  "strides": [1, stride, stride, 1]}  # fmt: skip
         y = self.op(f"{name}/Conv2D", "Conv2D", x, kernel, **attrs)
         if bias:

@@ -31,12 +31,13 @@ def write_tree(
     run: Run,
     golden: Mapping[Ref, Array],
     left: Left = Left(),
+    name: str = "debug_0",
 ) -> int:
-    """Write a tree below `root`/precision_data and return the number of dump files."""
+    """Write a run and its benchmark below `root`/precision_data and return the number of dump files."""
     data = root / "precision_data"
     if left.benchmark:
-        for (name, index), array in golden.items():
-            write_golden(data / "tf" / "dump", name, index, array)
+        for (op, index), array in golden.items():
+            write_golden(data / "tf" / "dump", op, index, array)
     axes = _axes(kernels, run)
     ops = [graph_op("IteratorV2", "IteratorV2", kernel=False)]
     count = 0
@@ -46,12 +47,12 @@ def write_tree(
         made = [_stored(kernels, axes, ref, run.outputs[ref]) for ref in refs]
         ops.append(_graph_op(kernel, fed, made))
         if kernel.is_dumped and kernel.name not in left.without:
-            name = dump_file_name(kernel.type, kernel.name, number, TIMESTAMP + 97 * number, stream_id=number % 3)
-            write_dump(leaf_folder(data) / name, kernel.name, fed if left.inputs else [], made)
+            file = dump_file_name(kernel.type, kernel.name, number, TIMESTAMP + 97 * number, stream_id=number % 3)
+            write_dump(leaf_folder(data, name) / file, kernel.name, fed if left.inputs else [], made)
             count += 1
-    last = next(reversed(kernels))
+    last = list(kernels)[-1]
     ops.append(graph_op("NetOutput", "NetOutput", [f"{last}:0"], output_descs=(), kernel=False))
-    write_graph(data, ops)
+    write_graph(data, ops, name)
     return count
 
 
