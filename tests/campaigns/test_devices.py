@@ -141,3 +141,24 @@ def test_without_a_benchmark_no_fault_is_made_that_needs_one(tmp_path: Path) -> 
     plan = Plan(tree="t", seed=1, family="mlp", device="ideal", device_seed=1, fault="tail", degraded="alone")
     make(plan, tmp_path)
     assert not (tmp_path / "t/precision_data/tf").exists()
+
+
+@pytest.mark.parametrize("second", ["repeat", "unfused"])
+def test_a_second_run_stands_beside_the_first(tmp_path: Path, second: str) -> None:
+    plan = Plan(tree="t", seed=1, family="mlp", device="curves", device_seed=1, fault="shift", second=second)
+    truth = make(plan, tmp_path).truth
+    graphs = [(tmp_path / f"t/precision_data/npu/{run}").rglob("*_Build.txt") for run in ("debug_0", "debug_1")]
+    first, other = [next(found).read_text() for found in graphs]
+    assert (first.count('type: "BiasAdd"') < other.count('type: "BiasAdd"')) is (second == "unfused")
+    assert truth["second"] == second
+    assert truth["fault_in_debug_1"] is True
+
+
+def test_a_folded_mask_is_infinite_without_a_cast(tmp_path: Path) -> None:
+    subs = set()
+    for seed in range(6):
+        plan = Plan(tree=f"t{seed}", seed=seed, family="transformer", device="ideal", device_seed=1, fault="masked_nan")
+        truth = make(plan, tmp_path).truth
+        assert "attention/mask" in truth["accept"]
+        subs.add(truth["cause"])
+    assert subs == {"cast", "overflow"}
