@@ -1,14 +1,14 @@
 // The texts of the page in the language in use, and numbers as they are shown.
 import { page as en } from '../../../precision_tool/lib/messages/en.json';
 import { page as zh } from '../../../precision_tool/lib/messages/zh.json';
-import { count, figure, fill } from './template.js';
+import { count, decade, figure, fill } from './template.js';
 
 const TEXTS = { en, zh };
 const KEYS = new Set(Object.keys(en));
 // As `first.js` chose before the first paint.
 let language = document.documentElement.lang.startsWith('zh') ? 'zh' : 'en';
 
-export { count, figure };
+export { count, decade, figure };
 export const languages = Object.keys(TEXTS);
 export const currentLanguage = () => language;
 
@@ -45,6 +45,9 @@ export function cosine(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return figure(value);
   return value.toFixed(6);
 }
+
+/** Room in a type, in bits. */
+export const bits = (value) => t('bits', { bits: figure(value, 3), one: value });
 
 /** A relative distance in percent. */
 export function percent(value) {
