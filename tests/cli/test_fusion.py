@@ -470,6 +470,14 @@ def test_nothing_judged_is_no_all_clear(demo: Path) -> None:
     assert found["judged"] is False
 
 
+def test_blame_ends_with_a_line_to_copy(demo: Path) -> None:
+    place = ["--data", str(demo / "precision_data")]
+    run = tool(*place, "fusion", "blame", cwd=demo)
+    (line,) = [line.strip() for line in run.out.splitlines() if " fusion off " in line]
+    assert line.split()[1:3] == place
+    assert "GE accepts this file" in tool(*line.split()[1:], cwd=demo).out
+
+
 @pytest.mark.parametrize("command", [["fusion", "blame"], ["vc", "-cf"]])
 def test_a_pair_that_is_none(tmp_path: Path, generated: tuple[Path, DemoTruth], command: list[str]) -> None:
     """It says what is wrong and what to collect; `tests/data/test_fusion_pair.py` has all that may be wrong."""
@@ -535,7 +543,8 @@ def test_a_bisection(tmp_path: Path, check: str) -> None:
     assert "none (try 1 again)" in table
     assert "Pass03, Pass17 (try " in table
     assert run.err.count("off again: ") == 2
-    assert "`fusion off Pass03 Pass17` switches them off; so does this command with --write" in run.text
+    assert "switch them off, as this command with --write does" in run.text
+    assert "precision-tool fusion off Pass03 Pass17" in run.text
     # Once more: every answer is known, also of what the result rests on.
     again = bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--passes", *NAMES, "--write")
     assert "of an earlier search are used" in again.text
