@@ -26,11 +26,12 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.neighbourhood import CONTROL, Link, Neighbourhood, Node, described_inputs
 from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.messages import Message
+from precision_tool.lib.messages.catalogue import percent
 from precision_tool.lib.model.finding import ReasonError
 from precision_tool.lib.model.graph import Op, TensorDesc
 from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.model.wording import counted, shape_text
-from precision_tool.lib.view.text import percent, safe
+from precision_tool.lib.view.text import safe
 
 #: A layout that takes longer is given up.
 TIME_LIMIT = 60.0

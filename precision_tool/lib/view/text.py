@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from math import isfinite, isnan
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
@@ -202,11 +202,3 @@ def element_json(element: Element) -> dict[str, Any]:
     """Return an element with both errors; JSON has no NaN."""
     relative = None if isnan(element.relative) else element.relative
     return {**asdict(element), "error": element.error, "relative": relative}
-
-
-def percent(value: float | str | None) -> str:
-    """A relative distance in percent; `Inf` for one that is not finite or not known."""
-    if not isinstance(value, (int, float)) or not isfinite(value):
-        return "Inf"
-    percent = 100 * value
-    return f"{percent:.2g} %" if percent < 10 else f"{percent:.3g} %" if percent < 1000 else f"{value:.3g} times"

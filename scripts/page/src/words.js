@@ -47,13 +47,13 @@ export function cosine(value) {
 }
 
 /** Room in a type, in bits. */
-export const bits = (value) => t('bits', { bits: figure(value, 3), one: value });
+export const bits = (value) => t('bits', { bits: Number(value.toPrecision(3)) });
 
 /** A relative distance in percent. */
 export function percent(value) {
   if (value === null || value === undefined) return '–';
   if (typeof value !== 'number' || !Number.isFinite(value)) return 'Inf';
   const hundredth = 100 * value;
-  if (hundredth >= 1000) return t('times', { value: Number(value.toPrecision(3)) });
-  return `${Number(hundredth.toPrecision(hundredth < 10 ? 2 : 3))}\u00a0%`;
+  const digits = hundredth.toPrecision(hundredth < 10 ? 2 : 3);
+  return `${hundredth < 1000 ? Number(digits) : hundredth < 1e6 ? count(Number(digits)) : digits}\u00a0%`;
 }
