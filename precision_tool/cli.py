@@ -270,8 +270,8 @@ def _help() -> str:
         USAGE,
         "",
         "Compares a network's run on an Ascend NPU with its benchmark and finds the",
-        "operator that computes wrong. Without a command it starts the prompt, which",
-        "knows the same commands and completes names with Tab.",
+        "operator that computes incorrectly. Without a command it starts the prompt,",
+        "which knows the same commands and completes names with Tab.",
     ]
     for family, words in FAMILIES.items():
         lines += ["", f"{family.lower()}:"]

@@ -127,7 +127,7 @@ def test_editing_the_files_that_the_training_helper_points_to(demo: Path, packag
         "GraphFusion": {"ConvToFullyConnectionFusionPass": "on", "MatMulBiasAddFusionPass": "off"},
         "UBFusion": {"TbePool2dQuantFusionPass": "on", GUILTY: "off"},
     }
-    assert "of the data 2 of 4 passes found there are off" in run.text
+    assert "in the data 2 of 4 passes are off" in run.text
     assert "action='fusion_switch'" in run.text
     tool("fusion", "on", GUILTY, cwd=demo, env=package)
     assert switches_of(path)["UBFusion"][GUILTY] == "on"
@@ -141,7 +141,7 @@ def test_editing_the_files_that_the_training_helper_points_to(demo: Path, packag
         **EVERYTHING_OFF["GraphFusion"], "MatMulBiasAddFusionPass": "on"
     }  # fmt: skip
     shown = tool("fusion", "show", cwd=demo, env=package).text
-    assert "3 of 4 passes found there are off" in shown
+    assert "3 of 4 passes are off" in shown
     assert "AReduceMeanFusionPass: GE never switches it off" in shown
     tool("fusion", "reset", cwd=demo, env=package)
     assert path.read_text() == render(SHIPPED_SWITCH)
@@ -289,7 +289,7 @@ def test_what_ge_does_with_a_file_is_shown(demo: Path) -> None:
 def test_all_of_one_section_off_counts_the_passes_of_that_section(demo: Path) -> None:
     path = demo / "my.cfg"
     path.write_text('{"Switch": {"UBFusion": {"ALL": "off"}}}')
-    assert "of the data 2 of 4 passes found there are off" in tool("fusion", "show", "--file", path, cwd=demo).text
+    assert "in the data 2 of 4 passes are off" in tool("fusion", "show", "--file", path, cwd=demo).text
 
 
 @pytest.mark.parametrize("action", [["off", "APass"], ["bisect", "--check", "true", "--passes", "APass"]])

@@ -60,13 +60,13 @@ def _options(parser: Parser, session: Session) -> None:
     )  # fmt: skip
     flags.add(
         parser, "-f", "--file", metavar="FILE|DIR", completes="result",
-        help="an earlier result in place of the newest; also one of a part, as a comparison that was stopped leaves it",
+        help="an earlier result instead of the newest; a partial one, left by an interrupted comparison, is accepted too",
     )  # fmt: skip
     flags.add_common(parser, session)
     flags.add(
         parser, "--since", metavar="RESULT", nargs="?", const="", completes="result",
         help="after a fix: whether the culprit of an earlier verdict (a result file or folder, or the verdict_*.json "
-        "beside one; default: the newest earlier one) computes right now, and whether the switch took effect",
+        "beside one; default: the newest earlier one) computes correctly now, and whether the switch took effect",
     )  # fmt: skip
     parser.add_argument("-v", "--verbose", action="store_true", help="every panel whole, not only the verdict's")
     flags.add(
@@ -81,7 +81,7 @@ def _options(parser: Parser, session: Session) -> None:
 
 @command(
     "ac",
-    "Check everything and name the first op that computes wrong. Without -c the newest result is read.",
+    "Check everything and name the first op that computes incorrectly. Without -c the newest result is read.",
     _options,
     example="ac -c",
 )
@@ -288,7 +288,7 @@ def _add_study(parser: Parser) -> None:
     group.add_argument(
         "--all", action="store_true",
         help="a study: compare and judge every step, rank and model below the data folders (--data several times, or a "
-        "pattern), and name the earliest step, rank and op that computes wrong. What was done is kept: the same "
+        "pattern), and name the earliest step, rank and op that computes incorrectly. What was done is kept: the same "
         "command goes on where it was stopped",
     )  # fmt: skip
     group.add_argument("--step", metavar="N", help="with --all: these steps only: 3, 0-7 or 1,5,8-")
@@ -296,7 +296,7 @@ def _add_study(parser: Parser) -> None:
     group.add_argument(
         "--judge", choices=("first", "suspects", "all"), default=None,
         help="with --all, which dumps are recomputed op by op: those of every step up to the first in which something "
-        "computes wrong (default), those in which the comparison shows something, or all",
+        "computes incorrectly (default), those in which the comparison shows something, or all",
     )  # fmt: skip
     flags.add(
         group, "--table", metavar="FILE.parquet", completes="file",
@@ -310,7 +310,7 @@ def _add_study(parser: Parser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--budget", metavar="SIZE",
-        help=f"with --all, of dumps of statistics: what a whole dump may take that is to tell more, as 50GB or 800MB "
+        help=f"with --all on statistics dumps: size limit for the full dump it suggests, e.g. 50GB or 800MB "
         f"(default {_BUDGET})",
     )  # fmt: skip
     group.add_argument("--fresh", action="store_true", help="with --all: begin anew, whatever was done before")

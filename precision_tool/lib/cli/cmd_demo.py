@@ -47,7 +47,7 @@ def _options(parser: Parser, session: Session) -> None:
     )
     parser.add_argument(
         "--fault", choices=sorted(FAULTS | RANK_FAULTS), default=_FAULT,
-        help="what is computed wrong (default %(default)s)",
+        help="what is computed incorrectly (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--ops", type=flags.count(1), metavar="N", help="about this many ops more, for benchmarks")
     parser.add_argument("--size", type=flags.count(1), metavar="N", help="elements of a hidden activation of those ops")
@@ -77,7 +77,7 @@ def _options(parser: Parser, session: Session) -> None:
 
 @command(
     "demo",
-    "Generate a small network's NPU dump with one op computed wrong, its graph and its benchmark "
+    "Generate a small network's NPU dump with one op computed incorrectly, its graph and its benchmark "
     "tensors, then run `ac -c` on them, and `overflow` or `random` where these find the fault; with --fault fusion "
     "a second run without fusion, then `fusion blame`. With --ranks or --steps the dumps of a data-parallel "
     "training: the same network on every rank, with gradients summed up over all of them; "
@@ -180,4 +180,8 @@ def _run_pytorch(
         golden=str(truth.golden),
     )
     output.print_line(made)
-    return DONE if args.generate_only else _find(session, root, truth.culprit, "was computed wrong", _COMPARE, output)
+    return (
+        DONE
+        if args.generate_only
+        else _find(session, root, truth.culprit, "was computed incorrectly", _COMPARE, output)
+    )

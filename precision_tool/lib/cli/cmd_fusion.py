@@ -79,7 +79,7 @@ def _options(parser: Parser, session: Session) -> None:
         "--installed", action="store_true", help="the installed file, which all users and data folders share"
     )
     parser.add_argument(
-        "--section", choices=SECTIONS, help="with off and on: the section of a pass that no data tells of"
+        "--section", choices=SECTIONS, help="with off and on: the section of a pass that the data does not contain"
     )
     parser.add_argument(
         "--force", action="store_true", help="with off, on and bisect: take names that the data does not have"
@@ -135,7 +135,7 @@ def _add_bisect(parser: Parser) -> None:
     )
     parser.add_argument(
         "--repeat", metavar="N", type=flags.count(1),
-        help="with bisect: run each try so often; different answers end it (default 1)",
+        help="with bisect: run each try N times and stop if the answers differ (default 1)",
     )  # fmt: skip
     parser.add_argument("--fresh", action="store_true", help="with bisect: do not use the tries of an earlier attempt")
 
@@ -170,7 +170,7 @@ _GOES_WITH = {
     "fusion",
     "Without a word: the fusion passes in effect. show: the switch files that the training helper "
     "points to, those of the data folder, or the installed ones where it has none. off, on PASS: switches passes; "
-    "all-off: all of them; reset: as installed. blame: which pass computes wrong, from a run with fusion and one "
+    "all-off: all of them; reset: as installed. blame: which pass computes incorrectly, from a run with fusion and one "
     "without, or from one with fusion and the benchmark. bisect: which passes must be off for a command of yours "
     "to succeed (exit code 1 if that does not help).",
     _options,

@@ -60,7 +60,7 @@ def _depth(text: str) -> int:
 @command(
     "ni",
     "Show everything about one op: what the graph says of it, what feeds it and what it feeds, and its "
-    "dumped tensors beside the benchmark's, whether it computes right by itself, and its elements as both sides "
+    "dumped tensors beside the benchmark's, whether it computes correctly by itself, and its elements as both sides "
     "have them and as they should be.",
     _options,
     example="ni conv2/Relu -s 2",

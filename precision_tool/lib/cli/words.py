@@ -47,7 +47,9 @@ def _training(name: str, arguments: str, help_: str, **more: Any) -> Word:
 #: The commands below the headings of the help, in its order.
 FAMILIES: Dict[str, Tuple[Word, ...]] = {
     "Compare": (
-        Word("ac", "[-c] [-l N]", "check everything and name the first op that computes wrong", many_folders=True),
+        Word(
+            "ac", "[-c] [-l N]", "check everything and name the first op that computes incorrectly", many_folders=True
+        ),
         Word("vc", "[-lt DIR] [-rt DIR] [-g GRAPH]", "compare two dump folders, op by op", ("vector_compare",)),
         Word(
             "vcs",
@@ -68,7 +70,7 @@ FAMILIES: Dict[str, Tuple[Word, ...]] = {
         Word(
             "fusion",
             "[show|off|on|all-off|reset|blame|bisect] ...",
-            "fusion passes: in effect, switched on and off, the one that computes wrong",
+            "fusion passes: in effect, switched on and off, the one that computes incorrectly",
         ),
     ),
     "Look closer": (
