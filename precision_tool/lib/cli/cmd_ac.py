@@ -60,7 +60,7 @@ def _options(parser: Parser, session: Session) -> None:
     )  # fmt: skip
     flags.add(
         parser, "-f", "--file", metavar="FILE|DIR", completes="result",
-        help="an earlier result instead of the newest; a partial one, left by an interrupted comparison, is accepted too",
+        help="an earlier result instead of the newest, also a partial one of an interrupted comparison",
     )  # fmt: skip
     flags.add_common(parser, session)
     flags.add(
