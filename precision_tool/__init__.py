@@ -1,4 +1,4 @@
-"""A precision debugger for neural networks on Ascend NPUs: finds the operator that computes wrong.
+"""A precision debugger for neural networks on Ascend NPUs: finds the operator that computes incorrectly.
 
 Training scripts import `precision_tool.tf_config`, on Python 3.7 and newer. The analysis needs Python 3.11:
 the names of `__all__` are loaded when first asked for, so that importing the package costs nothing.

@@ -193,6 +193,7 @@ def _check_data(settings: Any, *, is_analysis: bool) -> None:
 def _settings(options: Dict[str, Any]) -> Any:
     """The settings in force, and the language they name in use; what their files ask for without effect is told."""
     from precision_tool.lib.cli.arguments import print_line
+    from precision_tool.lib.cli.ascii_signs import write_utf_8_for
     from precision_tool.lib.data.settings import load_settings
     from precision_tool.lib.messages import Message, text
     from precision_tool.lib.messages.language import choose_language
@@ -200,6 +201,7 @@ def _settings(options: Dict[str, Any]) -> Any:
     notes: List[Message] = []
     settings = load_settings(options, notes=notes)
     choose_language(settings.language)
+    write_utf_8_for(settings.language)
     for note in notes:
         print_line(text("screen.cli.note", text=note), sys.stderr)
     return settings

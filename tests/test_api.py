@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import tool
 from small_tree import faulty_chain, small_tree
 
 import precision_tool
@@ -170,6 +171,16 @@ def test_a_notebook_shows_the_findings_and_then_the_verdict(tmp_path: Path) -> N
     assert "middle/Mul" in before
     assert result.verdict is not None
     assert len(result._repr_html_()) > len(before)
+
+
+def test_a_notebook_shows_the_verdict_that_ac_stored(tmp_path: Path) -> None:
+    tree = small_tree(tmp_path / "precision_data", faulty_chain())
+    tool("ac", "-c", cwd=tmp_path)
+    (result,) = precision_tool.open_data(tree.root).results()
+    shown = result._repr_html_()
+    assert "verdict" not in vars(result), "nothing is recomputed for it"
+    assert result.verdict is not None
+    assert result._repr_html_() == shown
 
 
 def test_to_pandas_has_the_columns_of_the_array(demo: DemoTruth, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,11 @@ from small_tree import chain, small_tree
 
 from precision_tool import __version__
 from precision_tool.cli import STOPPED, main
+from precision_tool.lib.cli.ascii_signs import SIGNS
 from precision_tool.lib.cli.words import WORDS, Word
 from precision_tool.lib.data.settings import Settings
 from precision_tool.lib.messages import errors
+from precision_tool.lib.messages.catalogue import catalogue
 
 REPO = Path(__file__).resolve().parents[1]
 CLI = REPO / "precision_tool" / "cli.py"
@@ -356,6 +358,18 @@ def test_ctrl_c_while_a_class_is_made_is_no_internal_error(
     monkeypatch.setattr("precision_tool.cli._run", stopped)
     assert main([]) == STOPPED
     assert capsys.readouterr().err == "stopped\n"
+
+
+def test_a_language_that_is_asked_for_is_written_in_an_ascii_locale_too(tmp_path: Path) -> None:
+    small_tree(tmp_path / "precision_data", chain())
+    shown = tool("--lang", "zh", "ac", "-c", cwd=tmp_path, env={"LC_ALL": "C"}).out
+    assert "标杆" in shown
+    assert "\\u" not in shown
+
+
+def test_every_sign_of_the_english_texts_has_one_in_ascii() -> None:
+    signs = {sign for text in catalogue("en").values() for sign in text if not sign.isascii()}
+    assert [sign for sign in signs if b"\\u" in sign.encode("ascii", SIGNS)] == []
 
 
 @pytest.mark.parametrize("locale", [{"LC_ALL": "C"}, {"LANG": "POSIX"}])

@@ -39,7 +39,7 @@ STAY: dict[str, tuple[int | None, str]] = {
     "model/pytorch.py": (2, "names of types"),
     "model/wording.py": (1, "stands where the name of a pass does"),
     "ops/optimizers.py": (None, "names of inputs, one after the other"),
-    "training/mixlist.py": (3, "lines of a script"),
+    "training/mixlist.py": (2, "lines of a script"),
     "training/packages.py": (2, "looked for in what TensorFlow says"),
     "training/saving.py": (3, "a docstring, and what TensorFlow says"),
     "training/tfdbg_analyzer.py": (1, "looked for in what Python says"),

@@ -18,7 +18,7 @@ from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike
 from precision_tool.lib.io.ge_graph import load_graph_file as load_graph
 from precision_tool.lib.messages.errors import UsageError
-from precision_tool.lib.messages.language import language, use_language
+from precision_tool.lib.messages.language import chosen_language, use_language
 from precision_tool.lib.session import Session
 from precision_tool.lib.view.comparison_result import CompareResult
 from precision_tool.lib.view.console import ReportConsole
@@ -158,5 +158,5 @@ def run(
     settings = load_settings({"data": data, "work": work})
     out = ReportConsole(file=file, width=settings.width, theme=settings.theme)
     err = ReportConsole(stderr=True, width=settings.width, theme=settings.theme)
-    with use_language(settings.language or language()):
+    with use_language(settings.language or chosen_language()):
         return load_command(command.name)(Session(settings), arguments, Output(out, err))

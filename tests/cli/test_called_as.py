@@ -89,10 +89,14 @@ def test_the_guide_is_printed_and_found(tmp_path: Path) -> None:
     assert Path(tool("guide", "--path", cwd=tmp_path).out.strip()).samefile(GUIDE)
 
 
-def test_on_a_terminal_the_guide_comes_in_pages(tmp_path: Path) -> None:
-    env = {**environment(tmp_path), "TERM": "xterm", "PAGER": "head -n 1", "PYTHONPATH": str(REPO)}
-    shown = pexpect.run(f"{sys.executable} -m precision_tool guide", cwd=str(tmp_path), env=env, timeout=HANG)
-    assert shown.decode().split() == GUIDE.read_text("utf-8").splitlines()[0].split()
+def test_on_a_terminal_the_guide_comes_in_pages_as_wide_as_it(tmp_path: Path) -> None:
+    env = {**environment(tmp_path), "TERM": "xterm", "PAGER": "cat", "PYTHONPATH": str(REPO)}
+    del env["COLUMNS"]
+    words = f"{sys.executable} -m precision_tool guide"
+    shown = pexpect.run(words, cwd=str(tmp_path), env=env, timeout=HANG, dimensions=(50, 80)).decode().splitlines()
+    assert shown[0].split() == GUIDE.read_text("utf-8").splitlines()[0].split()[1:]
+    assert max(map(len, shown)) <= 80
+    assert not any("`precision-tool" in line for line in shown)
 
 
 def test_ascii_has_three_dots(folder: Path) -> None:

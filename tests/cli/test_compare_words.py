@@ -135,7 +135,7 @@ def test_the_demo_word(tmp_path: Path) -> None:
     assert run.out.startswith("demo_data/precision_data: 67 dump files, 67 benchmark tensors, 7.1 MB\n")
     assert "$ precision-tool --data demo_data/precision_data ac -c" in run.out
     assert f"┃ {culprit} (Conv2D)" in run.out
-    assert run.out.endswith(f"truth of this demo: {culprit} was computed wrong\n")
+    assert run.out.endswith(f"truth of this demo: {culprit} was computed incorrectly\n")
     assert run.err == ""
     check_truth(json.loads((root / "truth.json").read_text("utf-8")), by_tensor(only_result(root / "temp")))
     # The command that it shows does the same.

@@ -127,7 +127,7 @@ def test_editing_the_files_that_the_training_helper_points_to(demo: Path, packag
         "GraphFusion": {"ConvToFullyConnectionFusionPass": "on", "MatMulBiasAddFusionPass": "off"},
         "UBFusion": {"TbePool2dQuantFusionPass": "on", GUILTY: "off"},
     }
-    assert "of the data 2 of 4 passes found there are off" in run.text
+    assert "in the data 2 of 4 passes are off" in run.text
     assert "action='fusion_switch'" in run.text
     tool("fusion", "on", GUILTY, cwd=demo, env=package)
     assert switches_of(path)["UBFusion"][GUILTY] == "on"
@@ -141,7 +141,7 @@ def test_editing_the_files_that_the_training_helper_points_to(demo: Path, packag
         **EVERYTHING_OFF["GraphFusion"], "MatMulBiasAddFusionPass": "on"
     }  # fmt: skip
     shown = tool("fusion", "show", cwd=demo, env=package).text
-    assert "3 of 4 passes found there are off" in shown
+    assert "3 of 4 passes are off" in shown
     assert "AReduceMeanFusionPass: GE never switches it off" in shown
     tool("fusion", "reset", cwd=demo, env=package)
     assert path.read_text() == render(SHIPPED_SWITCH)
@@ -289,7 +289,7 @@ def test_what_ge_does_with_a_file_is_shown(demo: Path) -> None:
 def test_all_of_one_section_off_counts_the_passes_of_that_section(demo: Path) -> None:
     path = demo / "my.cfg"
     path.write_text('{"Switch": {"UBFusion": {"ALL": "off"}}}')
-    assert "of the data 2 of 4 passes found there are off" in tool("fusion", "show", "--file", path, cwd=demo).text
+    assert "in the data 2 of 4 passes are off" in tool("fusion", "show", "--file", path, cwd=demo).text
 
 
 @pytest.mark.parametrize("action", [["off", "APass"], ["bisect", "--check", "true", "--passes", "APass"]])
@@ -470,6 +470,14 @@ def test_nothing_judged_is_no_all_clear(demo: Path) -> None:
     assert found["judged"] is False
 
 
+def test_blame_ends_with_a_line_to_copy(demo: Path) -> None:
+    place = ["--data", str(demo / "precision_data")]
+    run = tool(*place, "fusion", "blame", cwd=demo)
+    (line,) = [line.strip() for line in run.out.splitlines() if " fusion off " in line]
+    assert line.split()[1:3] == place
+    assert "GE accepts this file" in tool(*line.split()[1:], cwd=demo).out
+
+
 @pytest.mark.parametrize("command", [["fusion", "blame"], ["vc", "-cf"]])
 def test_a_pair_that_is_none(tmp_path: Path, generated: tuple[Path, DemoTruth], command: list[str]) -> None:
     """It says what is wrong and what to collect; `tests/data/test_fusion_pair.py` has all that may be wrong."""
@@ -535,7 +543,8 @@ def test_a_bisection(tmp_path: Path, check: str) -> None:
     assert "none (try 1 again)" in table
     assert "Pass03, Pass17 (try " in table
     assert run.err.count("off again: ") == 2
-    assert "`fusion off Pass03 Pass17` switches them off; so does this command with --write" in run.text
+    assert "switch them off, as this command with --write does" in run.text
+    assert "precision-tool fusion off Pass03 Pass17" in run.text
     # Once more: every answer is known, also of what the result rests on.
     again = bisect(tmp_path, f"{check} Pass03 Pass17 Mine", "--passes", *NAMES, "--write")
     assert "of an earlier search are used" in again.text

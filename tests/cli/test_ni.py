@@ -274,8 +274,8 @@ def test_a_part_that_fits_many(tree: SmallTree, tmp_path: Path) -> None:
         ([], "which op?"),
         (["a", "-n", "b"], "which op?"),
         (["pool", "-o", "x"], "-o says where a drawing goes"),
-        (["pool", "-s", "0"], "'0' is no whole number of at least 1"),
-        (["pool", "-s", "two"], "'two' is no whole number of at least 1"),
+        (["pool", "-s", "0"], "'0' must be a whole number of at least 1"),
+        (["pool", "-s", "two"], "'two' must be a whole number of at least 1"),
         (["pool", "-s", "101"], "'101' is more than 100 steps"),
         (["pool", "-g", "gone.txt"], "gone.txt: no such graph"),
     ],
@@ -432,7 +432,7 @@ def test_ni_of_what_agrees(judged: Path) -> None:
 
 def test_ls_wrong_says_whom_the_verdict_blames(judged: Path) -> None:
     run = tool("ls", "--wrong", cwd=judged)
-    assert f"the verdict blames {NAME} (weights), which does not compute wrong by itself" in run.err
+    assert f"the verdict blames {NAME} (weights), which computes correctly by itself" in run.err
 
 
 def test_the_next_step_looks_at_it(judged: Path) -> None:

@@ -170,8 +170,8 @@ def test_ni_tells_custom_ops_from_built_in_ones(tmp_path: Path) -> None:
     folder = tmp_path / "precision_data" / "npu" / "debug_0" / "graph"
     folder.mkdir(parents=True)
     (folder / graph_file_name(1, 1)).write_text(text_graph(ops))
-    assert "kernel is custom: your own code" in tool("ni", "mine", cwd=tmp_path).text
-    assert "kernel is built-in (TBE: _fe_imply_type 6)" in tool("ni", "theirs", cwd=tmp_path).text
+    assert "source custom: your own code" in tool("ni", "mine", cwd=tmp_path).text
+    assert "source built-in (TBE: _fe_imply_type 6)" in tool("ni", "theirs", cwd=tmp_path).text
     (op,) = tool("ni", "mine", "--json", cwd=tmp_path).json["ops"]
     assert op["is_custom"] is True
 

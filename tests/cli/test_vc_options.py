@@ -126,7 +126,7 @@ def test_the_result_of_one_op_is_not_taken_for_the_newest(tree: SmallTree, tmp_p
         (["--select", "77"], "77 is beyond the last op, which is 4"),
         (["--algorithm", "CosineSimilarity,Sine"], "there is no metric 'sine'"),
         (["--custom", "gone.py"], "gone.py: no such file"),
-        (["--max", "-1"], "no whole number of at least 0"),
+        (["--max", "-1"], "must be a whole number of at least 0"),
     ],
 )
 def test_what_makes_no_sense(tree: SmallTree, tmp_path: Path, options: list[str], words: str) -> None:

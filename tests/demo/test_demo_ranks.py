@@ -183,7 +183,7 @@ def test_what_makes_no_sense(tmp_path: Path, options: dict[str, Any], kind: str)
 
 def test_the_command(tmp_path: Path) -> None:
     run = tool("demo", "x", "--ranks", "2", "--steps", "2", "--fault", "update", "--fault-rank", "1", cwd=tmp_path)
-    assert "was computed wrong on rank 1 alone, at step 1" in run.text
+    assert "was computed incorrectly on rank 1 alone, at step 1" in run.text
     assert (tmp_path / "x" / "precision_data" / "truth.json").is_file()
     (tmp_path / "x" / "precision_data" / "npu" / "mine").write_text("")
     (tmp_path / "x" / "precision_data" / "npu" / "debug_0" / "dump" / "mine").write_text("")

@@ -274,7 +274,7 @@ def test_stomp(tmp_path: Path, op: str, slot: int, producer: str) -> None:
     assert (found.culprit, found.cause) == (op, Cause.STOMP)
     assert producer in found.ranking
     assert found.suspects[0].fact("first_byte") == 32
-    assert found.suspects[0].fact("last_byte") == 96
+    assert found.suspects[0].fact("last_byte") == 95
 
 
 def test_an_op_that_writes_over_its_input(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_a_loss_scale_with_room(tmp_path: Path) -> None:
     # 65504 / 1000 is 6.03 bits; one stays free.
     assert (scale.exponent, scale.current, scale.fitting) == (5, 1024, 32768)
     assert scale.source == "loss_scale/read"
-    assert "set the loss scale to 32768" in render(scale_step(scale))
+    assert "the loss scale could be raised to 32768 (it is 1024" in render(scale_step(scale))
 
 
 def test_a_loss_scale_that_is_too_large(tmp_path: Path) -> None:

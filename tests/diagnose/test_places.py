@@ -58,7 +58,7 @@ def test_an_op_is_that_of_the_step_and_rank(placed: Placed) -> None:
 
 def test_a_place_that_was_not_dumped_is_told_with_those_there_are(placed: Placed) -> None:
     data, _ = placed
-    with pytest.raises(DataNotFoundError, match="no dump of step 7: the data has steps 0, 1 of ranks 0, 1"):
+    with pytest.raises(DataNotFoundError, match="no dump of step 7; available: step 0, 1, rank 0, 1"):
         said(data, "ls", "--step", "7")
 
 

@@ -222,7 +222,7 @@ def test_the_only_verdict_is_held_against_what_is_compared_anew(tmp_path: Path) 
     collect(layers().with_part("one/MatMul", wrong=negated), tmp_path)
     tool("ac", "-c", cwd=tmp_path)
     run = tool("ac", "--since", cwd=tmp_path, code=2)
-    assert "only the newest verdict names a culprit" in run.text
+    assert "there is no earlier verdict to check: only the newest one names a culprit" in run.text
     assert "hint: `ac -c --since` compares the current dump" in run.text
     collect(layers(), tmp_path)
     assert "computes correctly now" in tool("ac", "-c", "--since", cwd=tmp_path).text

@@ -156,7 +156,7 @@ def test_only_the_steps_and_ranks_that_are_wanted(kernel: tuple[Path, RanksTruth
     found = study_of(root, truth, tmp_path / "work", steps="0", ranks="1-")
     assert (found.steps, found.ranks) == ((0,), (1, 2))
     assert found.conclusion.culprit is None
-    with pytest.raises(UsageError, match="the data has steps 0-2 of ranks 0-2"):
+    with pytest.raises(UsageError, match="available: step 0-2, rank 0-2"):
         study_of(root, truth, tmp_path / "work", steps="7")
 
 

@@ -43,6 +43,8 @@ def texts(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         ("{n:count box|boxes}", {"n": 2}, "2 boxes"),
         ("{n} {n:plural is|are}", {"n": 2}, "2 are"),
         ("{x:percent}", {"x": 0.637}, "63.7 %"),
+        ("{x:percent}", {"x": 23.1234}, "2,310 %"),
+        ("{x:percent}", {"x": 231234.0}, "2.31e+07 %"),
         ("{x:percent}", {"x": float("nan")}, "Inf"),
         ("{n:bytes}", {"n": 1_500_000_000}, "1.5 GB"),
         ("{s:shape}", {"s": (8,)}, "(8,)"),

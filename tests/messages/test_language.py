@@ -14,6 +14,7 @@ from tiny_network import layers
 
 from precision_tool.lib.messages import Message, language, render
 from precision_tool.lib.view.console import ReportConsole
+from precision_tool.lib.view.tables import Prose
 from precision_tool.lib.view.text import LabelledLines, plain
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
@@ -44,6 +45,31 @@ def test_a_setting_chooses(wrong: Path, tmp_path: Path) -> None:
     assert CHINESE.search(shown.out)
     shown = tool("ac", cwd=wrong, env={"PRECISION_TOOL_LANGUAGE": "zh"})
     assert CHINESE.search(shown.out)
+
+
+@pytest.mark.parametrize(
+    ("words", "held"),
+    [
+        ("误差为 63.7 %\uff0c舍入误差仅占 0.021 %", ("63.7 %", "0.021 %")),
+        ("wrong in 120 of 128 elements: the axes are permuted (1, 0, 2) here", ("(1, 0, 2)",)),
+        ("已重新计算\uff0c另有 2 个未重新计算", ("2 个",)),
+    ],
+)
+def test_a_number_stands_on_the_line_of_what_it_counts(words: str, held: tuple[str, ...]) -> None:
+    for width in range(24, 50):
+        console = ReportConsole(width=width, theme="plain")
+        with console.capture() as capture:
+            console.print(LabelledLines([("", plain(words))]), Prose(plain(words)))
+        assert [capture.get().count(one) for one in held] == [2] * len(held), width
+
+
+def test_a_chinese_command_line_is_indented_below_its_sentence(wrong: Path) -> None:
+    shown = tool("--lang", "zh", "ac", "-c", cwd=wrong).out
+    steps = shown[shown.index("下一步") :].splitlines()
+    sentence = cell_len("下一步") + 2
+    assert steps[0].startswith("下一步  ")
+    assert not steps[0].startswith("下一步   ")
+    assert {len(line) - len(line.lstrip()) for line in steps if "precision-tool" in line} == {sentence + 2}
 
 
 @pytest.mark.parametrize("columns", [80, 120])

@@ -20,6 +20,7 @@ from report_files import compared, data_of, names_of, result_of, shown_without
 from precision_tool.lib.compare.columns import read_text
 from precision_tool.lib.demo.generate import generate_demo
 from precision_tool.lib.messages.catalogue import catalogue
+from precision_tool.lib.messages.language import use_language
 from precision_tool.lib.model.graph import Edge, Graph, GraphFile, Op, TensorDesc
 from precision_tool.lib.view.report_document import Material, document_of
 from precision_tool.lib.view.report_page import plain_verdict, write_page
@@ -304,6 +305,31 @@ def test_charts(browse: Browse, demo_report: Path) -> None:
     keys = page.ask("[...document.querySelectorAll('.chart')].map((one) => one.dataset.key)")
     assert keys == ["chart.distance", "chart.own", "chart.headroom", "chart.lost"]
     assert "float32 → float16" in page.text("#tab-charts table.small")
+
+
+def about_own_error(page: Any) -> str:
+    return " ".join(page.page.inner_text(".chart[data-key='chart.own'] figcaption p").split())
+
+
+def test_the_peak_of_own_errors_is_the_culprit_only_where_it_is(
+    browse: Browse, demo_report: Path, tmp_path: Path
+) -> None:
+    assert about_own_error(browse(demo_report, "charts")).endswith("The peak is the culprit.")
+    generate_demo(tmp_path / "precision_data", fault="stomp")
+    report = compared(tmp_path)
+    assert about_own_error(browse(report, "charts")).endswith("do not explain.")
+
+
+@pytest.mark.parametrize(
+    ("asked", "reader", "opens_in"), [("zh", "en-US", "zh"), ("en", "zh-CN", "en"), ("", "zh-CN", "zh")]
+)
+def test_a_report_opens_in_the_language_asked_for(
+    browse: Browse, tmp_path: Path, asked: str, reader: str, opens_in: str
+) -> None:
+    with use_language(asked):
+        write_page(str(tmp_path / "report.html"), document_of([Material(title="t")], tool="t", time="t"), [])
+    page = browse(tmp_path / "report.html", locale=reader)
+    assert page.ask("document.documentElement.lang").startswith(opens_in)
 
 
 def legend_at(chart: Any, x: float) -> dict[str, str]:

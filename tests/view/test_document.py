@@ -448,3 +448,13 @@ def test_rows_of_one_reason_share_a_text() -> None:
     message = Message("page.note.no_map", error="x")
     assert texts.at(message) == texts.at(Message("page.note.no_map", error="x")) == texts.at("No map: x") == 1
     assert texts.to_json()[1] == {"en": "No map: x", "zh": render(message, "zh")}
+
+
+def test_the_largest_error_relative_to_rounding_is_that_of_the_verdict(tmp_path: Path) -> None:
+    """And the one relative to the limit is smaller: some times its rounding is allowed."""
+    ops = result_of(small_report(tmp_path))["ops"]
+    verdict = json.loads(tool("ac", "--json", cwd=tmp_path).out)["results"][0]["verdict"]
+    told = verdict["evidence"]["worst_over_rounding"]
+    at = ops["worst_of_rounding"].index(max(filter(None, ops["worst_of_rounding"])))
+    assert ops["worst_of_rounding"][at] == pytest.approx(told, rel=1e-3)
+    assert ops["beyond"][at] < ops["worst_of_rounding"][at] / 2

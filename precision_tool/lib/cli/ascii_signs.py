@@ -18,14 +18,28 @@ _ASCII_SIGNS.update(dict.fromkeys("┏┓┗┛╭╮╯╰", "+"))
 
 def write_ascii_where_asked() -> None:
     """Write ASCII in the locales C and POSIX, where Python would write UTF-8."""
+    if _asks_for_ascii():
+        _write(encoding="ascii", errors=SIGNS)
+
+
+def write_utf_8_for(language: str) -> None:
+    """Write UTF-8 after all where the user chose a language that ASCII cannot show."""
+    if language not in ("", "en") and _asks_for_ascii():
+        _write(encoding="utf-8", errors=SIGNS)
+
+
+def _asks_for_ascii() -> bool:
     every, kind, usual = (os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
     # Python itself sets LC_CTYPE so where LANG asks for ASCII (PEP 538).
     locale = every or (usual if kind in ("C.UTF-8", "C.utf8", "UTF-8") and usual else kind or usual)
-    if locale not in ("C", "POSIX") or os.environ.get("PYTHONIOENCODING") or os.environ.get("PYTHONUTF8") == "1":
-        return
+    chosen = os.environ.get("PYTHONIOENCODING") or os.environ.get("PYTHONUTF8") == "1"
+    return locale in ("C", "POSIX") and not chosen
+
+
+def _write(encoding: str, errors: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(encoding="ascii", errors=SIGNS)
+            stream.reconfigure(encoding=encoding, errors=errors)
 
 
 def _ascii_signs(error: UnicodeError) -> Tuple[str, int]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from precision_tool.lib.cli import flags
 from precision_tool.lib.cli.bisect_runner import BisectRun, check_edit, edit_alone, is_bisected
@@ -55,6 +56,9 @@ from precision_tool.lib.view import fusion_screen as report
 from precision_tool.lib.view.console import ProgressReport
 from precision_tool.lib.view.text import json_text, plain
 
+if TYPE_CHECKING:  # as in command.py
+    from precision_tool.lib.view.verdict_screen import NextSteps
+
 
 def _options(parser: Parser, session: Session) -> None:
     settings = session.settings
@@ -75,7 +79,7 @@ def _options(parser: Parser, session: Session) -> None:
         "--installed", action="store_true", help="the installed file, which all users and data folders share"
     )
     parser.add_argument(
-        "--section", choices=SECTIONS, help="with off and on: the section of a pass that no data tells of"
+        "--section", choices=SECTIONS, help="with off and on: the section of a pass that the data does not contain"
     )
     parser.add_argument(
         "--force", action="store_true", help="with off, on and bisect: take names that the data does not have"
@@ -131,7 +135,7 @@ def _add_bisect(parser: Parser) -> None:
     )
     parser.add_argument(
         "--repeat", metavar="N", type=flags.count(1),
-        help="with bisect: run each try so often; different answers end it (default 1)",
+        help="with bisect: run each try N times and stop if the answers differ (default 1)",
     )  # fmt: skip
     parser.add_argument("--fresh", action="store_true", help="with bisect: do not use the tries of an earlier attempt")
 
@@ -166,7 +170,7 @@ _GOES_WITH = {
     "fusion",
     "Without a word: the fusion passes in effect. show: the switch files that the training helper "
     "points to, those of the data folder, or the installed ones where it has none. off, on PASS: switches passes; "
-    "all-off: all of them; reset: as installed. blame: which pass computes wrong, from a run with fusion and one "
+    "all-off: all of them; reset: as installed. blame: which pass computes incorrectly, from a run with fusion and one "
     "without, or from one with fusion and the benchmark. bisect: which passes must be off for a command of yours "
     "to succeed (exit code 1 if that does not help).",
     _options,
@@ -471,7 +475,7 @@ def _blame(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.write:
         _write_off(session, args, output, off)
     elif off and not args.json:
-        output.out.print(plain(text("screen.cli.blame_next"), "dim"))
+        output.out.print(_switching_off(session, output, off))
     verdicts = {pass_result.verdict for result in results for pass_result in result.blame.passes}
     is_clean = verdicts.isdisjoint((BlameVerdict.GUILTY, BlameVerdict.SUSPICIOUS))
     is_judged = any(result.blame.is_judged for result in results)
@@ -547,6 +551,15 @@ def _benchmark_sides(session: Session) -> tuple[str, str, CompareOptions]:
         # The run without fusion would pass for the one with it, and come out clean.
         raise DataNotFoundError("cli.fused_run_without_graph", reasons=list(missing))
     return str(workspace.dump_dir(best.number or 0)), str(workspace.tf_dump_dir), CompareOptions()
+
+
+def _switching_off(session: Session, output: Output, off: Sequence[str]) -> NextSteps:
+    """Return the step that switches passes off."""
+    from precision_tool.lib.diagnose.verdict_model import StepText
+    from precision_tool.lib.view.verdict_screen import NextSteps
+
+    why = Message("screen.cli.blame_next", count=len(off))
+    return NextSteps([StepText(why=why, line=shlex.join(["fusion", "off", *off]))], output.command_for(session))
 
 
 def _write_off(session: Session, args: argparse.Namespace, output: Output, off: Sequence[str]) -> None:
@@ -631,9 +644,7 @@ def _bisect(session: Session, args: argparse.Namespace, output: Output) -> int:
     if args.write:
         _write_off(session, args, output, sorted(result.off))
     elif result.off and not args.json:
-        command = f"fusion off {shlex.join(sorted(result.off))}"
-        line = text("screen.cli.bisect_next", command=command, count=len(result.off))
-        output.print_line(line, "dim")
+        output.out.print(_switching_off(session, output, sorted(result.off)))
     return FOUND if result.outcome is Outcome.NOT_FUSION else DONE
 
 

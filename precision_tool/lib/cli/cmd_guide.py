@@ -1,8 +1,10 @@
 """`guide`: the guide that is installed with the tool. This module runs on Python 3.7."""
 
 import argparse
+import io
 import os
 import pydoc
+import shutil
 import sys
 
 from precision_tool.lib.cli.arguments import Parser, plain_command
@@ -10,6 +12,9 @@ from precision_tool.lib.cli.words import DONE
 from precision_tool.lib.data.settings import Settings
 
 PATH = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "GUIDE.md")
+
+#: Lines of prose that are longer are hard to read.
+_WIDEST = 120
 
 
 def _options(parser: Parser) -> None:
@@ -29,7 +34,20 @@ def run(args: argparse.Namespace, settings: Settings) -> int:
     with open(PATH, encoding="utf-8") as file:
         text = file.read()
     if sys.stdout.isatty():
-        pydoc.pager(text)
+        pydoc.pager(_rendered(text))
     else:
         sys.stdout.write(text)
     return DONE
+
+
+def _rendered(text: str) -> str:
+    """Return the guide for a terminal of this width; as it is where rich is not installed, on the training side."""
+    try:
+        from rich.console import Console
+        from rich.markdown import Markdown
+    except ImportError:
+        return text
+    console = Console(file=io.StringIO(), width=min(shutil.get_terminal_size().columns, _WIDEST), color_system=None)
+    with console.capture() as capture:
+        console.print(Markdown(text))
+    return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())

@@ -24,7 +24,7 @@ def _options(parser: Parser, session: Session) -> None:
     flags.add(parser, "-o", "--output", metavar="FILE", required=True, help="the file to copy to", completes="file")
     flags.add(
         parser, "-s", "--source", metavar="/OP/SEQ", required=True, action="append", completes="op",
-            help="the op, as /Addmm/4; again for more ops. A name without number, as Addmm, is every run of that op",
+            help="the op, as /Addmm/4; repeat it for more. A name without number, as Addmm, is every run of that op",
     )  # fmt: skip
     parser.add_argument(
         "-d", "--destination", metavar="/OP/SEQ", action="append", help="the same as -s, and not needed"

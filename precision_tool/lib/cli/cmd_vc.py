@@ -40,7 +40,7 @@ def _add_choice(parser: flags.Options) -> None:
     ops = parser.add_mutually_exclusive_group()
     flags.add(
         ops, "-op", dest="op", metavar="NAME", action="append", completes="op",
-        help="only this op (its name, a part of it, or its number as [17]; again for more ops), with its worst "
+        help="only this op (its name, a part of it, or its number as [17]; repeat it for several ops), with its worst "
         "elements as files",
     )  # fmt: skip
     ops.add_argument(

@@ -53,7 +53,7 @@ def cosine(text: str) -> float:
     except ValueError:
         value = 2.0
     if not -1 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no cosine: give a number from -1 to 1")
+        raise argparse.ArgumentTypeError(f"{text!r}: a cosine must be a number from -1 to 1")
     return value
 
 
@@ -66,7 +66,7 @@ def count(least: int, most: int = MOST_COUNTED) -> Callable[[str], int]:
         except ValueError:
             value = least - 1
         if value < least:
-            raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is no whole number of at least {least}")
+            raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} must be a whole number of at least {least}")
         if value > most:
             raise argparse.ArgumentTypeError(f"{reprlib.repr(text)} is more than {most}")
         return value

@@ -41,7 +41,7 @@ class Fault:
     with_status: bool = False
     runs: int = 1
     overwrites: bool = False
-    did: str = "was computed wrong"
+    did: str = "was computed incorrectly"
 
 
 def _lose_last_tile(result: Array, rng: np.random.Generator) -> Array:

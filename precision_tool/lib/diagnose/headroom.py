@@ -154,8 +154,10 @@ def scale_step(scale: LossScale) -> Message:
     """Return what to do with the loss scale; its exponent is known."""
     assert scale.exponent is not None
     if scale.fitting is not None:
+        if scale.exponent == 0:
+            return Message("check.loss_scale.keep")
         return Message(
-            "check.loss_scale.set",
+            "check.loss_scale.raise" if scale.exponent > 0 else "check.loss_scale.set",
             fitting=scale.fitting,
             current=scale.current,
             source=scale.source,

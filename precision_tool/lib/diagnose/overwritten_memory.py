@@ -585,7 +585,7 @@ def _stomp(
     others = list(dict.fromkeys(item.consumer.name for item in together if item.consumer is not first.consumer))
     facts = [
         Fact(name="tensor", value=first.root.name), Fact(name="reader", value=first.reader.name),
-        Fact(name="first_byte", value=first.first), Fact(name="last_byte", value=first.last),
+        Fact(name="first_byte", value=first.first), Fact(name="last_byte", value=first.last - 1),
         Fact(name="different_elements", value=first.different), Fact(name="elements", value=first.size),
         Fact(name="bytes", value=first.nbytes), Fact(name="producer_is_right", value=is_right),
         Fact(name="producer", value=first.producer.name), Fact(name="told_by", value=str(first.witness)),

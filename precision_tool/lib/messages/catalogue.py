@@ -34,6 +34,8 @@ Field = Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _UNITS = ("B", "kB", "MB", "GB")
+#: Percentages from here on are shown as a power of ten.
+_MOST_WRITTEN_OUT = 1e6
 
 
 class Message:
@@ -292,13 +294,15 @@ def _first_of(values: List[Field], limit: int, language: str) -> str:
 
 
 def percent(value: Union[float, str, None]) -> str:
-    """Return a ratio in percent, and as a factor from 10 on; `Inf` for one that is not finite or not known."""
+    """Return a ratio in percent, with three significant digits at most; `Inf` where not finite or not known."""
     if not isinstance(value, (int, float)) or not isfinite(value):
         return "Inf"
     hundredths = 100 * value
     if hundredths < 10:
         return f"{hundredths:.2g} %"
-    return f"{hundredths:.3g} %" if hundredths < 1000 else f"{value:.3g} times"
+    if hundredths < _MOST_WRITTEN_OUT:
+        return f"{float(f'{hundredths:.3g}'):,g} %"
+    return f"{hundredths:.3g} %"
 
 
 def byte_size(count: float) -> str:

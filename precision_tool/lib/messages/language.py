@@ -14,6 +14,11 @@ def language() -> str:
     return _chosen[0] or language_of_locale(os.environ)
 
 
+def chosen_language() -> str:
+    """Return the language that the user asked for; "" where it is that of the locale."""
+    return _chosen[0]
+
+
 def choose_language(name: str) -> None:
     """Use a language from now on; "" for that of the locale."""
     _chosen[0] = name

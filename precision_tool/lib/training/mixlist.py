@@ -18,6 +18,7 @@ from typing import Dict, Iterable, List, Mapping, Optional, Union
 from precision_tool.lib.data.settings import Settings, load_settings
 from precision_tool.lib.data.workspace import Workspace
 from precision_tool.lib.io.files import read_bytes
+from precision_tool.lib.messages import Message, render
 from precision_tool.lib.messages.errors import OutputError, PrecisionToolError
 from precision_tool.lib.training.packages import ScriptError, is_installed, say, tensorflow_v1
 
@@ -132,7 +133,7 @@ def keep_dtype(ops: Names) -> str:
 
 def keep_dtype_text(names: Iterable[object], major: int = 0) -> str:
     """The lines for TensorFlow 1 or 2, for both without a `major`."""
-    body = [f"    ...  # the lines that make {', '.join(map(str, names))}"]
+    body = ["    ...  # " + render(Message("step.lines_of", names=list(map(str, names))))]
     scope = ["from npu_bridge.npu_init import *", "with npu_scope.keep_dtype_scope():", *body]
     two = ["import npu_device as npu", "with npu.keep_dtype_scope():", *body]
     if major == 0:

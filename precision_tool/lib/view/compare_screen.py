@@ -19,6 +19,7 @@ from precision_tool.lib.data.workspace import shown_path
 from precision_tool.lib.diagnose.agreement import OpAgreement, agrees, is_only_noise, noise_distance
 from precision_tool.lib.diagnose.run_checks import Analysis
 from precision_tool.lib.messages import Message, render, text
+from precision_tool.lib.messages.catalogue import percent
 from precision_tool.lib.model.comparison import NO_OPS, Status
 from precision_tool.lib.model.elements import Detail, Element
 from precision_tool.lib.model.finding import CheckResult, Finding, FindingKind, Grade
@@ -33,7 +34,6 @@ from precision_tool.lib.view.text import (
     label,
     leaf_words,
     marked_pass,
-    percent,
     plain,
     row_text,
     safe,

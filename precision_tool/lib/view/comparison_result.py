@@ -19,6 +19,7 @@ from precision_tool.lib.compare.result_csv import write_result
 from precision_tool.lib.diagnose.agreement import find_first_fault, ops_of
 from precision_tool.lib.diagnose.pipeline import DiagnoseOptions, Diagnosis, Leaf, diagnose_leaf, leaves_of
 from precision_tool.lib.diagnose.run_checks import Analysis
+from precision_tool.lib.diagnose.stored_verdict import read_beside
 from precision_tool.lib.diagnose.verdict_model import Verdict
 from precision_tool.lib.io import urls
 from precision_tool.lib.io.files import PathLike
@@ -131,6 +132,13 @@ class CompareResult:
         verdict = self.diagnosis.verdict
         return None if verdict is None else rendered_verdict(verdict)
 
+    def _known_verdict(self) -> Verdict | None:
+        """Return the verdict if that takes no recomputing: it was asked for, or `ac` kept it beside the result file."""
+        if "verdict" in self.__dict__:
+            return self.verdict
+        kept = read_beside(self.path, self.threshold) if self.path else None
+        return None if kept is None else rendered_verdict(kept.verdict)
+
     def to_numpy(self) -> npt.NDArray[Any]:
         """Return the rows as a structured array.
 
@@ -197,13 +205,14 @@ class CompareResult:
         return f"<CompareResult {leaf_title(self.analysis)}: {counts}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the counts, the findings and, once it was asked for, the verdict."""
+        """Return what a notebook shows: the counts, the findings, and the verdict that was asked for or is on disk."""
         console = Console(record=True, width=_HTML_WIDTH, file=io.StringIO(), force_jupyter=False)
         console.print(f"[bold]{leaf_title(self.analysis)}[/bold]")
         console.print(overview_lines(self.analysis))
         for finding in self.analysis.findings:
             console.print(finding_panel(finding))
-        if "verdict" in self.__dict__ and self.verdict is not None:
-            console.print(verdict_block(self.verdict))
+        verdict = self._known_verdict()
+        if verdict is not None:
+            console.print(verdict_block(verdict))
         style = "white-space: pre; overflow-x: auto; line-height: normal; font-family: monospace"
         return console.export_html(inline_styles=True, code_format=f'<pre style="{style}">{{code}}</pre>')

@@ -256,7 +256,7 @@ def _blame_table(passes: Sequence[PassBlame]) -> NameTable:
             first = beyond[0]
             why = reason_words(first.beyond_range)
             counts.append(text("screen.view.blame.beyond_count", ops=len(beyond), index=first.index, why=why))
-        name.append(f"\n  {', '.join(counts)}", style="dim")
+        name.append("\n  " + text("list.comma").join(counts), style="dim")
         verdict = shown(_verdict_name(pass_.verdict), _VERDICT_STYLE[pass_.verdict])
         table.add_row(name, verdict, str(len(pass_.ops)), _error(pass_.worst), _error(pass_.median))
     return table

@@ -17,6 +17,7 @@ from rich.text import Text
 from precision_tool.lib.data.graph_catalog import RunGraph
 from precision_tool.lib.data.pair_listing import DumpListing, DumpRow, OpListing, OpRow, is_below
 from precision_tool.lib.messages import Message, text
+from precision_tool.lib.messages.catalogue import percent
 from precision_tool.lib.model.op_verdict import OpVerdict
 from precision_tool.lib.view.tables import NUMBERS, NameTable, list_table
 from precision_tool.lib.view.text import (
@@ -25,7 +26,6 @@ from precision_tool.lib.view.text import (
     desc_text,
     json_text,
     leaf_words,
-    percent,
     plain,
     safe,
     shown,

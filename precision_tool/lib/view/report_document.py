@@ -253,6 +253,7 @@ class _Result:
             "rounding": numbers([None if op is None else op.rounding for op in ops], 4),
             "fed": numbers([None if op is None else op.inherited for op in ops], 4),
             "benchmark_own": numbers([None if op is None else op.benchmark_own for op in ops], 4),
+            "worst_of_rounding": numbers([None if op is None else op.worst for op in ops], 4),
             "beyond": numbers(beyond, 4),
         }  # fmt: skip
 

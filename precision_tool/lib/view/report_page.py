@@ -17,6 +17,7 @@ from rich.console import Console, RenderableType
 
 from precision_tool.lib.io.files import atomic_text
 from precision_tool.lib.messages import LANGUAGES, Message, render
+from precision_tool.lib.messages.language import chosen_language
 from precision_tool.lib.view.packed_columns import PageText
 from precision_tool.lib.view.report_document import Material
 from precision_tool.lib.view.verdict_screen import verdict_block
@@ -49,6 +50,7 @@ def page_of(document: Mapping[str, Any], verdicts: Iterable[str]) -> str:
         no_scripts=" ".join(render(Message("page.first.scripts"), language) for language in LANGUAGES),
         tool=document["tool"],
         time=document["time"],
+        language=chosen_language(),
     )
 
 

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.view.text import wrapped
 
 #: Tables of fewer rows are drawn by rich itself.
 _MANY = 200
@@ -137,7 +138,8 @@ class Prose:
         text = self._text.copy()
         # Given as an option instead, rich would not wrap at all.
         text.overflow = "ignore"
-        lines = text.wrap(
+        lines = wrapped(
+            text,
             console,
             options.max_width,
             justify=text.justify or options.justify or "default",

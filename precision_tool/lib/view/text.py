@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from math import isfinite, isnan
+from math import isnan
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
+from rich.containers import Lines
 from rich.measure import Measurement
 from rich.text import Text
 
@@ -49,6 +51,24 @@ def shown(message: Message | str, style: str = "", fields: Mapping[str, str] | N
     return text
 
 
+#: Spaces between a number and its unit or counter, and within a shape: a line does not end there.
+_HELD = re.compile(r"(?<=[0-9]) (?=%|[\u4e00-\u9fff])|(?<=\u7b2c) (?=[0-9])|(?<=[(, ][0-9],) (?=-?[0-9]+[,)])")
+#: What stands for such a space while lines are broken; no text has it.
+_HOLD = "\ue000"
+
+
+def wrapped(text: Text, console: Console, width: int, **options: Any) -> Lines:
+    """Return the lines of a text, broken where no number loses what it counts, as far as lines are long enough."""
+    held = text.copy()
+    held.plain = _HELD.sub(_HOLD, held.plain)
+    lines = held.wrap(console, width, **options)
+    if any(line.cell_len > width for line in lines):
+        return text.wrap(console, width, **options)
+    for line in lines:
+        line.plain = line.plain.replace(_HOLD, " ")
+    return lines
+
+
 class LabelledLines:
     """Labels and what they stand for, as lines. Prose wraps beside the label; a path is never cut, to be copied."""
 
@@ -66,7 +86,7 @@ class LabelledLines:
         for label, value in self._rows:
             # Not folded and not cropped: a word that is longer than a line stands out over its end.
             value.overflow = "ignore"
-            for number, line in enumerate(value.wrap(console, max(options.max_width - self._width, 1))):
+            for number, line in enumerate(wrapped(value, console, max(options.max_width - self._width, 1))):
                 line.rstrip()
                 start = set_cell_size("" if number else label, self._width)
                 yield Text.assemble((start, "bold"), line, no_wrap=True, overflow="ignore")
@@ -202,11 +222,3 @@ def element_json(element: Element) -> dict[str, Any]:
     """Return an element with both errors; JSON has no NaN."""
     relative = None if isnan(element.relative) else element.relative
     return {**asdict(element), "error": element.error, "relative": relative}
-
-
-def percent(value: float | str | None) -> str:
-    """A relative distance in percent; `Inf` for one that is not finite or not known."""
-    if not isinstance(value, (int, float)) or not isfinite(value):
-        return "Inf"
-    percent = 100 * value
-    return f"{percent:.2g} %" if percent < 10 else f"{percent:.3g} %" if percent < 1000 else f"{value:.3g} times"

@@ -352,8 +352,9 @@ def _lines(step: Step) -> str:
     """Return the code; of a scope also what goes into it, where a name that would break its line is quoted."""
     if not step.ops:
         return step.code
-    shown = ", ".join(name if name.isprintable() else repr(name) for name in step.ops)
-    return f"{step.code}  # in TensorFlow 2: npu.keep_dtype_scope()\n    ...  # the lines that make {shown}"
+    names = [name if name.isprintable() else repr(name) for name in step.ops]
+    lines = render(Message("step.lines_of", names=names))
+    return f"{step.code}  # in TensorFlow 2: npu.keep_dtype_scope()\n    ...  # {lines}"
 
 
 # --- since an earlier verdict -----------------------------------------------------------------------------------------

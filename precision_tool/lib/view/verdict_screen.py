@@ -105,8 +105,8 @@ def allowed_error(judged: OpVerdict) -> Message | None:
 # --- The verdict as a block of text: who, why, how sure, what it affects, what to do next ---
 
 
-#: Columns before a line to be copied.
-_STEP_INDENT = 8
+#: Columns that a line to be copied stands in, below its sentence.
+_STEP_INDENT = 2
 
 #: The checks that a cause makes worth reading whole.
 _BELONGS = {
@@ -216,10 +216,11 @@ class NextSteps:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         head = render(Message("verdict.label.next"))
+        indent = cell_len(head) + 2 + _STEP_INDENT  # two lie between a label and what it stands for
         for number, step in enumerate(self._steps):
             text = Message("step.line", why=step.why, file=step.file if step.line else "", line=step.line)
             yield LabelledLines([(" " * cell_len(head) if number else head, shown(text))])
             if step.line:
                 line = step.line if step.file else f"{self._command} {step.line}".lstrip()
                 for part in line.split("\n"):
-                    yield Text.assemble(" " * _STEP_INDENT, (safe(part), "bold cyan"), no_wrap=True, overflow="ignore")
+                    yield Text.assemble(" " * indent, (safe(part), "bold cyan"), no_wrap=True, overflow="ignore")

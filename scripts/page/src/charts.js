@@ -2,7 +2,7 @@
 import { html, nothing, render } from 'lit-html';
 import uPlot from 'uplot';
 import { castLosses, wayToOverflow } from './ranges.js';
-import { count, figure, percent, t } from './words.js';
+import { count, decade, figure, percent, t } from './words.js';
 
 /** Smallest distance that is drawn: below it all is rounding. */
 const LEAST = 1e-9;
@@ -33,7 +33,7 @@ function options(width, { key, log, curved, ops, name, unit }, series, show) {
       { stroke: ink, grid, label: t(ops ? `${key}.x` : 'chart.order'), ...(ops ? { space: 96, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500],
         values: (_, ticks) => ticks.map(shortName) } : {}) },
       { stroke: ink, grid: log ? { ...grid, filter: decades } : grid, ticks: log ? { filter: decades } : {}, size: 76, filter: log ? decades : undefined, values: (_, ticks) => ticks.map((one) => (
-        one === null || (curved && one < 0) ? '' : `${figure(one, 3)}${unit ?? ''}`)) },
+        one === null || (curved && one < 0) ? '' : log ? decade(one) : `${figure(one, 3)}${unit ?? ''}`)) },
     ],
     series: [{ label: t('chart.op'), value: (plot, _, __, index) => (index === null || index === undefined ? '–' : name(opAt(plot, index))) }, ...series],
     hooks: {
@@ -57,6 +57,12 @@ const points = (label, colour, size = 5, unit = '') => ({
 const joined = (label, colour, dash) => ({
   label, stroke: colour, width: 1.5, dash, points: { show: true, size: 7, stroke: colour, fill: colour }, value: shown(),
 });
+
+/** Whether no other op has as large a value as this one: a culprit whose own output is correct has none. */
+function isPeak([ops, values], op) {
+  const own = values[ops.indexOf(op)];
+  return own !== undefined && ops.every((other, at) => other === op || values[at] < own);
+}
 
 /** The charts that one result has: their values, and how these are drawn. */
 function chartsOf(result) {
@@ -83,7 +89,7 @@ function chartsOf(result) {
   add('chart.distance', distance, '--wire-strong', { log: true });
   const own = collect((op) => (ops.own[op] === null ? null : Number.isFinite(ops.own[op])
     ? Math.max(LEAST, ops.own[op]) : 10));
-  add('chart.own', own, '--bad', { log: true });
+  add('chart.own', own, '--bad', { log: true, fields: { peak: isPeak(own, result.culprit) } });
   const room = collect((op) => (ops.dtype[op] === 'float16' || ops.headroom[op] === 0 ? ops.headroom[op] : null));
   const way = wayToOverflow(result);
   if (way.length > 1) {
@@ -131,7 +137,7 @@ export function drawCharts(holder, result, show) {
   const charts = chartsOf(result);
   render(html`<div class="reading is-wide">${charts.map((chart) => html`<figure class="chart" data-key=${
     chart.key}><figcaption><h3>${t(chart.key)}${chart.end ? html`: <bdi>${chart.end}</bdi>` : nothing}</h3><p class="soft">${
-    t(`${chart.key}.about`)}</p></figcaption></figure>`)}${
+    t(`${chart.key}.about`, chart.fields)}</p></figcaption></figure>`)}${
     charts.length ? nothing : html`<p>${t('chart.nothing')}</p>`}${casts(result, show)}</div>`, holder);
   const figures = [...holder.querySelectorAll('.chart')];
   const plots = figures.map((figureOf, at) => {

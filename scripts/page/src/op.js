@@ -1,7 +1,7 @@
 // All about one op.
 import { html, nothing, svg } from 'lit-html';
 import { commandLine, opLink } from './verdict.js';
-import { cosine, count, figure, local, percent, shownAs, t, textOr } from './words.js';
+import { bits, cosine, count, figure, local, percent, shownAs, t, textOr } from './words.js';
 
 const quoted = (name) => (/\s/.test(name) ? `"${name}"` : name);
 
@@ -111,13 +111,14 @@ function judged(result, op) {
   if (!state) return nothing;
   const over = result.overflowed[op];
   const fact = (key, value) => (value === null ? nothing : html`<dt>${t(key)}</dt><dd>${percent(value)}</dd>`);
+  const ratio = (key, value) => (value === null ? nothing : html`<dt>${t(key)}</dt><dd>${figure(value, 4)}×</dd>`);
   return html`<section class="judged is-${state}"><h4>${t(`state.${state}`)}</h4>
     ${ops.reason[op] ? html`<p><bdi>${local(ops.reason[op])}</bdi></p>` : nothing}
     ${over ? html`<p>${t('op.overflowed', { count: over.count, largest: num(over.largest) })}</p>` : nothing}
     ${ops.how[op] ? html`<p>${t('op.how', { how: ops.how[op] })}</p>` : nothing}
     <dl>${fact('op.own', ops.own[op])}${fact('op.rounding', ops.rounding[op])}${fact('op.fed', ops.fed[op])}${
-    fact('op.benchmark_own', ops.benchmark_own[op])}${ops.beyond[op] === null ? nothing : html`<dt>${t('op.beyond')}</dt><dd>${
-    figure(ops.beyond[op], 3)}×</dd>`}</dl></section>`;
+    fact('op.benchmark_own', ops.benchmark_own[op])}${ratio('op.worst_of_rounding', ops.worst_of_rounding[op])}${
+    ratio('op.beyond', ops.beyond[op])}</dl></section>`;
 }
 
 const MOST_LINKS = 24;
@@ -163,7 +164,7 @@ export function opView(result, op, { show, close, locate }) {
     <dl class="facts">${fact('op.id', ops.id[op])}${fact('pass', ops.pass[op])}${fact('op.originals', ops.originals[op])}${
       fact('op.outputs', ops.outputs[op])}${fact('op.inputs', ops.inputs[op])}${fact('op.kernel', ops.kernel[op])}${
       fact('op.stream', ops.stream[op])}${fact('op.graph', ops.graph[op])}${
-      ops.headroom[op] === null ? nothing : fact('op.headroom', `${figure(ops.headroom[op], 3)} bit`)}</dl>
+      ops.headroom[op] === null ? nothing : fact('op.headroom', bits(ops.headroom[op]))}</dl>
     <section><h4>${t('op.tensors')}</h4>${slots.length ? slots.map((slot) => tensor(result, rows.get(slot) ?? -1,
       details.find((one) => one.slot === slot), op)) : html`<p class="soft">${t('op.no_tensors')}</p>`}</section>
     ${links(result, result.fed[op], 'op.fed_by', show)}

@@ -152,7 +152,7 @@ export class GridTable {
       <button class="grid-sort" data-key=${column.key} title=${name} @click=${() => this.sortOn(column.key)}>${
         name}${isSorted ? (this.descending ? ' ▼' : ' ▲') : ''}</button>
       <input class="grid-filter" data-key=${column.key} .value=${this.filters[column.key] ?? ''}
-        placeholder=${column.isNumber ? '<0.99' : t('table.filter')} aria-label=${t('table.filter_of', { name })}
+        placeholder=${column.isNumber ? column.example ?? (column.key.startsWith('cosine') ? '<0.99' : '>0.01') : t('table.filter')} aria-label=${t('table.filter_of', { name })}
         @input=${(event) => this.filterOn(column.key, event.target.value)}
         @keydown=${(event) => event.stopPropagation()}></div>`;
   }

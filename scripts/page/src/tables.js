@@ -1,24 +1,26 @@
 // The columns of the two tables.
 import { GridTable } from './table.js';
-import { cosine, count, figure, local, percent, shownAs, t, textOr } from './words.js';
+import { bits, cosine, count, figure, local, percent, shownAs, t, textOr } from './words.js';
 
 const number = (key, of, show = (value) => figure(value, 5)) => ({ key, value: of, show, isNumber: true });
 
 function opColumns(result) {
   const { ops } = result;
   const state = (value) => (value ? t(`state.${value}`) : '–');
+  const ratio = (value) => (value === null ? '–' : `${figure(value, 4)}×`);
   return [
-    { ...number('order', (op) => ops.id[op], (id) => id ?? '–'), wide: 72 },
+    { ...number('order', (op) => ops.id[op], (id) => id ?? '–'), wide: 72, example: '=7' },
     { key: 'name', value: (op) => ops.name[op], wide: 340 },
     { key: 'type', value: (op) => ops.type[op] },
     { key: 'state', value: (op) => ops.state[op], show: state, wide: 230, mark: (op) => (['wrong', 'beyond'].includes(ops.state[op]) ? 'is-bad' : '') },
     number('own', (op) => ops.own[op], percent),
     number('rounding', (op) => ops.rounding[op], percent),
-    number('beyond', (op) => ops.beyond[op], (value) => (value === null ? '–' : `${figure(value, 3)}×`)),
+    number('worst_of_rounding', (op) => ops.worst_of_rounding[op], ratio),
+    number('beyond', (op) => ops.beyond[op], ratio),
     number('fed', (op) => ops.fed[op], percent),
     { ...number('cosine', (op) => ops.cosine[op], cosine), mark: (op) => (ops.agree[op] === false ? 'is-bad' : '') },
     number('cosine_in', (op) => ops.cosine_in[op], cosine),
-    number('headroom', (op) => ops.headroom[op], (value) => (value === null ? '–' : `${figure(value, 3)} bit`)),
+    number('headroom', (op) => ops.headroom[op], (value) => (value === null ? '–' : bits(value))),
     { key: 'dtype', value: (op) => ops.dtype[op] },
     { key: 'pass', value: (op) => (ops.pass[op] ?? []).join(' '), wide: 220 },
     { key: 'status', value: (op) => ops.status[op], show: (one) => textOr(`status.${one}`, one || '–'),
@@ -55,7 +57,7 @@ function tensorColumns(result) {
     { key: 'npu_type', value: of('npu_type'), wide: 96 },
     { key: 'golden_type', value: of('golden_type'), wide: 96 },
     { key: 'shape', value: of('shape') },
-    number('headroom', of('headroom'), (value) => (value === null ? '–' : `${figure(value, 3)} bit`)),
+    number('headroom', of('headroom'), (value) => (value === null ? '–' : bits(value))),
     ...sides.flatMap((side) => listed(result, (part) => part === side)),
     ...listed(result, (part) => part !== 'metrics' && !sides.includes(part)),
     { key: 'status', value: of('status'), show: (one) => textOr(`status.${one}`, one || '–'), wide: 200 },

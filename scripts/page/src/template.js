@@ -14,6 +14,9 @@ export function figure(value, digits = 6) {
 /** A whole number with separators of thousands. */
 export const count = (value) => (typeof value === 'number' ? COUNTS.format(value) : '–');
 
+/** A tick of a logarithmic axis: powers of ten all look alike, but for those near 1. */
+export const decade = (value) => (value < 1e-3 ? value.toExponential() : figure(value, 3));
+
 const noun = (number, nouns) => {
   const [single, several] = nouns.split('|');
   return number === 1 ? single : several ?? `${single}s`;

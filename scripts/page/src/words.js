@@ -1,14 +1,14 @@
 // The texts of the page in the language in use, and numbers as they are shown.
 import { page as en } from '../../../precision_tool/lib/messages/en.json';
 import { page as zh } from '../../../precision_tool/lib/messages/zh.json';
-import { count, figure, fill } from './template.js';
+import { count, decade, figure, fill } from './template.js';
 
 const TEXTS = { en, zh };
 const KEYS = new Set(Object.keys(en));
 // As `first.js` chose before the first paint.
 let language = document.documentElement.lang.startsWith('zh') ? 'zh' : 'en';
 
-export { count, figure };
+export { count, decade, figure };
 export const languages = Object.keys(TEXTS);
 export const currentLanguage = () => language;
 
@@ -46,11 +46,14 @@ export function cosine(value) {
   return value.toFixed(6);
 }
 
+/** Room in a type, in bits. */
+export const bits = (value) => t('bits', { bits: Number(value.toPrecision(3)) });
+
 /** A relative distance in percent. */
 export function percent(value) {
   if (value === null || value === undefined) return '–';
   if (typeof value !== 'number' || !Number.isFinite(value)) return 'Inf';
   const hundredth = 100 * value;
-  if (hundredth >= 1000) return t('times', { value: Number(value.toPrecision(3)) });
-  return `${Number(hundredth.toPrecision(hundredth < 10 ? 2 : 3))}\u00a0%`;
+  const digits = hundredth.toPrecision(hundredth < 10 ? 2 : 3);
+  return `${hundredth < 1000 ? Number(digits) : hundredth < 1e6 ? count(Number(digits)) : digits}\u00a0%`;
 }

@@ -1,5 +1,5 @@
 // The map on a canvas. What is too small to be seen is drawn as the group that it is in; what is outside, not at all.
-import { figure, percent } from '../words.js';
+import { bits, figure, percent } from '../words.js';
 import { HEADER, OPEN } from './tree.js';
 import { NOT_COMPARED, NOT_DUMPED } from './shades.js';
 
@@ -216,7 +216,7 @@ export class Painter {
     if (shades.kinds) return '';
     const value = result.ops[shades.mode][item];
     if (value === null) return '';
-    const text = shades.mode === 'own' ? percent(value) : shades.mode === 'headroom' ? `${figure(value, 3)} bit`
+    const text = shades.mode === 'own' ? percent(value) : shades.mode === 'headroom' ? bits(value)
       : figure(value, 6);
     return ` · ${text}`;
   }

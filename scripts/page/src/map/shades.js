@@ -1,6 +1,6 @@
 // By what ops are coloured: six levels of what is asked, or kinds. A level also has a length, so that it can be told
 // without colours.
-import { cosine, figure, percent } from '../words.js';
+import { bits, cosine, figure, percent } from '../words.js';
 
 const LEVELS = {
   own: [1e-6, 1e-4, 1e-3, 1e-2, 1e-1],
@@ -75,7 +75,7 @@ export function shadesOf(result, mode) {
 export function legend(mode) {
   const limits = LEVELS[mode];
   if (!limits) return []; // kinds, which are known once the map is drawn
-  if (mode === 'headroom') return limits.map((bits) => `> ${bits} bit`).concat('0');
+  if (mode === 'headroom') return limits.map((one) => `> ${bits(one)}`).concat('0');
   if (mode === 'cosine') return [...limits.map((one) => `> ${figure(1 - one)}`), `≤ ${cosine(0.9)}`];
   const show = mode === 'own' ? percent : (one) => `${figure(one)}×`;
   return [...limits.map((one) => `< ${show(one)}`), `≥ ${show(limits[4])}`];
