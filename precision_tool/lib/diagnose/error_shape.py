@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import islice, permutations
 from math import inf, isfinite, nan, prod, sqrt
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precision_tool.lib.io.data_types import FLOATS
-from precision_tool.lib.ops.base import Kind, Output
+from precision_tool.lib.ops.base import Chained, Kind, Output
 
 Doubles = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -226,6 +226,11 @@ MEAN_SQUARE = 0.18
 ACCUMULATED = 2.0**-24
 #: Kernels of exp, tanh, division and what is made of them approximate float32 to about so much of a result.
 APPROXIMATED = {Kind.APPROXIMATE: 2.0**-20, Kind.COMPOSITE: 2.0**-20}
+#: An element's error is doubtful up to so many times the slack; more, or many inexactly rounded ones, is proof.
+DOUBT = 4.0
+#: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
+INEXACT = 0.6
+MIN_ROUNDED_ELEMENTS = 64
 #: A difference of so many times its rms is still rounding, by kind. Rounding to nearest alone reaches 2.4, one unit in
 #: the last place 4.7; a Gaussian sum 6.9 in one of ten million elements. Approximated functions are several units off.
 SLACK = {
@@ -249,6 +254,8 @@ class Misfit:
     over: Flags
     compared: Flags
     slack: float
+    #: Of an output that is long sums, whether they are off by more than any chain of additions in float32.
+    is_beyond_chains: bool | None = None
 
     @property
     def _where(self) -> Flags | slice:
@@ -380,6 +387,33 @@ def misfit(
     return Misfit(
         got=y, true=true, sigma=sigma, ratio=ratio, bad=ratio > slack, over=over, compared=compared, slack=slack
     )
+
+
+def in_any_order(fit: Misfit, out: Output) -> Misfit:
+    """Return the misfit of sums of float32 with wrong elements, of which it is tried how far chains of additions are off.
+
+    Partial sums in the order of memory and equal terms take them further than independent roundings do. No chain is
+    off by more than u Σ |s_k|, so no element is allowed more; an output that is zero on paper is allowed all of it.
+    """
+    if out.length < 2 or not fit.bad.any() or not fit.slack:
+        return fit
+    summed = np.broadcast_to(np.asarray(out.summed, np.float64), out.array.shape).reshape(-1)
+    tried = out.chained() if out.chained is not None else Chained(1.0, 0.0)
+    chain = ACCUMULATED * max(tried.worst, sqrt(out.length)) * summed
+    most = chain / fit.slack
+    sigma = np.hypot(fit.sigma, np.minimum(sqrt(MEAN_SQUARE) * ACCUMULATED * tried.factor * summed, most))
+    if norm(fit.true) <= fit.slack * norm(sigma):
+        sigma = np.hypot(fit.sigma, most)
+    with np.errstate(all="ignore"):
+        ratio = np.where(fit.sigma > 0, fit.ratio * (fit.sigma / sigma), fit.ratio)
+        ratio = np.where(np.isnan(ratio), inf, ratio)
+    bad = ratio > fit.slack
+    off = np.abs(fit.got - fit.true)
+    is_beyond = bool((bad & ~(off <= chain + DOUBT * fit.slack * fit.sigma)).any())
+    if not is_beyond and bad.any() and off.size >= MIN_ROUNDED_ELEMENTS:
+        near = np.count_nonzero(off <= chain + fit.sigma / sqrt(MEAN_SQUARE))
+        is_beyond = bool(near < INEXACT * off.size)
+    return replace(fit, sigma=sigma, ratio=ratio, bad=bad, is_beyond_chains=is_beyond)
 
 
 def _same(y: Doubles, true: Doubles, out: Output, dtype: str, kind: Kind) -> Misfit | None:

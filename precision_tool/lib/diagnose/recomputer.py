@@ -34,11 +34,15 @@ from precision_tool.lib.compare.scheduler import (
 from precision_tool.lib.data.dumped_ops import BenchmarkSide
 from precision_tool.lib.diagnose.candidate_formulas import BenchmarkValues, CandidateFormulas, is_obeyed
 from precision_tool.lib.diagnose.error_shape import (
+    DOUBT,
+    INEXACT,
     LIMIT,
+    MIN_ROUNDED_ELEMENTS,
     UNIT,
     Misfit,
     Mistake,
     has_rounding,
+    in_any_order,
     misfit,
     places_of,
     rounded_to,
@@ -80,11 +84,8 @@ from precision_tool.lib.ops.op_arguments import distinct
 
 #: Elements that stay in the processor's cache.
 _IN_CACHE = 1 << 16
-#: An element's error is doubtful up to so many times the slack; more, or many inexactly rounded ones, is proof.
-DOUBT = 4.0
-#: Below this share of correctly rounded elements, rounding happened elsewhere than at the end.
-_INEXACT = 0.6
-_MIN_ROUNDED_ELEMENTS = 64
+#: Elements with one mistake from which on they are no chance.
+_MIN_ALIKE = 8
 #: Another variable moves nearly every element of what is made of it.
 _ALL_OVER = 0.9
 #: Mistakes that some rows tell as well as all, unless they are along the rows.
@@ -125,6 +126,7 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> Slo
         at_limit=int(np.count_nonzero(~(np.abs(fit.got) < LIMIT[have.dtype]))) if over else 0,
         not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
         places=places,
+        is_beyond_chains=fit.is_beyond_chains,
     )
 
 
@@ -134,10 +136,21 @@ def state_of(base: OpResult, slots: list[SlotResult]) -> State:
     if not wrong:
         return State.RIGHT
     for slot in wrong:
-        proof = slot.worst > DOUBT * slot.slack or (slot.exact_share < _INEXACT and slot.size >= _MIN_ROUNDED_ELEMENTS)
-        if proof and base.finite_inputs:
+        proof = slot.is_beyond_chains
+        if proof is None:
+            proof = slot.worst > DOUBT * slot.slack
+            proof = proof or (slot.exact_share < INEXACT and slot.size >= MIN_ROUNDED_ELEMENTS)
+        if (proof or _is_structured(slot)) and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
+
+
+def _is_structured(slot: SlotResult) -> bool:
+    """Return whether long sums are off in a way that rounding them cannot be: by one factor, or in their tail alone."""
+    places = slot.places
+    if slot.is_beyond_chains is None or places is None:
+        return False
+    return places.mistake in (Mistake.SCALED, Mistake.TAIL) and places.wrong >= _MIN_ALIKE
 
 
 def is_off_all_over(result: OpResult) -> bool:
@@ -503,7 +516,7 @@ class Recomputer:
         if sample is not None and 0 in got:
             places, out = sample
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
-            fit = misfit(have.array, out, have.dtype, formula.kind, u_in=u_in)
+            fit = in_any_order(misfit(have.array, out, have.dtype, formula.kind, u_in=u_in), out)
             slot = slot_of(0, have, out, fit, formula.kind)
             if places.size < got[0].array.size:
                 is_summed = odd is not None and not odd.left
@@ -565,6 +578,8 @@ class Recomputer:
                 other = misfit(have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot))
                 if other.worst < fit.worst and other.worst <= DOUBT * other.slack:
                     fit = other
+            if len(formula.stages) == 1:
+                fit = in_any_order(fit, out)
             is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
             slots.append(slot_of(slot, have, out, fit, kind))
         if not slots:

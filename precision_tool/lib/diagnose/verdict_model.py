@@ -64,6 +64,8 @@ class SlotResult:
     sampled: int | None = None
     #: Whether the sums of all rows of such an op are right, over all columns.
     is_summed: bool = False
+    #: Of long sums with wrong elements, whether these are off by more than any chain of additions in float32.
+    is_beyond_chains: bool | None = None
 
     @property
     def looked_at(self) -> int:

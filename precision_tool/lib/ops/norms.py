@@ -9,13 +9,14 @@ the deviation.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from precision_tool.lib.ops.base import (
     Call,
+    Chained,
     Doubles,
     Input,
     Kind,
@@ -41,9 +42,12 @@ from precision_tool.lib.ops.op_arguments import (
     same_shape,
     text,
 )
+from precision_tool.lib.ops.sum_orders import chained, sums_tried
 from precision_tool.lib.ops.tracked import Tracked
 from precision_tool.lib.ops.windows import BLOCK, expected, has_channels_first
 
+#: Partial sums of a block that are looked at.
+_PARTIAL_SUMS = 64
 #: What GE's kernels of the layer norm's gradient add to the variance; the ops have no attribute for it.
 _GRADIENT_EPSILON = 1e-12
 
@@ -522,6 +526,22 @@ def _small(call: Call, slot: int, vector: Tracked) -> Output:
     return _shaped(call, slot, vector, vector.value.shape)
 
 
+def _sum(
+    call: Call, slot: int, vector: Tracked, axis: int, terms: Callable[..., Doubles], *arrays: Doubles
+) -> Output:
+    """Sums over all axes but the channels as an output; `terms` makes what is summed of tensors and vectors."""
+    count = arrays[0].size // max(1, vector.value.size)
+
+    def chained_channels() -> Chained:
+        channels = arrays[0].shape[axis]
+        some = slice(None, None, -(-channels // min(channels, sums_tried(count))))
+        parts = [(np.moveaxis(array, axis, -1) if array.ndim > 1 else array)[..., some] for array in arrays]
+        made = terms(*parts)
+        return chained(made.reshape(-1, made.shape[-1]).T)
+
+    return replace(_small(call, slot, vector), length=count, chained=chained_channels)
+
+
 def _blocks(axis: int, *arrays: Doubles) -> Iterator[list[Doubles]]:
     """Blocks of the tensors, as (elements, channels)."""
     shape = arrays[0].shape
@@ -534,17 +554,34 @@ def _blocks(axis: int, *arrays: Doubles) -> Iterator[list[Doubles]]:
 
 def _totals(parts: Iterator[list[Tracked]]) -> list[Tracked]:
     """The sums, channel by channel, of what comes block by block."""
-    count, sums = 0, np.zeros((0, 3, 1))
+    count, sums = 0, np.zeros((0, 4, 1))
     for block in parts:
-        block_sums = np.stack(
-            [np.stack([part.value.sum(0), np.square(part.value).sum(0), part.noise.sum(0)]) for part in block]
-        )
+        before = [np.zeros(1)] * len(block) if not count else list(sums[:, 0])
+        block_sums = np.stack([_in_memory_order(part, start) for part, start in zip(block, before, strict=True)])
         sums = block_sums if not count else sums + block_sums
         count += len(block[0].value)
-    return [
-        Tracked(total, came + (summed_of(total, squares - total**2 / count, count) ** 2 if count > 1 else 0.0))
-        for total, squares, came in sums
-    ]
+    totals = []
+    for total, squares, came, walked in sums:
+        spread = squares - total**2 / count
+        # As `summed_of` has it in any order, or as the partial sums in the order of memory are where that is more.
+        own = np.maximum(summed_of(total, spread, count) ** 2, walked) if count > 1 else 0.0
+        totals.append(Tracked(total, came + own))
+    return totals
+
+
+def _in_memory_order(part: Tracked, start: Doubles) -> Doubles:
+    """Σ p, Σ p², the variance that came with them, and Σ s_k² over the partial sums, which begin at `start`.
+
+    Partial sums are taken every some terms, and between them as on a straight line.
+    """
+    values = part.value
+    edges = np.arange(0, len(values), max(1, -(-len(values) // _PARTIAL_SUMS)))
+    pieces = np.add.reduceat(values, edges, axis=0)
+    partial = start + np.concatenate([np.zeros((1, values.shape[1])), np.cumsum(pieces, axis=0)])
+    lengths = np.diff(np.append(edges, len(values)))
+    ends = partial[:-1] ** 2 + partial[:-1] * partial[1:] + partial[1:] ** 2
+    squares = np.einsum("kc,kc->c", values, values)
+    return np.stack([pieces.sum(0), squares, part.noise.sum(0), lengths @ ends / 3])
 
 
 def _sums_of_channels(x: Doubles, axis: int) -> tuple[Tracked, Tracked]:
@@ -586,8 +623,11 @@ def _normalising(epsilon: float) -> Formula:
 def _reduce(call: Call) -> Outputs:
     """Sum and sum of squares of each channel."""
     x = floats(needed(call, 0))
-    sums = _sums_of_channels(x, _axis(call, needed(call, 0)))
-    return [_small(call, slot, vector) for slot, vector in enumerate(sums)]
+    axis = _axis(call, needed(call, 0))
+    terms = (lambda x: x, lambda x: x * x)
+    return [
+        _sum(call, slot, vector, axis, terms[slot], x) for slot, vector in enumerate(_sums_of_channels(x, axis))
+    ]
 
 
 def _update(call: Call) -> _Plan:
@@ -647,8 +687,13 @@ def _update_grad(call: Call) -> Outputs:
     """Gradients of scale and offset."""
     g, x, axis = _gradient_inputs(call)
     mean, variance = _exact(call, (2, 3), x.shape[axis])
-    gradients = _scale_and_offset(g, x, axis, mean, (variance + real(call, "epsilon", default=1e-4)).sqrt())
-    return [_small(call, slot, vector) for slot, vector in enumerate(gradients)]
+    root = (variance + real(call, "epsilon", default=1e-4)).sqrt()
+    d_scale, d_offset = _scale_and_offset(g, x, axis, mean, root)
+    # What scales the whole sum of a channel is left out: it does not matter how far rounding takes the rest.
+    return [
+        _sum(call, 0, d_scale, axis, lambda g, x, mean: (x - mean) * g, g, x, mean.value),
+        _sum(call, 1, d_offset, axis, lambda g: g, g),
+    ]
 
 
 def _gradient_of_x(count: int) -> Formula:
