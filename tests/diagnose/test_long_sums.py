@@ -86,8 +86,9 @@ VALUES: dict[str, Callable[[np.random.Generator, int, int], Array]] = {
     "cancelling": lambda random, count, columns: np.concatenate(
         [half := random.normal(size=(count // 2, columns)) + 1, -half[::-1]]
     ),
-    "equal halves": lambda random, count, columns: np.repeat([[0.3], [-0.3]], count // 2, axis=0)
-    * (random.random(columns) + 0.1),
+    "equal halves": lambda random, count, columns: (
+        np.repeat([[0.3], [-0.3]], count // 2, axis=0) * (random.random(columns) + 0.1)
+    ),
 }
 
 

@@ -68,9 +68,7 @@ def limited(work: float, elements: int) -> None:
         raise NotComputedError("too_many_products", number=work)
 
 
-def rounded(
-    result: Doubles, squares: Doubles, count: int, chained: Callable[[], Chained] | None = None
-) -> Output:
+def rounded(result: Doubles, squares: Doubles, count: int, chained: Callable[[], Chained] | None = None) -> Output:
     """The output that sums of `count` products are, given Σ p²; `squares` broadcasts to `result`."""
     return Output(
         array=result,

@@ -526,9 +526,7 @@ def _small(call: Call, slot: int, vector: Tracked) -> Output:
     return _shaped(call, slot, vector, vector.value.shape)
 
 
-def _sum(
-    call: Call, slot: int, vector: Tracked, axis: int, terms: Callable[..., Doubles], *arrays: Doubles
-) -> Output:
+def _sum(call: Call, slot: int, vector: Tracked, axis: int, terms: Callable[..., Doubles], *arrays: Doubles) -> Output:
     """Sums over all axes but the channels as an output; `terms` makes what is summed of tensors and vectors."""
     count = arrays[0].size // max(1, vector.value.size)
 
@@ -537,7 +535,7 @@ def _sum(
         some = slice(None, None, -(-channels // min(channels, sums_tried(count))))
         parts = [(np.moveaxis(array, axis, -1) if array.ndim > 1 else array)[..., some] for array in arrays]
         made = terms(*parts)
-        return chained(made.reshape(-1, made.shape[-1]).T)
+        return chained(made.reshape(-1, made.shape[-1]).T, in_memory_order=True)
 
     return replace(_small(call, slot, vector), length=count, chained=chained_channels)
 
@@ -625,9 +623,7 @@ def _reduce(call: Call) -> Outputs:
     x = floats(needed(call, 0))
     axis = _axis(call, needed(call, 0))
     terms = (lambda x: x, lambda x: x * x)
-    return [
-        _sum(call, slot, vector, axis, terms[slot], x) for slot, vector in enumerate(_sums_of_channels(x, axis))
-    ]
+    return [_sum(call, slot, vector, axis, terms[slot], x) for slot, vector in enumerate(_sums_of_channels(x, axis))]
 
 
 def _update(call: Call) -> _Plan:

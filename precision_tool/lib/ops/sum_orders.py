@@ -28,8 +28,11 @@ _MIN_SUMS = 4
 _LARGEST = 4.0
 
 
-def chained(terms: npt.NDArray[Any]) -> Chained:
-    """Add up the terms of some sums, of shape (sums, terms), in float32."""
+def chained(terms: npt.NDArray[Any], *, in_memory_order: bool = False) -> Chained:
+    """Add up the terms of some sums, of shape (sums, terms), in float32.
+
+    `in_memory_order`: `Output.summed` is that of the order of memory already where that is more.
+    """
     count = terms.shape[1]
     if count < 2 or not terms.size:
         return Chained(1.0, sqrt(max(count, 1)))
@@ -43,6 +46,8 @@ def chained(terms: npt.NDArray[Any]) -> Chained:
     factor, worst = 1.0, sqrt(count)
     for ordered in _orders(narrow):
         partial = np.add.accumulate(ordered, axis=1)
+        if in_memory_order and ordered is narrow:
+            summed = np.maximum(summed, np.linalg.norm(partial.astype(np.float64), axis=1))
         off = np.abs(partial[:, -1] - total) / (_RMS * _UNIT * np.hypot(summed, total))
         if not np.isfinite(off).all():
             continue
