@@ -10,10 +10,10 @@ import pytest
 from opcalls import as_input
 from opvalues import Array
 
-from precision_tool.lib.diagnose.error_shape import in_any_order, misfit
+from precision_tool.lib.diagnose.error_shape import misfit
+from precision_tool.lib.diagnose.formulas import Formula, Ref, Stage
 from precision_tool.lib.diagnose.recomputer import slot_of, state_of
 from precision_tool.lib.diagnose.sampling import narrowing
-from precision_tool.lib.diagnose.formulas import Formula, Ref, Stage
 from precision_tool.lib.diagnose.verdict_model import OpResult, State
 from precision_tool.lib.model.graph import Op
 from precision_tool.lib.ops.base import Call, Input
@@ -105,7 +105,7 @@ def _state(call_type: str, inputs: list[Input], got: list[Array | None], **attrs
         if out is None or have is None:
             continue
         fit = misfit(have, out, "float32", spec.kind, u_in=u_in)
-        slots.append(slot_of(slot, as_input(have.astype(F)), out, in_any_order(fit, out), spec.kind))
+        slots.append(slot_of(slot, as_input(have.astype(F)), out, fit, spec.kind))
     base = OpResult(op=Op(name="op", type=call_type), number=0, state=State.NOT_RECOMPUTED)
     return state_of(base, slots)
 

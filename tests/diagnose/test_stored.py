@@ -186,6 +186,10 @@ STORED = StoredVerdict(
 )  # fmt: skip
 
 
+#: A message of which a shape is a number.
+UNSHOWABLE = {"kind": "reason.cuts_outside", "fields": {"shape": 3}}
+
+
 def test_every_value_comes_back_from_its_document() -> None:
     document = json.loads(json.dumps(to_document(STORED), allow_nan=False))
     assert from_document(StoredVerdict, document) == STORED
@@ -198,7 +202,7 @@ def test_every_value_comes_back_from_its_document() -> None:
         (("threshold",), "0.98", "StoredVerdict.threshold"),
         (("threshold",), True, "StoredVerdict.threshold"),
         (("threshold",), 10**400, "StoredVerdict.threshold"),
-        (("verdict", "tally", "reasons", 0), [{"kind": "reason.cuts_outside", "fields": {"shape": 3}}, 1], "reasons.reasons"),
+        (("verdict", "tally", "reasons", 0), [UNSHOWABLE, 1], "Tally.reasons"),
         (("verdict", "culprit"), 3, "StoredVerdict.verdict: Verdict.culprit"),
         (("verdict", "cause"), "stars", "Verdict.cause"),
         (("verdict", "extra"), 1, "Verdict: missing or unknown: extra"),

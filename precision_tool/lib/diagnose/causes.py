@@ -14,6 +14,7 @@ from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistak
 from precision_tool.lib.diagnose.op_values import NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.overwritten_memory import Divergence, Overwritten, stomps
 from precision_tool.lib.diagnose.recomputer import is_off_all_over
+from precision_tool.lib.diagnose.replay import Effect
 from precision_tool.lib.diagnose.verdict_model import (
     Cause,
     Fact,
@@ -248,6 +249,8 @@ class Findings:
     flagged: Mapping[str, Flag] = field(default_factory=dict)
     #: Whether an earlier step of the same training is judged too.
     is_later: bool = False
+    #: What own errors do to the end of the run, by name of the op.
+    effects: Mapping[str, Effect] = field(default_factory=dict)
 
 
 class Explainer:
@@ -438,7 +441,11 @@ class Explainer:
         if undumped_inputs and cause is not Cause.STOMP:
             sure = min(sure, 0.8)  # what it read may have been overwritten after it was put out
         sure = sure if result.is_dumped else sure - 0.1
-        return _suspect(result, cause, Proof.RECOMPUTED, sure, _own_error_facts(result, slot, undumped_inputs))
+        facts = (
+            *_own_error_facts(result, slot, undumped_inputs),
+            *_effect_facts(self._findings.effects.get(result.name)),
+        )
+        return _suspect(result, cause, Proof.RECOMPUTED, sure, facts)
 
     def _is_overwritten(self, result: OpResult, slot: SlotResult) -> bool:
         """Return whether the wrong elements are one run, which another tensor may have overwritten."""
@@ -558,6 +565,16 @@ def _own_error_facts(result: OpResult, slot: SlotResult, undumped_inputs: Sequen
     elif result.is_confirmed is not None:
         facts.append(Fact(name="benchmark_obeys", value=result.is_confirmed))
     return tuple(facts)
+
+
+def _effect_facts(effect: Effect | None) -> tuple[Fact, ...]:
+    """Return what an error does to the end of the run."""
+    if effect is None:
+        return ()
+    facts = (Fact(name="changes", value=number_of(effect.change)), Fact(name="changed_tensor", value=effect.target))
+    if effect.explained is None:
+        return facts
+    return (*facts, Fact(name="explains", value=number_of(effect.explained)))
 
 
 def _whole_factor(result: OpResult) -> float | None:

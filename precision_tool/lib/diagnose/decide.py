@@ -23,6 +23,7 @@ from precision_tool.lib.data.origins import originals
 from precision_tool.lib.data.settings import DEFAULT_THRESHOLD
 from precision_tool.lib.data.sides import golden_leaf
 from precision_tool.lib.diagnose.causes import Explainer, Findings
+from precision_tool.lib.diagnose.device_profile import Device, DeviceProfile, learn, profile_of
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
 from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, flat_doubles, misfit
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, Ref, Stage
@@ -47,6 +48,7 @@ from precision_tool.lib.diagnose.overwritten_memory import (
 )
 from precision_tool.lib.diagnose.plan import plan
 from precision_tool.lib.diagnose.recomputer import Recomputer, largest_of, recompute_ops, slot_of
+from precision_tool.lib.diagnose.replay import Effect, effect_of
 from precision_tool.lib.diagnose.sampling import narrowing
 from precision_tool.lib.diagnose.verdict_model import (
     Action,
@@ -223,6 +225,11 @@ def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -
 
 #: Of the run, how long recomputing may take.
 SECONDS = 300.0
+#: Wrong ops of which it is computed what their errors do to the end of the run.
+_MAX_EFFECTS = 8
+#: An own error below the second one that changes no last tensor by more than the first is no fault: the rounding of
+#: half precision is as large.
+_NO_EFFECT, _SMALL = 2.0**-12, 2.0**-7
 #: A cosine above this is that of a tensor rounded once.
 _NEAR_ONE = 1 - 1e-6
 #: Confidence in a clean verdict of which every op was recomputed.
@@ -259,6 +266,8 @@ class Subject:
     flagged: Mapping[str, Flag] = field(default_factory=dict)
     #: Whether an earlier step of the same training is judged too.
     is_later: bool = False
+    #: How precise the device is, as other runs of it showed.
+    profile: DeviceProfile | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,6 +283,8 @@ class RunVerdict:
     npu: str
     graph: str
     blameless: Sequence[RunVerdict] = field(default=(), repr=False)
+    #: How precise the device computed.
+    profile: DeviceProfile = field(default_factory=DeviceProfile, repr=False)
     #: The loss scale by the op that holds it, as far as it shows.
     scales: Mapping[str, float] = field(default_factory=dict)
 
@@ -283,6 +294,9 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
     values = RunValues(subject.leaf, subject.file, subject.benchmark, dumps=subject.dumps, compared=subject.comparison)
     recomputer = Recomputer(values, subject.unfused, seconds=seconds)
     judged = recomputer.recompute_guessed(recompute_ops(recomputer, resources))
+    device = recomputer.device = learn(judged, subject.profile)
+    judged = judged_by_device(recomputer, device, judged)
+    judged, effects = _with_effects(recomputer, judged)
     sides = values
     if subject.other is not None and isinstance(subject.benchmark, NoBenchmark):
         sides = RunValues(subject.leaf, subject.file, subject.other, dumps=values.dumps)
@@ -300,6 +314,7 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
         unsettled=len(again.unsettled),
         divergences=tuple(divergences(sides, values)),
         is_later=subject.is_later,
+        effects=effects,
     )
     explainer = Explainer(values, findings)
     suspects = [_with_followers(item, values, explainer, subject) for item in explainer.suspects(subject.compared)]
@@ -307,7 +322,45 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
     return RunVerdict(
         verdict=_verdict(subject, findings, suspects, _worst(subject, values)), ops=tuple(judged),
         run=subject.number, npu=subject.leaf.path, graph=subject.file.path, scales=known_scales(values, scale),
+        profile=profile_of(judged, device),
     )  # fmt: skip
+
+
+def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[OpResult]) -> list[OpResult]:
+    """Return the results with what the device's imprecision explains taken for right.
+
+    What stands out is recomputed: what is off beyond that imprecision shows the mistake.
+    """
+    results = []
+    for result in judged:
+        off = [slot for slot in result.slots if slot.beyond]
+        if not off or result.state not in (State.WRONG, State.DOUBTFUL):
+            results.append(result)
+        elif all(device.explains(slot, result.how, result.name) for slot in off):
+            results.append(replace(result, state=State.RIGHT, is_imprecise=True, reason=None))
+        else:
+            again = recomputer.recompute(result.op)
+            results.append(result if is_late(again) else again)
+    return results
+
+
+def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[list[OpResult], dict[str, Effect]]:
+    """Return the results, and by name what the own errors of the first wrong ops do to the end of the run.
+
+    A small error that changes nothing there is an imprecision, and no fault.
+    """
+    results, effects = list(judged), {}
+    wrong = [number for number, result in enumerate(results) if result.state is State.WRONG and result.slots]
+    for number in wrong[:_MAX_EFFECTS]:
+        result = results[number]
+        effect = effect_of(recomputer, result)
+        if effect is None:
+            continue
+        if effect.is_whole and effect.change < _NO_EFFECT and result.own < _SMALL:
+            results[number] = replace(result, state=State.RIGHT, is_imprecise=True)
+        else:
+            effects[result.name] = effect
+    return results, effects
 
 
 class _CopyTrials:
@@ -554,7 +607,7 @@ def decide(
         assert run.leaf is not None
         other = Subject(
             leaf=run.leaf, file=run.file, benchmark=benchmark, unfused=subject.file, number=run.number,
-            cosines=_cosines_of_other(golden, rows, run), threshold=subject.threshold,
+            cosines=_cosines_of_other(golden, rows, run), threshold=subject.threshold, profile=subject.profile,
         )  # fmt: skip
         run_verdict = decide_run(other, seconds=seconds, resources=resources)
         if run_verdict.verdict.culprit is not None:

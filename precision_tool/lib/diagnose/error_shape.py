@@ -220,6 +220,11 @@ LIMIT = {name: FLOATS[name].largest for name in ("float16", "bfloat16", "float32
 _WHOLE = ("int", "uint", "bool", "qint", "quint", "dual_sub")
 #: Kernels flush float32's subnormal numbers, so that half its smallest normal one is nothing.
 SMALLEST = {"float16": 2.0**-25, "bfloat16": 2.0**-127, "float32": 2.0**-127, "float64": 0.0}
+#: The smallest normal numbers: devices may flush what is smaller to zero.
+SMALLEST_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
+#: Of so many elements one may be farther off than the others, as the acceptance rules of kernels allow it.
+#: By so many times at most: a single element that is plainly wrong is a fault.
+_OUTLIERS, _OUTLIER_TIMES = 1e-4, 8.0
 #: The mean square of rounding to nearest, in units of the unit roundoff (VERDICT.md §2).
 MEAN_SQUARE = 0.18
 #: What a kernel accumulates in.
@@ -243,7 +248,9 @@ class Misfit:
     """Differences of an output from the true result. Arrays are flat and as long as the output.
 
     `ratio` is |y − f| over what rounding makes of it (rms), 0 where the two cannot or need not be compared; `bad` is
-    True where that is more than the kind's slack. `over` is True where the true result is beyond the type's range.
+    True where that is more than the kind's slack, and than the device's imprecision explains. `over` is True where
+    the true result is beyond the type's range. `size` is what an imprecision is relative to: the result, and all that
+    was added up or approximated on the way to it.
     """
 
     got: Doubles
@@ -254,6 +261,37 @@ class Misfit:
     over: Flags
     compared: Flags
     slack: float
+    size: Doubles
+    #: Share of what was compared that is the true result, correctly rounded.
+    exact_share: float = 1.0
+    #: The smallest normal number of the type.
+    smallest: float = 0.0
+
+    @property
+    def flushed(self) -> Flags:
+        """Where a subnormal result was put out as zero."""
+        result: Flags = self.bad & (self.got == 0) & (np.abs(self.true) < self.smallest)
+        return result
+
+    @property
+    def subnormal(self) -> int:
+        """How many subnormal numbers were put out."""
+        return int(np.count_nonzero((self.got != 0) & (np.abs(self.got) < self.smallest))) if self.smallest else 0
+
+    @property
+    def imprecision(self) -> float:
+        """The error beyond rounding over `size`, of all but one in ten thousand elements and those flushed."""
+        where = np.flatnonzero(self.bad & ~self.flushed)
+        with np.errstate(all="ignore"):
+            beyond = np.abs(self.got[where] - self.true[where]) - self.slack * self.sigma[where]
+            relative = np.sort(np.where(beyond <= 0, 0.0, beyond / self.size[where]))  # NaN is the largest
+        if not relative.size:
+            return 0.0
+        if np.isnan(relative[-1]):
+            return inf
+        place = relative.size - 1 - int(_OUTLIERS * self.got.size)
+        return max(float(relative[place]) if place >= 0 else 0.0, float(relative[-1]) / _OUTLIER_TIMES)
+
     #: Of an output that is long sums, whether they are off by more than any chain of additions in float32.
     is_beyond_chains: bool | None = None
 
@@ -296,15 +334,6 @@ class Misfit:
         """The largest of the ratios; inf for a number that is not finite and should be."""
         return float(self.ratio.max(initial=0.0))
 
-    @property
-    def exact_share(self) -> float:
-        """Share of what was compared that is the true result, correctly rounded."""
-        where = self.compared
-        count = int(np.count_nonzero(where))
-        if not count:
-            return 1.0
-        return float(np.count_nonzero(np.abs(self.ratio[where]) <= 1 / sqrt(MEAN_SQUARE) * 1.0001)) / count
-
 
 def flat_doubles(array: npt.ArrayLike) -> Doubles:
     """Return all numbers of an array in float64, in one axis."""
@@ -343,12 +372,23 @@ def sigma_of(true: Doubles, out: Output, dtype: str, u_in: float) -> Doubles:
 
 
 def misfit(
-    got: npt.NDArray[Any], out: Output, dtype: str, kind: Kind, *, u_in: float = 0.0, noise: Doubles | None = None
+    got: npt.NDArray[Any],
+    out: Output,
+    dtype: str,
+    kind: Kind,
+    *,
+    u_in: float = 0.0,
+    noise: Doubles | None = None,
+    inner: Doubles | None = None,
+    tolerance: float = 0.0,
+    flushes: bool = False,
 ) -> Misfit:
-    """Compare an output with the true one. `noise` is the inner rounding of an element apart from `out`'s.
+    """Compare an output with the true one.
 
-    Both may be of any shape of as many elements. Where the true result is not finite nothing is compared; beyond the
-    range of the type neither (`over`).
+    `noise` is the inner rounding of an element apart from `out`'s, `inner` its size inside a chain, `tolerance` the
+    imprecision of the device, over that; it may flush subnormal numbers to zero if it `flushes`. All may be of any
+    shape of as many elements. Where the true result is not finite nothing is compared; beyond the range of the type
+    neither (`over`).
     """
     with np.errstate(all="ignore"):
         y = np.asarray(got, np.float64).reshape(-1)
@@ -384,13 +424,40 @@ def misfit(
         if dtype not in UNIT:  # integers and bools are right or wrong
             slack = 0.0
             ratio = np.where(ratio > 0, inf, 0.0)
-    return Misfit(
-        got=y, true=true, sigma=sigma, ratio=ratio, bad=ratio > slack, over=over, compared=compared, slack=slack
-    )
+        total = size_of(out) if inner is None else np.maximum(size_of(out), inner)
+        exact_share = _exact_share(ratio, compared)
+        if tolerance and dtype in UNIT:
+            ratio = ratio * (sigma / (sigma + tolerance / slack * total))
+        smallest = SMALLEST_NORMAL.get(dtype, 0.0)
+        if flushes:
+            ratio = np.where((y == 0) & (size < smallest), 0.0, ratio)
+    fit = Misfit(
+        got=y, true=true, sigma=sigma, ratio=ratio, bad=ratio > slack, over=over, compared=compared, slack=slack,
+        size=total, smallest=smallest, exact_share=exact_share,
+    )  # fmt: skip
+    return _in_any_order(fit, out, tolerance) if noise is None else fit
 
 
-def in_any_order(fit: Misfit, out: Output) -> Misfit:
-    """Return the misfit of sums of float32 with wrong elements, of which it is tried how far chains of additions are off.
+def _exact_share(ratio: Doubles, compared: Flags) -> float:
+    count = int(np.count_nonzero(compared))
+    if not count:
+        return 1.0
+    return float(np.count_nonzero(ratio[compared] <= 1 / sqrt(MEAN_SQUARE) * 1.0001)) / count
+
+
+def size_of(out: Output) -> Doubles:
+    """Return, for each element (flat), the size of the result and of all that rounding on the way is relative to."""
+    squares = np.square(np.asarray(out.array, np.float64))
+    # Of a long sum about Σ |p|: its partial sums are many times as large together, each rounded for itself.
+    for part in (out.summed, out.terms) if out.length < 2 else (sqrt(out.length) * np.asarray(out.terms),):
+        if isinstance(part, np.ndarray) or part:
+            squares = squares + np.square(np.asarray(part, np.float64))
+    result: Doubles = np.sqrt(squares).reshape(-1)
+    return result
+
+
+def _in_any_order(fit: Misfit, out: Output, tolerance: float) -> Misfit:
+    """Return the misfit of long sums, of which some are tried where elements are off: how far do chains in float32 go?
 
     Partial sums in the order of memory and equal terms take them further than independent roundings do. No chain is
     off by more than u Σ |s_k|, so no element is allowed more; an output that is zero on paper is allowed all of it.
@@ -399,20 +466,22 @@ def in_any_order(fit: Misfit, out: Output) -> Misfit:
         return fit
     summed = np.broadcast_to(np.asarray(out.summed, np.float64), out.array.shape).reshape(-1)
     tried = out.chained() if out.chained is not None else Chained(1.0, 0.0)
-    chain = ACCUMULATED * max(tried.worst, sqrt(out.length)) * summed
-    most = chain / fit.slack
-    sigma = np.hypot(fit.sigma, np.minimum(sqrt(MEAN_SQUARE) * ACCUMULATED * tried.factor * summed, most))
-    if norm(fit.true) <= fit.slack * norm(sigma):
-        sigma = np.hypot(fit.sigma, most)
     with np.errstate(all="ignore"):
-        ratio = np.where(fit.sigma > 0, fit.ratio * (fit.sigma / sigma), fit.ratio)
+        chain = ACCUMULATED * max(tried.worst, sqrt(out.length)) * summed
+        most = chain / fit.slack
+        sigma = np.hypot(fit.sigma, np.minimum(sqrt(MEAN_SQUARE) * ACCUMULATED * tried.factor * summed, most))
+        if norm(fit.true) <= fit.slack * norm(sigma):
+            sigma = np.hypot(fit.sigma, most)
+        imprecise = tolerance / fit.slack * fit.size if tolerance else 0.0
+        before = fit.sigma + imprecise
+        ratio = np.where(before > 0, fit.ratio * (before / (sigma + imprecise)), fit.ratio)
         ratio = np.where(np.isnan(ratio), inf, ratio)
-    bad = ratio > fit.slack
-    off = np.abs(fit.got - fit.true)
-    is_beyond = bool((bad & ~(off <= chain + DOUBT * fit.slack * fit.sigma)).any())
-    if not is_beyond and bad.any() and off.size >= MIN_ROUNDED_ELEMENTS:
-        near = np.count_nonzero(off <= chain + fit.sigma / sqrt(MEAN_SQUARE))
-        is_beyond = bool(near < INEXACT * off.size)
+        bad = ratio > fit.slack
+        off = np.abs(fit.got - fit.true)
+        is_beyond = bool((bad & ~(off <= chain + DOUBT * fit.slack * before)).any())
+        if not is_beyond and not tolerance and bad.any() and off.size >= MIN_ROUNDED_ELEMENTS:
+            near = np.count_nonzero(off <= chain + fit.sigma / sqrt(MEAN_SQUARE))
+            is_beyond = bool(near < INEXACT * off.size)
     return replace(fit, sigma=sigma, ratio=ratio, bad=bad, is_beyond_chains=is_beyond)
 
 
@@ -425,12 +494,11 @@ def _same(y: Doubles, true: Doubles, out: Output, dtype: str, kind: Kind) -> Mis
     size = np.abs(true)
     if not float(size.max(initial=0.0)) < LIMIT.get(dtype, inf) / 2:
         return None
-    size *= sqrt(MEAN_SQUARE) * UNIT.get(dtype, 0.0)
     nowhere = np.zeros(true.shape, np.bool_)
     slack = SLACK[kind] if dtype in UNIT else 0.0
     return Misfit(
-        got=y, true=true, sigma=size, ratio=np.zeros(true.shape), bad=nowhere, over=nowhere, compared=~nowhere,
-        slack=slack,
+        got=y, true=true, sigma=size * (sqrt(MEAN_SQUARE) * UNIT.get(dtype, 0.0)), ratio=np.zeros(true.shape),
+        bad=nowhere, over=nowhere, compared=~nowhere, slack=slack, size=size,
     )  # fmt: skip
 
 

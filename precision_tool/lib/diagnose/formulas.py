@@ -16,7 +16,7 @@ from precision_tool.lib.data.dump_names import flatten
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.data.neighbourhood import TRANSPARENT_TYPES
 from precision_tool.lib.data.origins import NoOrigin, Origins, groups_of, originals
-from precision_tool.lib.diagnose.error_shape import flat_doubles, norm, rounded_to
+from precision_tool.lib.diagnose.error_shape import flat_doubles, norm, rounded_to, size_of
 from precision_tool.lib.diagnose.op_values import PARAMETER_TYPES, Batch
 from precision_tool.lib.model.graph import GraphFile, Op, TensorDesc
 from precision_tool.lib.ops import op_table as table
@@ -44,6 +44,14 @@ _MAX_STEPS = 64
 _IMAGES = ("NHWC", "NCHW", "NDHWC", "NCDHW")
 _FILTERS = ("HWCN", "DHWCN")
 
+
+#: What `Formula.run` makes of the results of every stage, besides rounding them to a type: float32 with inputs of the
+#: matrix unit in HF32, and an error of `IMPRECISION` of all that a kernel adds up or approximates.
+HF32_INSIDE, IMPRECISE_INSIDE = "hf32", "imprecise"
+#: The error by which a chain is tried; the size of an output is what it makes of it, over it.
+IMPRECISION = 2.0**-12
+#: Mean square of the error that rounding to HF32 makes of a product, over the square of its unit roundoff.
+_HF32 = 2.0**-12
 
 #: What running a formula raises that does not compute, or that the shapes contradict.
 FORMULA_ERRORS = (NotComputedError, ValueError, IndexError, TypeError, KeyError)
@@ -210,14 +218,15 @@ class Formula:
     def run(self, inputs: Mapping[int, Input], stored: str = "") -> dict[int, Output]:
         """Return the results by output slot. With `stored` every stage's result is rounded to that type.
 
-        NotComputedError says why there are none.
+        `stored` may be `HF32_INSIDE` or `IMPRECISE_INSIDE` too. NotComputedError says why there are none.
         """
         done: list[Sequence[Output | None]] = []
         inputs = {**inputs, **self.lent}
         put_out = {ref.stage or 0 for ref in self.outputs.values()}
         for number, stage in enumerate(self.stages):
             args = arguments(stage, inputs, done)
-            done.append(run_stage(stage, args, stored, only_values=number not in put_out))
+            only_values = number not in put_out and stored not in _PERTURBED
+            done.append(run_stage(stage, args, stored, only_values=only_values))
         results = {}
         for slot, ref in self.outputs.items():
             made = done[ref.stage or 0]
@@ -290,10 +299,19 @@ def run_stage(
         return [None if output is None else _stored(output, stored) for output in made]
 
 
+_PERTURBED = (HF32_INSIDE, IMPRECISE_INSIDE)
+
+
 def _stored(output: Output, dtype: str) -> Output:
     if output.array.dtype.kind != "f":
         return output
-    return replace(output, array=rounded_to(output.array, dtype))
+    if dtype not in _PERTURBED:
+        return replace(output, array=rounded_to(output.array, dtype))
+    # Errors of elements are independent of each other, and the same in every run.
+    signs = np.random.default_rng(0).integers(0, 2, output.array.shape) * 2.0 - 1.0
+    if dtype == HF32_INSIDE:
+        return replace(output, array=rounded_to(output.array + _HF32 * signs * output.terms, "float32"))
+    return replace(output, array=output.array + IMPRECISION * signs * size_of(output).reshape(output.array.shape))
 
 
 def _with_axes(spec: OpSpec, stage: Stage, args: tuple[Input | None, ...]) -> tuple[Input | None, ...]:

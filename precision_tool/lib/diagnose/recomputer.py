@@ -33,6 +33,7 @@ from precision_tool.lib.compare.scheduler import (
 )
 from precision_tool.lib.data.dumped_ops import BenchmarkSide
 from precision_tool.lib.diagnose.candidate_formulas import BenchmarkValues, CandidateFormulas, is_obeyed
+from precision_tool.lib.diagnose.device_profile import Device
 from precision_tool.lib.diagnose.error_shape import (
     DOUBT,
     INEXACT,
@@ -42,12 +43,18 @@ from precision_tool.lib.diagnose.error_shape import (
     Misfit,
     Mistake,
     has_rounding,
-    in_any_order,
     misfit,
     places_of,
     rounded_to,
 )
-from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, is_fused, noise_between
+from precision_tool.lib.diagnose.formulas import (
+    FORMULA_ERRORS,
+    IMPRECISE_INSIDE,
+    IMPRECISION,
+    Formula,
+    is_fused,
+    noise_between,
+)
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
     PARAMETER_TYPES,
@@ -63,13 +70,13 @@ from precision_tool.lib.diagnose.op_values import (
     spread,
 )
 from precision_tool.lib.diagnose.sampling import (
-    folded_type,
     is_looked_at,
     narrowing,
     odd_rows,
     right_by_sample,
     right_in_blocks,
     run_in_blocks,
+    type_inside,
 )
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.messages import Message
@@ -79,7 +86,7 @@ from precision_tool.lib.model.graph import GraphFile, Op
 from precision_tool.lib.model.run import DumpLeaf
 from precision_tool.lib.model.tensor import Tensor
 from precision_tool.lib.ops import op_table as table
-from precision_tool.lib.ops.base import Input, Kind, NotComputedError, Output, reason_of
+from precision_tool.lib.ops.base import Doubles, Input, Kind, NotComputedError, Output, reason_of
 from precision_tool.lib.ops.op_arguments import distinct
 
 #: Elements that stay in the processor's cache.
@@ -100,14 +107,15 @@ def is_visible_in_rows(slot: SlotResult) -> bool:
     return not places.order or places.order[0] == 0
 
 
-def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> SlotResult:
+def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind, tolerance: float = 0.0) -> SlotResult:
     """Return one output whose elements were held against the true ones."""
     bad = fit.bad
     count = int(np.count_nonzero(bad))
     places = None
     true = np.asarray(out.array)
     if count and true.dtype.kind in "fbiu":
-        places = places_of(np.asarray(have.array).reshape(true.shape), true, bad, UNIT.get(have.dtype, 0.0))
+        unit = max(UNIT.get(have.dtype, 0.0), tolerance)
+        places = places_of(np.asarray(have.array).reshape(true.shape), true, bad, unit)
     over = int(np.count_nonzero(fit.over))
     return SlotResult(
         slot=slot,
@@ -127,6 +135,10 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind) -> Slo
         not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
         places=places,
         is_beyond_chains=fit.is_beyond_chains,
+        imprecision=fit.imprecision if count else 0.0,
+        flushed=int(np.count_nonzero(fit.flushed)) if count else 0,
+        subnormal=fit.subnormal if count else 0,
+        tolerance=tolerance,
     )
 
 
@@ -138,8 +150,8 @@ def state_of(base: OpResult, slots: list[SlotResult]) -> State:
     for slot in wrong:
         proof = slot.is_beyond_chains
         if proof is None:
-            proof = slot.worst > DOUBT * slot.slack
-            proof = proof or (slot.exact_share < INEXACT and slot.size >= MIN_ROUNDED_ELEMENTS)
+            is_inexact = slot.exact_share < INEXACT and slot.size >= MIN_ROUNDED_ELEMENTS and not slot.tolerance
+            proof = slot.worst > DOUBT * slot.slack or is_inexact
         if (proof or _is_structured(slot)) and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
@@ -215,6 +227,8 @@ class Recomputer:
         self._benchmark = BenchmarkValues(values)
         self.candidates = CandidateFormulas(values, self._benchmark, unfused)
         self.seconds_left = seconds
+        #: The device, whose imprecision is allowed for; None: it computes in float32.
+        self.device: Device | None = None
         #: Every op that computes something, in the order in which they ran.
         self.computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
         #: What ops that are fused alike share, and by that how such ops are fused, as the benchmark or a dump showed.
@@ -516,8 +530,11 @@ class Recomputer:
         if sample is not None and 0 in got:
             places, out = sample
             have = replace(got[0], array=np.asarray(got[0].array).reshape(-1)[places], layout="ND")
-            fit = in_any_order(misfit(have.array, out, have.dtype, formula.kind, u_in=u_in), out)
-            slot = slot_of(0, have, out, fit, formula.kind)
+            tolerance, flushes = self._allowed(base.op, formula, have.dtype)
+            fit = misfit(
+                have.array, out, have.dtype, formula.kind, u_in=u_in, tolerance=tolerance, flushes=flushes
+            )  # fmt: skip
+            slot = slot_of(0, have, out, fit, formula.kind, tolerance)
             if places.size < got[0].array.size:
                 is_summed = odd is not None and not odd.left
                 slot = replace(slot, size=got[0].array.size, sampled=int(places.size), is_summed=is_summed)
@@ -558,8 +575,10 @@ class Recomputer:
         true = run_in_blocks(formula, inputs, got)
         kind = formula.kind
         u_in = narrowing(formula, inputs)
-        inside = folded_type(formula, inputs) or "float32"
-        noise = noise_between(true, run_in_blocks(formula, inputs, got, inside)) if len(formula.stages) > 1 else {}
+        is_chain = len(formula.stages) > 1
+        inside = type_inside(formula, inputs)
+        noise = noise_between(true, run_in_blocks(formula, inputs, got, inside)) if is_chain else {}
+        inner: dict[int, Doubles] = {}
         stored: dict[str, dict[int, Output]] = {}
         slots = []
         is_told = False
@@ -571,22 +590,38 @@ class Recomputer:
                 shapes = have.array.shape, out.array.shape
                 raise NotComputedError("other_than_dumped", slot=slot, shape=shapes[0], other_shape=shapes[1])
             fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot))
-            if fit.bad.any() and len(formula.stages) > 1 and have.dtype in UNIT:
+            if fit.bad.any() and is_chain and not inner:
+                inner = noise_between(true, run_in_blocks(formula, inputs, got, IMPRECISE_INSIDE))
+                inner = {number: size / IMPRECISION for number, size in inner.items()}
+            tolerance, flushes = self._allowed(base.op, formula, have.dtype)
+            if fit.bad.any() and (is_chain or self.device is not None):
+                fit = misfit(
+                    have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot), inner=inner.get(slot),
+                    tolerance=tolerance, flushes=flushes,
+                )  # fmt: skip
+            if fit.bad.any() and is_chain and have.dtype in UNIT:
                 # A kernel that stores every stage's result is right as well.
                 if have.dtype not in stored:
                     stored[have.dtype] = run_in_blocks(formula, inputs, got, have.dtype)
-                other = misfit(have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot))
+                other = misfit(
+                    have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot),
+                    inner=inner.get(slot), tolerance=tolerance, flushes=flushes,
+                )  # fmt: skip
                 if other.worst < fit.worst and other.worst <= DOUBT * other.slack:
                     fit = other
-            if len(formula.stages) == 1:
-                fit = in_any_order(fit, out)
             is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
-            slots.append(slot_of(slot, have, out, fit, kind))
+            slots.append(slot_of(slot, have, out, fit, kind, tolerance))
         if not slots:
             raise NotComputedError("no_dumped_output")
         if not is_told:
             raise NotComputedError("nowhere_finite")
         return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))
+
+    def _allowed(self, op: Op, formula: Formula, dtype: str) -> tuple[float, bool]:
+        """Return the imprecision of the device for an op, and whether it flushes subnormal numbers of the type."""
+        if self.device is None:
+            return 0.0, False
+        return self.device.tolerance(formula.how, dtype, formula.kind, op.name), dtype in self.device.flushes
 
     def _undumped_cast(self, base: OpResult, op_inputs: OpInputs) -> OpResult:
         """Return a cast of known numbers whose output is not: whether its type can hold them shows all the same."""

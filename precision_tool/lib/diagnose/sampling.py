@@ -26,7 +26,7 @@ from precision_tool.lib.diagnose.error_shape import (
     has_rounding,
     norm,
 )
-from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula
+from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, HF32_INSIDE, Formula
 from precision_tool.lib.diagnose.op_values import NoValueError, OpInputs, Rows, RunValues, spread
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.io import data_types, layouts
@@ -134,7 +134,7 @@ def right_in_blocks(
     dtype, parts = looked_at
     fed_as: Float = np.float32 if _sums_in_doubles(formula) else dtype
     is_chain = len(formula.stages) > 1
-    noise = _noise(formula, inputs, parts) if is_chain and parts is not None else {}
+    noise = _noise(formula, inputs, parts, u_in) if is_chain and parts is not None else {}
     if noise is None:
         return None
     part = formula.unshaped() if parts is not None else formula
@@ -185,6 +185,12 @@ def folded_type(formula: Formula, inputs: Mapping[int, Input]) -> str:
     used = {slot for stage in formula.stages for slot in stage.input_slots}
     types = [tensor.dtype for slot, tensor in inputs.items() if slot not in used and tensor.dtype in UNIT]
     return max(types, key=lambda dtype: UNIT[dtype], default="")
+
+
+def type_inside(formula: Formula, inputs: Mapping[int, Input]) -> str:
+    """Return what the stages of a chain may store their results as."""
+    folded = folded_type(formula, inputs)
+    return folded or (HF32_INSIDE if narrowing(formula, inputs) == _HF32 else "float32")
 
 
 def narrowing(formula: Formula, inputs: Mapping[int, Input]) -> float:
@@ -347,13 +353,13 @@ def _parts_of_elements(inputs: Mapping[int, Input], got: Mapping[int, Input]) ->
     return Parts(rows, cut, max(1, _BLOCK // (size // rows)), False) if cut else None
 
 
-def _noise(formula: Formula, inputs: Mapping[int, Input], parts: Parts) -> dict[int, float] | None:
+def _noise(formula: Formula, inputs: Mapping[int, Input], parts: Parts, u_in: float) -> dict[int, float] | None:
     """Return the rms error of float32 intermediates, estimated on some rows; None if unknown."""
     count = min(parts.rows, max(2, _TRIED * parts.per_block // _BLOCK))
     rows = distinct(np.linspace(0, parts.rows - 1, count).astype(np.intp))
     some = {slot: _as(tensor, np.float64) for slot, tensor in parts.at(inputs, rows).items()}
     chain = formula.unshaped()
-    true, stored = chain.run(some), chain.run(some, "float32")
+    true, stored = chain.run(some), chain.run(some, HF32_INSIDE if u_in == _HF32 else "float32")
     noise: dict[int, float] = {}
     for slot, out in stored.items():
         off = flat_doubles(out.array) - flat_doubles(true[slot].array)

@@ -66,6 +66,13 @@ class SlotResult:
     is_summed: bool = False
     #: Of long sums with wrong elements, whether these are off by more than any chain of additions in float32.
     is_beyond_chains: bool | None = None
+    #: The error beyond rounding, relative to all that goes into an element, of all but one in ten thousand elements.
+    imprecision: float = 0.0
+    #: Of the elements beyond rounding those that are zero where the result is subnormal, and subnormal elements.
+    flushed: int = 0
+    subnormal: int = 0
+    #: The imprecision of the device that was allowed for.
+    tolerance: float = 0.0
 
     @property
     def looked_at(self) -> int:
@@ -97,6 +104,8 @@ class OpResult:
     formula: Formula | None = field(default=None, repr=False)
     is_confirmed: bool | None = None
     is_by_another: bool = False
+    #: Whether it is off by more than rounding, and by no more than the device's imprecision.
+    is_imprecise: bool = False
     is_guessed: bool = False
     is_dumped: bool = True
     seconds: float = 0.0
@@ -173,6 +182,8 @@ class Tally:
     wrong: int = 0
     doubtful: int = 0
     not_recomputed: int = 0
+    #: Of those that are right, how many are off by more than rounding, within the precision of their device.
+    imprecise: int = 0
     #: Why some were not recomputed, each with how many were not; in words where they are rendered.
     reasons: tuple[tuple[Message | str, int], ...] = ()
     #: The kinds of reasons in words, with the same numbers.
@@ -198,6 +209,7 @@ def tally(judged: Sequence[OpResult]) -> Tally:
         wrong=counts[State.WRONG],
         doubtful=counts[State.DOUBTFUL],
         not_recomputed=counts[State.NOT_RECOMPUTED],
+        imprecise=sum(result.is_imprecise for result in judged),
         reasons=tuple(sorted(reasons.items(), key=lambda item: (-item[1], repr(item[0])))),
     )
 
@@ -438,6 +450,7 @@ class Verdict:
             "suspects": [_suspect(suspect) for suspect in self.suspects],
             "ops": {
                 "judged": self.tally.ops, "right": self.tally.right, "wrong": self.tally.wrong,
+                "imprecise": self.tally.imprecise,
                 "doubtful": self.tally.doubtful, "not_recomputed": self.tally.not_recomputed,
                 "reasons": dict(self.tally.reasons), "reason_kinds": dict(self.tally.kinds),
             },

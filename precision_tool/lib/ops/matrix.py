@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -75,7 +76,7 @@ def rounded(result: Doubles, squares: Doubles, count: int, chained: Callable[[],
         summed=summed_of(result, squares - result**2 / max(count, 1), max(count, 1)),
         terms=np.sqrt(squares),
         length=count,
-        chained=chained,
+        chained=cache(chained) if chained is not None else None,
     )
 
 

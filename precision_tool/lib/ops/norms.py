@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 
 import numpy as np
@@ -526,9 +527,9 @@ def _small(call: Call, slot: int, vector: Tracked) -> Output:
     return _shaped(call, slot, vector, vector.value.shape)
 
 
-def _sum(call: Call, slot: int, vector: Tracked, axis: int, terms: Callable[..., Doubles], *arrays: Doubles) -> Output:
+def _sum(call: Call, slot: int, vector: _Total, axis: int, terms: Callable[..., Doubles], *arrays: Doubles) -> Output:
     """Sums over all axes but the channels as an output; `terms` makes what is summed of tensors and vectors."""
-    count = arrays[0].size // max(1, vector.value.size)
+    count = arrays[0].size // max(1, vector.squares.size)
 
     def chained_channels() -> Chained:
         channels = arrays[0].shape[axis]
@@ -537,7 +538,9 @@ def _sum(call: Call, slot: int, vector: Tracked, axis: int, terms: Callable[...,
         made = terms(*parts)
         return chained(made.reshape(-1, made.shape[-1]).T, in_memory_order=True)
 
-    return replace(_small(call, slot, vector), length=count, chained=chained_channels)
+    output = _small(call, slot, vector.of)
+    sizes = np.sqrt(vector.squares).reshape(output.array.shape)
+    return replace(output, terms=sizes, length=count, chained=cache(chained_channels))
 
 
 def _blocks(axis: int, *arrays: Doubles) -> Iterator[list[Doubles]]:
@@ -550,7 +553,15 @@ def _blocks(axis: int, *arrays: Doubles) -> Iterator[list[Doubles]]:
         yield [np.moveaxis(array[start : start + at_once], axis, -1).reshape(-1, shape[axis]) for array in arrays]
 
 
-def _totals(parts: Iterator[list[Tracked]]) -> list[Tracked]:
+@dataclass(frozen=True, slots=True)
+class _Total:
+    """Sums by channel, and those of the squares of what was added up."""
+
+    of: Tracked
+    squares: Doubles
+
+
+def _totals(parts: Iterator[list[Tracked]]) -> list[_Total]:
     """The sums, channel by channel, of what comes block by block."""
     count, sums = 0, np.zeros((0, 4, 1))
     for block in parts:
@@ -563,7 +574,7 @@ def _totals(parts: Iterator[list[Tracked]]) -> list[Tracked]:
         spread = squares - total**2 / count
         # As `summed_of` has it in any order, or as the partial sums in the order of memory are where that is more.
         own = np.maximum(summed_of(total, spread, count) ** 2, walked) if count > 1 else 0.0
-        totals.append(Tracked(total, came + own))
+        totals.append(_Total(Tracked(total, came + own), squares))
     return totals
 
 
@@ -582,10 +593,9 @@ def _in_memory_order(part: Tracked, start: Doubles) -> Doubles:
     return np.stack([pieces.sum(0), squares, part.noise.sum(0), lengths @ ends / 3])
 
 
-def _sums_of_channels(x: Doubles, axis: int) -> tuple[Tracked, Tracked]:
+def _sums_of_channels(x: Doubles, axis: int) -> list[_Total]:
     """Sums of the elements of each channel and of their squares."""
-    total, squares = _totals([Tracked(part), Tracked(part) * part] for (part,) in _blocks(axis, x))
-    return total, squares
+    return _totals([Tracked(part), Tracked(part) * part] for (part,) in _blocks(axis, x))
 
 
 def _mean_and_variance(total: Tracked, squares: Tracked, count: int) -> tuple[Tracked, Tracked]:
@@ -659,7 +669,7 @@ _register(
 )
 
 
-def _scale_and_offset(g: Doubles, x: Doubles, axis: int, mean: Tracked, root: Tracked) -> list[Tracked]:
+def _scale_and_offset(g: Doubles, x: Doubles, axis: int, mean: Tracked, root: Tracked) -> list[_Total]:
     """Gradients of scale and offset; `root` is sqrt(variance + epsilon)."""
 
     def parts() -> Iterator[list[Tracked]]:
@@ -757,7 +767,7 @@ def _batch_norm(call: Call) -> _Plan:
     scale, offset = _exact(call, (1, 2), channels)
     epsilon = real(call, "epsilon", default=1e-4)
     if flag(call, "is_training", default=True):
-        mean, variance = _mean_and_variance(*_sums_of_channels(x, axis), count)
+        mean, variance = _mean_and_variance(*(total.of for total in _sums_of_channels(x, axis)), count)
         statistics = [mean, _unbiased(variance, count)]
         factor = real(call, "exponential_avg_factor", default=1.0)
         if factor != 1:
@@ -788,7 +798,7 @@ def _batch_norm_grad(call: Call) -> _Plan:
     channels = x.shape[axis]
     scale, mean, variance = _exact(call, (2, 3, 4), channels)
     root = (variance + real(call, "epsilon", default=1e-4)).sqrt()
-    d_scale, d_offset = _scale_and_offset(g, x, axis, mean, root)
+    d_scale, d_offset = (total.of for total in _scale_and_offset(g, x, axis, mean, root))
     count = x.size // max(1, channels)
 
     def others() -> list[Output | None]:

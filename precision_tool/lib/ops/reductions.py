@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from math import inf, prod
 
 import numpy as np
@@ -50,7 +50,7 @@ def summation(parts: Doubles, axes: Axes, keep: bool = False, divisor: float = 1
         summed=summed / divisor,
         terms=np.sqrt(squares) / divisor,
         length=count,
-        chained=partial(chained_over, parts, axes),
+        chained=cache(partial(chained_over, parts, axes)),
     )
 
 

@@ -56,6 +56,8 @@ _WHOLE_RUN = 0.8
 MAX_SHOWN = 3
 #: A factor so near to -1 is a wrong sign.
 _NEAR = 1e-3
+#: A share of the final deviation below this is not worth a word.
+_EXPLAINS = 0.01
 #: Where code goes, if not to the arguments that all calls take.
 _FILES = {
     Action.KEEP_FUSED_TYPE: "step.file.script",
@@ -261,8 +263,13 @@ def same_fault(suspect: Suspect) -> Iterator[tuple[Message, Sequence[str]]]:
 
 
 def affects(suspect: Suspect) -> Message:
-    """Return how many ops are downstream, and how many of those below the threshold it explains."""
-    return Message("verdict.affects", followers=suspect.followers, below=suspect.below or None)
+    """Return how many ops are downstream, how many of those below the threshold it explains, and what it does."""
+    explained = suspect.fact("explains")
+    return Message(
+        "verdict.affects", followers=suspect.followers, below=suspect.below or None,
+        tensor=suspect.fact("changed_tensor"), change=suspect.fact("changes"),
+        explained=explained if explained and explained >= _EXPLAINS else None,
+    )  # fmt: skip
 
 
 def other_fault(suspect: Suspect) -> Message:
@@ -278,7 +285,8 @@ def checked(verdict: Verdict) -> Message:
     reasons = reason_counts(tally)
     return Message(
         "verdict.checked", done=tally.right + tally.wrong + tally.doubtful, ops=tally.ops, right=tally.right,
-        doubtful=tally.doubtful or None, beyond=sum(map(_is_beyond_type, verdict.suspects)) or None,
+        imprecise=tally.imprecise or None, doubtful=tally.doubtful or None,
+        beyond=sum(map(_is_beyond_type, verdict.suspects)) or None,
         not_recomputed=tally.not_recomputed, more=max(len(reasons) - MAX_SHOWN, 0) or None,
         reasons=tuple(
             Message("verdict.reason_count", reason=reason, count=count) for reason, count in reasons[:MAX_SHOWN]
