@@ -719,7 +719,8 @@ def test_the_parts_of_a_fused_op_in_the_run_without_the_pass(tmp_path: Path, fus
         part.write_bytes(whole[:-512] + np.full(256, 2.0, np.float16).tobytes())
     found = verdict_of(tmp_path)
     assert found.first is not None
-    assert (found.culprit, found.cause) == (truth.culprit, Cause.FUSION)
+    assert (found.culprit, found.cause) == (truth.culprit, Cause.KERNEL if is_wrong_too else Cause.FUSION)
     assert (found.first.fact("parts_right"), found.first.fact("parts_run")) == (not is_wrong_too, 1 - fused)
-    kind = "verdict.why.parts_wrong" if is_wrong_too else "verdict.why.parts_right"
-    assert Message(kind, run=f"debug_{1 - fused}") in evidence(found.suspects[0])
+    run = f"debug_{1 - fused}"
+    wrong = Message("verdict.why.parts_wrong", run=run, op="conv2/Conv2D")
+    assert (wrong if is_wrong_too else Message("verdict.why.parts_right", run=run)) in evidence(found.suspects[0])

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 import pytest
 
 from precision_tool import tf_config
-from precision_tool.lib.diagnose.plan import plan, with_passports_known
+from precision_tool.lib.diagnose.plan import CONTRADICTING, plan, with_passports_known
 from precision_tool.lib.diagnose.verdict_model import (
     Action,
     Cause,
     Fact,
     NotChecked,
     NotCheckedKind,
+    OpResult,
     Proof,
+    SlotResult,
+    State,
     Step,
     StepText,
     Suspect,
     Verdict,
 )
+from precision_tool.lib.io.fusion_passes import ALWAYS_ON
 from precision_tool.lib.messages import Message, render
+from precision_tool.lib.model.graph import Op
+from precision_tool.lib.ops.base import Kind
 from precision_tool.lib.view.verdict_messages import plan_step, plan_steps
 from precision_tool.lib.view.verdict_screen import verdict_json
 
@@ -138,3 +147,68 @@ def test_what_was_not_checked_is_rendered_in_json(lack: NotCheckedKind) -> None:
     gap = NotChecked(lack=lack, count=2, ops=5, unknown=1, op="fc/MatMul")
     (line,) = verdict_json(Verdict(culprit=None, cause=Cause.NONE, confidence=1.0, gaps=(gap,)))["gaps"]
     assert line.count(" ") > 5
+
+
+# --- remedies that contradict each other ------------------------------------------------------------------------------
+
+
+def suspects_of(cause: Cause) -> Iterator[Suspect]:
+    """Suspects of a cause with all that decides on the steps."""
+    culprits = ("fc/MatMul", "gradients/fc/MatMul_grad/MatMul")
+    passes = ("", "MatMulReluFusionPass", min(ALWAYS_ON))
+    script_ops = ((), ("fc/MatMul",), ("gradients/x",), ("fc/MatMul", "gradients/x"))
+    facts: list[dict[str, object]] = [
+        {}, {"largest": 1e5, "limit": 65504.0}, {"largest": "inf", "limit": 65504.0}, {"repeats": True},
+        {"repeats": False}, {"step": 3}, {"own_error": 0.1}, {"parts_right": False}, {"nan_op": culprits[0]},
+    ]  # fmt: skip
+    for culprit, name, ops, more in product(culprits, passes, script_ops, facts):
+        for proof, (dtype, kind, own) in product(Proof, ERRORS):
+            op = Op(name=culprit, type="MatMul", original_names=ops, pass_names=(name,) if name else ())
+            slot = SlotResult(
+                slot=0, dtype=dtype, size=100, kind=kind, own=own, rounding=1e-4, worst=100.0, slack=8.0, beyond=9,
+                exact_share=0.1,
+            )  # fmt: skip
+            yield Suspect(
+                culprit=culprit, cause=cause, proof=proof, confidence=0.9, number=0, pass_name=name,
+                facts=tuple(Fact(name=key, value=value) for key, value in ({"script_ops": list(ops)} | more).items()),
+                result=OpResult(op=op, number=0, state=State.WRONG, slots=(slot,)),
+            )  # fmt: skip
+
+
+#: Types, kinds and own errors that decide on the switches for a kernel.
+ERRORS = (("float16", Kind.MATRIX, 2.0**-8), ("float16", Kind.SUM, 0.5), ("float32", Kind.MATRIX, 2.0**-12))
+
+
+@pytest.mark.parametrize("cause", [cause for cause in Cause if cause not in (Cause.NONE, Cause.LOSS_SCALE)])
+def test_no_two_steps_contradict_each_other(cause: Cause) -> None:
+    """Whatever is known of a suspect, and whether or not the two sides scale the loss differently."""
+    scale = Suspect(culprit="scale", cause=Cause.LOSS_SCALE, proof=Proof.SOURCE, confidence=0.9, number=0)
+    for suspect, has_benchmark in product(suspects_of(cause), (True, False)):
+        steps = plan(suspect, (suspect, scale), has_benchmark)
+        done = [step.do for step in steps]
+        assert not [pair for pair in CONTRADICTING if len(pair & set(done)) > 1], (suspect, done)
+        assert len(done) == len(set(done))
+        assert len(done) > 1
+
+
+@pytest.mark.parametrize("is_scaled", [True, False])
+def test_no_two_steps_of_a_clean_verdict_contradict_each_other(is_scaled: bool) -> None:
+    scale = Suspect(culprit="scale", cause=Cause.LOSS_SCALE, proof=Proof.SOURCE, confidence=0.9, number=0)
+    judged = [replace(suspect.result, state=State.RIGHT) for suspect in suspects_of(Cause.KERNEL) if suspect.result]
+    steps = plan(None, (scale,) if is_scaled else (), True, judged)
+    done = {step.do for step in steps}
+    assert not [pair for pair in CONTRADICTING if len(pair & done) > 1]
+    assert (Action.SAME_LOSS_SCALE in done) is is_scaled
+
+
+def test_a_gradient_in_a_fused_op_of_the_forward_pass_too_has_one_remedy() -> None:
+    """A smaller loss scale does nothing for the forward pass, and no line of the script makes a gradient."""
+    names = ["fc/MatMul", "gradients/fc/MatMul_grad/MatMul"]
+    steps = steps_for(Cause.OVERFLOW, culprit=names[1], script_ops=names, largest=1e6, limit=65504.0)
+    assert [step.line for step in steps] == ["overflow", "ac -c --since"]
+
+
+def test_nan_of_infinities_is_no_matter_of_the_loss_scale() -> None:
+    name = "gradients/x/mul"
+    steps = steps_for(Cause.OVERFLOW, culprit=name, script_ops=[name], nan_op=name)
+    assert [step.line for step in steps] == [f"ni {name}", "ac -c --since"]

@@ -8,7 +8,17 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from opcalls import arrays_of, as_input, call_of, check_sampled, output_of, outputs_of, results_of, rounding_ratio
+from opcalls import (
+    arrays_of,
+    as_input,
+    call_of,
+    check_sampled,
+    output_of,
+    outputs_of,
+    refused,
+    results_of,
+    rounding_ratio,
+)
 from opvalues import FEW, Array, close, close_all, same, seeds, tensor, tries, values
 from tensorflow_oracle import TensorFlow
 
@@ -312,3 +322,17 @@ def test_instance_norm_without_moments_is_refused() -> None:
         arrays_of("INInferV2", x, np.ones(3), np.ones(3), None, None, layout="NCHW")
     with pytest.raises(NotComputedError):
         arrays_of("INInferV2", x, np.ones(3), np.ones(3), np.ones(4), np.ones(4), layout="NCHW")
+
+
+def test_an_output_that_the_graph_describes_otherwise_says_nothing_of_the_others() -> None:
+    """Padded statistics, say: y is computed all the same, and so is every other output."""
+    x, three = tensor(1, (2, 2, 2, 3)), OutputSpec(shape=(3,))
+    specs = (OutputSpec(shape=(2, 2, 2, 3)), three, OutputSpec(shape=(16,)), three, three)
+    vectors = [np.ones(3), np.zeros(3), np.zeros(3), np.ones(3)]
+    y, mean, padded, *others = results_of(call_of("FusedBatchNormV3", x, *vectors, specs=specs, epsilon=0.001))
+    assert padded is None
+    assert all(output is not None for output in (y, mean, *others[:2]))
+    (first, second) = results_of(call_of("BNTrainingReduce", x, specs=(three, OutputSpec(shape=(16,)))))
+    assert (first is not None, second) == (True, None)
+    with refused("by the graph"):
+        results_of(call_of("BNTrainingReduce", x, specs=(OutputSpec(shape=(16,)),) * 2))

@@ -10,8 +10,8 @@ import numpy as np
 
 from precision_tool.lib.data.dumped_ops import NoBenchmark
 from precision_tool.lib.diagnose.divergence import Flow, distance, find_sources, is_random, loss_scale
-from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistake, flat_doubles
-from precision_tool.lib.diagnose.op_values import NoValueError, Root, RunValues
+from precision_tool.lib.diagnose.error_shape import LIMIT, UNIT, Doubles, Mistake, flat_doubles, tells_rounding
+from precision_tool.lib.diagnose.op_values import DATA_TYPES, PARAMETER_TYPES, NoValueError, Root, RunValues
 from precision_tool.lib.diagnose.overwritten_memory import Divergence, Overwritten, stomps
 from precision_tool.lib.diagnose.recomputer import is_off_all_over
 from precision_tool.lib.diagnose.replay import Effect
@@ -125,6 +125,13 @@ class OutOfRange:
     def __init__(self, values: RunValues, flow: Flow, judged: Sequence[OpResult], flagged: Mapping[str, Flag]) -> None:
         self._values, self._flow = values, flow
         self._judged, self._flagged = judged, flagged
+        self._counts: dict[tuple[int, int], tuple[int, int]] = {}
+        #: Whether any op has or reads NaN: only then those are looked at that were not recomputed.
+        self._has_nans = any(
+            any(slot.nans for slot in item.slots)
+            or (item.reason is not None and item.reason.kind == "reason.nowhere_finite")
+            for item in judged
+        )
 
     def overflows(self, faulty: Iterable[Op]) -> Iterator[Suspect]:
         """Yield ops whose true result their type cannot hold; not those fed by another such op."""
@@ -166,6 +173,141 @@ class OutOfRange:
             facts = (*flag.facts, Fact(name="not_recomputed", value=item.reason),
                      Fact(name="script_ops", value=self._script_ops(item.op)))  # fmt: skip
             yield _suspect(item, _cast_or_overflow(item.op), Proof.STATUS, 0.8, facts)
+
+    def unseen_overflows(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
+        """Yield ops that were not recomputed, with infinities where the benchmark is beyond their type.
+
+        Not those that an overflow feeds, nor those that read numbers that are not finite. That the benchmark is beyond
+        the type no fault explains.
+        """
+        named = {name for item in suspects for name in (item.culprit, *item.also)}
+        _, spoiled = self._named(item for item in suspects if item.fact("overflowed_elements") is not None)
+        for item in sorted(self._judged, key=lambda op: op.number):
+            if item.state is not State.NOT_RECOMPUTED or item.name in named or id(item.op) in spoiled:
+                continue
+            beyond = next((beyond for beyond in self._beyond(item.op) if beyond is not None), None)
+            if beyond is None or any(self._not_finite(root) for root in self._values.producers(item.op)):
+                continue
+            spoiled |= self._flow.downstream([item.op])
+            facts = (*beyond, Fact(name="not_recomputed", value=item.reason),
+                     Fact(name="script_ops", value=self._script_ops(item.op)))  # fmt: skip
+            yield _suspect(item, _cast_or_overflow(item.op), Proof.COMPARED, 0.85, facts)
+
+    def _beyond(self, op: Op) -> Iterator[tuple[Fact, ...] | None]:
+        """Yield for each output how far the benchmark is beyond its type where it is infinite or at the limit."""
+        for index, desc in enumerate(op.output_descs):
+            limit = LIMIT.get(desc.dtype)
+            root = Root(op, index)
+            golden = self._values.load_benchmark(root) if limit is not None else None
+            npu = self._values.load_root(root) if golden is not None else None
+            if limit is None or golden is None or npu is None or golden.input.array.size != npu.input.array.size:
+                continue
+            if golden.input.array.dtype.kind != "f" or npu.input.array.dtype.kind != "f":
+                continue
+            true, got = np.abs(flat_doubles(golden.input.array)), np.abs(flat_doubles(npu.input.array))
+            over = np.isfinite(true) & (true > limit) & (got >= limit)
+            count = int(np.count_nonzero(over))
+            if not count:
+                continue
+            yield (
+                Fact(name="largest", value=number_of(float(true[over].max()))), Fact(name="limit", value=limit),
+                Fact(name="overflowed_elements", value=count), Fact(name="elements", value=true.size),
+                Fact(name="at_limit", value=int(np.count_nonzero(~(got < limit)))),
+                Fact(name="type", value=desc.dtype), Fact(name="benchmark_overflows", value=True),
+            )  # fmt: skip
+
+    def _not_finite(self, root: Root) -> tuple[int, int] | None:
+        """Return how many NaN and infinities a tensor has; None if none, or if it is not known."""
+        cached = self._counts.get(root.key)
+        if cached is None:
+            loaded = self._values.load_root(root)
+            if loaded is None and self._values.parameter_of(root) is not None:
+                loaded = self._values.load_benchmark(root)
+            array = loaded.input.array if loaded is not None else np.zeros(0)
+            is_float = array.dtype.kind in "fc"
+            nans = int(np.count_nonzero(np.isnan(array))) if is_float else 0
+            cached = nans, int(np.count_nonzero(np.isinf(array))) if is_float else 0
+            self._counts[root.key] = cached
+        return cached if any(cached) else None
+
+    def with_nans(self, suspects: Sequence[Suspect]) -> list[Suspect]:
+        """Return the suspects with the ops that make NaN of infinities, such as 0 · Inf in a mask.
+
+        Such an op is evidence against the suspect that put these infinities out, and a suspect itself where none did.
+        """
+        suspects = list(suspects)
+        named, spoiled = self._named(suspects)
+        behind: dict[int, Op] = {}
+        for item in sorted(self._judged, key=lambda op: op.number):
+            nans = self._first_nans(item) if id(item.op) not in behind else None
+            if nans is None:
+                continue
+            behind |= self._flow.downstream([item.op])
+            root, count, size = nans
+            source = self._source_of_infinities(item.op)
+            overflow = next((n for n, other in enumerate(suspects) if self._leads_to(other, source, item.op)), None)
+            facts = (
+                Fact(name="nan_op", value=item.name), Fact(name="nan_elements", value=count),
+                Fact(name="nan_of", value=size), Fact(name="infinities_of", value=source.name if source else None),
+            )  # fmt: skip
+            if overflow is not None:
+                if suspects[overflow].fact("nan_op") is None:
+                    suspects[overflow] = replace(suspects[overflow], facts=(*suspects[overflow].facts, *facts))
+            elif source is not None and item.name not in named and id(item.op) not in spoiled:
+                is_compared = self._values.load_benchmark(root) is not None
+                more = (Fact(name="output", value=root.index), Fact(name="script_ops", value=self._script_ops(item.op)))
+                proof = Proof.COMPARED if item.state is State.NOT_RECOMPUTED and is_compared else Proof.RECOMPUTED
+                suspect = _suspect(item, Cause.OVERFLOW, proof, 0.85 if is_compared else 0.6, (*facts, *more))
+                is_made = source.type not in PARAMETER_TYPES | DATA_TYPES
+                suspects.append(replace(suspect, also=(source.name,) if is_made else ()))
+        return suspects
+
+    def _named(self, suspects: Iterable[Suspect]) -> tuple[set[str], dict[int, Op]]:
+        """Return the names of all suspects, and the ops that they feed."""
+        named = {name for item in suspects for name in (item.culprit, *item.also)}
+        return named, self._flow.downstream(op for op in self._values.ops if op.name in named)
+
+    def _leads_to(self, suspect: Suspect, source: Op | None, op: Op) -> bool:
+        """Return whether a suspect is an overflow that put out the infinities that an op makes NaN of."""
+        if suspect.cause not in (Cause.OVERFLOW, Cause.CAST) or source is None or suspect.culprit == op.name:
+            return False
+        names = {suspect.culprit, *suspect.also}
+        return source.name in names or any(other.name in names for other in self._flow.upstream(source).values())
+
+    def _first_nans(self, item: OpResult) -> tuple[Root, int, int] | None:
+        """Return the output in which an op has NaN, of how many of its elements, if it reads none and should have none.
+
+        What the benchmark has as NaN as well is what the script computes.
+        """
+        seen = [slot.slot for slot in item.slots if slot.nans]
+        if item.state is State.NOT_RECOMPUTED:
+            seen = list(range(len(item.op.output_descs))) if self._has_nans else []
+        for index in seen:
+            root = Root(item.op, index)
+            counts = self._not_finite(root)
+            if counts is None or not counts[0]:
+                continue
+            read = [self._not_finite(producer) for producer in self._values.producers(item.op)]
+            if any(other is not None and other[0] for other in read):
+                return None
+            loaded, golden = self._values.load_root(root), self._values.load_benchmark(root)
+            size = loaded.input.array.size if loaded is not None else 0
+            if golden is not None and golden.input.array.dtype.kind == "f" and np.isnan(golden.input.array).any():
+                continue
+            return root, counts[0], size
+        return None
+
+    def _source_of_infinities(self, op: Op) -> Op | None:
+        """Return the op that put out the first infinities on the way to an op; None if it reads none."""
+        source: Op | None = None
+        visited: set[int] = set()
+        while id(op) not in visited:
+            visited.add(id(op))
+            producer = next((root for root in self._values.producers(op) if self._not_finite(root) is not None), None)
+            if producer is None:
+                break
+            source = op = producer.op
+        return source
 
     def lost_in_integers(self) -> Iterator[Suspect]:
         """Yield casts that the compiler put in, through an integer type, of numbers that are no integers."""
@@ -280,6 +422,7 @@ class Explainer:
         ops = [item.op for item in self._findings.judged if item.state is State.WRONG]
         ops += [item.consumer for item in self._findings.overwritten]
         proven += out_of_range.overflows([*ops, *self._ops_of(sources)])
+        proven += out_of_range.unseen_overflows(proven)
         suspects = sorted(proven, key=_rank) + sorted(sources, key=_rank)
         if scale is None and isinstance(self._values.benchmark, NoBenchmark):
             scale = loss_scale(self._values, self.flow)
@@ -287,6 +430,7 @@ class Explainer:
             suspects.append(scale)
         suspects += self._in_gaps(suspects)
         suspects += out_of_range.told_by_status(suspects)
+        suspects = out_of_range.with_nans(suspects)
         suspects += self._jumps(suspects)
         return suspects or list(self._by_comparison(compared))
 
@@ -378,6 +522,7 @@ class Explainer:
     def _wrong(self, explained: set[str]) -> Iterator[Suspect]:
         """Yield ops with an error of their own; those of one pass are one suspect."""
         by_pass: dict[str, list[Suspect]] = {}
+        truncating: dict[tuple[str, str, str], list[Suspect]] = {}
         for result in self._findings.judged:
             if result.state is not State.WRONG or result.name in explained:
                 continue
@@ -386,14 +531,41 @@ class Explainer:
                 suspect = _or_its_variable(suspect, self._either[result.name])
             if suspect.cause is Cause.FUSION:
                 by_pass.setdefault(suspect.pass_name, []).append(suspect)
+            elif suspect.fact("mistake") == Mistake.TRUNCATED:
+                truncating.setdefault(_types(result.op), []).append(suspect)
             else:
                 yield suspect
+        yield from self._truncating_alike(truncating)
         for together in by_pass.values():
             first = min(together, key=lambda op: op.number)
             also = dict.fromkeys(
                 (*first.also, *(name for result in together for name in (result.culprit, *result.also)))
             )
             yield replace(first, also=tuple(name for name in also if name != first.culprit))
+
+    def _truncating_alike(self, truncating: Mapping[tuple[str, str, str], Sequence[Suspect]]) -> Iterator[Suspect]:
+        """Yield one suspect for all ops of a type that truncate: how the device rounds there is one fault."""
+        for types, ops in truncating.items():
+            first, *others = sorted(ops, key=lambda suspect: suspect.number)
+            rounding = any(
+                item.state is State.RIGHT and _types(item.op) == types and self._has_inexact(item.op, types[2])
+                for item in self._findings.judged
+            )  # fmt: skip
+            facts = (
+                Fact(name="from", value=types[1]), Fact(name="to", value=types[2]),
+                Fact(name="truncating_ops", value=len(ops)), Fact(name="others_round", value=rounding),
+            )  # fmt: skip
+            yield replace(first, also=tuple(other.culprit for other in others), facts=(*first.facts, *facts))
+
+    def _has_inexact(self, op: Op, dtype: str) -> bool:
+        """Return whether an op's result tells how it rounds; a cast has to read numbers that its type does not hold."""
+        if op.type != "Cast":
+            return True
+        for slot in self._values.input_slots(op):
+            root = self._values.source_of(slot)
+            loaded = self._values.load_root(root) if root is not None else None
+            return loaded is not None and tells_rounding(flat_doubles(loaded.input.array), dtype)
+        return False
 
     def _in_gaps(self, suspects: Sequence[Suspect]) -> Iterator[Suspect]:
         """Yield ops that are wrong together, with no dump between them, unless they are suspects already."""
@@ -431,9 +603,9 @@ class Explainer:
         moved = all(other.places is not None and other.places.is_moved for other in wrong)
         cause = Cause.LAYOUT if moved else _fusion_or_kernel(result.op)
         if result.op.type == "Cast" and all(
-            other.places is not None and other.places.mistake is Mistake.NARROWED for other in wrong
+            other.places is not None and other.places.mistake in _OF_CASTS for other in wrong
         ):
-            cause = Cause.CAST  # the type that it goes through is not the one that it is told to make
+            cause = Cause.CAST  # it goes through another type than the one it is told to make, or does not round
         sure = 0.97 if result.is_confirmed else 0.75 if result.is_guessed else 0.9
         if _is_seen_apart(result) and self._is_overwritten(result, slot):
             cause, sure = Cause.STOMP, 0.7
@@ -519,6 +691,16 @@ def _suspect(result: OpResult, cause: Cause, proof: Proof, confidence: float, fa
     )  # fmt: skip
 
 
+#: What is wrong with a cast that computes nothing but its rounding.
+_OF_CASTS = (Mistake.NARROWED, Mistake.TRUNCATED, Mistake.MISROUNDED)
+
+
+def _types(op: Op) -> tuple[str, str, str]:
+    """Return the type of an op, and those of its first input and output."""
+    source = op.input_descs[0].dtype if op.input_descs else ""
+    return op.type, source, op.output_descs[0].dtype if op.output_descs else ""
+
+
 def _fusion_or_kernel(op: Op) -> Cause:
     return Cause.FUSION if op.pass_names else Cause.KERNEL
 
@@ -548,7 +730,7 @@ def _own_error_facts(result: OpResult, slot: SlotResult, undumped_inputs: Sequen
         facts.append(Fact(name="elements_in_all", value=slot.size))
     if slot.places is not None:
         facts.append(Fact(name="mistake", value=str(slot.places.mistake)))
-        for name in ("axis", "index", "factor", "steps"):
+        for name in ("axis", "index", "factor", "offset", "steps"):
             value = getattr(slot.places, name)
             if value is not None and (name != "steps" or value):
                 facts.append(Fact(name=name, value=value))
@@ -601,6 +783,31 @@ def _is_unlike_kernels(result: OpResult) -> bool:
 _SOURCES = (Cause.INPUT, Cause.WEIGHTS, Cause.RANDOM)
 
 
+#: An own error from here on is no matter of precision: bfloat16 itself is half as exact.
+_LARGE = 2.0**-7
+#: Mistakes that only make numbers less exact, by however little; all others put them in wrong places or leave them out.
+_OF_PRECISION = (
+    Mistake.UNKNOWN, Mistake.SCALED, Mistake.OFFSET, Mistake.NARROWED, Mistake.TRUNCATED, Mistake.MISROUNDED,
+)  # fmt: skip
+
+
 def _rank(suspect: Suspect) -> tuple[int, int]:
-    tier = _SOURCES.index(suspect.cause) if suspect.cause in _SOURCES else 0
-    return tier, suspect.number
+    """Return the order of suspects: large errors in the order in which the ops ran, then small ones, in theirs."""
+    if suspect.cause in _SOURCES:
+        return _SOURCES.index(suspect.cause), suspect.number
+    return int(_is_small(suspect)), suspect.number
+
+
+def _is_small(suspect: Suspect) -> bool:
+    """Return whether a suspect is an op that is merely inexact, in every element of its output."""
+    result = suspect.result
+    if result is None or suspect.cause not in (Cause.KERNEL, Cause.FUSION, Cause.LAYOUT, Cause.CAST):
+        return False
+    wrong = [slot for slot in result.slots if slot.beyond]
+    return bool(wrong) and all(map(_is_slot_small, wrong))
+
+
+def _is_slot_small(slot: SlotResult) -> bool:
+    if slot.places is not None and slot.places.mistake not in _OF_PRECISION:
+        return False
+    return max(slot.own, slot.worst * slot.rounding) < _LARGE  # the worst element, beside such as rounding moves

@@ -25,7 +25,7 @@ from precision_tool.lib.data.sides import golden_leaf
 from precision_tool.lib.diagnose.causes import Explainer, Findings
 from precision_tool.lib.diagnose.device_profile import Device, DeviceProfile, learn, profile_of
 from precision_tool.lib.diagnose.divergence import Flow, is_random, known_scales
-from precision_tool.lib.diagnose.error_shape import UNIT, Misfit, flat_doubles, misfit
+from precision_tool.lib.diagnose.error_shape import OF_ROUNDING, UNIT, Misfit, flat_doubles, misfit
 from precision_tool.lib.diagnose.formulas import FORMULA_ERRORS, Formula, Ref, Stage
 from precision_tool.lib.diagnose.op_values import (
     DATA_TYPES,
@@ -60,6 +60,7 @@ from precision_tool.lib.diagnose.verdict_model import (
     NotCheckedKind,
     OpResult,
     Proof,
+    SlotResult,
     State,
     Step,
     Suspect,
@@ -225,10 +226,14 @@ def _misfit(have: Input, out: Output, stored: Output, kind: Kind, u_in: float) -
 
 #: Of the run, how long recomputing may take.
 SECONDS = 300.0
+#: Ops that stand out and are recomputed by the precision of the device, in the order of execution.
+_MAX_AGAIN = 24
 #: Wrong ops of which it is computed what their errors do to the end of the run.
-_MAX_EFFECTS = 8
-#: An own error below the second one that changes no last tensor by more than the first is no fault: the rounding of
-#: half precision is as large.
+_MAX_EFFECTS, _EFFECT_SECONDS = 8, 6.0
+#: The share of the final deviation from which on an op's error accounts for most of it.
+_EXPLAINS_MOST = 0.5
+#: An error below the second one in every element that changes no last tensor by more than the first is no fault: the
+#: rounding of half precision is as large.
 _NO_EFFECT, _SMALL = 2.0**-12, 2.0**-7
 #: A cosine above this is that of a tensor rounded once.
 _NEAR_ONE = 1 - 1e-6
@@ -329,9 +334,10 @@ def decide_run(subject: Subject, *, seconds: float = SECONDS, resources: Resourc
 def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[OpResult]) -> list[OpResult]:
     """Return the results with what the device's imprecision explains taken for right.
 
-    What stands out is recomputed: what is off beyond that imprecision shows the mistake.
+    What stands out is recomputed, as far as it may be named: what is off beyond that imprecision shows the mistake.
     """
-    results = []
+    results: list[OpResult] = []
+    left = _MAX_AGAIN
     for result in judged:
         off = [slot for slot in result.slots if slot.beyond]
         if not off or result.state not in (State.WRONG, State.DOUBTFUL):
@@ -339,7 +345,8 @@ def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[Op
         elif all(device.explains(slot, result.how, result.name) for slot in off):
             results.append(replace(result, state=State.RIGHT, is_imprecise=True, reason=None))
         else:
-            again = recomputer.recompute(result.op)
+            left -= 1
+            again = recomputer.recompute(result.op) if left >= 0 else result
             results.append(result if is_late(again) else again)
     return results
 
@@ -347,20 +354,42 @@ def judged_by_device(recomputer: Recomputer, device: Device, judged: Sequence[Op
 def _with_effects(recomputer: Recomputer, judged: Sequence[OpResult]) -> tuple[list[OpResult], dict[str, Effect]]:
     """Return the results, and by name what the own errors of the first wrong ops do to the end of the run.
 
-    A small error that changes nothing there is an imprecision, and no fault.
+    A small error that changes nothing there is an imprecision, and no fault; one beyond the device's imprecision that
+    accounts for most of the final deviation is a fault, even where it is too small to be told from rounding by itself.
     """
     results, effects = list(judged), {}
-    wrong = [number for number, result in enumerate(results) if result.state is State.WRONG and result.slots]
+    deadline = time.monotonic() + _EFFECT_SECONDS
+    wrong = [
+        number for number, result in enumerate(results)
+        if (result.state is State.WRONG and result.slots) or _is_beyond_device(result)
+    ]  # fmt: skip
     for number in wrong[:_MAX_EFFECTS]:
         result = results[number]
-        effect = effect_of(recomputer, result)
+        effect = effect_of(recomputer, result, deadline)
         if effect is None:
             continue
-        if effect.is_whole and effect.change < _NO_EFFECT and result.own < _SMALL:
+        imprecision = max(slot.imprecision for slot in result.slots)
+        is_small = max(result.own, imprecision) < _SMALL and not any(map(_is_misrounded, result.slots))
+        if effect.is_whole and effect.change < _NO_EFFECT and is_small:
             results[number] = replace(result, state=State.RIGHT, is_imprecise=True)
-        else:
+        elif result.state is State.WRONG:
+            effects[result.name] = effect
+        elif effect.explained is not None and effect.explained >= _EXPLAINS_MOST:
+            results[number] = replace(result, state=State.WRONG)
             effects[result.name] = effect
     return results, effects
+
+
+def _is_misrounded(slot: SlotResult) -> bool:
+    """Return whether an output is not rounded as it should be, which is a fault however little it does."""
+    return slot.places is not None and slot.places.mistake in OF_ROUNDING
+
+
+def _is_beyond_device(result: OpResult) -> bool:
+    """Return whether an op is in doubt for nothing but the size of its error, which the device does not explain."""
+    if result.state is not State.DOUBTFUL or not result.finite_inputs or result.reason is not None:
+        return False
+    return any(slot.imprecision > slot.tolerance > 0 for slot in result.slots)
 
 
 class _CopyTrials:
@@ -645,26 +674,45 @@ def _with_repetition(run_verdict: RunVerdict, subject: Subject, others: Sequence
     return replace(run_verdict, verdict=replace(verdict, next=steps))
 
 
+#: A part of a fused op has its fault if its own error is so large beside the fused op's.
+_SAME_SIZE = 0.125
+
+
 def _with_parts(run_verdict: RunVerdict, subject: Subject, others: Sequence[RunGraph]) -> RunVerdict:
-    """Add to a verdict that blames a fusion pass whether the parts compute right in a run without it."""
+    """Add to a verdict that blames a fusion pass whether the parts compute right in a run without it.
+
+    Where a part is wrong there too, the pass is innocent: that op's kernel is to blame.
+    """
     first = run_verdict.verdict.first
     if first is None or first.cause is not Cause.FUSION:
         return run_verdict
     op = next(op for op in subject.file.ops if op.name == first.culprit)
     original_ops = set(originals(op))
+    own = first.result.own if first.result is not None else 0.0
     for run in others:
         parts = [part for part in run.file.ops if originals(part) and original_ops.issuperset(originals(part))]
         made = {name for part in parts for name in originals(part)}
         if run.leaf is None or made != original_ops or any(first.pass_name in part.pass_names for part in parts):
             continue
         recomputer = Recomputer(RunValues(run.leaf, run.file, subject.benchmark), subject.file)
-        states = {recomputer.examine(part).state for part in parts}
-        if not states <= {State.RIGHT, State.WRONG}:
+        judged = [recomputer.examine(part) for part in parts]
+        if not {result.state for result in judged} <= {State.RIGHT, State.WRONG}:
             continue
-        right = Fact(name="parts_right", value=states == {State.RIGHT})
-        verdict = _with_facts(run_verdict.verdict, right, Fact(name="parts_run", value=run.number))
-        return replace(run_verdict, verdict=verdict)
+        wrong = [result.name for result in judged if result.state is State.WRONG and result.own >= _SAME_SIZE * own]
+        facts = [Fact(name="parts_right", value=not wrong), Fact(name="parts_run", value=run.number)]
+        if not wrong:
+            return replace(run_verdict, verdict=_with_facts(run_verdict.verdict, *facts))
+        verdict = _with_facts(run_verdict.verdict, *facts, Fact(name="wrong_part", value=wrong[0]))
+        return replace(run_verdict, verdict=_without_pass(verdict))
     return run_verdict
+
+
+def _without_pass(verdict: Verdict) -> Verdict:
+    """Return the verdict that blames a kernel for what its first suspect blames a pass for."""
+    first = replace(verdict.suspects[0], cause=Cause.KERNEL, pass_name="")
+    suspects = (first, *verdict.suspects[1:])
+    steps = plan(first, suspects, verdict.has_benchmark)
+    return replace(verdict, suspects=suspects, cause=first.cause, pass_name=None, next=steps)
 
 
 def _with_facts(verdict: Verdict, *more: Fact) -> Verdict:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from statistics import median, quantiles
 
-from precision_tool.lib.diagnose.error_shape import UNIT
+from precision_tool.lib.diagnose.error_shape import OF_ROUNDING, UNIT
 from precision_tool.lib.diagnose.verdict_model import OpResult, SlotResult, State
 from precision_tool.lib.ops.base import Kind
 
@@ -21,6 +21,8 @@ ACCEPTED = {"float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-3, "float64": 1e-4}
 #: Of a type without peers, what a kernel made of approximated functions may be off by: twice what is accepted in half
 #: precision, since the vector unit's own functions do not reach that either, whatever the type.
 _ALONE = 2.0**-9
+#: Two inputs in float32 that the matrix unit rounds to 10 bits, as it does in HF32 on some products.
+_NARROWED = 2 * 2.0**-11
 #: No device is taken to be less precise than this: an error of all ops of a type may be a fault.
 _LARGEST = 2.0**-8
 #: An op stands out if it is so many times as far off as its middle peer, of which it has at least so many.
@@ -127,10 +129,10 @@ class Device:
         """
         if kind is Kind.EXACT or dtype not in UNIT:
             return 0.0
-        # The matrix unit multiplies half precision exactly and adds up in float32: only its inputs may be in HF32.
-        least = 0.0 if kind is Kind.MATRIX and dtype in _HALF else ACCEPTED[dtype]
-        if kind in _APPROXIMATING:
-            least = max(least, _ALONE)
+        least = max(ACCEPTED[dtype], _ALONE) if kind in _APPROXIMATING else ACCEPTED[dtype]
+        if kind is Kind.MATRIX:
+            # The matrix unit multiplies half precision exactly and adds up in float32; only float32 may be narrowed.
+            least = 0.0 if dtype in _HALF else _NARROWED
         peers = self._of((_joined(how), dtype), name)
         if len(peers) < _PEERS:
             family = _APPROXIMATING if kind in _APPROXIMATING else (kind,)
@@ -143,6 +145,8 @@ class Device:
     def explains(self, slot: SlotResult, how: Sequence[str], name: str) -> bool:
         """Return whether the device's imprecision explains all that is off in an output."""
         if slot.flushed and slot.dtype not in self.flushes:
+            return False
+        if slot.places is not None and slot.places.mistake in OF_ROUNDING:
             return False
         return slot.imprecision <= self.tolerance(how, slot.dtype, slot.kind, name)
 

@@ -34,6 +34,8 @@ _NARROW = ((8, 2.0**-8), (11, 2.0**-11))
 _MIN_ELEMENTS = 8
 #: Relative closeness of two values that are the same but for rounding, in units of the last place.
 _UNITS = 16.0
+#: Fewer wrong elements do not tell a constant that was added to them.
+_MIN_ADDED_TO = 4
 
 
 class Mistake(StrEnum):
@@ -53,6 +55,12 @@ class Mistake(StrEnum):
     TAIL = "tail"
     #: The right values, rounded to a narrower type on the way: to integers, bfloat16 or float16.
     NARROWED = "narrowed"
+    #: The right values, always rounded toward zero.
+    TRUNCATED = "truncated"
+    #: The right values, often rounded to the wrong one of the two neighbours.
+    MISROUNDED = "misrounded"
+    #: All, or the wrong ones, are the right ones plus one constant.
+    OFFSET = "offset"
     #: Numbers that are not finite.
     NOT_FINITE = "not_finite"
     UNKNOWN = "unknown"
@@ -63,7 +71,8 @@ class Places:
     """Location of wrong elements. Offsets are in elements in the order of the script.
 
     `axis` and `index` name the one slice that holds every wrong element, if there is one. `factor` is the scale of
-    the wrong elements, `order` the order of axes, `steps` how far it is shifted along `axis`.
+    the wrong elements, `offset` what was added to them, `order` the order of axes, `steps` how far it is shifted
+    along `axis`.
     """
 
     mistake: Mistake
@@ -74,6 +83,7 @@ class Places:
     axis: int | None = None
     index: int | None = None
     factor: float | None = None
+    offset: float | None = None
     order: tuple[int, ...] = ()
     steps: int = 0
 
@@ -164,6 +174,9 @@ def _shape(y: Doubles, f: Doubles, bad: Flags, where: npt.NDArray[np.intp], unit
     if not flat.any():
         return shape_fields | {"mistake": Mistake.ZERO}
     x, t = flat[where], right[where]
+    if _is_next(x, t, unit):
+        is_lower = bool((np.abs(x) < np.abs(t)).all())
+        return shape_fields | {"mistake": Mistake.TRUNCATED if is_lower else Mistake.MISROUNDED}
     if _is_narrowed(x, t, unit):
         return shape_fields | {"mistake": Mistake.NARROWED}
     squares = float(t @ t)
@@ -171,9 +184,34 @@ def _shape(y: Doubles, f: Doubles, bad: Flags, where: npt.NDArray[np.intp], unit
         factor = float(x @ t) / squares
         if factor and _close(x, factor * t, unit):
             return shape_fields | {"mistake": Mistake.SCALED, "factor": factor}
+    added = _added(x, t, unit)
+    if added is not None:
+        return shape_fields | {"mistake": Mistake.OFFSET, "offset": added}
     if _is_tail(bad.reshape(f.shape), where):
         return shape_fields | {"mistake": Mistake.TAIL}
     return shape_fields
+
+
+def _is_next(x: Doubles, t: Doubles, unit: float) -> bool:
+    """Return whether values are the other one of the two neighbours that the right ones lie between.
+
+    Nothing else makes so small errors wrong (`_misrounded`).
+    """
+    return bool(0 < unit < 1 and x.size >= MIN_MISROUNDED and (np.abs(x - t) < _spacing(t, unit)).all())
+
+
+def _added(x: Doubles, t: Doubles, unit: float) -> float | None:
+    """Return the constant that was added to all values; None if they differ by more than one.
+
+    Where all should be the same, or are, another number was written: nothing tells that it was added.
+    """
+    if x.size < _MIN_ADDED_TO or float(np.ptp(t)) <= _UNITS * unit * float(np.abs(t).max()) or not np.ptp(x):
+        return None
+    added = float(np.median(x - t))
+    # What is stored was rounded after the sum, and the right value perhaps before it.
+    slack = _UNITS * unit * (np.abs(t) + abs(added))
+    is_one = np.count_nonzero(np.abs(x - t - added) <= slack) >= _EXPLAINED * x.size
+    return float(f"{added:.3g}") if added and is_one and bool((np.abs(x - t) > slack).any()) else None
 
 
 def _is_narrowed(x: Doubles, t: Doubles, unit: float) -> bool:
@@ -210,6 +248,10 @@ def _is_tail(bad: Flags, where: npt.NDArray[np.intp]) -> bool:
     return bool(rows > 1 and columns.min() > 0 and columns.max() == width - 1 and columns.min() >= width // 2)
 
 
+#: Mistakes of the last place, each within what rounding explains: it is all of them that prove it.
+OF_ROUNDING = (Mistake.TRUNCATED, Mistake.MISROUNDED)
+
+
 # --- misfit -----------------------------------------------------------------------------------------------------------
 
 
@@ -243,6 +285,18 @@ SLACK = {
 }  # fmt: skip
 
 
+#: Kinds of which nothing but rounding to the type of the output is left, or little.
+_ROUNDED_ONCE = (Kind.EXACT, Kind.ROUNDED)
+#: So many numbers that a type does not hold tell how they are rounded to it: that all of them are rounded toward zero
+#: by chance is as likely as 2^-64. A few others may be there, where a result was rounded twice.
+_MIN_INEXACT, ONE_WAY = 64, 0.99
+#: Share of them that are rounded to the farther neighbour, of those that nothing was computed with, and how many
+#: elements that are at least (half of them, where all are rounded toward zero).
+_MISROUNDED, MIN_MISROUNDED = 0.1, 16
+#: An error above so many times its rms is that of no number that was rounded to nearest.
+NEAREST = 1 / sqrt(MEAN_SQUARE) * 1.0001
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misfit:
     """Differences of an output from the true result. Arrays are flat and as long as the output.
@@ -266,6 +320,8 @@ class Misfit:
     exact_share: float = 1.0
     #: The smallest normal number of the type.
     smallest: float = 0.0
+    #: The largest error that the device's imprecision does not explain, over what rounding allows.
+    excess: float = 0.0
 
     @property
     def flushed(self) -> Flags:
@@ -278,9 +334,11 @@ class Misfit:
         """How many subnormal numbers were put out."""
         return int(np.count_nonzero((self.got != 0) & (np.abs(self.got) < self.smallest))) if self.smallest else 0
 
-    @property
-    def imprecision(self) -> float:
-        """The error beyond rounding over `size`, of all but one in ten thousand elements and those flushed."""
+    def imprecision(self, kind: Kind) -> float:
+        """Return the error beyond rounding over `size`, the largest but for elements that were flushed.
+
+        Of approximated functions one element in ten thousand may be farther off.
+        """
         where = np.flatnonzero(self.bad & ~self.flushed)
         with np.errstate(all="ignore"):
             beyond = np.abs(self.got[where] - self.true[where]) - self.slack * self.sigma[where]
@@ -289,7 +347,7 @@ class Misfit:
             return 0.0
         if np.isnan(relative[-1]):
             return inf
-        place = relative.size - 1 - int(_OUTLIERS * self.got.size)
+        place = relative.size - 1 - (int(_OUTLIERS * self.got.size) if kind in APPROXIMATED else 0)
         return max(float(relative[place]) if place >= 0 else 0.0, float(relative[-1]) / _OUTLIER_TIMES)
 
     #: Of an output that is long sums, whether they are off by more than any chain of additions in float32.
@@ -331,8 +389,8 @@ class Misfit:
 
     @property
     def worst(self) -> float:
-        """The largest of the ratios; inf for a number that is not finite and should be."""
-        return float(self.ratio.max(initial=0.0))
+        """The largest of the ratios, of what is bad if anything is; inf for what is not finite and should be."""
+        return float((self.ratio[self.bad] if self.bad.any() else self.ratio).max(initial=0.0))
 
 
 def flat_doubles(array: npt.ArrayLike) -> Doubles:
@@ -390,13 +448,60 @@ def misfit(
     shape of as many elements. Where the true result is not finite nothing is compared; beyond the range of the type
     neither (`over`).
     """
+    fit = _misfit(
+        got, out, dtype, kind, u_in=u_in, noise=noise, inner=inner, tolerance=tolerance, flushes=flushes
+    )  # fmt: skip
+    if out.length < 2 or noise is not None or not fit.slack or not fit.bad.any():
+        return fit
+    with np.errstate(all="ignore"):
+        sigma, chain = _in_any_order(fit, out)
+        wide = _misfit(got, out, dtype, kind, u_in=u_in, tolerance=tolerance, flushes=flushes, sigma=sigma)
+        off = np.abs(fit.got - fit.true)
+        imprecise = DOUBT * tolerance * fit.size
+        is_beyond = bool((wide.bad & ~(off <= chain + DOUBT * fit.slack * fit.sigma + imprecise)).any())
+        if not is_beyond and not tolerance and wide.bad.any() and off.size >= MIN_ROUNDED_ELEMENTS:
+            near = np.count_nonzero(off <= chain + fit.sigma / sqrt(MEAN_SQUARE))
+            is_beyond = bool(near < INEXACT * off.size)
+    return replace(wide, is_beyond_chains=is_beyond)
+
+
+def _in_any_order(fit: Misfit, out: Output) -> tuple[Doubles, Doubles]:
+    """Return the rms of rounding of long sums as some of them show it, and the most that a chain can be off.
+
+    Partial sums in the order of memory and equal terms take them further than independent roundings do. No chain is
+    off by more than u Σ |s_k|, so no element is allowed more; an output that is zero on paper is allowed all of it.
+    """
+    summed = np.broadcast_to(np.asarray(out.summed, np.float64), out.array.shape).reshape(-1)
+    tried = out.chained() if out.chained is not None else Chained(1.0, 0.0)
+    chain: Doubles = ACCUMULATED * max(tried.worst, sqrt(out.length)) * summed
+    most = chain / fit.slack
+    sigma = np.hypot(fit.sigma, np.minimum(sqrt(MEAN_SQUARE) * ACCUMULATED * tried.factor * summed, most))
+    if norm(fit.true) <= fit.slack * norm(sigma):
+        sigma = np.hypot(fit.sigma, most)
+    return sigma, chain
+
+
+def _misfit(
+    got: npt.NDArray[Any],
+    out: Output,
+    dtype: str,
+    kind: Kind,
+    *,
+    u_in: float = 0.0,
+    noise: Doubles | None = None,
+    inner: Doubles | None = None,
+    tolerance: float = 0.0,
+    flushes: bool = False,
+    sigma: Doubles | None = None,
+) -> Misfit:
+    """Compare as `misfit` does, with another rms of rounding than `sigma_of` if it is given."""
     with np.errstate(all="ignore"):
         y = np.asarray(got, np.float64).reshape(-1)
         true = np.asarray(out.array, np.float64).reshape(-1)
         same = _same(y, true, out, dtype, kind) if noise is None else None
         if same is not None:
             return same
-        sigma = sigma_of(true, out, dtype, u_in)
+        sigma = sigma_of(true, out, dtype, u_in) if sigma is None else sigma
         if noise is not None:
             sigma = np.sqrt(sigma**2 + noise**2)
         if dtype == "float32" and kind in APPROXIMATED:
@@ -426,23 +531,30 @@ def misfit(
             ratio = np.where(ratio > 0, inf, 0.0)
         total = size_of(out) if inner is None else np.maximum(size_of(out), inner)
         exact_share = _exact_share(ratio, compared)
+        misrounded = np.zeros(true.shape, np.bool_)
+        is_rounded_once = noise is None and kind in _ROUNDED_ONCE and dtype in SMALLEST_NORMAL
+        if is_rounded_once and float(ratio.max(initial=0.0)) > NEAREST:
+            misrounded = _misrounded(y, true, dtype, kind, compared & ((ratio > 0) | (y == true)))
+        allowed = ratio
         if tolerance and dtype in UNIT:
-            ratio = ratio * (sigma / (sigma + tolerance / slack * total))
+            beyond = off - tolerance * total
+            allowed = np.where(beyond <= 0, 0.0, np.where(np.isnan(beyond), ratio, ratio * (beyond / off)))
         smallest = SMALLEST_NORMAL.get(dtype, 0.0)
         if flushes:
-            ratio = np.where((y == 0) & (size < smallest), 0.0, ratio)
-    fit = Misfit(
-        got=y, true=true, sigma=sigma, ratio=ratio, bad=ratio > slack, over=over, compared=compared, slack=slack,
-        size=total, smallest=smallest, exact_share=exact_share,
+            allowed = np.where((y == 0) & (size < smallest), 0.0, allowed)
+        excess = float(allowed.max(initial=0.0))
+    return Misfit(
+        got=y, true=true, sigma=sigma, ratio=ratio, bad=(allowed > slack) | misrounded, over=over, compared=compared,
+        slack=slack, size=total, smallest=smallest, exact_share=exact_share,
+        excess=excess / slack if slack else excess,
     )  # fmt: skip
-    return _in_any_order(fit, out, tolerance) if noise is None else fit
 
 
 def _exact_share(ratio: Doubles, compared: Flags) -> float:
     count = int(np.count_nonzero(compared))
     if not count:
         return 1.0
-    return float(np.count_nonzero(ratio[compared] <= 1 / sqrt(MEAN_SQUARE) * 1.0001)) / count
+    return float(np.count_nonzero(ratio[compared] <= NEAREST)) / count
 
 
 def size_of(out: Output) -> Doubles:
@@ -456,33 +568,41 @@ def size_of(out: Output) -> Doubles:
     return result
 
 
-def _in_any_order(fit: Misfit, out: Output, tolerance: float) -> Misfit:
-    """Return the misfit of long sums, of which some are tried where elements are off: how far do chains in float32 go?
+def _spacing(values: Doubles, unit: float) -> Doubles:
+    """Return how far the two neighbours are apart between which a type holds nothing; `unit` is its roundoff."""
+    result: Doubles = np.ldexp(unit, np.frexp(values)[1])
+    return result
 
-    Partial sums in the order of memory and equal terms take them further than independent roundings do. No chain is
-    off by more than u Σ |s_k|, so no element is allowed more; an output that is zero on paper is allowed all of it.
+
+def _inexact(true: Doubles, dtype: str) -> Flags:
+    """Return which numbers a type does not hold, of those that are neither too small nor too large for it."""
+    size = np.abs(true)
+    result: Flags = (size >= SMALLEST_NORMAL[dtype]) & (size < LIMIT[dtype]) & (rounded_to(true, dtype) != true)
+    return result
+
+
+def tells_rounding(true: Doubles, dtype: str) -> bool:
+    """Return whether the results for these numbers tell how they are rounded to a type."""
+    return dtype in SMALLEST_NORMAL and int(np.count_nonzero(_inexact(true, dtype))) >= _MIN_INEXACT
+
+
+def _misrounded(y: Doubles, true: Doubles, dtype: str, kind: Kind, told: Flags) -> Flags:
+    """Return which elements at `told` were rounded to the farther neighbour, if that is how the op rounds.
+
+    Each of them is off by less than one unit in the last place, which rounding on the way explains as well; not so if
+    every number that the type does not hold was rounded toward zero, or if nothing was computed on the way.
     """
-    if out.length < 2 or not fit.bad.any() or not fit.slack:
-        return fit
-    summed = np.broadcast_to(np.asarray(out.summed, np.float64), out.array.shape).reshape(-1)
-    tried = out.chained() if out.chained is not None else Chained(1.0, 0.0)
-    with np.errstate(all="ignore"):
-        chain = ACCUMULATED * max(tried.worst, sqrt(out.length)) * summed
-        most = chain / fit.slack
-        sigma = np.hypot(fit.sigma, np.minimum(sqrt(MEAN_SQUARE) * ACCUMULATED * tried.factor * summed, most))
-        if norm(fit.true) <= fit.slack * norm(sigma):
-            sigma = np.hypot(fit.sigma, most)
-        imprecise = tolerance / fit.slack * fit.size if tolerance else 0.0
-        before = fit.sigma + imprecise
-        ratio = np.where(before > 0, fit.ratio * (before / (sigma + imprecise)), fit.ratio)
-        ratio = np.where(np.isnan(ratio), inf, ratio)
-        bad = ratio > fit.slack
-        off = np.abs(fit.got - fit.true)
-        is_beyond = bool((bad & ~(off <= chain + DOUBT * fit.slack * before)).any())
-        if not is_beyond and not tolerance and bad.any() and off.size >= MIN_ROUNDED_ELEMENTS:
-            near = np.count_nonzero(off <= chain + fit.sigma / sqrt(MEAN_SQUARE))
-            is_beyond = bool(near < INEXACT * off.size)
-    return replace(fit, sigma=sigma, ratio=ratio, bad=bad, is_beyond_chains=is_beyond)
+    size, inexact = np.abs(true), told & _inexact(true, dtype)
+    count = int(np.count_nonzero(inexact))
+    if count < _MIN_INEXACT:
+        return np.zeros(true.shape, np.bool_)
+    spacing, off = _spacing(true, UNIT[dtype]), np.abs(y - true)
+    next_to = inexact & (off < spacing)
+    farther = next_to & (off > spacing / 2 * (1 + 2.0**-20))
+    is_one_way = int(np.count_nonzero(next_to & (np.abs(y) < size))) >= ONE_WAY * count
+    often = int(np.count_nonzero(farther))
+    is_proven = is_one_way or (kind is Kind.EXACT and often >= _MISROUNDED * count)
+    return farther if is_proven and often >= MIN_MISROUNDED else np.zeros(true.shape, np.bool_)
 
 
 def _same(y: Doubles, true: Doubles, out: Output, dtype: str, kind: Kind) -> Misfit | None:

@@ -41,6 +41,22 @@ _CUSTOM = {
 }  # fmt: skip
 
 
+#: Steps of which one makes the other pointless or wrong: a pass is off, or stays on; a gradient overflows for the loss
+#: scale, or an op of the script for its type; a loss scale is as the other side's, or as the gradients need it.
+CONTRADICTING = (
+    frozenset({Action.SWITCH_PASS_OFF, Action.KEEP_FUSED_TYPE}),
+    frozenset({Action.DIVIDE_LOSS_SCALE, Action.LOWER_LOSS_SCALE, Action.SAME_LOSS_SCALE}),
+    frozenset({Action.DIVIDE_LOSS_SCALE, Action.KEEP_TYPE}),
+    frozenset({Action.LOWER_LOSS_SCALE, Action.KEEP_TYPE}),
+    frozenset({Action.DIVIDE_LOSS_SCALE, Action.SCALE_INPUTS}),
+    frozenset({Action.LOWER_LOSS_SCALE, Action.SCALE_INPUTS}),
+    frozenset({Action.NO_HF32, Action.NO_HF32_ANYWHERE}),
+    frozenset({Action.SAME_CHECKPOINT, Action.EARLIER_STEP}),
+    frozenset({Action.DETERMINISTIC, Action.SAME_SEEDS}),
+    frozenset({Action.MAKE_PASSPORTS, Action.MEND_PASSPORTS}),
+)
+
+
 def plan(
     first: Suspect | None, suspects: Sequence[Suspect], has_benchmark: bool, judged: Sequence[OpResult] = ()
 ) -> tuple[Step, ...]:
@@ -60,7 +76,17 @@ def plan(
         steps += _STEPS[first.cause](first)
     if not has_benchmark:
         steps.append(Step(do=Action.MAKE_BENCHMARK, command=("tf_dump",)))
-    return tuple(steps) if first is None else (*steps, *again())
+    return _consistent(steps) if first is None else (*_consistent(steps), *again())
+
+
+def _consistent(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Return the steps without those that contradict an earlier one, which settles more."""
+    kept: list[Step] = []
+    for step in steps:
+        others = {other.do for other in kept} - {step.do}
+        if not any(step.do in pair and others & pair for pair in CONTRADICTING):
+            kept.append(step)
+    return tuple(kept)
 
 
 def again() -> tuple[Step, ...]:
@@ -129,9 +155,13 @@ def _is_hf32(slot: SlotResult) -> bool:
     return slot.kind is Kind.MATRIX and slot.dtype == "float32" and low < slot.own < high and _is_scattered(slot)
 
 
+#: Mistakes by which numbers are inexact, rather than in wrong places or missing.
+_INEXACT = (Mistake.UNKNOWN, Mistake.SCALED, Mistake.NARROWED, Mistake.TRUNCATED, Mistake.MISROUNDED)
+
+
 def _is_scattered(slot: SlotResult) -> bool:
-    """Return whether numbers are inexact, rather than in wrong places or missing."""
-    return slot.places is None or slot.places.mistake in (Mistake.UNKNOWN, Mistake.SCALED, Mistake.NARROWED)
+    """Return whether an output is inexact throughout."""
+    return slot.places is None or slot.places.mistake in _INEXACT
 
 
 def _hf32(judged: Sequence[OpResult]) -> list[Step]:
@@ -167,13 +197,16 @@ def _layout(suspect: Suspect) -> list[Step]:
 
 
 def _cast(suspect: Suspect) -> list[Step]:
-    return [*_keep_types(suspect), _look(Action.LOOK_AT_CAST, suspect)]
+    package = [_package(suspect)] if suspect.fact("own_error") is not None else []
+    return [*_keep_types(suspect), _look(Action.LOOK_AT_CAST, suspect), *package]
 
 
 def _overflow(suspect: Suspect) -> list[Step]:
+    if suspect.fact("nan_op") == suspect.culprit:  # of infinities that no overflow put out, as a division by 0 does
+        return [*_keep_types(suspect), _look(Action.LOOK_AT_OP, suspect)]
     loss_scale = _loss_scale(suspect)
     if loss_scale:  # `overflow` tells how far, and what else overflows
-        return [*loss_scale, *_keep_types(suspect)]
+        return loss_scale
     return [*_keep_types(suspect), Step(do=Action.SCALE_INPUTS, command=("overflow",))]
 
 

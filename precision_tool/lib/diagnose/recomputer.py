@@ -39,6 +39,7 @@ from precision_tool.lib.diagnose.error_shape import (
     INEXACT,
     LIMIT,
     MIN_ROUNDED_ELEMENTS,
+    OF_ROUNDING,
     UNIT,
     Misfit,
     Mistake,
@@ -96,7 +97,10 @@ _MIN_ALIKE = 8
 #: Another variable moves nearly every element of what is made of it.
 _ALL_OVER = 0.9
 #: Mistakes that some rows tell as well as all, unless they are along the rows.
-_VISIBLE_IN_ROWS = (Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.TAIL, Mistake.NOT_FINITE)
+_VISIBLE_IN_ROWS = (
+    Mistake.AXES, Mistake.SHIFTED, Mistake.ZERO, Mistake.SCALED, Mistake.OFFSET, Mistake.TAIL, Mistake.NOT_FINITE,
+    Mistake.TRUNCATED,
+)  # fmt: skip
 
 
 def is_visible_in_rows(slot: SlotResult) -> bool:
@@ -114,7 +118,8 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind, tolera
     places = None
     true = np.asarray(out.array)
     if count and true.dtype.kind in "fbiu":
-        unit = max(UNIT.get(have.dtype, 0.0), tolerance)
+        # Two values are equal up to 16 units: twice what the device may be off by.
+        unit = max(UNIT.get(have.dtype, 0.0), tolerance / 8)
         places = places_of(np.asarray(have.array).reshape(true.shape), true, bad, unit)
     over = int(np.count_nonzero(fit.over))
     return SlotResult(
@@ -133,12 +138,14 @@ def slot_of(slot: int, have: Input, out: Output, fit: Misfit, kind: Kind, tolera
         largest=float(np.abs(fit.true[fit.over]).max()) if over else 0.0,
         at_limit=int(np.count_nonzero(~(np.abs(fit.got) < LIMIT[have.dtype]))) if over else 0,
         not_finite=int(np.count_nonzero(bad & ~np.isfinite(fit.got))),
+        nans=int(np.count_nonzero(np.isnan(fit.got))),
         places=places,
         is_beyond_chains=fit.is_beyond_chains,
-        imprecision=fit.imprecision if count else 0.0,
+        imprecision=fit.imprecision(kind) if count else 0.0,
         flushed=int(np.count_nonzero(fit.flushed)) if count else 0,
         subnormal=fit.subnormal if count else 0,
         tolerance=tolerance,
+        excess=fit.excess,
     )
 
 
@@ -148,21 +155,24 @@ def state_of(base: OpResult, slots: list[SlotResult]) -> State:
     if not wrong:
         return State.RIGHT
     for slot in wrong:
-        proof = slot.is_beyond_chains
-        if proof is None:
-            is_inexact = slot.exact_share < INEXACT and slot.size >= MIN_ROUNDED_ELEMENTS and not slot.tolerance
-            proof = slot.worst > DOUBT * slot.slack or is_inexact
-        if (proof or _is_structured(slot)) and base.finite_inputs:
+        is_inexact = slot.exact_share < INEXACT and slot.size >= MIN_ROUNDED_ELEMENTS and not slot.tolerance
+        is_misrounded = slot.places is not None and slot.places.mistake in OF_ROUNDING
+        proof = slot.excess > DOUBT or is_inexact if slot.is_beyond_chains is None else slot.is_beyond_chains
+        if (proof or is_misrounded or _is_structured(slot)) and base.finite_inputs:
             return State.WRONG
     return State.DOUBTFUL
 
 
 def _is_structured(slot: SlotResult) -> bool:
-    """Return whether long sums are off in a way that rounding them cannot be: by one factor, or in their tail alone."""
+    """Return whether long sums are off in a way that rounding them cannot be: by a factor, an amount, or at the end."""
     places = slot.places
     if slot.is_beyond_chains is None or places is None:
         return False
-    return places.mistake in (Mistake.SCALED, Mistake.TAIL) and places.wrong >= _MIN_ALIKE
+    return places.mistake in (Mistake.SCALED, Mistake.OFFSET, Mistake.TAIL) and places.wrong >= _MIN_ALIKE
+
+
+#: What another variable may look like.
+_OF_ANOTHER = (Mistake.UNKNOWN, Mistake.SCALED, Mistake.OFFSET)
 
 
 def is_off_all_over(result: OpResult) -> bool:
@@ -171,7 +181,7 @@ def is_off_all_over(result: OpResult) -> bool:
     A kernel that computes wrong moves values, or spoils some of them.
     """
     slot = result.worst_slot
-    if slot is None or slot.places is None or slot.places.mistake not in (Mistake.UNKNOWN, Mistake.SCALED):
+    if slot is None or slot.places is None or slot.places.mistake not in _OF_ANOTHER:
         return False
     return slot.own > UNIT["bfloat16"] and slot.beyond >= _ALL_OVER * slot.looked_at
 
@@ -360,6 +370,22 @@ class Recomputer:
             op_inputs.elsewhere[slot.index] = loaded.source
         return op_inputs
 
+    def _got(self, op: Op, outputs: Mapping[int, Tensor]) -> dict[int, Input]:
+        """Return what an op put out, without outputs that cannot be read as numbers or whose rounding is not known.
+
+        They say nothing of the others. What keeps the only one from being read is raised.
+        """
+        got: dict[int, Input] = {}
+        errors: list[NoValueError] = []
+        for slot, tensor in outputs.items():
+            try:
+                got[slot] = self.values.load(tensor, op.output_desc(slot), stored=True)
+            except NoValueError as error:
+                errors.append(error)
+        if not got and errors:
+            raise errors[0]
+        return {slot: value for slot, value in got.items() if has_rounding(value.dtype)} or got
+
     # --- one op ---
 
     def _right(self, base: OpResult, op_inputs: OpInputs, got: Mapping[int, Input]) -> OpResult | None:
@@ -408,9 +434,7 @@ class Recomputer:
             # Whether the op or what it is fed differs from the benchmark cannot be told apart here.
             slot = next(slot for slot, source in op_inputs.elsewhere.items() if source == "benchmark")
             return replace(self._undumped_cast(base, op_inputs), reason=Message("reason.input_not_dumped", slot=slot))
-        got = {}
-        for slot, tensor in outputs.items():
-            got[slot] = self.values.load(tensor, op.output_desc(slot), stored=True)
+        got = self._got(op, outputs)
         if not op_inputs.inputs and op_inputs.missing:
             return replace(base, reason=next(iter(op_inputs.missing.values())))
         unknown = next(
@@ -581,14 +605,19 @@ class Recomputer:
         inner: dict[int, Doubles] = {}
         stored: dict[str, dict[int, Output]] = {}
         slots = []
-        is_told = False
+        is_told, largest = False, max((tensor.array.size for tensor in got.values()), default=0)
+        other_size: NotComputedError | None = None
         for slot, out in true.items():
             if slot not in got:
                 continue
             have = got[slot]
             if have.array.size != np.asarray(out.array).size:
                 shapes = have.array.shape, out.array.shape
-                raise NotComputedError("other_than_dumped", slot=slot, shape=shapes[0], other_shape=shapes[1])
+                error = NotComputedError("other_than_dumped", slot=slot, shape=shapes[0], other_shape=shapes[1])
+                if have.array.size == largest:
+                    raise error
+                other_size = other_size or error
+                continue  # a small output says nothing of a large one
             fit = misfit(have.array, out, have.dtype, kind, u_in=u_in, noise=noise.get(slot))
             if fit.bad.any() and is_chain and not inner:
                 inner = noise_between(true, run_in_blocks(formula, inputs, got, IMPRECISE_INSIDE))
@@ -607,12 +636,12 @@ class Recomputer:
                     have.array, stored[have.dtype][slot], have.dtype, kind, u_in=u_in, noise=noise.get(slot),
                     inner=inner.get(slot), tolerance=tolerance, flushes=flushes,
                 )  # fmt: skip
-                if other.worst < fit.worst and other.worst <= DOUBT * other.slack:
+                if other.excess < fit.excess and other.excess <= DOUBT:
                     fit = other
             is_told |= not fit.got.size or bool(fit.compared.any() or fit.over.any())
             slots.append(slot_of(slot, have, out, fit, kind, tolerance))
         if not slots:
-            raise NotComputedError("no_dumped_output")
+            raise other_size or NotComputedError("no_dumped_output")
         if not is_told:
             raise NotComputedError("nowhere_finite")
         return replace(base, how=formula.how, formula=formula, slots=tuple(slots), state=state_of(base, slots))

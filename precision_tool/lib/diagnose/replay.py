@@ -23,8 +23,8 @@ from precision_tool.lib.model.graph import Op
 from precision_tool.lib.ops.base import Input
 from precision_tool.lib.ops.optimizers import updated_inputs
 
-#: Seconds, multiplications and ops that carrying one error on may take.
-_SECONDS, _MAX_WORK, _MAX_OPS = 5.0, 2e8, 400
+#: Multiplications and ops that carrying one error on may take.
+_MAX_WORK, _MAX_OPS = 2e8, 400
 #: A deviation from the benchmark below this is rounding, of which nobody explains anything.
 _NO_DEVIATION = 2.0**-20
 
@@ -51,11 +51,14 @@ class Effect:
     is_whole: bool
 
 
-def effect_of(recomputer: Recomputer, result: OpResult) -> Effect | None:
-    """Return what an op's own error does; None where its right output, or that of no reader, can be computed."""
+def effect_of(recomputer: Recomputer, result: OpResult, deadline: float) -> Effect | None:
+    """Return what an op's own error does; None where its right output, or that of no reader, can be computed.
+
+    From `deadline` on (of the monotonic clock) it is carried no farther.
+    """
     try:
         with np.errstate(all="ignore"), recomputer.values.reading():
-            return _Replay(recomputer, result.op).effect()
+            return _Replay(recomputer, result.op).effect(deadline)
     except (NoValueError, PrecisionToolError, MemoryError, *FORMULA_ERRORS):
         return None
 
@@ -71,11 +74,10 @@ class _Replay:
         self._roots: dict[tuple[int, int], Root] = {}
         self._is_whole = True
 
-    def effect(self) -> Effect | None:
+    def effect(self, deadline: float) -> Effect | None:
         """Return the effect on the last tensors."""
         for slot, change in self._first().items():
             self._set(Root(self._op, slot), change)
-        deadline = time.monotonic() + _SECONDS
         waiting: list[tuple[int, int]] = []
         queued: set[int] = set()
         by_number: dict[int, Op] = {}
@@ -150,10 +152,10 @@ class _Replay:
         except (NoValueError, PrecisionToolError, *FORMULA_ERRORS):
             self._is_whole = False
             return False
-        for slot, out in after.items():
-            change = flat_doubles(out.array) - flat_doubles(before[slot].array)
+        for index, out in after.items():
             if out.array.dtype.kind == "f":
-                self._set(Root(op, slot), np.where(np.isfinite(change), change, 0.0))
+                difference = flat_doubles(out.array) - flat_doubles(before[index].array)
+                self._set(Root(op, index), np.where(np.isfinite(difference), difference, 0.0))
         return True
 
     def _targets(self) -> Iterator[tuple[tuple[int, int], Root]]:

@@ -19,6 +19,8 @@ from precision_tool.lib.diagnose.error_shape import (
     APPROXIMATED,
     LIMIT,
     MEAN_SQUARE,
+    MIN_MISROUNDED,
+    ONE_WAY,
     SLACK,
     SMALLEST,
     UNIT,
@@ -441,11 +443,23 @@ class _Sums:
         worst = float(off.max())
         if not (worst <= self.slack**2 and isfinite(sigma) and isfinite(distance)):
             return False
+        if worst > _EXACT and self._may_be_misrounded(y, f, off):
+            return False
         self.worst = max(self.worst, worst)
         self.off += distance
         self.sigma += sigma
         self.exact += int(np.count_nonzero(off <= _EXACT))
         return True
+
+    def _may_be_misrounded(self, y: Array, f: Array, off: Array) -> bool:
+        """Return whether many elements are rounded to the farther neighbour by an op that rounds once, toward zero."""
+        if self.noise or self.kind not in (Kind.EXACT, Kind.ROUNDED):
+            return False
+        farther = off > _EXACT
+        count = int(np.count_nonzero(farther))
+        if count < MIN_MISROUNDED or self.kind is Kind.EXACT:
+            return count >= MIN_MISROUNDED
+        return int(np.count_nonzero(np.abs(y[farther]) < np.abs(f[farther]))) >= ONE_WAY * count
 
     def result(self, slot: int) -> SlotResult:
         """Return what the blocks say of the output."""

@@ -54,6 +54,8 @@ class SlotResult:
     #: Elements that were put out as the largest number of the type, or beyond it, whatever the true result.
     at_limit: int = 0
     not_finite: int = 0
+    #: Elements that are NaN, whether or not they should be.
+    nans: int = 0
     places: Places | None = None
     #: Of an output with wrong elements, the cosine to the recomputed one.
     cosine: float | None = None
@@ -73,6 +75,8 @@ class SlotResult:
     subnormal: int = 0
     #: The imprecision of the device that was allowed for.
     tolerance: float = 0.0
+    #: The largest error that this does not explain, over what rounding allows.
+    excess: float = 0.0
 
     @property
     def looked_at(self) -> int:

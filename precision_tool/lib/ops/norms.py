@@ -8,7 +8,7 @@ the deviation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -527,9 +527,13 @@ def _small(call: Call, slot: int, vector: Tracked) -> Output:
     return _shaped(call, slot, vector, vector.value.shape)
 
 
-def _sum(call: Call, slot: int, vector: _Total, axis: int, terms: Callable[..., Doubles], *arrays: Doubles) -> Output:
-    """Sums over all axes but the channels as an output; `terms` makes what is summed of tensors and vectors."""
-    count = arrays[0].size // max(1, vector.squares.size)
+def _as_sum(
+    output: Output | None, total: _Total, axis: int, terms: Callable[..., Doubles], *arrays: Doubles
+) -> Output | None:
+    """An output as sums over all axes but the channels; `terms` makes what is summed of tensors and vectors."""
+    if output is None:
+        return None
+    count = arrays[0].size // max(1, total.squares.size)
 
     def chained_channels() -> Chained:
         channels = arrays[0].shape[axis]
@@ -538,9 +542,26 @@ def _sum(call: Call, slot: int, vector: _Total, axis: int, terms: Callable[..., 
         made = terms(*parts)
         return chained(made.reshape(-1, made.shape[-1]).T, in_memory_order=True)
 
-    output = _small(call, slot, vector.of)
-    sizes = np.sqrt(vector.squares).reshape(output.array.shape)
+    sizes = np.sqrt(total.squares).reshape(output.array.shape)
     return replace(output, terms=sizes, length=count, chained=cache(chained_channels))
+
+
+def _each_small(call: Call, vectors: Iterable[Tracked], first: int = 0) -> list[Output | None]:
+    """Vectors as outputs from a slot on, judged singly: None for one that the graph describes otherwise.
+
+    That is an error only if there is no other output, nor one before `first`.
+    """
+    outputs: list[Output | None] = []
+    errors: list[NotComputedError] = []
+    for slot, vector in enumerate(vectors, first):
+        try:
+            outputs.append(_small(call, slot, vector))
+        except NotComputedError as error:
+            outputs.append(None)
+            errors.append(error)
+    if not first and errors and len(errors) == len(outputs):
+        raise errors[0]
+    return outputs
 
 
 def _blocks(axis: int, *arrays: Doubles) -> Iterator[list[Doubles]]:
@@ -632,8 +653,12 @@ def _reduce(call: Call) -> Outputs:
     """Sum and sum of squares of each channel."""
     x = floats(needed(call, 0))
     axis = _axis(call, needed(call, 0))
-    terms = (lambda x: x, lambda x: x * x)
-    return [_sum(call, slot, vector, axis, terms[slot], x) for slot, vector in enumerate(_sums_of_channels(x, axis))]
+    totals = _sums_of_channels(x, axis)
+    sums, squares = _each_small(call, [total.of for total in totals])
+    return [
+        _as_sum(sums, totals[0], axis, lambda x: x, x),
+        _as_sum(squares, totals[1], axis, lambda x: x * x, x),
+    ]
 
 
 def _update(call: Call) -> _Plan:
@@ -657,7 +682,7 @@ def _update(call: Call) -> _Plan:
             now = mean, _unbiased(variance, count)
             statistics = [new * factor + old * (1 - factor) for new, old in zip(now, running, strict=True)]
             statistics += [mean, variance]
-        return [_small(call, slot, vector) for slot, vector in enumerate(statistics, 1)]
+        return _each_small(call, statistics, 1)
 
     return _Plan(_ByChannel((x,), axis, (mean, variance, scale, offset), _normalising(epsilon)), others)
 
@@ -694,11 +719,12 @@ def _update_grad(call: Call) -> Outputs:
     g, x, axis = _gradient_inputs(call)
     mean, variance = _exact(call, (2, 3), x.shape[axis])
     root = (variance + real(call, "epsilon", default=1e-4)).sqrt()
-    d_scale, d_offset = _scale_and_offset(g, x, axis, mean, root)
+    totals = _scale_and_offset(g, x, axis, mean, root)
+    d_scale, d_offset = _each_small(call, [total.of for total in totals])
     # What scales the whole sum of a channel is left out: it does not matter how far rounding takes the rest.
     return [
-        _sum(call, 0, d_scale, axis, lambda g, x, mean: (x - mean) * g, g, x, mean.value),
-        _sum(call, 1, d_offset, axis, lambda g: g, g),
+        _as_sum(d_scale, totals[0], axis, lambda g, x, mean: (x - mean) * g, g, x, mean.value),
+        _as_sum(d_offset, totals[1], axis, lambda g: g, g),
     ]
 
 
@@ -777,9 +803,7 @@ def _batch_norm(call: Call) -> _Plan:
         mean, variance = statistics = _exact(call, (3, 4), channels)
 
     def others() -> list[Output | None]:
-        outputs: list[Output | None] = [
-            _small(call, slot, vector) for slot, vector in enumerate([*statistics, mean, variance], 1)
-        ]
+        outputs = _each_small(call, [*statistics, mean, variance], 1)
         return [*outputs, *[None] * (max(len(call.outputs), 5) - 5)]
 
     return _Plan(_ByChannel((x,), axis, (mean, variance, scale, offset), _normalising(epsilon)), others)
@@ -802,7 +826,7 @@ def _batch_norm_grad(call: Call) -> _Plan:
     count = x.size // max(1, channels)
 
     def others() -> list[Output | None]:
-        outputs = [_small(call, slot, vector) for slot, vector in enumerate((d_scale, d_offset), 1)]
+        outputs = _each_small(call, (d_scale, d_offset), 1)
         return [*outputs, *[None] * (max(len(call.outputs), 3) - 3)]
 
     if not flag(call, "is_training", default=True):

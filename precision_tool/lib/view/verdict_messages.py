@@ -90,6 +90,10 @@ def what_is_wrong(suspect: Suspect) -> Message:
         return Message("cause.what.runs")
     if suspect.cause is Cause.WEIGHTS and suspect.fact("step"):
         return Message("cause.what.weights_at_step", step=suspect.fact("step"))
+    if suspect.cause is Cause.CAST and suspect.fact("mistake") in ("truncated", "misrounded"):
+        return Message(f"cause.what.{suspect.fact('mistake')}")
+    if suspect.cause is Cause.OVERFLOW and suspect.fact("nan_op") == suspect.culprit:
+        return Message("cause.what.nan")
     return Message(f"cause.what.{suspect.cause}")
 
 
@@ -186,6 +190,8 @@ def _evidence(suspect: Suspect) -> Iterator[Message]:
             "verdict.why.overflow", largest=fact("largest"), type=fact("type"), limit=fact("limit"), count=count,
             elements=fact("elements"), at_limit=None if at_limit == count else at_limit,
         )  # fmt: skip
+    elif fact("nan_op") == suspect.culprit:
+        pass  # the sentence on NaN tells it all
     elif fact("lost") is not None:
         lost = fact("lost")
         is_all = not isinstance(lost, (int, float)) or lost >= 1
@@ -213,6 +219,16 @@ def _evidence(suspect: Suspect) -> Iterator[Message]:
             elements=fact("elements") or None, reordered=is_reordered,
             factor=None if is_reordered else fact("factor"), passport=bool(fact("passport")),
         )  # fmt: skip
+    if fact("nan_op") is not None:
+        yield Message(
+            "verdict.why.nan", op=None if fact("nan_op") == suspect.culprit else fact("nan_op"),
+            count=fact("nan_elements"), elements=fact("nan_of"), source=fact("infinities_of"),
+        )  # fmt: skip
+    if fact("truncating_ops") is not None:
+        yield Message(
+            "verdict.why.truncating", count=fact("truncating_ops"), type=suspect.op_type, wide=fact("from"),
+            narrow=fact("to"), others=bool(fact("others_round")),
+        )  # fmt: skip
     yield from _of_other_runs(suspect)
     if fact("status") is not None:
         yield Message("verdict.why.status", status=fact("status"), file=posixpath.basename(str(fact("status_file"))))
@@ -225,7 +241,10 @@ def _of_other_runs(suspect: Suspect) -> Iterator[Message]:
         yield Message("verdict.why.repeats" if fact("repeats") else "verdict.why.draws_again", run=run)
     if fact("parts_run") is not None:
         run = f"debug_{fact('parts_run')}"
-        yield Message("verdict.why.parts_right" if fact("parts_right") else "verdict.why.parts_wrong", run=run)
+        if fact("parts_right"):
+            yield Message("verdict.why.parts_right", run=run)
+        else:
+            yield Message("verdict.why.parts_wrong", run=run, op=fact("wrong_part"))
 
 
 def _pattern(suspect: Suspect) -> Message | None:
@@ -243,6 +262,9 @@ def _pattern(suspect: Suspect) -> Message | None:
         return Message("verdict.pattern.sign", where=where)
     if mistake == "scaled":
         return Message("verdict.pattern.scaled", factor=fact("factor"), where=where)
+    if mistake == "offset":
+        is_everywhere = fact("wrong_elements") == fact("elements")
+        return Message("verdict.pattern.offset", offset=fact("offset"), where=where, everywhere=is_everywhere)
     return Message(f"verdict.pattern.{mistake}", where=where) if where or mistake != "unknown" else None
 
 
@@ -256,7 +278,7 @@ def same_fault(suspect: Suspect) -> Iterator[tuple[Message, Sequence[str]]]:
         producer = suspect.fact("producer")
         yield Message("verdict.label.producer"), [producer] if producer else []
         yield Message("verdict.label.other_readers"), suspect.fact("other_readers") or []
-    elif suspect.cause is Cause.CAST:
+    elif suspect.cause is Cause.CAST and suspect.fact("own_error") is None:
         yield Message("verdict.label.cast_back"), suspect.also
     else:
         yield Message("verdict.label.also"), suspect.also
