@@ -1,8 +1,11 @@
-"""Sums of ten thousand to a million float32 terms, added up as machines do it: right, and faults in them still wrong."""
+"""Sums of ten thousand to a million float32 terms, added up as machines do it: right, and their faults still wrong."""
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,8 @@ import pytest
 from opcalls import as_input
 from opvalues import Array
 
+from precision_tool.lib.compare.matrix_threads import multiply_in_one_thread
+from precision_tool.lib.compare.scheduler import process_pool
 from precision_tool.lib.diagnose.error_shape import misfit
 from precision_tool.lib.diagnose.formulas import Formula, Ref, Stage
 from precision_tool.lib.diagnose.recomputer import slot_of, state_of
@@ -162,6 +167,10 @@ def _put_out(case: Case, add: Callable[[Array], Array], change: Callable[[Array]
     return _state(op_type, inputs, [*shaped], **attrs)
 
 
+def _without(add: Callable[[Array], Array], lost: slice, terms: Array) -> Array:
+    return add(np.delete(terms, lost, axis=0))
+
+
 @pytest.mark.parametrize("values", VALUES)
 @pytest.mark.parametrize("op_type", OPS)
 @pytest.mark.parametrize("size", [(12544, 24), (131072, 8)])
@@ -177,11 +186,10 @@ def test_any_order_of_adding_up_is_right(op_type: str, values: str, size: tuple[
 def test_what_is_missing_or_scaled_is_wrong(op_type: str, values: str, size: tuple[int, int]) -> None:
     case = _case(op_type, VALUES[values](np.random.default_rng(size[0]), *size))
     count = size[0]
+    middle = count // 3
     for add in (_in_turn, _tiles):
-        middle = count // 3
-        tile = _put_out(case, lambda terms: add(np.delete(terms, np.s_[middle : middle + count // 16], axis=0)))
-        last = _put_out(case, lambda terms: add(terms[: -count // 64]))
-        assert (tile, last) == (State.WRONG, State.WRONG), add
+        for lost in (slice(middle, middle + count // 16), slice(count - count // 64, count)):
+            assert _put_out(case, partial(_without, add, lost)) is State.WRONG, (add, lost)
     if values not in ("correlated", "cancelling", "equal halves"):  # 1.01 times nothing is nothing
         assert _put_out(case, _pairwise, lambda y: y * F(1.01)) is State.WRONG
 
@@ -192,3 +200,19 @@ def test_a_million_terms(values: str) -> None:
     assert {_put_out(case, add) for add in ORDERS.values()} == {State.RIGHT}
     missing = _put_out(case, lambda terms: _in_turn(np.delete(terms, np.s_[10**5 : 10**5 + 10**6 // 16], axis=0)))
     assert missing is State.WRONG
+
+
+def _set_in_a_process() -> tuple[bool, int]:
+    is_set = multiply_in_one_thread()
+    maps = Path("/proc/self/maps").read_text("utf-8")
+    paths = {line.split()[-1] for line in maps.splitlines() if "openblas64" in line}
+    threads = [ctypes.CDLL(path).scipy_openblas_get_num_threads64_() for path in paths]
+    return is_set, max(threads, default=0)
+
+
+def test_a_process_beside_others_multiplies_in_one_thread() -> None:
+    with process_pool(1) as pool:
+        is_set, threads = pool.submit(_set_in_a_process).result()
+    if not threads:
+        pytest.skip("numpy has no OpenBLAS of its own here")
+    assert (is_set, threads) == (True, 1)

@@ -454,6 +454,8 @@ def misfit(
     if out.length < 2 or noise is not None or not fit.slack or not fit.bad.any():
         return fit
     with np.errstate(all="ignore"):
+        if _is_beyond_any_order(fit, out):
+            return replace(fit, is_beyond_chains=True)
         sigma, chain = _in_any_order(fit, out)
         wide = _misfit(got, out, dtype, kind, u_in=u_in, tolerance=tolerance, flushes=flushes, sigma=sigma)
         off = np.abs(fit.got - fit.true)
@@ -463,6 +465,20 @@ def misfit(
             near = np.count_nonzero(off <= chain + fit.sigma / sqrt(MEAN_SQUARE))
             is_beyond = bool(near < INEXACT * off.size)
     return replace(wide, is_beyond_chains=is_beyond)
+
+
+def _is_beyond_any_order(fit: Misfit, out: Output) -> bool:
+    """Return whether most wrong elements of long sums are off by more than any order explains, whatever the numbers.
+
+    No partial sum is larger than Σ |p|, which is at most sqrt(n Σ p²); so there is nothing to try.
+    """
+    if not isinstance(out.terms, np.ndarray):
+        return False
+    bad = np.flatnonzero(fit.bad)
+    terms = np.broadcast_to(out.terms, out.array.shape).reshape(-1)[bad]
+    limit = ACCUMULATED * out.length**1.5 * terms + DOUBT * fit.slack * fit.sigma[bad]
+    off = np.abs(fit.got[bad] - fit.true[bad])
+    return bool(2 * np.count_nonzero(off > limit) > bad.size)
 
 
 def _in_any_order(fit: Misfit, out: Output) -> tuple[Doubles, Doubles]:

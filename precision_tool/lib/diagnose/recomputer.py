@@ -20,6 +20,7 @@ from secrets import token_hex
 import numpy as np
 
 from precision_tool.lib.compare.cluster import near
+from precision_tool.lib.compare.matrix_threads import multiply_in_one_thread
 from precision_tool.lib.compare.scheduler import (
     ALL_CORES,
     Meter,
@@ -239,6 +240,11 @@ class Recomputer:
         self.seconds_left = seconds
         #: The device, whose imprecision is allowed for; None: it computes in float32.
         self.device: Device | None = None
+        #: Whether a large op that is wrong on a sample is judged by that alone: what stands out beside the others is
+        #: recomputed whole afterwards.
+        self.is_first_look = False
+        #: The op that was sampled last, by which formula, and what that gave.
+        self._tried: tuple[Op | None, Formula | None, OpResult | None] = (None, None, None)
         #: Every op that computes something, in the order in which they ran.
         self.computing = [op for op in values.ops if op.type not in NOT_COMPUTING and (only is None or only(op))]
         #: What ops that are fused alike share, and by that how such ops are fused, as the benchmark or a dump showed.
@@ -414,6 +420,7 @@ class Recomputer:
         if work <= _SAMPLED_FROM or is_looked_at(formula, inputs, got):
             return None
         sampled = self._sampled(_with_finite_inputs(base, inputs), formula, inputs, got, work)
+        self._tried = (base.op, formula, sampled)
         return sampled if sampled is not None and sampled.state is State.RIGHT else None
 
     def _recompute(self, base: OpResult, lightly: bool) -> OpResult:
@@ -526,16 +533,25 @@ class Recomputer:
             rows = diagnostic_rows(formula.batch_of(inputs), got)
             part = self._rows(base, formula, inputs, got, rows) if rows is not None else None
             if part is not None and part.state is State.WRONG:
-                if work > _WHOLE_UP_TO or all(map(is_visible_in_rows, part.slots)):
+                if work > _WHOLE_UP_TO or self.is_first_look or all(map(is_visible_in_rows, part.slots)):
                     return part
                 return self._whole(base, formula, inputs, got)
+            if self.is_first_look and is_looked_at(formula, inputs, got):
+                part = self._sampled(base, formula, inputs, got, work)
+                if part is not None and part.state is State.WRONG:
+                    return part
             if is_looked_at(formula, inputs, got):  # at every element: a part of them must not acquit the others
                 slots = right_in_blocks(formula, inputs, got, narrowing(formula, inputs))
                 if slots:
                     return replace(base, how=formula.how, formula=formula, slots=slots, state=State.RIGHT)
                 return self._whole(base, formula, inputs, got)
-            part = self._sampled(base, formula, inputs, got, work)
-            if part is not None and (part.state is State.RIGHT or work > _WHOLE_UP_TO):
+            op, other, tried = self._tried
+            is_tried = self.is_first_look and op is base.op and other is not None and other.is_same(formula)
+            part = tried if is_tried else self._sampled(base, formula, inputs, got, work)
+            is_off = part is not None and any(slot.beyond for slot in part.slots)
+            if part is not None and (
+                part.state is State.RIGHT or work > _WHOLE_UP_TO or (self.is_first_look and is_off)
+            ):
                 return part
         return self._whole(base, formula, inputs, got)
 
@@ -590,6 +606,10 @@ class Recomputer:
     ) -> OpResult | None:
         """Return the judgement beside the benchmark; of an op that was judged by some rows these rows."""
         rows = diagnostic_rows(formula.batch_of(inputs), got) if result.is_sampled else None
+        if rows is None and result.is_sampled and self.is_first_look:
+            split = self._benchmark.split_at_places(result, formula, inputs, _SAMPLES)
+            if split is not None:
+                return split
         return self._benchmark.split(result, formula, inputs, rows)
 
     def _whole(
@@ -679,7 +699,9 @@ def _with_finite_inputs(base: OpResult, inputs: Mapping[int, Input]) -> OpResult
 def _recomputer_of(
     leaf: DumpLeaf, file: GraphFile, benchmark: BenchmarkSide, compared: Compared, unfused: GraphFile | None
 ) -> Recomputer:
-    return Recomputer(RunValues(leaf, file, benchmark, compared=compared), unfused)
+    recomputer = Recomputer(RunValues(leaf, file, benchmark, compared=compared), unfused)
+    recomputer.is_first_look = True
+    return recomputer
 
 
 # --- several processes: the results do not depend on how many ---------------------------------------------------------
@@ -743,13 +765,25 @@ class _Plan:
     waiting: dict[object, deque[int]] = field(default_factory=dict)
 
 
-def recompute_ops(recomputer: Recomputer, resources: Resources = ALL_CORES) -> list[OpResult]:
+def recompute_ops(
+    recomputer: Recomputer, resources: Resources = ALL_CORES, *, is_first_look: bool = False
+) -> list[OpResult]:
     """Judge every op that computes something, in the order in which they ran; progress is counted in ops.
+
+    `is_first_look`: of a large op a sample tells, also that it is wrong.
 
     Workers of our own are processes. Without `fork`, or beside other threads, this thread does it all. An executor
     does it in any case: of a cluster the workers where the dump lies. Ops of a task that no worker can do say so, and
     so do those that are left when the cluster goes away.
     """
+    recomputer.is_first_look = is_first_look
+    try:
+        return _recompute_ops(recomputer, resources)
+    finally:
+        recomputer.is_first_look = False
+
+
+def _recompute_ops(recomputer: Recomputer, resources: Resources) -> list[OpResult]:
     ops = recomputer.computing
     sizes = [elements_of(recomputer, op) for op in ops]
     meter = Meter(counting(resources.progress, "ops"), len(ops))
@@ -928,6 +962,8 @@ def _recompute_task(
     seconds_left: float,
 ) -> _Answer:
     """Recompute some ops in a forked process, or by `recipe` anywhere, with the time left when handed out."""
+    if recipe is None:
+        multiply_in_one_thread()  # a process of our own, one of as many as there are cores
     recomputer = _inherited[-1] if recipe is None else recipe.recomputer()
     recomputer.seconds_left = seconds_left
     if fitting is not None:
