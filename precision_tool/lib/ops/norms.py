@@ -793,7 +793,8 @@ def _batch_norm(call: Call) -> _Plan:
     scale, offset = _exact(call, (1, 2), channels)
     epsilon = real(call, "epsilon", default=1e-4)
     if flag(call, "is_training", default=True):
-        mean, variance = _mean_and_variance(*(total.of for total in _sums_of_channels(x, axis)), count)
+        total, squares = _sums_of_channels(x, axis)
+        mean, variance = _mean_and_variance(total.of, squares.of, count)
         statistics = [mean, _unbiased(variance, count)]
         factor = real(call, "exponential_avg_factor", default=1.0)
         if factor != 1:
