@@ -137,7 +137,7 @@ def _case(op_type: str, values: Array) -> Case:
     if op_type == "BNTrainingReduce":
         return op_type, [image], [x, x * x], {}, 1.0
     if op_type == "BNTrainingUpdateGrad":
-        mean, variance = _rounded(random.normal(size=(columns,))), _rounded(random.uniform(0.5, 1.5, columns))
+        mean, variance = _rounded(random.normal(size=(columns,))), _rounded(random.uniform(0.5, 1.5, (columns,)))
         other = _rounded(random.normal(size=x.shape))
         normal = (other - mean).astype(F) / np.sqrt((variance + 1e-4).astype(F))
         inputs = [image, Input(array=other.reshape(image.array.shape), dtype="float32", layout="NHWC")]
